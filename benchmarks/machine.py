@@ -1,0 +1,35 @@
+"""What a result file says about where it was made."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["about", "spread"]
+
+
+def about() -> dict[str, Any]:
+    """CPU, cores, load, Python, and the commit with a mark if the tree had changes."""
+    import os
+
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    cpu = next((x.split(":", 1)[1].strip() for x in info.splitlines() if "model name" in x), "?")
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "command": " ".join(["python", *sys.argv]),
+        "commit": commit,
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}

@@ -1,0 +1,62 @@
+"""embeddb: which configuration should run this sparse kernel, how sure is that, and why.
+
+import embeddb
+
+with embeddb.open("runs.db") as db:
+    pattern = embeddb.read_pattern("A.mtx")
+    answer = db.query(pattern, platform="cpu", op="spmm:64")
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from embeddb.config import Config, Op
+from embeddb.errors import EmbeddbError
+from embeddb.pattern import Pattern
+from embeddb.records import Measurement, PatternInfo, Run
+
+if TYPE_CHECKING:
+    from embeddb.db import Database
+    from embeddb.matrixio import read_pattern
+    from embeddb.platform import Platform, load_platform
+
+__all__ = [
+    "Config",
+    "Database",
+    "EmbeddbError",
+    "Measurement",
+    "Op",
+    "Pattern",
+    "PatternInfo",
+    "Platform",
+    "Run",
+    "__version__",
+    "load_platform",
+    "open",
+    "read_pattern",
+]
+
+__version__ = "0.1.0"
+
+#: Names that cost more than numpy to import; fetched on first use.
+_LAZY = {
+    "Database": "embeddb.db",
+    "Platform": "embeddb.platform",
+    "load_platform": "embeddb.platform",
+    "read_pattern": "embeddb.matrixio",
+}
+
+
+def open(path: str, *, readonly: bool = False) -> Database:
+    """Open a database folder. Raises: StoreError if there is none."""
+    from embeddb.db import Database
+
+    return Database.open(path, readonly=readonly)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'embeddb' has no attribute {name!r}")

@@ -1,0 +1,80 @@
+"""`eval`: how good the answers are, by replaying runs with whole groups held out."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import click
+
+from embeddb.cli.output import Progress, emit, factor, json_option, say, share, table
+from embeddb.cli.places import open_database
+from embeddb.config import Op
+from embeddb.errors import NothingFound
+
+__all__ = ["eval_verb"]
+
+
+@click.command("eval")
+@click.argument("db")
+@click.option("--platform", default="", help="Only this platform.")
+@click.option("--op", default="", help="Only this operation.")
+@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1, 1000))
+@json_option
+def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool) -> None:
+    """Judge the answers of DB against what was measured, beside the baselines.
+
+    Groups of matrices are held out whole, in 5 folds; nothing is measured. speed-up is over the
+    default, `of optimum` is the share of the best measured.
+
+    \b
+    Example:
+      embeddb eval runs.db --platform cpu --op spmm:128
+    """
+    from tuners.evaluate import evaluate
+
+    with open_database(db, readonly=True) as opened, Progress() as progress:
+        scopes = [
+            (o, scope)
+            for o, scope in opened.scopes()
+            if platform in ("", scope, scope.partition("@")[0]) and (not op or o == Op.parse(op))
+        ]
+        if not scopes:
+            have = ", ".join(f"{o} on {s}" for o, s in opened.scopes()[:8])
+            raise NothingFound("no runs to judge by", hint=f"there are: {have or 'none'}")
+        rows = evaluate(opened, scopes=scopes, seeds=tuple(range(seeds)), progress=progress)
+    documents = [row.document() for row in rows]
+    if as_json:
+        emit(documents)
+        return
+    for (where, what), held in groupby(documents, key=lambda d: (d["platform"], d["op"])):
+        _show(where, what, list(held))
+
+
+def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
+    simulated = ", simulated" if rows[0].get("simulated") else ""
+    say(f"{what} on {where}: {rows[0]['matrices']} matrices{simulated}")
+    head = ("method", "speed-up@1", "@5", "of optimum@1", "@5", "regret p95", "slower")
+    table(
+        (*head, "ordered pairs", "spread"),
+        [
+            (
+                row["method"],
+                factor(row["speedup@1"]),
+                factor(row["speedup@5"]),
+                _figure(row["of_optimum@1"]),
+                _figure(row["of_optimum@5"]),
+                _figure(row["regret_p95@1"]),
+                share(row["slower_than_default"]),
+                share(row["opa"]),
+                _figure(row["spread"]),
+            )
+            for row in rows
+        ],
+        indent="  ",
+    )
+    say()
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

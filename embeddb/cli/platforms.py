@@ -1,0 +1,183 @@
+"""`platform list|show|check`: what can be run where, and whether a platform file is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from embeddb.cli.output import clean, emit, json_option, plural, say, table
+from embeddb.cli.places import open_database
+from embeddb.platform import Platform, builtin_platforms, load_platform
+from embeddb.space import Param
+
+__all__ = ["platform_verb"]
+
+#: Values of a parameter shown in the table for people.
+_SHOWN_VALUES = 8
+
+
+@click.group("platform")
+def platform_verb() -> None:
+    """Platforms: operations, parameters and constraints, described in one TOML file each.
+
+    \b
+    Example:
+      embeddb platform list
+      embeddb platform show spade
+      embeddb platform check my_platform.toml
+    """
+
+
+@platform_verb.command("list")
+@click.option("--db", default="", help="Those of a database instead of the built-in ones.")
+@json_option
+def list_verb(db: str, as_json: bool) -> None:
+    """Built-in platforms, or those of a database.
+
+    \b
+    Example:
+      embeddb platform list --db runs.db
+    """
+    if db:
+        with open_database(db, readonly=True) as opened:
+            found = [opened.platform(name) for name in opened.store.platforms()]
+    else:
+        found = [load_platform(name) for name in builtin_platforms()]
+    if as_json:
+        emit([_head(platform) for platform in found])
+        return
+    rows = [(p.id, " ".join(p.ops), "yes" if p.runner else "no", _kind(p), p.title) for p in found]
+    table(("platform", "operations", "runs here", "times", "title"), rows)
+
+
+def _kind(platform: Platform) -> str:
+    return "simulated" if platform.simulated else "real"
+
+
+def _head(platform: Platform) -> dict[str, Any]:
+    return {
+        "id": platform.id,
+        "name": platform.name,
+        "instance": platform.instance,
+        "version": platform.version,
+        "title": platform.title,
+        "ops": list(platform.ops),
+        "simulated": platform.simulated,
+        "portable": platform.portable,
+        "runner": platform.runner,
+        "cost_per_sample": platform.cost_per_sample,
+    }
+
+
+@platform_verb.command("show")
+@click.argument("platform")
+@click.option("--db", default="", help="Look it up in this database.")
+@json_option
+def show_verb(platform: str, db: str, as_json: bool) -> None:
+    """Parameters, values, defaults and mapping of a PLATFORM: a name, or a TOML file.
+
+    \b
+    Example:
+      embeddb platform show cpu
+    """
+    if db:
+        with open_database(db, readonly=True) as opened:
+            found = opened.platform(platform)
+    else:
+        found = load_platform(platform)
+    kernels = [_kernel(found, kernel) for kernel in found.ops]
+    if as_json:
+        facts = {"traits": dict(found.traits), "environment": dict(found.environment)}
+        emit({**_head(found), "digest": found.digest, **facts, "kernels": kernels})
+        return
+    _show_head(found)
+    for kernel in kernels:
+        _show_kernel(kernel)
+
+
+def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
+    part = platform.kernel(kernel)
+    space = part.space
+    return {
+        "kernel": kernel,
+        "parameters": [_param(param) for param in space.params],
+        "constraints": list(space.constraints),
+        "default": dict(part.default),
+        "size": space.size(),
+        "homogeneous": list(part.homogeneous),
+        "heterogeneous": list(part.heterogeneous),
+    }
+
+
+def _param(param: Param) -> dict[str, Any]:
+    return {
+        "name": param.name,
+        "type": param.kind,
+        "values": list(param.values),
+        "when": param.when,
+        "aliases": dict(param.aliases),
+    }
+
+
+def _show_head(p: Platform) -> None:
+    say(f"{p.id}: {p.title} (version {p.version})")
+    runner = f"measured by the runner `{p.runner}`" if p.runner else "no runner: its runs are read"
+    shared = "other instances count as evidence" if p.portable else "each instance for itself"
+    say(f"{_kind(p)} times; {runner}; {shared}; cost per sample {p.cost_per_sample:g}")
+    for name, value in {**p.traits, **p.environment}.items():
+        say(f"  {name} = {value}")
+
+
+def _show_kernel(kernel: dict[str, Any]) -> None:
+    size = "over a million" if kernel["size"] is None else f"{kernel['size']:,}"
+    say()
+    say(f"{kernel['kernel']}: {size} legal configurations")
+    rows = []
+    for param in kernel["parameters"]:
+        name = param["name"]
+        role = [w for w in ("homogeneous", "heterogeneous") if name in kernel[w]]
+        part = {"homogeneous": "loop nest", "heterogeneous": "own"}
+        values = [clean(v) for v in param["values"]]
+        more = f" ... ({len(values)})" if len(values) > _SHOWN_VALUES else ""
+        rows.append(
+            (
+                name,
+                param["type"],
+                kernel["default"].get(name),
+                " + ".join(part[w] for w in role),
+                param["when"],
+                " ".join(values[:_SHOWN_VALUES]) + more,
+            )
+        )
+    table(("parameter", "type", "default", "part of", "only when", "values"), rows, indent="  ")
+    for constraint in kernel["constraints"]:
+        say(f"  must hold: {constraint}")
+
+
+@platform_verb.command("check")
+@click.argument("file")
+@json_option
+def check_verb(file: str, as_json: bool) -> int:
+    """Whether a platform FILE is right; every problem is a line. Ends with code 1 if there is one.
+
+    \b
+    Example:
+      embeddb platform check my_platform.toml
+    """
+    from embeddb.testing.platforms import check_platform
+
+    platform = load_platform(file)
+    problems = check_platform(platform)
+    if as_json:
+        emit({"platform": platform.id, "digest": platform.digest, "problems": problems})
+    else:
+        for line in problems:
+            say(line)
+        sizes = {k: platform.kernel(k).space.size() for k in platform.ops}
+        said = ", ".join(f"{k} {n:,}" if n else f"{k} over a million" for k, n in sizes.items())
+        if not problems:
+            say(f"{platform.id}: no problems; legal configurations: {said}")
+        else:
+            say(f"{platform.id}: {plural(len(problems), 'problem')}")
+    return 1 if problems else 0

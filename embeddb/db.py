@@ -1,0 +1,368 @@
+"""`Database`: the one facade over store, featurizers and partitions.
+
+import embeddb
+with embeddb.open("runs.db") as db:
+    pattern = embeddb.read_pattern("A.mtx")
+    print(db.query(pattern, platform="cpu", op="spmm:64"))
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb import plugins
+from embeddb.config import Config, Op
+from embeddb.errors import NothingFound, UsageError
+from embeddb.evidence import Evidence, curve_of
+from embeddb.explain import Explanation, explain
+from embeddb.partition import PartitionIndex, build_evidence, scope_of
+from embeddb.partition_files import PartitionFiles
+from embeddb.pattern import Pattern
+from embeddb.platform import Platform, builtin_platforms, load_platform
+from embeddb.prepare import with_evidence
+from embeddb.query import Query, Recommendation
+from embeddb.records import PatternInfo, Run
+from embeddb.store import Store, memory_store, open_store
+
+__all__ = ["FEATURIZERS", "Database"]
+
+#: Which featurizer a partition uses: the first of these that can read its patterns. `stats` needs
+#: the structure (or features shipped with the runs), the others ever less.
+FEATURIZERS = ("stats", "given", "rows", "sizes")
+
+
+class Database:
+    """An open database; use as a context manager.
+
+    All reading methods may be called from several threads; a database must be opened again after
+    a fork.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._files = PartitionFiles(store)
+        self._featurizers: dict[str, Any] = {}
+
+    @classmethod
+    def open(cls, path: str | Path, *, readonly: bool = False) -> Database:
+        """Raises: StoreError if there is none."""
+        return cls(open_store(path, readonly=readonly))
+
+    @classmethod
+    def create(cls, path: str | Path) -> Database:
+        """Raises: StoreError if something is there already."""
+        return cls(open_store(path, create=True))
+
+    @classmethod
+    def in_memory(cls) -> Database:
+        return cls(memory_store())
+
+    def close(self) -> None:
+        self.store.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what there is ---------------------------------------------------------------------
+
+    def featurizers(self) -> dict[str, Any]:
+        """Featurizers by name, in order of preference."""
+        if not self._featurizers:
+            others = [n for n in plugins.available("featurizer") if n not in FEATURIZERS]
+            names = (*FEATURIZERS, *others)
+            self._featurizers = {name: plugins.load("featurizer", name)() for name in names}
+        return self._featurizers
+
+    def scopes(self) -> list[tuple[Op, str]]:
+        """Every (op, scope) with runs."""
+        found = set()
+        for partition in self.store.partitions():
+            platform = self.store.platform(partition.platform)
+            if platform is not None:
+                found.add((partition.op, scope_of(platform)))
+        return sorted(found, key=lambda x: (x[1], x[0]))
+
+    def featurizer_version(self, name: str) -> str:
+        return str(self.featurizers()[name].version) if name else ""
+
+    def platform(self, text: str) -> Platform:
+        """The platform a user means: an id in the store, a built-in name, or a TOML file.
+
+        A bare name stands for its only instance where there is just one.
+        Raises: UsageError if nothing, or more than one instance, goes by that name.
+        """
+        known = self.store.platforms()
+        if text in known:
+            return self._stored(text)
+        instances = [p for p in known if p.partition("@")[0] == text]
+        if instances and self._stored(instances[0]).portable:
+            return load_platform(text) if text in builtin_platforms() else self._bare(instances[0])
+        if len(instances) == 1:
+            return self._stored(instances[0])
+        if instances:
+            raise UsageError(
+                f"platform {text} has {len(instances)} instances here",
+                hint=f"name one: {', '.join(instances)}",
+            )
+        name, _, instance = text.partition("@")
+        if Path(text).suffix == ".toml" or name in builtin_platforms():
+            return load_platform(text)
+        described = [p for p in known if p.partition("@")[0] == name]
+        if described and instance:
+            return self._stored(described[0]).at(instance)
+        raise UsageError(f"no platform {text!r}", hint=f"known here: {', '.join(known) or 'none'}")
+
+    def _stored(self, platform_id: str) -> Platform:
+        found = self.store.platform(platform_id)
+        assert found is not None
+        return found
+
+    def _bare(self, platform_id: str) -> Platform:
+        """A portable platform without an instance: any machine of its kind."""
+        return self._stored(platform_id).at("")
+
+    # -- partitions ------------------------------------------------------------------------
+
+    def refresh(self, op: Op, scope: str) -> PartitionIndex | None:
+        """Build a partition from the store and save it, unless the saved one is current."""
+        return self._files.refresh(op, scope, self.featurizers())
+
+    def partition(self, op: Op, platform: Platform) -> PartitionIndex | None:
+        """The evidence for an op on a platform as of now; None if there is none."""
+        return self._files.get(op, scope_of(platform), self.featurizers())
+
+    def evidence(
+        self, op: Op, scope: str
+    ) -> tuple[Evidence, dict[str, dict[str, NDArray[np.float32]]]]:
+        """Everything measured in a scope, and raw vectors by featurizer and pattern id."""
+        found = build_evidence(self.store, op, scope)
+        return found, self._files.readable(found, self.featurizers())
+
+    def partition_notes(self) -> dict[str, dict[str, Any]]:
+        """What is saved of each partition: generation, rows, checksums."""
+        return self._files.notes()
+
+    def forget_derived(self) -> None:
+        """Drop every vector and partition; `indexer.embed.embed` makes them anew."""
+        self.store.vectors.drop()
+        self._files.forget()
+
+    def problems(self) -> list[str]:
+        """Everything wrong with store and derived files; the latter heal on the next use."""
+        return self.store.problems() + self._files.problems(self.featurizers())
+
+    def repairs(self) -> list[str]:
+        """Derived files that were found stale or damaged since opening, and were rebuilt."""
+        return list(self._files.repairs)
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def query(
+        self,
+        pattern: Pattern | PatternInfo,
+        *,
+        platform: str | Platform,
+        op: str | Op,
+        count: int = 5,
+        calls: float = math.inf,
+    ) -> Recommendation:
+        """Rank configurations for a pattern; the answer is stored under its `id`.
+
+        Raises: UsageError for an unknown platform or op, NothingFound for a pattern known by name
+        only where the evidence needs its structure.
+        """
+        # The search side sits above this facade (tuners import it), so it is found by name.
+        loop = import_module("tuners.loop")
+        where = self.platform(platform) if isinstance(platform, str) else platform
+        what = Op.parse(op) if isinstance(op, str) else op
+        made: Recommendation = loop.recommend(
+            self, pattern, loop.local_platform(where), what, count=count, calls=calls
+        )
+        return made
+
+    # -- preparing a query -----------------------------------------------------------------
+
+    def vector(self, pattern: Pattern | PatternInfo, featurizer: str) -> NDArray[np.float32]:
+        """Raw features float32[d] of a pattern. Raises: NothingFound if they cannot be had."""
+        plug = self.featurizers()[featurizer]
+        if isinstance(pattern, Pattern):
+            vector: NDArray[np.float32] = plug.embed(pattern)
+            return vector
+        stored = self.store.vectors.get(featurizer, plug.version, [pattern.id])
+        found = stored.get(pattern.id)
+        if found is None:
+            found = plug.from_info(pattern)
+        if found is None:
+            structure = self.store.structure(pattern.id)
+            if structure is None:
+                raise NothingFound(
+                    f"{pattern.name or pattern.id}: only known by name; {featurizer} needs more",
+                    hint="give the matrix file",
+                )
+            found = plug.embed(structure)
+        return np.asarray(found, dtype=np.float32)
+
+    def prepare(
+        self,
+        pattern: Pattern | PatternInfo,
+        platform: Platform,
+        op: Op,
+        *,
+        calls: float = math.inf,
+        stages_s: dict[str, float] | None = None,
+    ) -> Query:
+        """Everything known that bears on one question, as a tuner wants it.
+
+        Raises: UsageError if the platform has no such op.
+        """
+        clock = _Clock(stages_s if stages_s is not None else {})
+        info = _info(pattern)
+        space = platform.space(op, m=info.m, n=info.n, nnz=info.nnz)
+        partition = self.partition(op, platform) or self._nearest_width(op, platform)
+        clock.lap("open")
+        own = curve_of(self.store.runs(platform.id, op, info.id))
+        width_op, own_width = self._other_width(platform, op, info.id)
+        query = Query(
+            info,
+            platform,
+            op,
+            space,
+            platform.default(op, m=info.m, n=info.n, nnz=info.nnz),
+            own=own,
+            own_width=own_width,
+            own_width_op=width_op,
+            calls=calls,
+        )
+        if partition is None:
+            return query
+        vector = None
+        try:
+            vector = self.vector(pattern, partition.featurizer)
+        except NothingFound:
+            if not own and not own_width:
+                raise
+        clock.lap("features")
+        query = with_evidence(query, partition, vector, name_of=self._name)
+        clock.lap("search")
+        return query
+
+    def _nearest_width(self, op: Op, platform: Platform) -> PartitionIndex | None:
+        """The evidence at the nearest other width, where this one was never measured."""
+        near = [o for o, scope in self.scopes() if scope == scope_of(platform)]
+        widths = [o for o in near if _same_kernel(o, op)]
+        return self.partition(min(widths, key=_distance_from(op)), platform) if widths else None
+
+    def _other_width(
+        self, platform: Platform, op: Op, pattern_id: str
+    ) -> tuple[Op | None, dict[Config, Any]]:
+        """What was measured on this pattern at the nearest other width."""
+        widths = [
+            p.op
+            for p in self.store.partitions()
+            if p.platform == platform.id and _same_kernel(p.op, op) and p.op.width != op.width
+        ]
+        for near in sorted(widths, key=_distance_from(op)):
+            curve = curve_of(self.store.runs(platform.id, near, pattern_id))
+            if sum(math.isfinite(c.seconds) for c in curve.values()) >= _ENOUGH_AT_OTHER_WIDTH:
+                return near, curve
+        return None, {}
+
+    def named_features(self, query: Query) -> dict[str, tuple[float, float, float]]:
+        """(value, mean, scale) of the query's features in the partition that answered."""
+        partition = self.partition(query.evidence_op or query.op, query.platform)
+        if partition is None or partition.featurizer != query.featurizer or not query.vector.size:
+            return {}
+        plug = self.featurizers()[partition.featurizer]
+        mean, scale = partition.metric.center, partition.metric.scale
+        rows = zip(plug.names, query.vector, mean, scale, strict=True)
+        return {name: (float(v), float(a), float(b)) for name, v, a, b in rows}
+
+    # -- keeping answers and runs ----------------------------------------------------------
+
+    def keep(self, made: Recommendation) -> None:
+        """Store a recommendation under its id."""
+        self.store.recommendations.put(made.id, msgspec.json.encode(made))
+
+    def recommendation(self, rec_id: str) -> Recommendation:
+        """Raises: NothingFound, naming the latest answers there are."""
+        raw = self.store.recommendations.get(rec_id)
+        if raw is None:
+            latest = sorted(self.recommendations(), key=lambda r: -r.created)[:3]
+            hint = f"latest: {', '.join(r.id for r in latest)}" if latest else "run a query first"
+            raise NothingFound(f"no recommendation {rec_id!r}", hint=hint)
+        return msgspec.json.decode(raw, type=Recommendation)
+
+    def recommendations(self) -> list[Recommendation]:
+        raws = self.store.recommendations.items().values()
+        return [msgspec.json.decode(raw, type=Recommendation) for raw in raws]
+
+    def add_pattern(self, pattern: Pattern) -> None:
+        """Keep a pattern's structure, thumbnail and vectors, so that it can be a neighbour."""
+        from embeddb.featurizers.thumbnail import thumbnail
+
+        info = msgspec.structs.replace(_info(pattern), thumbnail=thumbnail(pattern))
+        self.store.put_structure(pattern, info)
+        for name, featurizer in self.featurizers().items():
+            self.store.vectors.put(
+                name, featurizer.version, {pattern.id: featurizer.embed(pattern)}
+            )
+
+    def record(self, runs: list[Run], pattern: Pattern, platform: Platform) -> None:
+        """Write measured runs back, with the pattern and platform they belong to."""
+        self.store.put_platform(platform)
+        if self.store.pattern(pattern.id) is None or self.store.structure(pattern.id) is None:
+            self.add_pattern(pattern)
+        self.store.append(runs)
+
+    def explain(self, rec_id: str) -> Explanation:
+        """Why an answer is what it is, from the store alone. Raises: NothingFound."""
+        return explain(self.recommendation(rec_id), self.store)
+
+    def _name(self, pattern_id: str) -> str:
+        info = self.store.pattern(pattern_id)
+        return "" if info is None else info.name
+
+
+#: A pattern's own curve at another width counts from this many measured configurations on.
+_ENOUGH_AT_OTHER_WIDTH = 8
+
+
+def _same_kernel(one: Op, other: Op) -> bool:
+    return (one.kernel, one.dtype) == (other.kernel, other.dtype)
+
+
+def _distance_from(op: Op) -> Callable[[Op], tuple[float, int]]:
+    """Widths compare by ratio; of two equally far the narrower comes first."""
+    return lambda other: (abs(math.log(other.width / op.width)), other.width)
+
+
+class _Clock:
+    def __init__(self, stages_s: dict[str, float]) -> None:
+        self._stages = stages_s
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self._stages[stage] = self._stages.get(stage, 0.0) + now - self._last
+        self._last = now
+
+
+def _info(pattern: Pattern | PatternInfo) -> PatternInfo:
+    if isinstance(pattern, PatternInfo):
+        return pattern
+    m, n = pattern.shape
+    return PatternInfo(
+        id=pattern.id, m=m, n=n, nnz=pattern.nnz, name=pattern.name, group=pattern.group
+    )

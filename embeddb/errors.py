@@ -1,0 +1,108 @@
+"""Every exception embeddb raises on purpose, and the exit code each one ends a command with.
+
+The failure of a *configuration* is data (`Measurement.status`), never one of these.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "EmbeddbError",
+    "InputError",
+    "MatrixError",
+    "MissingDependency",
+    "NothingFound",
+    "PlatformError",
+    "ReaderError",
+    "RunnerUnavailable",
+    "SpaceError",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreLocked",
+    "StoreReadOnly",
+    "StoreVersion",
+    "UsageError",
+]
+
+
+class EmbeddbError(Exception):
+    """Base of all errors. `str(e)` is one line; `hint` says what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(EmbeddbError):
+    """The caller asked for something that cannot be asked."""
+
+    exit_code = 2
+
+
+class NothingFound(EmbeddbError):
+    """The question is legal but the database holds no evidence for an answer."""
+
+    exit_code = 3
+
+
+class InputError(EmbeddbError):
+    """A file or value from outside is wrong. The message names file, line or field."""
+
+    def __init__(
+        self, message: str, *, where: str = "", line: int | None = None, hint: str = ""
+    ) -> None:
+        place = f"{where}:{line}" if where and line is not None else where
+        super().__init__(f"{place}: {message}" if place else message, hint=hint)
+        self.reason = message
+        self.where = where
+        self.line = line
+
+
+class MatrixError(InputError):
+    """A matrix file is truncated, lies about its size, or holds impossible entries."""
+
+
+class PlatformError(InputError):
+    """A platform file is not a valid platform."""
+
+
+class SpaceError(InputError):
+    """A configuration is not legal in its space; the message names the parameter."""
+
+
+class ReaderError(InputError):
+    """A run log, or one row of it, cannot be read."""
+
+
+class MissingDependency(EmbeddbError):
+    """An optional package or program is not installed; `hint` names what to install."""
+
+
+class RunnerUnavailable(MissingDependency):
+    """The platform cannot be measured on this machine; queries still work."""
+
+
+class StoreError(EmbeddbError):
+    """The database itself cannot be used as asked."""
+
+
+class StoreLocked(StoreError):
+    """Another process holds the database for writing."""
+
+
+class StoreReadOnly(StoreError):
+    """A write was attempted on a database opened (or mounted) read-only."""
+
+
+class StoreFull(StoreError):
+    """The disk or the largest allowed map is full; the batch was not written."""
+
+
+class StoreCorrupt(StoreError):
+    """The data file is damaged; nothing was changed."""
+
+
+class StoreVersion(StoreError):
+    """The database was written with another schema version."""

@@ -1,0 +1,25 @@
+"""For stubs whose source gives row and column length moments, as Ginkgo's matrix features do."""
+
+from __future__ import annotations
+
+from embeddb.featurizers.sizes import MOMENTS, ORDER, Sizes
+
+__all__ = ["PLUGIN", "Given"]
+
+_EACH = (*ORDER, "max", "padding", "cv", *MOMENTS)
+
+
+class Given(Sizes):
+    """`sizes` plus symmetry, order statistics and moments of row and column lengths."""
+
+    name = "given"
+    names = (
+        *Sizes.names,
+        "col_mean",
+        "psym",
+        *(f"{side}_{name}" for side in ("row", "col") for name in _EACH),
+    )
+    dim = len(names)
+
+
+PLUGIN = Given

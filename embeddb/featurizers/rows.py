@@ -1,0 +1,21 @@
+"""For stubs whose source gives the sizes, the longest row and the spread of the row lengths."""
+
+from __future__ import annotations
+
+from embeddb.featurizers.sizes import Sizes
+
+__all__ = ["PLUGIN", "Rows"]
+
+
+class Rows(Sizes):
+    """`sizes` plus longest row, its ratio to the mean (the padding of ELL) and std over mean.
+
+    The shortest row is left out: not every source states it, and it rarely differs.
+    """
+
+    name = "rows"
+    names = (*Sizes.names, "row_max", "row_padding", "row_cv")
+    dim = len(names)
+
+
+PLUGIN = Rows

@@ -1,0 +1,156 @@
+"""The least that is ever known of a matrix: rows, columns, nonzeros.
+
+Also home of what the three featurizers for stubs share. `sizes`, `rows` and `given` differ only
+in the names they choose from `coordinates`; each is for sources that know that much and no more.
+All take the canonical statistics below from `PatternInfo.features` and compute the same ones from
+a structure, so a real pattern can be compared with stubs.
+
+Canonical statistics, for `row` (nonzeros per row) and `col` (per column): `row_min`, `row_q1`,
+`row_median`, `row_q3`, `row_max`, one of `row_variance`, `row_std`, `row_cv`, and the standardised
+central moments 3 to 6 `row_skewness`, `row_kurtosis` (3 for a normal), `row_hyperskewness`,
+`row_hyperflatness` (all 0 where the variance is 0); and `psym`, the symmetric share of the
+off-diagonal pattern. Means follow from the sizes. These are the definitions of Ginkgo's data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.featurizers.stats import column_counts, pattern_symmetry
+from embeddb.pattern import Pattern
+from embeddb.records import PatternInfo
+
+__all__ = ["MOMENTS", "ORDER", "PLUGIN", "Sizes", "coordinates", "statistics"]
+
+#: Other spellings that run logs use, and the canonical name of each.
+_SPELLINGS = {
+    "min_nnz_per_row": "row_min",
+    "max_nnz_per_row": "row_max",
+    "std_dev_nnz_per_row": "row_std",
+    "cv_d": "row_cv",
+}
+
+ORDER = ("min", "q1", "median", "q3")
+MOMENTS = ("skewness", "kurtosis", "hyperskewness", "hyperflatness")
+
+
+class Sizes:
+    """log1p of rows, columns, nonzeros and mean row length, and the log density: float32[d].
+
+    `rows` and `given` are this class with more names.
+    """
+
+    name = "sizes"
+    version = "1"
+    names: tuple[str, ...] = ("log_rows", "log_cols", "log_nnz", "log_density", "row_mean")
+    dim: int = len(names)
+
+    def embed(self, pattern: Pattern) -> NDArray[np.float32]:
+        """float32[d] from the structure, comparable with what `from_info` gives for a stub."""
+        m, n = pattern.shape
+        found = self._pick(coordinates(m, n, pattern.nnz, statistics(pattern)))
+        assert found is not None  # a structure has every statistic
+        return found
+
+    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+        """float32[d] from the sizes and features of a stub; None when one is missing."""
+        if min(info.m, info.n, info.nnz) < 0:
+            return None
+        return self._pick(coordinates(info.m, info.n, info.nnz, info.features))
+
+    def _pick(self, values: Mapping[str, float]) -> NDArray[np.float32] | None:
+        if any(not math.isfinite(values.get(name, math.nan)) for name in self.names):
+            return None
+        return np.array([values[name] for name in self.names], dtype=np.float32)
+
+
+PLUGIN = Sizes
+
+
+def coordinates(m: int, n: int, nnz: int, given: Mapping[str, float]) -> dict[str, float]:
+    """Every coordinate that the sizes and the canonical statistics in `given` allow."""
+    given = {_SPELLINGS.get(name, name): value for name, value in given.items()}
+    out = {
+        "log_rows": math.log1p(m),
+        "log_cols": math.log1p(n),
+        "log_nnz": math.log1p(nnz),
+        "log_density": math.log1p(nnz) - math.log1p(m) - math.log1p(n),
+    }
+    if "psym" in given:
+        out["psym"] = given["psym"]
+    for side, count in (("row", m), ("col", n)):
+        mean = nnz / count if count else 0.0
+        out[f"{side}_mean"] = math.log1p(mean)
+        if f"{side}_max" in given:
+            top = given[f"{side}_max"]
+            out[f"{side}_max"] = _signed_log1p(top)
+            out[f"{side}_padding"] = _signed_log1p(top / mean) if mean else 0.0
+        spread = _spread(side, mean, given)
+        if spread is not None:
+            out[f"{side}_cv"] = math.log1p(max(spread, 0.0))
+        for name in (*ORDER, *MOMENTS):
+            if f"{side}_{name}" in given:
+                out[f"{side}_{name}"] = _signed_log1p(given[f"{side}_{name}"])
+    return out
+
+
+def _spread(side: str, mean: float, given: Mapping[str, float]) -> float | None:
+    """Standard deviation over mean, from whichever of its three forms is there."""
+    if f"{side}_cv" in given:
+        return given[f"{side}_cv"]
+    if f"{side}_std" in given:
+        return given[f"{side}_std"] / mean if mean else 0.0
+    if f"{side}_variance" in given:
+        return math.sqrt(max(given[f"{side}_variance"], 0.0)) / mean if mean else 0.0
+    return None
+
+
+def _signed_log1p(value: float) -> float:
+    return math.copysign(math.log1p(abs(value)), value)
+
+
+def statistics(pattern: Pattern) -> dict[str, float]:
+    """The canonical statistics of a structure, by name."""
+    m, n = pattern.shape
+    out = {"psym": pattern_symmetry(pattern)}
+    for side, lengths, total in (
+        ("row", np.diff(pattern.indptr), m),
+        ("col", column_counts(pattern), n),
+    ):
+        out |= {f"{side}_{k}": v for k, v in _moments(lengths, total).items()}
+    return out
+
+
+def _moments(lengths: NDArray[np.int64], total: int) -> dict[str, float]:
+    """Order statistics and moments of `total` lengths; those not in `lengths` are zero."""
+    names = (*ORDER, "max", "variance", *MOMENTS)
+    if not total:
+        return dict.fromkeys(names, 0.0)
+    # Many rows share few lengths: work on each distinct length and how often it occurs.
+    values, times = np.unique(np.append(lengths, 0), return_counts=True)
+    times[0] += total - lengths.size - 1
+    upto = np.cumsum(times)
+
+    def quantile(p: float) -> float:
+        at = p * (total - 1)
+        low, high = values[np.searchsorted(upto, [math.floor(at), math.ceil(at)], side="right")]
+        return float(low + (high - low) * (at - math.floor(at)))
+
+    offset = values - float(values @ times) / total
+    variance = float(offset**2 @ times) / total
+    scaled = offset / math.sqrt(variance) if variance > 0 else np.zeros_like(offset)
+    return dict(
+        zip(
+            names,
+            [
+                *(quantile(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)),
+                variance,
+                *(float(scaled**power @ times) / total for power in (3, 4, 5, 6)),
+            ],
+            strict=True,
+        )
+    )

@@ -1,0 +1,330 @@
+"""Plain statistics of a pattern, chosen for what decides between SpMM and SpMV schedules.
+
+Size and shape, how unequal rows and columns are, where the nonzeros lie, how well they fill small
+dense blocks (BCSR), how unequal equal-row parts are (static scheduling), and how soon a column
+comes back (cache reuse of the dense operand). numpy only.
+
+Cost and memory: everything that needs a sort works on at most about `_SAMPLE` nonzeros, taken in
+`_WINDOWS` evenly spaced windows of whole 24-row stripes, so a pattern up to that size is measured
+exactly and a larger one by a fixed, deterministic sample. The rest is one pass over the rows and
+one count of the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.pattern import Pattern
+from embeddb.records import PatternInfo
+
+__all__ = ["PLUGIN", "Stats", "column_counts", "contains", "pattern_symmetry"]
+
+_SAMPLE = 1 << 17
+_WINDOWS = 32
+_PROBES = 1 << 13
+#: Rows per stripe: the least common multiple of the block heights 1, 2, 3, 4, 8.
+_STRIPE = 24
+_PARTS = (2, 4, 32)
+_BLOCKS = ((1, 4), (1, 8), (4, 1), (8, 1), (2, 2), (3, 3), (4, 4), (8, 8))
+#: Nonzeros per reuse window: about L1, L2 and beyond for 32 to 128 dense columns.
+_REUSE = (512, 4096, 32768)
+
+_SIZES = ("log_rows", "log_cols", "log_nnz", "log_density", "log_aspect")
+_LENGTHS = ("mean", "cv", "max_over_mean", "gini", "q10", "median", "q90", "empty")
+_NAMES = (
+    *_SIZES,
+    *(f"row_{n}" for n in _LENGTHS),
+    *(f"col_{n}" for n in _LENGTHS),
+    "row_next_change",
+    "slice_padding",
+    *(f"imbalance_{p}" for p in _PARTS),
+    "bandwidth",
+    "profile",
+    "row_span",
+    "diagonal_distance",
+    "diagonal_share",
+    "symmetry",
+    "run_length",
+    "gap_median",
+    "near_share",
+    *(f"fill_{r}x{c}" for r, c in _BLOCKS),
+    "row_overlap",
+    "stripe_reuse",
+    *(f"reuse_{w}" for w in _REUSE),
+)
+
+
+class Stats:
+    """Structural statistics as a raw vector, float32[d]; standardise before comparing.
+
+    Lengths and ratios with heavy tails are log1p; shares and fills lie in 0..1; positions are
+    relative to the matrix. Deterministic; every value is finite for every pattern.
+    """
+
+    name = "stats"
+    version = "1"
+    names: tuple[str, ...] = _NAMES
+    dim = len(_NAMES)
+
+    def embed(self, pattern: Pattern) -> NDArray[np.float32]:
+        """float32[d] of the structure; the name and group of the pattern do not enter."""
+        lengths = np.diff(pattern.indptr)
+        values: dict[str, float] = {}
+        values |= _sizes(pattern)
+        values |= {f"row_{k}": v for k, v in _spread(lengths, pattern.shape[0]).items()}
+        counts = column_counts(pattern)
+        values |= {f"col_{k}": v for k, v in _spread(counts, pattern.shape[1]).items()}
+        values |= _row_order(pattern, lengths)
+        values |= _positions(pattern, lengths)
+        values |= _windows(pattern)
+        values |= {f"reuse_{w}": _reuse(pattern.indices, w) for w in _REUSE}
+        return np.array([values[n] for n in self.names], dtype=np.float32)
+
+    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
+        """A vector by name, keys `stats.NAME`: the form that travels in `PatternInfo.features`."""
+        return {f"stats.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
+
+    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None unless every name is there."""
+        return _take(info.features, [f"stats.{n}" for n in self.names])
+
+
+PLUGIN = Stats
+
+
+def _take(features: Mapping[str, float], keys: list[str]) -> NDArray[np.float32] | None:
+    if any(key not in features for key in keys):
+        return None
+    return np.array([features[key] for key in keys], dtype=np.float32)
+
+
+def _sizes(pattern: Pattern) -> dict[str, float]:
+    m, n = pattern.shape
+    logs = [float(np.log1p(v)) for v in (m, n, pattern.nnz)]
+    # log1p throughout: a zero size is a value like any other.
+    density = logs[2] - logs[0] - logs[1]
+    return dict(zip(_SIZES, [*logs, density, logs[0] - logs[1]], strict=True))
+
+
+def column_counts(pattern: Pattern) -> NDArray[np.int64]:
+    """Nonzeros per column, int64[<=n]: empty columns may be left out, `_spread` adds them."""
+    n = pattern.shape[1]
+    if n <= 4 * pattern.nnz + 1024:
+        return np.bincount(pattern.indices, minlength=n)
+    # A hypersparse pattern: n counters would cost far more than the nonzeros themselves.
+    ordered = np.sort(pattern.indices)
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    return np.diff(starts, append=ordered.size)
+
+
+def _spread(lengths: NDArray[np.int64], total: int) -> dict[str, float]:
+    """How `total` lengths are distributed; those not listed in `lengths` are zero."""
+    listed = lengths[lengths > 0] if lengths.size < total else lengths
+    ordered = np.sort(listed.astype(np.int32))
+    zeros = total - ordered.size
+    nnz = float(ordered.sum(dtype=np.int64))
+    if not total or not nnz:
+        return dict.fromkeys(_LENGTHS, 0.0) | {"empty": 1.0}
+    mean = nnz / total
+    x = ordered.astype(np.float64)
+    variance = max(float(x @ x) / total - mean * mean, 0.0)
+    ranks = np.arange(zeros + 1, total + 1, dtype=np.float64)
+    gini = float((2 * ranks - total - 1) @ x) / (total * nnz)
+
+    def quantile(p: float) -> float:
+        at = int(p * (total - 1)) - zeros
+        return float(np.log1p(ordered[at])) if at >= 0 else 0.0
+
+    empty = zeros + int(np.searchsorted(ordered, 0, side="right"))
+    return {
+        "mean": float(np.log1p(mean)),
+        "cv": float(np.log1p(np.sqrt(variance) / mean)),
+        "max_over_mean": float(np.log(x[-1] / mean)),
+        "gini": gini,
+        "q10": quantile(0.1),
+        "median": quantile(0.5),
+        "q90": quantile(0.9),
+        "empty": empty / total,
+    }
+
+
+def _row_order(pattern: Pattern, lengths: NDArray[np.int64]) -> dict[str, float]:
+    """What depends on the order of the rows: neighbours, slices of 32 (SELL), equal parts."""
+    m, nnz = pattern.shape[0], pattern.nnz
+    names = ("row_next_change", "slice_padding", *(f"imbalance_{p}" for p in _PARTS))
+    if not nnz:
+        return dict.fromkeys(names, 0.0)
+    change = float(np.abs(np.diff(lengths)).sum()) / (2 * nnz)
+    # A narrow last slice is padded to its own height only.
+    tops = np.maximum.reduceat(lengths, np.arange(0, m, 32))
+    padded = float(tops.sum() * 32 - tops[-1] * (-m % 32))
+    out = [change, float(np.log(padded / nnz))]
+    for parts in _PARTS:
+        bounds = np.arange(parts + 1, dtype=np.int64) * m // parts
+        heaviest = float(np.diff(pattern.indptr[bounds]).max())
+        out.append(float(np.log(heaviest * min(parts, m) / nnz)))
+    return dict(zip(names, out, strict=True))
+
+
+def _positions(pattern: Pattern, lengths: NDArray[np.int64]) -> dict[str, float]:
+    """Where the nonzeros lie. A rectangular matrix's diagonal is the line corner to corner."""
+    m, n = pattern.shape
+    names = ("bandwidth", "profile", "row_span", "diagonal_share", "symmetry")
+    if not pattern.nnz:
+        return dict.fromkeys(names, 0.0)
+    rows = np.flatnonzero(lengths)
+    first = pattern.indices[pattern.indptr[rows]].astype(np.float64)
+    last = pattern.indices[pattern.indptr[rows + 1] - 1].astype(np.float64)
+    centre = rows * (max(n - 1, 1) / max(m - 1, 1))
+    left = np.maximum(centre - first, 0.0)
+    out = (
+        float(np.log1p(max(left.max(), (last - centre).max(), 0.0)) / np.log1p(n)),
+        float(left.mean()) / n,
+        float((last - first + 1).mean()) / n,
+        _diagonal_share(pattern),
+        pattern_symmetry(pattern),
+    )
+    return dict(zip(names, out, strict=True))
+
+
+def _diagonal_share(pattern: Pattern) -> float:
+    """Share of diagonal places that are nonzeros, of at most `_PROBES` places."""
+    places = _evenly(min(pattern.shape), _PROBES)
+    return float(contains(pattern, places, places).mean())
+
+
+def pattern_symmetry(pattern: Pattern) -> float:
+    """Share of off-diagonal nonzeros (i, j) with a nonzero at (j, i); 0 unless square.
+
+    The definition of the SuiteSparse collection's `psym`; 1 when there are no off-diagonal
+    nonzeros. Exact up to 8192 nonzeros, above that over 8192 evenly spaced ones.
+    """
+    if pattern.shape[0] != pattern.shape[1]:
+        return 0.0
+    at = _evenly(pattern.nnz, _PROBES)
+    rows = np.searchsorted(pattern.indptr, at, side="right") - 1
+    cols = pattern.indices[at].astype(np.int64)
+    off = rows != cols
+    return float(contains(pattern, cols[off], rows[off]).mean()) if off.any() else 1.0
+
+
+def contains(
+    pattern: Pattern, rows: NDArray[np.int64], cols: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """bool[q]: whether (rows[i], cols[i]) is a nonzero. One binary search for all at once."""
+    low, high = pattern.indptr[rows], pattern.indptr[rows + 1]
+    end = high
+    for _ in range(int((high - low).max(initial=0)).bit_length()):
+        middle = (low + high) // 2
+        open_ = low < high
+        right = open_ & (pattern.indices[np.minimum(middle, pattern.nnz - 1)] < cols)
+        low, high = np.where(right, middle + 1, low), np.where(open_ & ~right, middle, high)
+    found = low < end
+    found[found] = pattern.indices[low[found]] == cols[found]
+    return found
+
+
+def _evenly(total: int, count: int) -> NDArray[np.int64]:
+    """At most `count` evenly spaced numbers of 0..total-1."""
+    if total <= count:
+        return np.arange(total, dtype=np.int64)
+    return np.arange(count, dtype=np.int64) * total // count
+
+
+def _windows(pattern: Pattern) -> dict[str, float]:
+    """Everything that is measured on the sample of 24-row stripes."""
+    names = ["diagonal_distance", "run_length", "gap_median", "near_share"]
+    names += [f"fill_{r}x{c}" for r, c in _BLOCKS] + ["row_overlap", "stripe_reuse"]
+    if not pattern.nnz:
+        return dict.fromkeys(names, 0.0)
+    rows, cols = _sample(pattern)
+    m, n = pattern.shape
+    centre = rows.astype(np.float32) * np.float32(max(n - 1, 1) / max(m - 1, 1))
+    distance = float(np.abs(cols - centre).mean(dtype=np.float64)) / n
+    same_row = rows[1:] == rows[:-1]
+    gaps = np.diff(cols)[same_row]
+    runs = cols.size - int(np.count_nonzero(gaps == 1))
+    middle = float(np.partition(gaps, gaps.size // 2)[gaps.size // 2]) if gaps.size else 0.0
+    # 16 float32 are one cache line.
+    near = float(np.count_nonzero(gaps < 16)) / max(gaps.size, 1)
+    first = [distance, float(np.log(cols.size / runs)), float(np.log1p(middle)), near]
+    return dict(zip(names, [*first, *_stripes(rows, cols, n)], strict=True))
+
+
+def _sample(pattern: Pattern) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Row and column of every nonzero in the sampled stripes, in row-major order.
+
+    Beyond the budget a row gives its first `longest` nonzeros only, so that one stripe of very
+    long rows cannot exceed it.
+    """
+    m, ptr = pattern.shape[0], pattern.indptr
+    if pattern.nnz <= _SAMPLE:
+        return np.repeat(np.arange(m), np.diff(ptr)), pattern.indices
+    share = min(max(_SAMPLE // _WINDOWS, _STRIPE * pattern.nnz // m), _SAMPLE // 4)
+    longest = share // 4
+    spans: list[NDArray[np.int64]] = []
+    done = 0
+    for at in _evenly(pattern.nnz - share, _SAMPLE // share).tolist():
+        start = int(np.searchsorted(ptr, at, side="right")) - 1
+        start = max(start // _STRIPE * _STRIPE, done)
+        stop = int(np.searchsorted(ptr, ptr[min(start, m)] + share))
+        done = min(stop + -stop % _STRIPE, m)
+        spans.append(np.arange(start, done))
+    rows = np.concatenate(spans)
+    kept = np.minimum(ptr[rows + 1] - ptr[rows], longest)
+    shift = ptr[rows] - np.cumsum(kept) + kept
+    return np.repeat(rows, kept), pattern.indices[np.repeat(shift, kept) + np.arange(kept.sum())]
+
+
+def _stripes(rows: NDArray[np.int64], cols: NDArray[np.int32], n: int) -> list[float]:
+    """Block fills, row overlap and column reuse within stripes of 24 rows.
+
+    One sort by (stripe, column, row) gives, for each column of each stripe, a 24-bit mask of the
+    rows that hold it. An r x c block is a nonzero group of r bits after or-ing c columns.
+    """
+    nnz = cols.size
+    stripe = rows // _STRIPE
+    inner = rows - stripe * _STRIPE
+    # (stripe, column, row) in one number: 27 + 31 + 5 bits at most.
+    width_bits = max(n.bit_length(), 3)
+    first = (stripe - stripe[0]) << width_bits
+    key = np.sort(((first + cols) << 5) | inner)
+    place = key >> 5
+    starts = np.flatnonzero(np.diff(place, prepend=-1))
+    mask = np.bitwise_or.reduceat(np.uint32(1) << (key & 31).astype(np.uint32), starts)
+    place = place[starts]
+    column = (place & ((1 << width_bits) - 1)).astype(np.int32)
+    border = np.diff(place >> width_bits, prepend=-1) != 0
+    merged = {1: mask}
+    for width in sorted({c for _, c in _BLOCKS} - {1}):
+        block = column // width
+        heads = np.flatnonzero(border | (np.diff(block, prepend=-1) != 0))
+        merged[width] = np.bitwise_or.reduceat(mask, heads)
+    fills = [nnz / (r * c * _groups(merged[c], r)) for r, c in _BLOCKS]
+    pairs = int(np.bitwise_count(mask & (mask >> np.uint32(1))).sum())
+    followers = int(np.count_nonzero(inner))
+    return [*fills, pairs / max(followers, 1), 1.0 - mask.size / nnz]
+
+
+def _groups(mask: NDArray[np.uint32], height: int) -> int:
+    """How many aligned groups of `height` bits hold a one, over all masks."""
+    folded = mask.copy()
+    for shift in range(1, height):
+        folded |= mask >> np.uint32(shift)
+    leaders = np.uint32(sum(1 << b for b in range(0, _STRIPE, height)))
+    return int(np.bitwise_count(folded & leaders).sum())
+
+
+def _reuse(indices: NDArray[np.int32], window: int) -> float:
+    """Share of nonzeros whose column occurred before in the same run of `window` nonzeros."""
+    if not indices.size:
+        return 0.0
+    width = min(window, indices.size)
+    count = max(min(indices.size, _SAMPLE) // width, 1)
+    starts = _evenly(indices.size - width + 1, count)
+    runs = np.sort(np.stack([indices[s : s + width] for s in starts.tolist()]), axis=1)
+    fresh = int(runs.shape[0]) + int(np.count_nonzero(runs[:, 1:] != runs[:, :-1]))
+    return 1.0 - fresh / int(runs.size)

@@ -1,0 +1,273 @@
+"""Partitions on disk: written whole, never trusted without generation and checksum.
+
+Saving: both files are written under a temporary name, synced, renamed, the folder synced, and only
+then one transaction notes {files, generation, checksums}. A kill at any point leaves either the
+old note with the old files or the new one with the new; what no note names is collected later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.config import Op
+from embeddb.errors import StoreCorrupt
+from embeddb.evidence import Evidence
+from embeddb.partition import (
+    Averages,
+    PartitionIndex,
+    build_evidence,
+    scope_partitions,
+)
+from embeddb.store import Store
+from embeddb.vectors.faiss_index import FaissIndex
+
+__all__ = ["PartitionFiles"]
+
+#: What every note says.
+_NOTED = {"stem", "generation", "rows", "version", "faiss", "npz"}
+
+
+class PartitionFiles:
+    """Opens, refreshes and saves the partitions of one store; a store in memory saves nothing."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._folder = None if store.path is None else store.path / "index"
+        self._open: dict[tuple[str, str], PartitionIndex] = {}
+        self._lock = RLock()
+        self.repairs: list[str] = []
+
+    def refresh(self, op: Op, scope: str, featurizers: dict[str, Any]) -> PartitionIndex | None:
+        """Build a partition from the store and save it, unless the saved one is current; None if
+        no featurizer reads it."""
+        with self._lock:
+            saved = self._load(op, scope, featurizers)
+            if saved is not None and self._changed_since(saved) == (set(), False):
+                self._open[str(op), scope] = saved
+                if not self._store.readonly:
+                    self.collect()
+                return saved
+            return self._refresh(op, scope, featurizers)
+
+    def _refresh(self, op: Op, scope: str, featurizers: dict[str, Any]) -> PartitionIndex | None:
+        generation = self._store.generation
+        evidence = build_evidence(self._store, op, scope)
+        readable = self.readable(evidence, featurizers)
+        if not readable:
+            return None
+        built = PartitionIndex.build(evidence, readable, scope=scope, generation=generation)
+        self._save(built, featurizers[built.featurizer].version)
+        self._open[str(op), scope] = built
+        return built
+
+    def readable(
+        self, evidence: Evidence, featurizers: dict[str, Any]
+    ) -> dict[str, dict[str, NDArray[np.float32]]]:
+        """Vectors of the featurizers that know nine of ten patterns, else of the one that knows
+        most; in order of preference."""
+        ids = {row.pattern_id for row in evidence.rows}
+        found = {
+            name: self._store.vectors.get(name, featurizer.version, ids)
+            for name, featurizer in featurizers.items()
+        }
+        enough = {name: v for name, v in found.items() if v and len(v) >= 0.9 * len(ids)}
+        fullest = max(found, key=lambda name: len(found[name]), default="")
+        return enough or {k: v for k, v in found.items() if v and k == fullest}
+
+    def get(self, op: Op, scope: str, featurizers: dict[str, Any]) -> PartitionIndex | None:
+        """A partition as of now: opened, brought up to date, or built; None without evidence."""
+        with self._lock:
+            found = self._open.get((str(op), scope)) or self._load(op, scope, featurizers)
+            if found is None:
+                if not scope_partitions(self._store, op, scope):
+                    return None
+                return self._refresh(op, scope, featurizers)
+            now = self._store.generation
+            if found.generation != now:
+                changed, gone = self._changed_since(found)
+                if gone or len(changed) > len(found.ids) // 4:
+                    return self._refresh(op, scope, featurizers)
+                if changed:
+                    found = self._patched(found, changed, featurizers)
+                found = replace(found, generation=now)
+            self._open[str(op), scope] = found
+            return found
+
+    def _changed_since(self, partition: PartitionIndex) -> tuple[set[str], bool]:
+        """Patterns with newer runs or vectors, and whether a row has lost its runs: a stub's go
+        to the pattern that adopts it."""
+        changed: set[str] = set()
+        held: set[tuple[str, str]] = set()
+        for p in scope_partitions(self._store, partition.op, partition.scope):
+            members = self._store.members(p)
+            changed |= {i for i, written in members.items() if written > partition.generation}
+            held |= {(pattern_id, p.platform) for pattern_id in members}
+        return changed, any(row[:2] not in held for row in partition.evidence.rows)
+
+    def _patched(
+        self, partition: PartitionIndex, changed: set[str], featurizers: dict[str, Any]
+    ) -> PartitionIndex:
+        """The partition with newer runs scanned in; metric and policy stay until a refresh."""
+        newer = build_evidence(self._store, partition.op, partition.scope, only=changed)
+        evidence = partition.evidence.merged(newer)
+        featurizer = featurizers[partition.featurizer]
+        fresh = changed - set(partition.ids)
+        vectors = self._store.vectors.get(partition.featurizer, featurizer.version, fresh)
+        ids, raw = partition.ids, partition.vectors
+        if vectors:
+            ids = tuple(sorted([*ids, *vectors]))
+            known = dict(zip(partition.ids, partition.vectors, strict=True)) | vectors
+            raw = np.array([known[i] for i in ids], dtype=np.float32)
+        return replace(
+            partition,
+            evidence=evidence,
+            ids=ids,
+            vectors=raw,
+            averages=Averages.of(evidence),
+            index=FaissIndex.build(ids, partition.metric.apply(raw))
+            if vectors
+            else partition.index,
+        )
+
+    # -- files -----------------------------------------------------------------------------
+
+    def _save(self, partition: PartitionIndex, version: str) -> None:
+        if self._folder is None or self._store.readonly:
+            return
+        self._folder.mkdir(exist_ok=True)
+        note = _note_name(partition.op, partition.scope)
+        stem = f"{hashlib.blake2b(note.encode(), digest_size=8).hexdigest()}-{os.getpid()}"
+        stem = f"{stem}-{partition.generation}"
+        index = FaissIndex.build(partition.ids, partition.metric.apply(partition.vectors))
+        index_sum = index.save(self._folder / f"{stem}.faiss")
+        table_sum = _write_whole(self._folder / f"{stem}.npz", partition.to_bytes())
+        body = {
+            "stem": stem,
+            "generation": partition.generation,
+            "rows": len(partition.ids),
+            "version": version,
+            "faiss": index_sum,
+            "npz": table_sum,
+        }
+        self._store.notes.put(note, json.dumps(body).encode())
+        self.collect()
+
+    def _load(self, op: Op, scope: str, featurizers: dict[str, Any]) -> PartitionIndex | None:
+        name = _note_name(op, scope)
+        raw = self._store.notes.get(name)
+        while raw is not None and self._folder is not None:
+            before = len(self.repairs)
+            found = self._load_noted(_read_note(raw), f"{op} on {scope}", featurizers)
+            if found is not None and len(self.repairs) > before:
+                self._save(found, featurizers[found.featurizer].version)
+                return found
+            now = self._store.notes.get(name)
+            if found is not None or now == raw:
+                return found
+            raw = now  # another process refreshed it and collected the files we were to read
+        return None
+
+    def _load_noted(
+        self, note: dict[str, Any], what: str, featurizers: dict[str, Any]
+    ) -> PartitionIndex | None:
+        assert self._folder is not None
+        try:
+            if not note.keys() >= _NOTED:
+                raise StoreCorrupt("its note was written by another version of embeddb")
+            table = self._folder / f"{note['stem']}.npz"
+            data = table.read_bytes()
+            if hashlib.blake2b(data, digest_size=16).hexdigest() != note["npz"]:
+                raise StoreCorrupt(f"{table}: checksum differs")
+            found = PartitionIndex.from_bytes(data, lambda ids, v: self._index(note, ids, v))
+            reader = featurizers.get(found.featurizer)
+            if reader is None or reader.version != note["version"]:
+                raise StoreCorrupt(f"made with featurizer {found.featurizer} {note['version']}")
+            return found
+        except (OSError, StoreCorrupt) as e:
+            self.repairs.append(f"{what}: rebuilt ({e})")
+            return None
+
+    def _index(self, note: dict[str, Any], ids: tuple[str, ...], v: NDArray[np.float32]) -> Any:
+        """The saved index, or one made from the vectors if the file is damaged or missing."""
+        assert self._folder is not None
+        try:
+            return FaissIndex.load(self._folder / f"{note['stem']}.faiss", ids, note["faiss"])
+        except (OSError, StoreCorrupt) as e:
+            self.repairs.append(f"index rebuilt ({e})")
+            return FaissIndex.build(ids, v)
+
+    def notes(self) -> dict[str, dict[str, Any]]:
+        return {k: _read_note(v) for k, v in self._store.notes.items("partition/").items()}
+
+    def forget(self) -> None:
+        """Drop every saved partition; each is rebuilt when it is asked for."""
+        self._open.clear()
+        self._store.notes.delete(self._store.notes.items("partition/"))
+        self.collect()
+
+    def collect(self) -> None:
+        """Remove files that no note names: old versions, and what a kill left behind."""
+        if self._folder is None or not self._folder.is_dir():
+            return
+        live = {note.get("stem") for note in self.notes().values()}
+        for file in self._folder.iterdir():
+            if file.name.rsplit(".", 1)[0] not in live and not _in_use(file):
+                file.unlink(missing_ok=True)
+
+    def problems(self, featurizers: dict[str, Any]) -> list[str]:
+        """One line for every saved partition whose files do not match their note."""
+        found = []
+        for name, note in self.notes().items():
+            op, _, scope = name.removeprefix("partition/").partition("/")
+            before = len(self.repairs)
+            if self._folder is not None:
+                self._load_noted(note, f"{op} on {scope}", featurizers)
+            found += self.repairs[before:]
+            del self.repairs[before:]
+        return found
+
+
+def _read_note(raw: bytes) -> dict[str, Any]:
+    """A note, or {} for one that this program cannot read."""
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _note_name(op: Op, scope: str) -> str:
+    return f"partition/{op}/{scope}"
+
+
+def _in_use(file: Path) -> bool:
+    """Whether another live process wrote this file and may not have noted it yet."""
+    parts = file.name.split("-")
+    if len(parts) < 3 or not parts[1].isdigit() or int(parts[1]) == os.getpid():
+        return False
+    return Path(f"/proc/{parts[1]}").exists()
+
+
+def _write_whole(path: Path, data: bytes) -> str:
+    """Write under a temporary name, sync, rename, sync the folder; returns the checksum."""
+    part = path.with_suffix(path.suffix + ".tmp")
+    with part.open("wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,247 @@
+"""Platforms: what can be run somewhere and how, read from one TOML file.
+
+Built-in platforms are the files in `embeddb/platforms`; a user's own file has the same form, which
+docs/platforms.md explains from scratch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from embeddb.config import Config, Op
+from embeddb.errors import PlatformError, UsageError
+from embeddb.kernel_space import KernelSpace, Table, read_space
+from embeddb.loopnest import LoopNest
+from embeddb.space import ConfigSpace
+from embeddb.space_rules import join, show
+
+__all__ = ["Platform", "builtin_platforms", "load_platform", "parse_platform"]
+
+#: Larger files are refused before they are parsed.
+MAX_BYTES = 1 << 20
+_FOLDER = Path(__file__).parent / "platforms"
+_INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,47}")
+
+
+@dataclass(frozen=True)
+class Platform:
+    """One platform, or one instance of it (a device, a machine with its compiler).
+
+    `ops` are the kernels it runs. `simulated`: times come from a simulator. `portable`: relative
+    gains measured on other instances count as evidence here. `runner`: the plug-in that can
+    measure it, or "". `cost_per_sample` is the price of one measurement relative to a CPU run
+    (beta in COGNATE, Appendix A.2). `text` is the TOML source. Two platforms are equal when text
+    and instance are.
+    """
+
+    text: str
+    name: str = field(compare=False)
+    version: str = field(compare=False)
+    title: str = field(compare=False)
+    kernels: Mapping[str, KernelSpace] = field(compare=False, repr=False)
+    instance: str = ""
+    simulated: bool = field(default=False, compare=False)
+    portable: bool = field(default=False, compare=False)
+    runner: str = field(default="", compare=False)
+    cost_per_sample: float = field(default=1.0, compare=False)
+    traits: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    environment: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def id(self) -> str:
+        """`name`, or `name@instance`."""
+        return f"{self.name}@{self.instance}" if self.instance else self.name
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return tuple(self.kernels)
+
+    @cached_property
+    def digest(self) -> str:
+        """blake2b-128 hex of the parsed spaces, defaults and mappings: changes when what the
+        stored configurations mean changes, not with comments, titles or traits."""
+        forms = [self.kernels[k].digest_form() for k in sorted(self.kernels)]
+        canonical = json.dumps(forms, sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+    def kernel(self, op: Op | str) -> KernelSpace:
+        """Raises: UsageError if the platform does not run this kernel."""
+        kernel = op if isinstance(op, str) else op.kernel
+        if kernel not in self.kernels:
+            raise UsageError(
+                f"platform {self.id} has no {kernel}", hint=f"its kernels: {join(self.ops)}"
+            )
+        return self.kernels[kernel]
+
+    def space(self, op: Op, *, m: int = -1, n: int = -1, nnz: int = -1) -> ConfigSpace:
+        """The space of one operation on an m x n matrix; a size of -1 stays unresolved.
+
+        Raises: UsageError if the platform does not run this kernel.
+        """
+        return self.kernel(op).bind(_symbols(op, m, n, nnz))
+
+    def default(self, op: Op, *, m: int = -1, n: int = -1, nnz: int = -1) -> Config:
+        """The default as it is stored for an m x n matrix: a number in place of a symbol, or the
+        other way round, where the space there calls for it; the nearest legal configuration where
+        the declared one is not legal.
+
+        Raises: UsageError if the platform does not run this kernel.
+        """
+        space = self.space(op, m=m, n=n, nnz=nnz)
+        declared = space.canonical(self.kernel(op).default)
+        return declared if space.reason(declared) is None else space.nearest(declared) or declared
+
+    def loopnest(
+        self, op: Op, config: Mapping[str, Any], *, m: int = -1, n: int = -1
+    ) -> LoopNest | None:
+        """The common loop nest of a legal configuration; None where the platform has none.
+
+        Raises: SpaceError if it needs a size of the matrix that is not given.
+        """
+        return self.kernel(op).nest(config, _symbols(op, m, n, -1))
+
+    def homogeneous(self, op: Op) -> tuple[str, ...]:
+        """Parameters that the loop nest is made from."""
+        return self.kernel(op).homogeneous
+
+    def heterogeneous(self, op: Op) -> tuple[str, ...]:
+        """The platform's own parameters, in declared order; may overlap with `homogeneous`."""
+        return self.kernel(op).heterogeneous
+
+    def at(self, instance: str = "", environment: Mapping[str, str] | None = None) -> Platform:
+        """The platform on one device or machine. Without a label, the instance is 8 hex digits
+        of the environment's digest; without both, the platform itself, of no instance.
+
+        Raises: PlatformError for a label that cannot be part of an id.
+        """
+        facts = {str(k): str(v) for k, v in sorted((environment or {}).items())}
+        if not instance and facts:
+            canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+            instance = hashlib.blake2b(canonical.encode(), digest_size=4).hexdigest()
+        if instance and not _INSTANCE.fullmatch(instance):
+            raise PlatformError(
+                f"{instance!r} cannot name an instance of {self.name}",
+                hint="letters, digits and . _ + - only, at most 64",
+            )
+        return replace(self, instance=instance, environment=MappingProxyType(facts))
+
+
+def builtin_platforms() -> list[str]:
+    """Names of the platforms that ship with embeddb, sorted."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def load_platform(source: str | Path) -> Platform:
+    """A platform by built-in name (`cpu`), `name@instance`, or path to a TOML file, which may
+    be followed by `@instance` too.
+
+    Raises: PlatformError if there is none, or naming file and key if the file is wrong.
+    """
+    text = str(source)
+    base, at, instance = text.rpartition("@")
+    if not at or isinstance(source, Path) or text.endswith(".toml"):
+        base, instance = text, ""
+    elif not instance:
+        raise PlatformError(f"{text!r} names no instance after the @")
+    if isinstance(source, Path) or base.endswith(".toml") or "/" in base:
+        platform = _read_file(Path(base))
+    elif base in builtin_platforms():
+        platform = _builtin(base)
+    else:
+        raise PlatformError(
+            f"no platform {base!r}",
+            hint=f"built in: {join(builtin_platforms())}; or give the path of a TOML file",
+        )
+    return platform.at(instance) if instance else platform
+
+
+def parse_platform(text: str, *, where: str = "") -> Platform:
+    """`where` names the source in messages.
+
+    Raises: PlatformError naming file and key, on one line.
+    """
+    if len(text.encode()) > MAX_BYTES:
+        raise PlatformError(f"the file is larger than {MAX_BYTES} bytes", where=where)
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        reason = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "too deeply nested"
+        raise PlatformError(f"not valid TOML: {reason}", where=where) from None
+    table = Table(data, where, "")
+    name = table.take("name", str)
+    if not _NAME.fullmatch(name):
+        raise table.fault("name", f"{name!r} must be lower-case letters, digits and -")
+    cost = table.take("cost_per_sample", float, 1.0)
+    if not (math.isfinite(cost) and cost > 0):
+        raise table.fault("cost_per_sample", "must be larger than 0")
+    platform = Platform(
+        text=text,
+        name=name,
+        version=table.take("version", str),
+        title=table.take("title", str),
+        simulated=table.take("simulated", bool, False),
+        portable=table.take("portable", bool, False),
+        runner=table.take("runner", str, ""),
+        cost_per_sample=cost,
+        traits=MappingProxyType(_read_traits(table.table("traits"))),
+        kernels=MappingProxyType(_read_kernels(table)),
+    )
+    table.done()
+    return platform
+
+
+def _read_kernels(table: Table) -> dict[str, KernelSpace]:
+    sections: list[Any] = table.take("space", list)
+    kernels: dict[str, KernelSpace] = {}
+    for i, section in enumerate(sections):
+        part = Table(section, table.where, f"space[{i}]")
+        read = read_space(part)
+        for kernel in read.kernels:
+            if kernel in kernels:
+                raise part.fault("kernels", f"{kernel} already has a space")
+            kernels[kernel] = read
+    if not kernels:
+        raise table.fault("space", "is missing")
+    return kernels
+
+
+def _read_traits(table: Table) -> dict[str, Any]:
+    for name, value in table.data.items():
+        if not isinstance(value, (str, int, float)):
+            raise table.fault(name, f"must be a number or a text, not {show(value)}")
+    return dict(table.data)
+
+
+def _symbols(op: Op, m: int, n: int, nnz: int) -> dict[str, int]:
+    sizes = {"NUM_MATRIX_ROWS": m, "NUM_MATRIX_COLS": n, "NNZ": nnz, "WIDTH": op.width}
+    return {name: size for name, size in sizes.items() if size >= 0}
+
+
+@cache
+def _builtin(name: str) -> Platform:
+    return _read_file(_FOLDER / f"{name}.toml")
+
+
+def _read_file(path: Path) -> Platform:
+    where = str(path)
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise PlatformError(f"{size} bytes, larger than {MAX_BYTES}", where=where)
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise PlatformError(f"cannot be read: {error.strerror}", where=where) from None
+    except UnicodeDecodeError:
+        raise PlatformError("is not UTF-8 text", where=where) from None
+    return parse_platform(text, where=where)

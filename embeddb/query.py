@@ -1,0 +1,163 @@
+"""What a tuner sees and says: `Query`, `Neighbour`, `Candidate`, and the stored answer."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.config import Config, Op
+from embeddb.evidence import Curve
+from embeddb.platform import Platform
+from embeddb.records import PatternInfo
+from embeddb.space import ConfigSpace
+
+__all__ = ["LINKS", "Candidate", "Neighbour", "Query", "Recommendation", "RecommendedNeighbour"]
+
+#: The fallback chain, strongest evidence first; an answer names the link that gave it.
+LINKS = ("measured", "other-width", "neighbours", "static-best", "default")
+
+
+class Neighbour(NamedTuple):
+    """A measured pattern near the query.
+
+    `percentile` is the share of leave-one-out nearest-neighbour distances in this partition that
+    are smaller: 0.5 is a typical neighbour, 1.0 says that nothing measured was ever this far.
+    """
+
+    pattern_id: str
+    platform: str
+    name: str
+    group: str
+    distance: float
+    percentile: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """Everything a tuner may look at; prepared by the database, never changed.
+
+    Shapes, for k neighbours and c configurations: `gains` float64[k,c] of log(t_default/t) on each
+    neighbour (nan: not run there), `levels` float64[k] each neighbour's mean gain, `weights`
+    float64[k] of their votes; over the whole platform `prior` float64[c] (centred) and `mean`
+    float64[c] gain, `shrink` the number of neighbours the prior counts as,
+    `cover` int64[<=c] positions of a fixed set that serves most patterns, best first.
+
+    `knows_default` is false where no pattern's default was ever run: gains are then relative to
+    whatever ran, good for ranking only. `evidence_op` is the operation the neighbours ran: another
+    width where this one was never measured. `own` holds what was measured on the very pattern,
+    `own_width` the same at another width. `configs` are legal here; what was measured elsewhere but
+    is not legal here is in `rejected` with the reason. `vector` float32[d] holds the raw features
+    the neighbours were found by.
+    """
+
+    pattern: PatternInfo
+    platform: Platform
+    op: Op
+    space: ConfigSpace
+    default: Config
+    configs: tuple[Config, ...] = ()
+    gains: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    levels: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    weights: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    prior: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    mean: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    shrink: float = math.inf
+    cover: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    knows_default: bool = True
+    noise: float = 0.0
+    neighbours: tuple[Neighbour, ...] = ()
+    own: dict[Config, Curve] = field(default_factory=dict)
+    own_width: dict[Config, Curve] = field(default_factory=dict)
+    own_width_op: Op | None = None
+    evidence_op: Op | None = None
+    rejected: dict[Config, str] = field(default_factory=dict)
+    calls: float = math.inf
+    vector: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    featurizer: str = ""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One proposal. `score` sorts (lower is better); `expected_gain` is a factor over the
+    default (1.3: thirty percent faster) with an interval, None where nothing is known.
+
+    `origin` says what it rests on; `voters` counts the neighbours that ran it. `seconds` and
+    `status` are set once it was measured here.
+    """
+
+    config: dict[str, Any]
+    score: float
+    origin: str
+    expected_gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    voters: int = 0
+    seconds: float | None = None
+    status: str | None = None
+
+
+class RecommendedNeighbour(msgspec.Struct, frozen=True):
+    """A neighbour as the stored answer keeps it."""
+
+    pattern_id: str
+    platform: str
+    name: str
+    distance: float
+    percentile: float | None
+    weight: float
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+    """A ranked answer with everything it rests on; stored, so that it can be explained later
+    without the pattern, a model or a runner.
+
+    `features` holds (value, mean, scale) by name; mean and scale are the partition's.
+    """
+
+    id: str
+    pattern_id: str
+    pattern_name: str
+    platform: str
+    op: str
+    link: str
+    tuner: str
+    default: dict[str, Any]
+    candidates: list[Candidate]
+    neighbours: list[RecommendedNeighbour]
+    confidence: str
+    warnings: list[str]
+    rejected: dict[str, str]
+    features: dict[str, tuple[float, float, float]]
+    evidence_op: str
+    featurizer: str
+    featurizer_version: str
+    generation: int
+    seed: int
+    calls: float | None
+    simulated: bool
+    noise: float
+    created: float
+    default_seconds: float | None = None
+    stages_s: dict[str, float] = {}
+
+    def document(self) -> dict[str, Any]:
+        """The released JSON form; keys keep their meaning (docs/cli.md)."""
+        candidates = [
+            {"rank": rank, **msgspec.to_builtins(candidate)}
+            for rank, candidate in enumerate(self.candidates, 1)
+        ]
+        body: dict[str, Any] = msgspec.to_builtins(self)
+        body["default"] = {"config": self.default, "seconds": self.default_seconds}
+        body["candidates"] = candidates
+        del body["default_seconds"]
+        return body
+
+    @staticmethod
+    def make_id(pattern_id: str, op: Op, platform: str, generation: int, created: float) -> str:
+        text = f"{pattern_id}\0{op}\0{platform}\0{generation}\0{created!r}"
+        return "r" + hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

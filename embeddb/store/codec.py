@@ -1,0 +1,149 @@
+"""Keys and values of the tables: what is written where, byte by byte (docs/data-model.md)."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.config import Config, Op
+from embeddb.errors import EmbeddbError, StoreCorrupt, UsageError
+from embeddb.pattern import MAX_DIM, Pattern
+from embeddb.records import Measurement, PatternInfo, Run
+
+__all__ = [
+    "RunRow",
+    "decode_config",
+    "decode_info",
+    "decode_row",
+    "decode_structure",
+    "encode_info",
+    "encode_row",
+    "encode_structure",
+    "pattern_key",
+]
+
+_encoder = msgspec.msgpack.Encoder()
+_info_decoder = msgspec.msgpack.Decoder(PatternInfo)
+#: Deflate cannot make data shrink further than this.
+_MOST_SHRUNK = 1032
+
+
+def pattern_key(pattern_id: str) -> bytes:
+    """The 16 bytes of an id. Raises: UsageError if it is not 32 lower-case hex digits."""
+    try:
+        key = bytes.fromhex(pattern_id)
+    except ValueError:
+        key = b""
+    if len(key) != 16 or key.hex() != pattern_id:
+        raise UsageError(f"{pattern_id!r} is not a pattern id", hint="an id is 32 hex digits")
+    return key
+
+
+class RunRow(msgspec.Struct, frozen=True, array_like=True):
+    """A run without the parts that its key holds (partition, pattern, run id)."""
+
+    config_id: bytes
+    measurement: Measurement
+    campaign: str = ""
+    replaces: str = ""
+
+    @classmethod
+    def of(cls, run: Run) -> RunRow:
+        config_id = bytes.fromhex(run.config.id)
+        return cls(config_id, run.measurement, run.campaign, run.replaces)
+
+    def run(self, pattern_id: str, op: Op, platform: str, config: Config) -> Run:
+        return Run(pattern_id, op, platform, config, self.measurement, self.campaign, self.replaces)
+
+
+_row_decoder = msgspec.msgpack.Decoder(RunRow)
+
+
+def encode_row(row: RunRow) -> bytes:
+    return _encoder.encode(row)
+
+
+def decode_row(raw: bytes) -> RunRow:
+    try:
+        return _row_decoder.decode(raw)
+    except msgspec.MsgspecError as e:
+        raise StoreCorrupt(f"a stored run cannot be decoded: {e}") from e
+
+
+def decode_config(raw: bytes) -> Config:
+    try:
+        return Config.from_json(raw)
+    except UsageError as e:
+        raise StoreCorrupt(f"a stored configuration cannot be decoded: {e}") from e
+
+
+def encode_info(info: PatternInfo) -> bytes:
+    """Raises: UsageError if a field cannot be stored."""
+    try:
+        raw = _encoder.encode(info)
+        _info_decoder.decode(raw)
+    except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as e:
+        raise UsageError(f"pattern {info.name!r} cannot be stored: {e}") from None
+    return raw
+
+
+def decode_info(raw: bytes) -> PatternInfo:
+    try:
+        return _info_decoder.decode(raw)
+    except msgspec.MsgspecError as e:
+        raise StoreCorrupt(f"a stored pattern cannot be decoded: {e}") from e
+
+
+def encode_structure(pattern: Pattern) -> bytes:
+    """Row lengths and column gaps as little-endian int32, deflated at the fastest level.
+
+    Gaps within a row are small where the pattern is local, which is what deflate needs.
+    """
+    lengths = np.diff(pattern.indptr)
+    starts = pattern.indptr[:-1][lengths > 0]
+    gaps = np.diff(pattern.indices, prepend=np.int32(0)).astype("<i4")
+    gaps[starts] = pattern.indices[starts]
+    head = np.array([*pattern.shape, pattern.nnz], dtype="<i8").tobytes()
+    return head + zlib.compress(lengths.astype("<i4").tobytes() + gaps.tobytes(), 1)
+
+
+def decode_structure(raw: bytes, *, pattern_id: str, name: str, group: str) -> Pattern:
+    """Raises: StoreCorrupt if the bytes do not give the pattern of that id."""
+    try:
+        shape, indptr, indices = _inflated(raw)
+        pattern = Pattern.from_csr(shape, indptr, indices, name=name, group=group)
+    except (ValueError, zlib.error, EmbeddbError) as e:
+        raise StoreCorrupt(f"the structure of pattern {pattern_id} is damaged: {e}") from e
+    if pattern.id != pattern_id:
+        raise StoreCorrupt(f"the structure stored for pattern {pattern_id} is another one")
+    return pattern
+
+
+def _inflated(raw: bytes) -> tuple[tuple[int, int], NDArray[np.int64], NDArray[np.int32]]:
+    """Shape, indptr int64[m+1], indices int32[nnz]. Never inflates more than the sizes say, nor
+    believes sizes that so few bytes cannot hold. Raises: ValueError, zlib.error."""
+    m, n, nnz = (int(x) for x in np.frombuffer(raw[:24], dtype="<i8", count=3))
+    size = 4 * (m + nnz)
+    if not (0 <= m <= MAX_DIM and 0 <= n <= MAX_DIM and nnz >= 0):
+        raise ValueError(f"{m} x {n} with {nnz} entries is impossible")
+    if size > _MOST_SHRUNK * len(raw):
+        raise ValueError(f"{len(raw)} bytes cannot hold {size}")
+    both = np.frombuffer(zlib.decompressobj().decompress(raw[24:], size + 1), dtype="<i4")
+    lengths, gaps = both[:m], both[m:]
+    if gaps.size != nnz or bool((lengths < 0).any()) or int(lengths.sum(dtype=np.int64)) != nnz:
+        raise ValueError("row lengths and entries disagree")
+    indptr = np.zeros(m + 1, dtype=np.int64)
+    np.cumsum(lengths, out=indptr[1:])
+    return (m, n), indptr, _columns(indptr, gaps)
+
+
+def _columns(indptr: NDArray[np.int64], gaps: NDArray[np.int32]) -> NDArray[np.int32]:
+    total = np.cumsum(gaps, dtype=np.int64)
+    lengths = np.diff(indptr)
+    starts = indptr[:-1][lengths > 0]
+    base = np.where(starts > 0, total[starts - 1], 0)
+    columns: NDArray[np.int64] = total - np.repeat(base, lengths[lengths > 0])
+    return columns.astype(np.int32)

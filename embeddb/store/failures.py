@@ -1,0 +1,53 @@
+"""What LMDB and the operating system complain of, said in the words of `embeddb.errors`."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+
+from embeddb.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+
+__all__ = ["translating"]
+
+#: LMDB reports a write that went only half through, as happens when space runs out, as EIO.
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextmanager
+def translating(folder: Path, *kinds: type[Exception]) -> Iterator[None]:
+    """Raises: StoreError in place of errors of these kinds."""
+    try:
+        yield
+    except kinds as e:
+        raise _translated(e, folder) from e
+
+
+def _translated(e: Exception, folder: Path) -> StoreError:
+    text = str(e)
+    if isinstance(e, lmdb.DiskError) or any(os.strerror(code) in text for code in _FULL):
+        return StoreFull(
+            f"{folder}: no space left on the disk (or it fails); the batch was not written",
+            hint="free space and run the same command again",
+        )
+    if isinstance(e, FileNotFoundError):
+        return StoreError(f"{folder}: no such folder")
+    if "already open" in text:
+        return StoreError(
+            f"{folder}: already open in this process",
+            hint="share the open database; after a fork, close the inherited one first",
+        )
+    if isinstance(e, (lmdb.NotFoundError, lmdb.IncompatibleError)):
+        return StoreError(f"{folder}: not an embeddb database")
+    if isinstance(e, lmdb.BadValsizeError):
+        return StoreError(f"{folder}: a key does not fit (1 to 511 bytes)")
+    if isinstance(e, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError)):
+        return StoreCorrupt(f"{folder}: {text}", hint="restore the folder from a copy")
+    if isinstance(e, lmdb.ReadonlyError) or any(os.strerror(code) in text for code in _DENIED):
+        return StoreReadOnly(f"{folder}: {text}")
+    return StoreError(f"{folder}: {text}")

@@ -1,0 +1,302 @@
+"""The durable engine: one LMDB environment per database folder.
+
+What LMDB leaves to its user is handled here: the map grows by itself, another process's growth is
+followed, a fork is refused, a writer that never ends is reported instead of waited for, a file
+that is shorter than its own page count is refused before a page beyond the end is touched, and
+every value carries a CRC so that a flipped bit is found when it is read.
+
+Files of a folder: `data.mdb` and `lock.mdb` are LMDB's, `writer.lock` is held by whoever writes.
+Every open database also holds a shared `flock` on the folder itself: `compact` needs it alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lmdb
+
+from embeddb.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+)
+from embeddb.store.engine import TABLES, Txn
+from embeddb.store.failures import translating
+from embeddb.store.lmdb_files import (
+    DATA_FILE,
+    broken_pages,
+    opened,
+    refuse_truncated,
+    sync,
+    writable,
+)
+from embeddb.store.locks import ReadGate, locked_file, take_lock
+
+__all__ = ["DATA_FILE", "LmdbEngine"]
+
+T = TypeVar("T")
+
+
+class _LmdbTxn:
+    def __init__(self, txn: Any, dbs: dict[str, Any]) -> None:
+        self._txn = txn
+        self._dbs = dbs
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        raw = self._txn.get(key, db=self._dbs[table])
+        return None if raw is None else _open_value(table, key, raw)
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        db, raw = self._dbs[table], value + _seal(key, value)
+        if not self._txn.put(key, raw, db=db, overwrite=False):
+            # In place, a large value that is overwritten in its own transaction would keep its
+            # longer extent, which `lmdb.verify` takes for damage.
+            self._txn.delete(key, db=db)
+            self._txn.put(key, raw, db=db)
+
+    def delete(self, table: str, key: bytes) -> bool:
+        return bool(self._txn.delete(key, db=self._dbs[table]))
+
+    def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        for key, raw in self._raw(table, prefix):
+            yield key, _open_value(table, key, raw)
+
+    def _raw(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._txn.cursor(db=self._dbs[table]) as cursor:
+            if not (cursor.set_range(prefix) if prefix else cursor.first()):
+                return
+            for key, raw in cursor.iternext(keys=True, values=True):
+                if not key.startswith(prefix):
+                    return
+                yield key, raw
+
+    def count(self, table: str) -> int:
+        return int(self._txn.stat(self._dbs[table])["entries"])
+
+    def damaged(self, table: str) -> Iterator[str]:
+        for key, raw in self._raw(table, b""):
+            try:
+                _open_value(table, key, raw)
+            except StoreCorrupt as e:
+                yield str(e)
+
+
+def _seal(key: bytes, value: bytes) -> bytes:
+    return zlib.crc32(value, zlib.crc32(key)).to_bytes(4, "big")
+
+
+def _open_value(table: str, key: bytes, raw: bytes) -> bytes:
+    value = raw[:-4]
+    if _seal(key, value) != raw[-4:]:
+        raise StoreCorrupt(
+            f"table {table!r}, key {key.hex()[:80]}: the stored value is damaged",
+            hint="run `embeddb db check`; restore the folder from a copy",
+        )
+    return value
+
+
+class LmdbEngine:
+    """An open database folder.
+
+    `max_map_bytes` bounds the growth of the data file, `wait_s` the time a write waits for another
+    process's write to end. A folder that is readable only and written to by somebody else at the
+    same time cannot be read safely: LMDB then has nowhere to announce the reader.
+
+    Raises: StoreError if `folder` is no database; StoreCorrupt if its file is shorter than it
+    says; StoreLocked, StoreFull, StoreReadOnly from `write` and `compact`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        readonly: bool = False,
+        max_map_bytes: int = 1 << 40,
+        wait_s: float = 60.0,
+    ) -> None:
+        self.path: Path | None = folder
+        self._folder = folder
+        self.readonly = readonly or not writable(folder)
+        self._max_map = max_map_bytes
+        self._wait_s = wait_s
+        self._pid = os.getpid()
+        self._gate = ReadGate()
+        with translating(folder, lmdb.Error, OSError):
+            self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._share_folder()
+                with self._writer_lock():
+                    self._open_environment()
+            except BaseException:
+                os.close(self._fd)
+                raise
+
+    def _share_folder(self) -> None:
+        if not take_lock(self._fd, fcntl.LOCK_SH, self._wait_s):
+            raise StoreLocked(f"{self._folder}: being compacted since {self._wait_s:g} s or more")
+
+    def _open_environment(self) -> None:
+        self._env = opened(self._folder, self.readonly)
+        try:
+            refuse_truncated(self._env, self._folder / DATA_FILE)
+            self._dbs = self._open_tables()
+        except BaseException:
+            self._env.close()
+            raise
+
+    def _open_tables(self) -> dict[str, Any]:
+        """The tables; made if the environment is empty and may be written to."""
+        try:
+            return self._handles()
+        except lmdb.NotFoundError:
+            if self.readonly or self._env.stat()["entries"]:
+                raise
+        with self._env.begin(write=True) as txn:
+            for name in TABLES:
+                self._env.open_db(name.encode(), txn=txn)
+        return self._handles()
+
+    def _handles(self) -> dict[str, Any]:
+        """LMDB opens them in a write transaction of its own unless the environment is read-only:
+        under the writer lock, so that opening does not wait for ever."""
+        return {name: self._env.open_db(name.encode(), create=False) for name in TABLES}
+
+    @contextmanager
+    def read(self) -> Iterator[_LmdbTxn]:
+        self._same_process()
+        with translating(self._folder, lmdb.Error):
+            txn, thread = self._begin()
+            try:
+                yield _LmdbTxn(txn, self._dbs)
+            finally:
+                txn.abort()
+                self._gate.leave(thread)
+
+    def _begin(self) -> tuple[Any, int]:
+        while True:
+            thread = self._gate.enter()
+            try:
+                return self._env.begin(), thread
+            except lmdb.MapResizedError:
+                self._gate.leave(thread)
+            except BaseException:
+                self._gate.leave(thread)
+                raise
+            self._remap(0)
+
+    def write(self, body: Callable[[Txn], T]) -> T:
+        self._refuse_write()
+        with self._writer_lock(), translating(self._folder, lmdb.Error):
+            while True:
+                try:
+                    with self._env.begin(write=True) as txn:
+                        return body(_LmdbTxn(txn, self._dbs))
+                except lmdb.MapResizedError:
+                    size = 0
+                except lmdb.MapFullError:
+                    size = self._larger_map()
+                self._remap(size)
+
+    def _refuse_write(self) -> None:
+        self._same_process()
+        if self.readonly:
+            raise StoreReadOnly(
+                f"{self._folder}: opened read-only", hint="copy the database to change it"
+            )
+        self._gate.refuse_own_read()
+
+    def _larger_map(self) -> int:
+        now = int(self._env.info()["map_size"])
+        if now >= self._max_map:
+            raise StoreFull(
+                f"{self._folder}: the database has reached its limit of {self._max_map} bytes",
+                hint="run `embeddb db compact`, or move old platforms to a database of their own",
+            )
+        return min(2 * now, self._max_map)
+
+    def _remap(self, size: int) -> None:
+        """Map `size` bytes, or as many as another process's growth needs (0)."""
+        with self._gate.alone(self._wait_s):
+            try:
+                self._env.set_mapsize(size)
+            except lmdb.Error as e:  # the old map is gone already: start again with it
+                self._env.close()
+                self._open_environment()
+                raise StoreFull(
+                    f"{self._folder}: a map of {size} bytes is not to be had: {e}",
+                    hint="raise the limit of virtual memory (ulimit -v)",
+                ) from e
+
+    def _writer_lock(self) -> AbstractContextManager[None]:
+        """Kept by one process and thread at a time; free where nobody can write."""
+        if self.readonly:
+            return nullcontext()
+        return locked_file(self._folder / "writer.lock", self._wait_s)
+
+    def _same_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(
+                f"{self._folder}: opened before a fork",
+                hint="in the child process, close it and open the database again",
+            )
+
+    def close(self) -> None:
+        """Also in a forked child, which may then open the folder for itself."""
+        self._env.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def size_bytes(self) -> int:
+        return (self._folder / DATA_FILE).stat().st_size
+
+    def compact(self) -> None:
+        """Needs the folder alone: what another process wrote to the old file would be lost.
+
+        Raises: StoreLocked while another process has the database open.
+        """
+        self._refuse_write()
+        with self._writer_lock(), self._alone(), translating(self._folder, lmdb.Error, OSError):
+            part = self._folder / "compact.part"
+            shutil.rmtree(part, ignore_errors=True)  # of a compaction that was killed
+            part.mkdir()
+            try:
+                self._env.copy(str(part), compact=True)
+                sync(part / DATA_FILE)
+                self._env.close()
+                (part / DATA_FILE).replace(self._folder / DATA_FILE)
+                sync(self._folder)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+                self._env.close()
+                self._open_environment()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with self._gate.alone(self._wait_s):
+            try:
+                if not take_lock(self._fd, fcntl.LOCK_EX, 0):
+                    raise StoreLocked(
+                        f"{self._folder}: open in another process", hint="close it there first"
+                    )
+                yield
+            finally:
+                self._share_folder()
+
+    def problems(self) -> list[str]:
+        self._same_process()
+        with self._writer_lock():
+            found = broken_pages(self._folder)  # a page that is being written looks broken
+        if found:
+            return found  # reading through broken pages could end the process
+        with self.read() as txn:
+            return [text for table in TABLES for text in txn.damaged(table)]

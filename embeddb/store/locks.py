@@ -1,0 +1,101 @@
+"""Who may do what at the same time: readers of one process, writers of all of them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from embeddb.errors import StoreError, StoreLocked
+from embeddb.store.failures import translating
+
+__all__ = ["ReadGate", "locked_file", "take_lock"]
+
+_POLL_S = 0.005
+
+
+class ReadGate:
+    """Counts the open reads of this process, so that the data is not moved below one."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers: list[int] = []
+        self._closed = False
+
+    def enter(self) -> int:
+        thread = threading.get_ident()
+        with self._changed:
+            # A thread that is inside already goes on: the gate waits for it.
+            self._changed.wait_for(lambda: not self._closed or thread in self._readers)
+            self._readers.append(thread)
+        return thread
+
+    def leave(self, thread: int) -> None:
+        with self._changed:
+            self._readers.remove(thread)
+            self._changed.notify_all()
+
+    def refuse_own_read(self) -> None:
+        """A write may have to wait for all reads to end, so it cannot come from inside one."""
+        if threading.get_ident() in self._readers:
+            raise StoreError("a write inside a read of the same thread", hint="end the read first")
+
+    @contextmanager
+    def alone(self, wait_s: float) -> Iterator[None]:
+        """Waits for the open reads to end; new ones wait until this ends."""
+        self.refuse_own_read()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._closed)
+            self._closed = True
+            try:
+                if not self._changed.wait_for(lambda: not self._readers, wait_s):
+                    raise StoreLocked(
+                        f"a read in this process has not ended for {wait_s:g} s",
+                        hint="end it, then try again",
+                    )
+                yield
+            finally:
+                self._closed = False
+                self._changed.notify_all()
+
+
+def take_lock(fd: int, kind: int, wait_s: float) -> bool:
+    """`flock` that gives up after `wait_s`; whether it was taken."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+
+
+@contextmanager
+def locked_file(path: Path, wait_s: float) -> Iterator[None]:
+    """Holds the file `path` exclusively and keeps the holder's process id in it.
+
+    LMDB serialises writers itself but waits for ever; this waits `wait_s` and says for whom.
+
+    Raises: StoreLocked if another process (or thread) keeps it that long.
+    """
+    with translating(path.parent, OSError):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        if not take_lock(fd, fcntl.LOCK_EX, wait_s):
+            pid = os.pread(fd, 20, 0).decode("ascii", "replace") or "?"
+            raise StoreLocked(
+                f"{path.parent}: process {pid} is writing since {wait_s:g} s or more",
+                hint="wait for it or end it, then try again",
+            )
+        with suppress(OSError):  # a full disk must not keep a write from freeing space
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(fd)

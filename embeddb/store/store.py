@@ -1,0 +1,394 @@
+"""The store: patterns, platforms, runs and what is derived from them, over any engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from embeddb.config import Config, Op
+from embeddb.errors import NothingFound, StoreCorrupt, StoreError, StoreVersion, UsageError
+from embeddb.pattern import Pattern
+from embeddb.platform import Platform, parse_platform
+from embeddb.records import PatternInfo, Run
+from embeddb.store import codec
+from embeddb.store.check import inconsistencies
+from embeddb.store.engine import Engine, Txn, generation_of, raise_generation
+from embeddb.store.merge import adopted_info, merge_info, name_key, renamed, resolved
+from embeddb.store.tables import BlobTable, VectorTable
+
+__all__ = ["SCHEMA", "AppendResult", "Partition", "Store"]
+
+#: Version of the layout described in docs/data-model.md.
+SCHEMA = 1
+#: Runs read in one transaction, about.
+_PIECE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    added: int = 0
+    duplicates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """All runs of one op on one platform; `number` is its key prefix."""
+
+    number: int
+    op: Op
+    platform: str
+
+
+class _StoredPlatform(msgspec.Struct, frozen=True):
+    text: str
+    environment: dict[str, str]
+
+
+class Store:
+    """Every run ever told to it, by pattern, op and platform.
+
+    Readers never block; each writing method is one transaction: after it returns its data is on
+    the disk, if it raises nothing of it is. `generation` rises with every write of evidence, so
+    that derived files can tell whether they are current.
+
+    Raises: StoreVersion if the data was written with another schema.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.path: Path | None = engine.path
+        self._configs: dict[bytes, Config] = {}
+        self._partitions: dict[tuple[str, Op], Partition] = {}
+        self.vectors = VectorTable(engine)
+        self.recommendations = BlobTable(engine, "recommendation")
+        self.notes = BlobTable(engine, "note")
+        self.journal = BlobTable(engine, "journal")
+        self._check_schema()
+
+    @property
+    def readonly(self) -> bool:
+        return self._engine.readonly
+
+    def _check_schema(self) -> None:
+        with self._engine.read() as txn:
+            raw = txn.get("meta", b"schema")
+        if raw is None:
+            if not self.readonly:
+                self._engine.write(_stamp_schema)
+        elif int(raw) > SCHEMA:
+            raise StoreVersion(
+                f"{self.path}: written with schema {int(raw)}, this program knows {SCHEMA}",
+                hint="use a newer embeddb",
+            )
+        elif int(raw) < SCHEMA:
+            raise StoreVersion(
+                f"{self.path}: written with schema {int(raw)}, now {SCHEMA}",
+                hint="run `embeddb db upgrade`",
+            )
+
+    @property
+    def generation(self) -> int:
+        with self._engine.read() as txn:
+            return generation_of(txn)
+
+    # -- runs ------------------------------------------------------------------------------
+
+    def append(
+        self,
+        runs: Iterable[Run],
+        *,
+        patterns: Iterable[PatternInfo] = (),
+        journal: Mapping[str, bytes] | None = None,
+    ) -> AppendResult:
+        """Add runs, the patterns they are on, and how far the reading of a file has come.
+
+        One transaction; runs that are there already are counted, not added again.
+        """
+        infos, marks = list(patterns), dict(journal or {})
+        keyed = [(run, bytes.fromhex(run.id)) for run in runs]
+
+        def body(txn: Txn) -> AppendResult:
+            for info in infos:
+                merge_info(txn, info)
+            for mark, value in marks.items():
+                txn.put("journal", mark.encode(), value)
+            return self._append(txn, keyed)
+
+        return self._engine.write(body)
+
+    def _append(self, txn: Txn, keyed: Iterable[tuple[Run, bytes]]) -> AppendResult:
+        seen = added = 0
+        heads: dict[tuple[str, Op, str], tuple[bytes, str]] = {}
+        touched: set[bytes] = set()
+        configs: set[str] = set()
+        for run, run_id in keyed:
+            seen += 1
+            place = run.pattern_id, run.op, run.platform
+            head, pattern_id = heads.get(place) or heads.setdefault(place, _head(txn, run))
+            if pattern_id != run.pattern_id:
+                run = replace(run, pattern_id=pattern_id)
+                run_id = bytes.fromhex(run.id)
+            if txn.get("run", head + run_id) is not None:
+                continue
+            row = codec.RunRow.of(run)
+            if run.config.json not in configs:
+                configs.add(run.config.json)
+                if txn.get("config", row.config_id) is None:
+                    txn.put("config", row.config_id, run.config.json.encode())
+            txn.put("run", head + run_id, codec.encode_row(row))
+            touched.add(head)
+            added += 1
+        if touched:
+            raise_generation(txn, touched)
+        return AppendResult(added, seen - added)
+
+    def runs(self, platform: str, op: Op, pattern_id: str | None = None) -> Iterator[Run]:
+        """Runs of one partition, those of one pattern after the other; replaced ones are left out.
+
+        Read in pieces, each of whole patterns, so that no transaction stays open in between: a
+        pattern's runs are of one moment, and the caller may write meanwhile.
+        """
+        partition = self.partition(platform, op)
+        if partition is None:
+            return
+        ids = deque(self.members(partition) if pattern_id is None else [pattern_id])
+        while ids:
+            held: list[Run] = []
+            with self._engine.read() as txn:
+                while ids and len(held) < _PIECE:
+                    held += self._pattern_runs(txn, partition, ids.popleft()).values()
+            yield from held
+
+    def _pattern_runs(
+        self, txn: Txn, partition: Partition, pattern_id: str, *, replaced: bool = False
+    ) -> dict[bytes, Run]:
+        """By key, in the order of keys; with or without the replaced ones."""
+        op, platform = partition.op, partition.platform
+        found: dict[bytes, Run] = {}
+        gone: set[str] = set()
+        head = _prefix(partition) + codec.pattern_key(pattern_id)
+        for key, raw in txn.scan("run", head):
+            row = codec.decode_row(raw)
+            found[key] = row.run(pattern_id, op, platform, self._config(txn, row.config_id))
+            gone.add(row.replaces)
+        if replaced or gone <= {""}:
+            return found
+        return {key: run for key, run in found.items() if key[20:].hex() not in gone}
+
+    def _config(self, txn: Txn, config_id: bytes) -> Config:
+        config = self._configs.get(config_id)
+        if config is None:
+            raw = txn.get("config", config_id)
+            if raw is None:
+                raise StoreCorrupt(f"configuration {config_id.hex()} is missing")
+            config = self._configs[config_id] = codec.decode_config(raw)
+        return config
+
+    def partition(self, platform: str, op: Op) -> Partition | None:
+        found = self._partitions.get((platform, op))
+        if found is None:
+            with self._engine.read() as txn:
+                raw = txn.get("partition", f"{op}\0{platform}".encode())
+            if raw is None:
+                return None
+            found = Partition(int.from_bytes(raw, "big"), op, platform)
+            self._partitions[platform, op] = found
+        return found
+
+    def partitions(self) -> list[Partition]:
+        with self._engine.read() as txn:
+            found = [_partition(key, raw) for key, raw in txn.scan("partition")]
+        return sorted(found, key=lambda p: (p.platform, p.op))
+
+    def members(self, partition: Partition) -> dict[str, int]:
+        """Pattern ids with runs in a partition, and the generation that last added a run or a
+        vector."""
+        with self._engine.read() as txn:
+            rows = txn.scan("member", _prefix(partition))
+            return {key[4:].hex(): int.from_bytes(raw, "big") for key, raw in rows}
+
+    def count_runs(self, partition: Partition | None = None) -> int:
+        with self._engine.read() as txn:
+            if partition is None:
+                return txn.count("run")
+            return sum(1 for _ in txn.scan("run", _prefix(partition)))
+
+    # -- patterns --------------------------------------------------------------------------
+
+    def put_patterns(self, infos: Iterable[PatternInfo]) -> None:
+        """Add or complete what is known of patterns; known fields are never emptied."""
+        batch = list(infos)
+
+        def body(txn: Txn) -> None:
+            for info in batch:
+                merge_info(txn, info)
+
+        self._engine.write(body)
+
+    def put_structure(self, pattern: Pattern, info: PatternInfo) -> None:
+        """Keep a pattern's structure (deflated) with what is known of it."""
+        if info.id != pattern.id:
+            raise UsageError(f"the facts are about pattern {info.id}, not {pattern.id}")
+        raw = codec.encode_structure(pattern)
+
+        def body(txn: Txn) -> None:
+            merge_info(txn, info)
+            txn.put("structure", codec.pattern_key(pattern.id), raw)
+
+        self._engine.write(body)
+
+    def pattern(self, pattern_id: str) -> PatternInfo | None:
+        with self._engine.read() as txn:
+            raw = txn.get("pattern", codec.pattern_key(pattern_id))
+        return None if raw is None else codec.decode_info(raw)
+
+    def patterns(self) -> Iterator[PatternInfo]:
+        with self._engine.read() as txn:
+            raws = [raw for _, raw in txn.scan("pattern")]
+        return map(codec.decode_info, raws)
+
+    def structure(self, pattern_id: str) -> Pattern | None:
+        """The pattern itself, if its structure is kept. Raises: StoreCorrupt."""
+        with self._engine.read() as txn:
+            raw = txn.get("structure", codec.pattern_key(pattern_id))
+            about = txn.get("pattern", codec.pattern_key(pattern_id))
+        if raw is None or about is None:
+            return None
+        info = codec.decode_info(about)
+        return codec.decode_structure(raw, pattern_id=pattern_id, name=info.name, group=info.group)
+
+    def find(self, name: str) -> list[PatternInfo]:
+        """Every pattern that was called `name`, complete ones before stubs."""
+        with self._engine.read() as txn:
+            prefix = name_key(name)
+            keys = [key[len(prefix) :] for key, _ in txn.scan("name", prefix)]
+            raws = [txn.get("pattern", key) for key in keys if len(key) == 16]
+        infos = [codec.decode_info(raw) for raw in raws if raw is not None]
+        return sorted(infos, key=lambda info: (info.stub, info.id))
+
+    def resolve(self, pattern_id: str) -> str:
+        """The id a stub's runs are kept under now (its own until it was adopted)."""
+        with self._engine.read() as txn:
+            return resolved(txn, codec.pattern_key(pattern_id)).hex()
+
+    def adopt(self, stub: str, info: PatternInfo) -> int:
+        """Move every run of a stub to the real pattern; later runs of the stub follow.
+
+        Returns the number of runs moved. Raises: NothingFound if there is no such stub.
+        """
+        key = codec.pattern_key(stub)
+
+        def body(txn: Txn) -> int:
+            raw = txn.get("pattern", key)
+            known = None if raw is None else codec.decode_info(raw)
+            if known is None or not known.stub:
+                raise NothingFound(f"no stub {stub}")
+            target = resolved(txn, codec.pattern_key(info.id))
+            if target == key:
+                raise UsageError(f"stub {stub} cannot be adopted by itself")
+            merge_info(txn, adopted_info(info, known))
+            moved = self._taken(txn, stub)
+            for run_key in moved:
+                txn.delete("run", run_key)
+                txn.delete("member", run_key[:20])
+            txn.put("alias", key, target)
+            txn.delete("pattern", key)
+            for name in [name for name, _ in txn.scan("name") if name.endswith(key)]:
+                txn.delete("name", name)
+                txn.put("name", name[:-16] + target, b"")
+            rekeyed = renamed(list(moved.values()), target.hex())
+            self._append(txn, [(run, bytes.fromhex(run.id)) for run in rekeyed])
+            raise_generation(txn)
+            return len(moved)
+
+        return self._engine.write(body)
+
+    def _taken(self, txn: Txn, pattern_id: str) -> dict[bytes, Run]:
+        """All runs of a pattern, in every partition."""
+        found: dict[bytes, Run] = {}
+        for row in list(txn.scan("partition")):
+            found |= self._pattern_runs(txn, _partition(*row), pattern_id, replaced=True)
+        return found
+
+    # -- platforms -------------------------------------------------------------------------
+
+    def put_platform(self, platform: Platform) -> None:
+        """Keep a platform's file and environment. Raises: StoreError if the same id stands for
+        another configuration space already."""
+        known = self.platform(platform.id)
+        if known is not None and known.digest != platform.digest:
+            raise StoreError(
+                f"platform {platform.id}: its configuration space differs from the stored one",
+                hint="give the changed platform another name, or keep it in another database",
+            )
+        value = _StoredPlatform(platform.text, dict(platform.environment))
+        raw = msgspec.json.encode(value)
+        self._engine.write(lambda txn: txn.put("platform", platform.id.encode(), raw))
+
+    def platform(self, platform_id: str) -> Platform | None:
+        with self._engine.read() as txn:
+            raw = txn.get("platform", platform_id.encode())
+        return None if raw is None else _read_platform(platform_id, raw)
+
+    def platforms(self) -> list[str]:
+        with self._engine.read() as txn:
+            return [key.decode() for key, _ in txn.scan("platform")]
+
+    # -- the whole -------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, int]:
+        tables = ("pattern", "structure", "run", "config", "vector", "recommendation", "platform")
+        with self._engine.read() as txn:
+            return {table: txn.count(table) for table in tables}
+
+    def size_bytes(self) -> int:
+        return self._engine.size_bytes()
+
+    def compact(self) -> None:
+        self._engine.compact()
+
+    def problems(self) -> list[str]:
+        """Damage found by reading everything, and runs that point at nothing."""
+        return self._engine.problems() or inconsistencies(self._engine)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+@lru_cache(maxsize=64)
+def _read_platform(platform_id: str, raw: bytes) -> Platform:
+    """Parsing a platform's file costs more than everything else a query does."""
+    stored = msgspec.json.decode(raw, type=_StoredPlatform)
+    platform = parse_platform(stored.text, where=platform_id)
+    _, _, instance = platform_id.partition("@")
+    return platform.at(instance, stored.environment) if instance else platform
+
+
+def _stamp_schema(txn: Txn) -> None:
+    if txn.get("meta", b"schema") is None:
+        txn.put("meta", b"schema", str(SCHEMA).encode())
+
+
+def _partition(key: bytes, raw: bytes) -> Partition:
+    op, _, platform = key.decode().partition("\0")
+    return Partition(int.from_bytes(raw, "big"), Op.parse(op), platform)
+
+
+def _prefix(partition: Partition) -> bytes:
+    return partition.number.to_bytes(4, "big")
+
+
+def _head(txn: Txn, run: Run) -> tuple[bytes, str]:
+    """The key prefix for the runs of a partition and pattern, and the pattern's own id."""
+    key = f"{run.op}\0{run.platform}".encode()
+    number = txn.get("partition", key)
+    if number is None:
+        number = (txn.count("partition") + 1).to_bytes(4, "big")
+        txn.put("partition", key, number)
+    pattern = resolved(txn, codec.pattern_key(run.pattern_id))
+    return number + pattern, pattern.hex()

@@ -1,0 +1,110 @@
+"""The contract of a featurizer, as a test class to inherit.
+
+    from embeddb.testing.featurizers import FeaturizerContract
+
+    class TestMine(FeaturizerContract):
+        def make(self):
+            return Mine()
+
+pytest then runs every test below on it. `name`, `version`, `names`, `dim` and `embed` are
+required; `from_info` (stubs) and `as_features` (its inverse) are tested where they exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from embeddb.pattern import Pattern
+from embeddb.records import PatternInfo
+
+__all__ = ["FeaturizerContract", "extreme_patterns"]
+
+
+def extreme_patterns() -> dict[str, Pattern]:
+    """Small patterns at the edges of what is legal, by what they are."""
+    everything = np.arange(48)
+    out = {
+        "no rows, no columns": _coo((0, 0), [], []),
+        "no rows": _coo((0, 5), [], []),
+        "no columns": _coo((5, 0), [], []),
+        "no nonzeros": _coo((7, 9), [], []),
+        "one entry": _coo((1, 1), [0], [0]),
+        "one corner of a wide matrix": _coo((3, 2**31 - 1), [2], [2**31 - 2]),
+        "one row": _coo((1, 50), [0] * 20, range(0, 40, 2)),
+        "one column": _coo((50, 1), range(0, 40, 2), [0] * 20),
+        "one full row, one full column": _coo(
+            (48, 48), [*[0] * 48, *everything], [*everything, *[0] * 48]
+        ),
+        "dense": _coo((48, 48), np.repeat(everything, 48), np.tile(everything, 48)),
+        "diagonal": _coo((48, 48), everything, everything),
+        "last row only": _coo((100, 100), [99] * 48, everything),
+    }
+    return out
+
+
+def _coo(shape: tuple[int, int], rows: Any, cols: Any) -> Pattern:
+    return Pattern.from_coo(shape, np.array(list(rows), int), np.array(list(cols), int))
+
+
+class FeaturizerContract:
+    """Inherit, name the class `Test...`, and give `make`."""
+
+    def make(self) -> Any:
+        """A new featurizer."""
+        raise NotImplementedError
+
+    def patterns(self) -> dict[str, Pattern]:
+        """What it is tried on; override to add patterns of your own."""
+        return extreme_patterns()
+
+    def test_it_says_what_it_is(self) -> None:
+        featurizer = self.make()
+        assert isinstance(featurizer.name, str) and featurizer.name
+        assert isinstance(featurizer.version, str) and featurizer.version
+        assert len(featurizer.names) == len(set(featurizer.names)) == featurizer.dim > 0
+
+    def test_every_pattern_gives_finite_float32(self) -> None:
+        featurizer = self.make()
+        for what, pattern in self.patterns().items():
+            vector = featurizer.embed(pattern)
+            assert vector.dtype == np.float32, what
+            assert vector.shape == (featurizer.dim,), what
+            bad = [n for n, v in zip(featurizer.names, vector, strict=True) if not np.isfinite(v)]
+            assert not bad, f"{what}: {bad}"
+
+    def test_only_the_structure_counts(self) -> None:
+        featurizer = self.make()
+        for what, pattern in self.patterns().items():
+            other = replace(pattern, name="another", group="elsewhere")
+            assert np.array_equal(featurizer.embed(pattern), self.make().embed(other)), what
+
+    def test_the_pattern_is_left_alone(self) -> None:
+        for what, pattern in self.patterns().items():
+            frozen = replace(pattern, indptr=pattern.indptr.copy(), indices=pattern.indices.copy())
+            frozen.indptr.flags.writeable = frozen.indices.flags.writeable = False
+            self.make().embed(frozen)
+            assert np.array_equal(frozen.indices, pattern.indices), what
+
+    def test_a_stub_gives_a_vector_or_none(self) -> None:
+        featurizer = self.make()
+        if not hasattr(featurizer, "from_info"):
+            return
+        assert featurizer.from_info(PatternInfo(id="0", stub=True)) is None
+        sized = featurizer.from_info(PatternInfo(id="0", m=5, n=4, nnz=9, stub=True))
+        assert sized is None or (sized.shape == (featurizer.dim,) and np.isfinite(sized).all())
+
+    def test_features_by_name_round_trip(self) -> None:
+        featurizer = self.make()
+        if not hasattr(featurizer, "as_features"):
+            return
+        for what, pattern in self.patterns().items():
+            vector = featurizer.embed(pattern)
+            named = featurizer.as_features(vector)
+            assert list(named) == [f"{featurizer.name}.{n}" for n in featurizer.names]
+            back = featurizer.from_info(PatternInfo(id="0", features=named | {"else": 1.0}))
+            assert np.array_equal(back, vector), what
+            named.popitem()
+            assert featurizer.from_info(PatternInfo(id="0", features=named)) is None

@@ -1,0 +1,133 @@
+"""The contract of a reader, as a test class to inherit.
+
+    from embeddb.testing.readers import ReaderContract
+
+    class TestMine(ReaderContract):
+        def make(self):
+            return Mine()
+
+        def example(self, folder):
+            path = folder / "runs.log"
+            path.write_text("...")
+            return path, ReadOptions(), 3      # file, options, rows in it (no rejects)
+
+pytest then runs every test below on it. The example is damaged in many ways: a reader may reject
+rows or refuse the file with a `ReaderError`, but must never raise anything else, nor yield a run
+that is not one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from embeddb.config import Config, Op
+from embeddb.errors import ReaderError
+from embeddb.records import SOURCES, STATUSES, Measurement
+
+__all__ = ["ReaderContract"]
+
+
+class ReaderContract:
+    """Inherit, name the class `Test...`, and give `make` and `example`."""
+
+    def make(self) -> Any:
+        """A new reader."""
+        raise NotImplementedError
+
+    def example(self, folder: Path) -> tuple[Path, Any, int]:
+        """A file written below `folder`, the options to read it with, and its number of rows."""
+        raise NotImplementedError
+
+    def read(self, path: Path, options: Any) -> list[Any]:
+        """All rows; an empty list if the reader refuses the file."""
+        try:
+            found = list(self.make().rows(path, options=options))
+        except ReaderError as error:
+            assert "\n" not in str(error)
+            return []
+        for row in found:
+            self.check(row)
+        return found
+
+    def check(self, row: Any) -> None:
+        """A row is a reject with a reason, or a run that can be stored."""
+        assert row.line >= 1
+        if hasattr(row, "reason"):
+            assert row.reason
+            assert len(row.text) <= 200
+            return
+        assert isinstance(row.op, Op)
+        assert isinstance(row.measurement, Measurement)
+        assert row.measurement.status in STATUSES
+        assert row.measurement.source in SOURCES
+        assert all(0 < time < math.inf for time in row.measurement.times_s)
+        assert not row.measurement.ok or row.measurement.times_s
+        assert row.matrix.name
+        assert min(row.matrix.m, row.matrix.n, row.matrix.nnz) >= -1
+        assert all(math.isfinite(value) for value in row.matrix.features.values())
+        Config(row.config)
+
+    def test_reads_its_example(self, tmp_path: Path) -> None:
+        path, options, count = self.example(tmp_path)
+        rows = self.read(path, options)
+        assert len(rows) == count
+        assert not [row for row in rows if hasattr(row, "reason")]
+        assert all(a.line <= b.line for a, b in pairwise(rows))
+
+    def test_reading_twice_gives_the_same(self, tmp_path: Path) -> None:
+        path, options, _ = self.example(tmp_path)
+        reader = self.make()
+        first = list(reader.rows(path, options=options))
+        assert first == list(reader.rows(path, options=options))
+
+    def test_recognises_its_example_only(self, tmp_path: Path) -> None:
+        path, _, _ = self.example(tmp_path)
+        reader = self.make()
+        assert reader.sniff(path, path.read_bytes()[:4096])
+        assert not reader.sniff(path, b"")
+        assert not reader.sniff(path, b"\x89PNG\r\n\x1a\n\0\0")
+
+    def test_compressed_is_the_same(self, tmp_path: Path) -> None:
+        path, options, _ = self.example(tmp_path)
+        plain = self.read(path, options)
+        path.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        assert self.read(path, options) == plain
+
+    def test_a_file_cut_off_anywhere(self, tmp_path: Path) -> None:
+        path, options, count = self.example(tmp_path)
+        data = path.read_bytes()
+        for size in range(0, len(data), max(1, len(data) // 40)):
+            path.write_bytes(data[:size])
+            runs = [r for r in self.read(path, options) if not hasattr(r, "reason")]
+            assert len(runs) <= count
+
+    def test_damaged_compressed_data(self, tmp_path: Path) -> None:
+        path, options, _ = self.example(tmp_path)
+        packed = bytearray(gzip.compress(path.read_bytes(), mtime=0))
+        path.write_bytes(packed[: len(packed) // 2])
+        self.read(path, options)
+        packed[len(packed) // 2] ^= 0xFF
+        path.write_bytes(packed)
+        self.read(path, options)
+
+    def test_bytes_that_are_not_text(self, tmp_path: Path) -> None:
+        path, options, count = self.example(tmp_path)
+        data = path.read_bytes()
+        for bad in (b"\0", b"\xff\xfe", b"\r", b'"', b"\n\n", b"nan", b"1e400", b"-1", b"[" * 5000):
+            for at in range(0, len(data), max(1, len(data) // 8)):
+                path.write_bytes(data[:at] + bad + data[at:])
+                assert len(self.read(path, options)) <= count + 3
+
+    def test_a_line_without_end(self, tmp_path: Path) -> None:
+        path, options, _ = self.example(tmp_path)
+        path.write_bytes(path.read_bytes().rstrip() + b"x" * (3 << 20))
+        self.read(path, options)
+
+    def test_nothing_there(self, tmp_path: Path) -> None:
+        path, options, _ = self.example(tmp_path)
+        path.unlink()
+        assert self.read(path, options) == []

@@ -1,0 +1,97 @@
+"""The contract every runner keeps, as a test class to subclass.
+
+class TestMine(RunnerContract):
+    @pytest.fixture
+    def runner(self): return MyRunner()
+    @pytest.fixture
+    def options(self): return RunOptions(repeats=2)
+    @pytest.fixture
+    def configs(self): return [Config({...}), Config({...})]   # legal, at least two, distinct
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embeddb.config import Config, Op
+from embeddb.pattern import Pattern
+from embeddb.records import STATUSES
+
+__all__ = ["RunnerContract"]
+
+
+class RunnerContract:
+    """Subclasses give the fixtures `runner`, `options` and `configs`, and `op` if not SpMM."""
+
+    op = Op("spmm", 8)
+
+    @pytest.fixture
+    def runner(self) -> Any:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def options(self) -> Any:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def configs(self) -> list[Config]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def pattern(self) -> Pattern:
+        """A small matrix with an empty row, a full row and an entry in the last column."""
+        rows = np.array([0, 0, 2, 2, 2, 2, 2, 3])
+        cols = np.array([0, 4, 0, 1, 2, 3, 4, 4])
+        return Pattern.from_coo((4, 5), rows, cols, name="contract")
+
+    def test_availability_is_none_or_one_line(self, runner: Any) -> None:
+        reason = runner.available()
+        assert reason is None or (reason and "\n" not in reason)
+
+    def test_one_measurement_per_config_in_order(
+        self, runner: Any, options: Any, configs: list[Config], pattern: Pattern
+    ) -> None:
+        asked = [*configs, *reversed(configs)]
+        answered = list(runner.run(pattern, self.op, asked, options=options))
+        assert [config for config, _ in answered] == asked
+        for _, measurement in answered:
+            assert measurement.status == "ok", measurement.error
+            assert measurement.times_s and all(0 < t < math.inf for t in measurement.times_s)
+            for cpu in (measurement.cpu_max_s, measurement.cpu_sum_s):
+                assert len(cpu) in (0, len(measurement.times_s))
+
+    def test_measurements_stream(
+        self, runner: Any, options: Any, configs: list[Config], pattern: Pattern
+    ) -> None:
+        stream = runner.run(pattern, self.op, configs, options=options)
+        first, _ = next(stream)
+        stream.close()
+        assert first == configs[0]
+        again = list(runner.run(pattern, self.op, configs[1:], options=options))
+        assert [config for config, _ in again] == configs[1:]
+
+    def test_no_configs_no_measurements(self, runner: Any, options: Any, pattern: Pattern) -> None:
+        assert list(runner.run(pattern, self.op, [], options=options)) == []
+
+    def test_a_foreign_config_is_a_status(
+        self, runner: Any, options: Any, configs: list[Config], pattern: Pattern
+    ) -> None:
+        foreign = Config({"no_such_parameter": 1})
+        asked = [configs[0], foreign, configs[1]]
+        found = dict(runner.run(pattern, self.op, asked, options=options))
+        assert found[configs[0]].ok and found[configs[1]].ok
+        assert found[foreign].status in STATUSES and not found[foreign].ok
+        assert found[foreign].error and "\n" not in found[foreign].error
+        assert found[foreign].seconds == math.inf
+
+    def test_the_pattern_is_left_alone(
+        self, runner: Any, options: Any, configs: list[Config], pattern: Pattern
+    ) -> None:
+        before = (pattern.indptr.copy(), pattern.indices.copy())
+        list(runner.run(pattern, self.op, configs, options=options))
+        assert np.array_equal(before[0], pattern.indptr)
+        assert np.array_equal(before[1], pattern.indices)

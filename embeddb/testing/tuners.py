@@ -1,0 +1,204 @@
+"""The contract of a tuner, as a test class to inherit.
+
+from embeddb.testing.tuners import TunerContract
+
+class TestMine(TunerContract):
+    def make(self, query, rng):
+        return MyTuner(query, rng=rng)
+
+pytest then runs every test below on it, each on every query of `sample_queries`. `check_tuner`
+does the same for one query of your own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from embeddb.config import Config, Op
+from embeddb.platform import parse_platform
+from embeddb.query import Neighbour, Query
+from embeddb.records import STATUSES, Measurement, PatternInfo
+
+__all__ = ["Make", "TunerContract", "check_tuner", "sample_queries"]
+
+#: A new tuner for a query and a generator.
+Make = Callable[[Query, np.random.Generator], Any]
+
+_PLATFORM = """
+name = "contract"
+version = "1"
+title = "For tuner contracts"
+
+[[space]]
+kernels = ["spmm"]
+constraints = ["tile <= NUM_MATRIX_ROWS"]
+
+[space.params]
+tile = { type = "int", values = [1, 4, 16, 64] }
+order = { type = "choice", values = ["ij", "ji"] }
+chunk = { type = "int", values = [1, 8], when = "order == 'ji'" }
+
+[space.default]
+tile = 1
+order = "ij"
+"""
+
+
+def sample_queries() -> dict[str, Query]:
+    """Queries at the edges of what a tuner can meet, by what they are."""
+    platform, op = parse_platform(_PLATFORM), Op("spmm", 8)
+    small = PatternInfo(id="0" * 32, m=20, n=20, nnz=40, name="small", group="g")
+    space = platform.space(op, m=small.m, n=small.n, nnz=small.nnz)
+    bare = Query(small, platform, op, space, platform.default(op))
+    configs = tuple(space.enumerate())
+    c = len(configs)
+    rng = np.random.default_rng(0)
+    gains = rng.normal(size=(5, c))
+    average = replace(
+        bare,
+        configs=configs,
+        gains=np.zeros((0, c)),
+        prior=gains.mean(axis=0) - gains.mean(),
+        mean=gains.mean(axis=0),
+        cover=rng.permutation(c)[: c - 1],
+    )
+    voted = replace(
+        average,
+        gains=gains,
+        levels=gains.mean(axis=1),
+        weights=np.linspace(2.0, 1.0, 5),
+        shrink=1.0,
+        neighbours=tuple(
+            Neighbour(f"{i}" * 32, platform.id, f"n{i}", f"g{i}", float(i), i / 5) for i in range(5)
+        ),
+        vector=np.ones(3, dtype=np.float32),
+        featurizer="none",
+    )
+    holes = np.where(rng.random(gains.shape) < 0.6, np.nan, gains)
+    holes[:, 0] = np.nan
+    none = np.full(c, np.nan)
+    return {
+        "nothing known": bare,
+        "only averages": average,
+        "neighbours": voted,
+        "neighbours, no trust in the average": replace(voted, shrink=0.0),
+        "neighbours, all trust in the average": replace(voted, shrink=math.inf),
+        "few runs": replace(voted, gains=holes, mean=np.where(np.arange(c) == 0, np.nan, 0.1)),
+        "nothing ran": replace(voted, gains=np.full(gains.shape, np.nan), mean=none),
+        "all alike": replace(voted, gains=np.zeros(gains.shape), prior=np.zeros(c)),
+        "the default unknown": replace(voted, knows_default=False),
+        "one configuration": replace(
+            voted,
+            configs=configs[:1],
+            gains=gains[:, :1],
+            prior=np.zeros(1),
+            mean=np.zeros(1),
+            cover=np.zeros(1, dtype=np.int64),
+        ),
+        "a price for preparation": replace(voted, calls=10.0),
+    }
+
+
+def check_tuner(make: Make, query: Query) -> None:
+    """Raises: AssertionError where a tuner breaks a requirement of `tuners.base.Tuner`."""
+    for test in (_proposals, _repeatable, _told, _failures, _untouched):
+        test(make, query)
+
+
+def _new(make: Make, query: Query) -> Any:
+    return make(query, np.random.default_rng(7))
+
+
+def _proposals(make: Make, query: Query) -> None:
+    tuner = _new(make, query)
+    assert tuner.ask(0) == []
+    seen: list[Config] = []
+    first = None
+    for count in (1, 3, 2, 1000):
+        asked = tuner.ask(count)
+        assert len(asked) <= count, f"asked for {count}, got {len(asked)}"
+        for candidate in asked:
+            config = Config(candidate.config)
+            assert query.space.reason(config) is None, f"illegal: {query.space.reason(config)}"
+            assert config not in seen, f"{config} is proposed twice"
+            assert math.isfinite(candidate.score)
+            assert candidate.origin
+            first = candidate if first is None else first
+            assert first.score <= candidate.score, "the first does not have the least score"
+            seen.append(config)
+
+
+def _repeatable(make: Make, query: Query) -> None:
+    one, other = _new(make, query), _new(make, query)
+    assert [one.ask(n) for n in (1, 4, 50)] == [other.ask(n) for n in (1, 4, 50)]
+
+
+def _told(make: Make, query: Query) -> None:
+    tuner = _new(make, query)
+    told = [query.default, *list(query.space.enumerate())[::2]]
+    for config in told:
+        tuner.tell(config, Measurement(times_s=(1e-3,)))
+    again = {Config(c.config) for c in tuner.ask(1000)} & set(told)
+    assert not again, f"proposed what it was told about: {again}"
+
+
+def _failures(make: Make, query: Query) -> None:
+    tuner = _new(make, query)
+    for status in STATUSES:
+        for candidate in tuner.ask(1):
+            times = (1e-3,) if status == "ok" else ()
+            tuner.tell(Config(candidate.config), Measurement(status=status, times_s=times))
+    tuner.tell(Config({"never": "heard of"}), Measurement(status="crash"))
+    tuner.ask(1000)
+
+
+def _untouched(make: Make, query: Query) -> None:
+    """A query may be shared between tuners and threads."""
+    frozen = replace(query)
+    for field in fields(query):
+        value = getattr(query, field.name)
+        if isinstance(value, np.ndarray):
+            kept = value.copy()
+            kept.flags.writeable = False
+            object.__setattr__(frozen, field.name, kept)
+    wanted = _new(make, query).ask(1000)
+    assert _new(make, frozen).ask(1000) == wanted
+
+
+class TunerContract:
+    """Inherit, name the class `Test...`, and give `make`."""
+
+    def make(self, query: Query, rng: np.random.Generator) -> Any:
+        """A new tuner."""
+        raise NotImplementedError
+
+    def queries(self) -> dict[str, Query]:
+        """What it is tried on; override to add queries of your own."""
+        return sample_queries()
+
+    def _check(self, test: Callable[[Make, Query], None]) -> None:
+        for what, query in self.queries().items():
+            try:
+                test(self.make, query)
+            except AssertionError as e:
+                raise AssertionError(f"{what}: {e}") from e
+
+    def test_proposals_are_legal_distinct_and_best_first(self) -> None:
+        self._check(_proposals)
+
+    def test_the_same_query_and_generator_give_the_same_proposals(self) -> None:
+        self._check(_repeatable)
+
+    def test_it_never_proposes_what_it_was_told_about(self) -> None:
+        self._check(_told)
+
+    def test_no_failure_raises(self) -> None:
+        self._check(_failures)
+
+    def test_the_query_is_left_alone(self) -> None:
+        self._check(_untouched)

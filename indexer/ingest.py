@@ -1,0 +1,360 @@
+"""Run logs into the store: resumable, idempotent, nothing dropped without a word."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from embeddb import plugins
+from embeddb.config import Config, Op
+from embeddb.errors import PlatformError, ReaderError, UsageError
+from embeddb.pattern import stub_id
+from embeddb.platform import Platform, load_platform
+from embeddb.records import PatternInfo, Run
+from embeddb.space import ConfigSpace
+from embeddb.store import Store
+from indexer.library import Library, info_of
+from indexer.readers.row import MatrixRef, ReadOptions, Reject, RunRow, guess
+
+__all__ = ["IngestReport", "ingest"]
+
+#: Rows per transaction: large enough that the disk's fsync does not matter, small enough that a
+#: kill loses less than a second of work.
+BATCH = 10_000
+
+
+@dataclass(slots=True)
+class IngestReport:
+    """What became of every row of one file."""
+
+    file: str
+    reader: str
+    platforms: set[str] = field(default_factory=set)
+    ops: set[str] = field(default_factory=set)
+    rows: int = 0
+    added: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    rejects_file: str = ""
+    resumed_at: int = 0
+    patterns: int = 0
+    stubs: int = 0
+    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        body = {name: getattr(self, name) for name in self.__slots__}
+        return {**body, "platforms": sorted(self.platforms), "ops": sorted(self.ops)}
+
+
+def ingest(
+    store: Store,
+    path: Path,
+    *,
+    reader: str = "",
+    platform: Platform | None = None,
+    options: ReadOptions | None = None,
+    library: Library | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> IngestReport:
+    """Read every row of `path` into the store.
+
+    Rows that cannot be used go to `<path>.rejects.jsonl` with line and reason. A file that was
+    interrupted goes on where the last transaction ended; one that was read to its end adds
+    nothing the second time.
+
+    Raises: ReaderError if no reader knows the file; UsageError if no platform is known for it.
+    """
+    if not path.exists():
+        raise ReaderError("no such file", where=str(path))
+    chosen = reader or _guessed(path)
+    plug = plugins.load("reader", chosen)()
+    base = platform or _platform_of(plug, path)
+    asked = _completed(options or ReadOptions(), base)
+    job = _Job(store, path, base, library or Library(None), IngestReport(str(path), chosen))
+    with job:
+        job.consume(
+            plug.rows(path, options=asked), _journal_key(path, chosen, base, asked), progress
+        )
+    return job.report
+
+
+def _guessed(path: Path) -> str:
+    found = guess(path)
+    if not found:
+        raise ReaderError(
+            "no reader recognises it",
+            where=str(path),
+            hint=f"give --format: one of {', '.join(plugins.available('reader'))}",
+        )
+    return found[0]
+
+
+def _platform_of(plug: Any, path: Path) -> Platform:
+    if not plug.platform:
+        raise UsageError(f"{path}: which platform ran this?", hint="give --platform NAME or FILE")
+    return load_platform(plug.platform)
+
+
+def _completed(options: ReadOptions, platform: Platform) -> ReadOptions:
+    """The options with the platform's parameter names, so that columns can be recognised."""
+    from dataclasses import replace
+
+    names = [p.name for kernel in platform.ops for p in platform.space(_any_op(kernel)).params]
+    return replace(options, params=tuple(dict.fromkeys(names)))
+
+
+def _any_op(kernel: str) -> Op:
+    return Op(kernel, 1 if kernel == "spmv" else 128)
+
+
+def _journal_key(path: Path, reader: str, platform: Platform, options: ReadOptions) -> str:
+    """Names a reading: the same bytes read the same way. Folders are not journalled."""
+    if path.is_dir():
+        return ""
+    h = hashlib.blake2b(digest_size=16)
+    for part in (path, options.features):
+        if part is not None:
+            with part.open("rb") as file:
+                while block := file.read(1 << 20):
+                    h.update(block)
+    h.update(f"{reader}\0{platform.id}\0{platform.digest}\0{options!r}".encode())
+    return f"ingest/{h.hexdigest()}"
+
+
+class _Job:
+    """One file on its way into the store."""
+
+    def __init__(
+        self, store: Store, path: Path, base: Platform, library: Library, report: IngestReport
+    ) -> None:
+        self.store, self.path, self.report = store, path, report
+        self._matrices = _Matrices(store, library, report)
+        self._platforms = _Platforms(store, base)
+        self._rejects = _beside(path, store)
+        self._judges: dict[tuple[str, Op, str], tuple[ConfigSpace, dict[str, Config]]] = {}
+        self._judge: tuple[ConfigSpace, dict[str, Config]]
+        self._campaign = f"{report.reader}:{path.name}"
+        self._matrix: MatrixRef | None = None
+        self._op: Op | None = None
+        self._place = ("", "")
+        self._pattern_id = self._platform_id = ""
+
+    def __enter__(self) -> _Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.report.platforms = set(self._platforms.used)
+
+    def consume(
+        self,
+        rows: Iterator[RunRow | Reject],
+        journal: str,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        started = time.monotonic()
+        report = self.report
+        state = _state(self.store.journal.get(journal) if journal else None)
+        report.resumed_at = report.rows = state.get("rows", 0)
+        report.rejected = state.get("rejected", 0)
+        if report.rejected:
+            self._forget_rejects_after(report.rejected)
+        rows = islice(rows, report.rows, None)
+        while batch := list(islice(rows, BATCH)):
+            report.rows += len(batch)
+            runs, rejects = self._split(batch)
+            self._write_rejects(rejects, first=report.rejected == 0)
+            report.rejected += len(rejects)
+            mark = json.dumps({"rows": report.rows, "rejected": report.rejected}).encode()
+            result = self.store.append(
+                runs,
+                patterns=self._matrices.fresh(),
+                journal={journal: mark} if journal else None,
+            )
+            report.added += result.added
+            report.duplicates += result.duplicates
+            if progress is not None:
+                progress(report.rows)
+        report.seconds = time.monotonic() - started
+        report.problems = self._matrices.library.problems
+
+    def _split(self, batch: list[RunRow | Reject]) -> tuple[list[Run], list[Reject]]:
+        runs: list[Run] = []
+        rejects: list[Reject] = []
+        for row in batch:
+            if isinstance(row, Reject):
+                rejects.append(row)
+                continue
+            try:
+                runs.append(self._run(row))
+            except (ReaderError, PlatformError, UsageError) as e:
+                rejects.append(Reject(row.line, str(e), str(dict(row.config))[:200], row.where))
+        return runs, rejects
+
+    def _run(self, row: RunRow) -> Run:
+        """Rows of one matrix, op and platform mostly follow each other: what holds for all of
+        them is looked up when one of the three changes."""
+        if row.matrix is not self._matrix or row.op is not self._op or self._named(row):
+            platform = self._platforms.of(row)
+            info, pattern_id = self._matrices.of(row.matrix)
+            judge = self._judge_of(platform, row.op, info)
+            # Nothing above has changed `self`: a row that raised leaves the last good one's facts.
+            self._judge, self._pattern_id, self._platform_id = judge, pattern_id, platform.id
+            self._matrix, self._op = row.matrix, row.op
+            self._place = (row.platform, row.instance)
+            self.report.ops.add(str(row.op))
+        config = self._legal(row)
+        campaign = row.campaign or self._campaign
+        return Run(self._pattern_id, row.op, self._platform_id, config, row.measurement, campaign)
+
+    def _named(self, row: RunRow) -> bool:
+        return (row.platform, row.instance) != self._place
+
+    def _judge_of(
+        self, platform: Platform, op: Op, matrix: PatternInfo
+    ) -> tuple[ConfigSpace, dict[str, Config]]:
+        """The space, and what was found legal in it; one for all matrices where sizes do not
+        matter to it."""
+        fixed = not platform.space(op).unresolved
+        key = (platform.id, op, "" if fixed else matrix.id)
+        found = self._judges.get(key)
+        if found is None:
+            space = platform.space(op, m=matrix.m, n=matrix.n, nnz=matrix.nnz)
+            found = self._judges[key] = (space, {})
+        return found
+
+    def _legal(self, row: RunRow) -> Config:
+        space, known = self._judge
+        config = row.config if isinstance(row.config, Config) else Config(row.config)
+        legal = known.get(config.json)
+        if legal is None:
+            reason = space.reason(config)
+            if reason is not None:
+                raise ReaderError(reason)
+            legal = known[config.json] = space.canonical(config)
+        return legal
+
+    def _forget_rejects_after(self, count: int) -> None:
+        """Rejects written by a batch that was never committed come again; keep the others."""
+        self.report.rejects_file = str(self._rejects)
+        if self._rejects.is_file():
+            with self._rejects.open("rb+") as lines:
+                for _ in range(count):
+                    lines.readline()
+                lines.truncate(lines.tell())  # in place: a kill must not cost those to be kept
+
+    def _write_rejects(self, rejects: list[Reject], *, first: bool) -> None:
+        if not rejects:
+            return
+        self.report.rejects_file = str(self._rejects)
+        with self._rejects.open("w" if first else "a", encoding="utf-8") as out:
+            for r in rejects:
+                body = {"line": r.line, "reason": r.reason, "text": r.text, "where": r.where}
+                out.write(json.dumps({k: v for k, v in body.items() if v != ""}) + "\n")
+            out.flush()
+            os.fsync(out.fileno())  # before the batch that counts them is committed
+
+
+def _beside(path: Path, store: Store) -> Path:
+    """Where rejected rows go: next to the file, or into the database if that cannot be written."""
+    writable = os.access(path.parent, os.W_OK) or store.path is None
+    folder = path.parent if writable or store.path is None else store.path
+    return folder / f"{path.name}.rejects.jsonl"
+
+
+def _state(raw: bytes | None) -> Mapping[str, int]:
+    return json.loads(raw) if raw else {}
+
+
+class _Platforms:
+    """The platform of each row: the base one, or an instance of it that the row names."""
+
+    def __init__(self, store: Store, base: Platform) -> None:
+        self._store, self._base = store, base
+        self._known: dict[tuple[str, str], Platform] = {}
+        self.used: set[str] = set()
+
+    def of(self, row: RunRow) -> Platform:
+        key = (row.platform, row.instance)
+        found = self._known.get(key)
+        if found is None:
+            if row.platform and row.platform != self._base.name:
+                raise ReaderError(f"the row is of platform {row.platform}, not {self._base.name}")
+            fixed = self._base.instance or not row.instance
+            found = self._base if fixed else self._base.at(row.instance)
+            self._store.put_platform(found)
+            self.used.add(found.id)
+            self._known[key] = found
+        return found
+
+
+class _Matrices:
+    """Which pattern a row is about: a file of the library, a known pattern, or a stub."""
+
+    def __init__(self, store: Store, library: Library, report: IngestReport) -> None:
+        self._store, self.library, self._report = store, library, report
+        self._known: dict[tuple[str, int, int, int], tuple[PatternInfo, str]] = {}
+        self._fresh: list[PatternInfo] = []
+
+    def of(self, ref: MatrixRef) -> tuple[PatternInfo, str]:
+        key = (ref.name, ref.m, ref.n, ref.nnz)
+        found = self._known.get(key)
+        if found is None:
+            info = self._resolved(ref)
+            found = self._known[key] = (info, info.id)
+        return found
+
+    def fresh(self) -> list[PatternInfo]:
+        """Patterns met since the last call; they are written with the runs that need them."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def _resolved(self, ref: MatrixRef) -> PatternInfo:
+        pattern = self.library.find(ref.name, m=ref.m, n=ref.n, nnz=ref.nnz)
+        if pattern is not None:
+            info = _told(info_of(pattern), ref)
+            self._store.put_structure(pattern, info)
+            self._report.patterns += 1
+            return info
+        wanted = (ref.m, ref.n, ref.nnz)
+        for known in self._store.find(ref.name):
+            have = (known.m, known.n, known.nnz)
+            if all(w in (-1, h) for w, h in zip(wanted, have, strict=True)):
+                self._note(ref, known.id, stub=known.stub)
+                return known
+        self._report.stubs += 1
+        return self._note(ref, stub_id(ref.name, *wanted), stub=True)
+
+    def _note(self, ref: MatrixRef, pattern_id: str, *, stub: bool) -> PatternInfo:
+        info = PatternInfo(
+            id=pattern_id,
+            m=ref.m,
+            n=ref.n,
+            nnz=ref.nnz,
+            name=ref.name,
+            group=ref.group,
+            stub=stub,
+            features=dict(ref.features),
+            about=dict(ref.about),
+        )
+        self._fresh.append(info)
+        return info
+
+
+def _told(info: PatternInfo, ref: MatrixRef) -> PatternInfo:
+    """A matrix of the library with what the row says of it: the run log knows the families."""
+    return msgspec.structs.replace(
+        info,
+        group=ref.group or info.group,
+        features=dict(ref.features),
+        about=dict(ref.about),
+    )

@@ -1,0 +1,106 @@
+"""COGNATE's rows of SPADE measurements.
+
+`name,row_panels,column_panels,split,barrier,bypass,reorder,time`, with or without that header
+(COGNATE paper, appendix E). The paper states neither the operation nor the unit of the time, so
+both must be given. `split` is 32 or 256 (its section 4.1) while the example row holds 1, which the
+example's own mapping turns into 32: 1 is read as 32. Nothing says how 256 would be coded, so any
+other value is rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from embeddb.errors import ReaderError
+from embeddb.records import Measurement
+from indexer.readers.lines import Table
+from indexer.readers.row import (
+    MatrixRef,
+    ReadOptions,
+    Reject,
+    RunRow,
+    divisor,
+    integer,
+    need_op,
+    seconds,
+    wrong_file,
+)
+
+__all__ = ["CognateReader"]
+
+_COLUMNS = (
+    "name",
+    "row_panels",
+    "column_panels",
+    "split",
+    "barrier",
+    "bypass",
+    "reorder",
+    "time",
+)
+_SPLIT = {1: 32, 32: 32, 256: 256}
+
+
+class CognateReader:
+    """`NUM_MATRIX_COLS` is kept as that symbol where a file has it for `column_panels`."""
+
+    name = "cognate"
+    platform = "spade"
+    generic = False
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        return head.replace(b" ", b"").startswith(",".join(_COLUMNS).encode())
+
+    def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
+        table = Table(path, self.name, header=_COLUMNS)
+        places = table.need(_COLUMNS, self.name)
+        if len(table.names) == len(_COLUMNS) and table.first is not None:
+            _check_bare(path, table.first)
+        op = need_op(options, path)
+        per_second = divisor(options.unit, where=str(path))
+        matrices: dict[str, MatrixRef] = {}
+        for line, row in table.rows():
+            if isinstance(row, Reject):
+                yield row
+                continue
+            name, *cells, time = (row[i].strip() for i in places)
+            try:
+                if not name:
+                    raise ReaderError("no matrix name")
+                config = _config(cells)
+                measurement = Measurement("ok", (seconds(time, per_second),), "imported")
+            except ReaderError as error:
+                yield Reject(line, error.reason, ",".join(row)[:200])
+                continue
+            matrix = matrices.setdefault(name, MatrixRef(name, group=name))
+            yield RunRow(matrix, op, config, measurement, line, options.instance)
+
+
+def _check_bare(path: Path, first: list[str]) -> None:
+    """A file without header must at least begin with a row of this shape."""
+    if len(first) != len(_COLUMNS):
+        raise wrong_file(path, "cognate", f"{len(first)} columns instead of {len(_COLUMNS)}")
+    try:
+        _config(first[1:-1])
+    except ReaderError as error:
+        raise wrong_file(path, "cognate", error.reason) from None
+
+
+def _config(cells: list[str]) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    for name, cell in zip(_COLUMNS[1:-1], cells, strict=True):
+        symbol = name == "column_panels" and cell.strip() == "NUM_MATRIX_COLS"
+        config[name] = cell.strip() if symbol else integer(cell)
+    split = config["split"]
+    if split not in _SPLIT:
+        raise ReaderError(f"split {split}: known are 1 (meaning 32), 32 and 256")
+    config["split"] = _SPLIT[split]
+    for name in ("barrier", "bypass", "reorder"):
+        if config[name] not in (0, 1):
+            raise ReaderError(f"{name} {config[name]}: known are 0 and 1")
+    return config
+
+
+PLUGIN = CognateReader

@@ -1,0 +1,235 @@
+"""embeddb's own export: platforms, patterns and runs in one JSONL file, without loss.
+
+The first line is `{"format": "embeddb", "version": 1}`. Every other line is an array:
+
+    ["platform", 0, id, text, environment]
+    ["pattern", 0, id, m, n, nnz, name, group, stub, thumbnail, features, about]
+    ["op", 0, "spmm:128"]
+    ["config", 0, {"tile": 4}]
+    ["run", pattern, op, platform, config, measurement, campaign, replaces]
+    ["end", platforms, patterns, runs]
+
+A run names its pattern, op, platform and config by the numbers their lines gave them, so that a
+damaged line costs only what refers to it. `measurement` holds the fields of `Measurement` in
+order. Trailing fields that have their default are left out. The thumbnail is base64; a number that
+JSON lacks is `{"$float": "nan"}`. The end line tells a complete file from a truncated one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from embeddb.config import Config, Op
+from embeddb.errors import EmbeddbError, ReaderError
+from embeddb.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
+from indexer.readers.lines import json_lines
+from indexer.readers.row import MatrixRef, ReadOptions, Reject, RunRow, wrong_file
+
+__all__ = ["VERSION", "EmbeddbReader", "PlatformDoc", "documents"]
+
+VERSION = 1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformDoc:
+    """A platform as stored: its id (`name` or `name@instance`), TOML text and environment."""
+
+    id: str
+    text: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the lines so far have defined, by number."""
+
+    platforms: dict[int, PlatformDoc] = field(default_factory=dict)
+    patterns: dict[int, PatternInfo] = field(default_factory=dict)
+    ops: dict[int, Op] = field(default_factory=dict)
+    configs: dict[int, Config] = field(default_factory=dict)
+    runs: int = 0
+    rejected: int = 0
+    ended: bool = False
+
+
+def documents(path: Path) -> Iterator[PlatformDoc | PatternInfo | Run | Reject]:
+    """Every record of an export in file order; a run comes after its platform and pattern.
+
+    A damaged line is a `Reject`, and so is a file that ends before its end line.
+    Raises: ReaderError if the file is no export, or of a newer version.
+    """
+    for _, found in _numbered(path):
+        yield found
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, PlatformDoc | PatternInfo | Run | Reject]]:
+    lines = json_lines(path)
+    _check_header(path, next(lines, (1, None))[1])
+    seen = _Seen()
+    line = 1
+    for line, record in lines:
+        try:
+            if isinstance(record, Reject):
+                raise ReaderError(record.reason)
+            found = _record(_revived(record), seen)
+        except (EmbeddbError, msgspec.ValidationError, TypeError, ValueError, LookupError) as error:
+            seen.rejected += 1
+            reason = error.reason if isinstance(error, ReaderError) else f"not a record: {error}"
+            yield line, Reject(line, reason, msgspec.json.encode(_shown(record)).decode()[:200])
+            continue
+        if found is not None:
+            yield line, found
+    if not seen.ended:
+        yield line + 1, Reject(line + 1, "the end line is missing: the file was cut off")
+
+
+def _shown(record: Any) -> Any:
+    return record.text if isinstance(record, Reject) else record
+
+
+def _check_header(path: Path, header: Any) -> None:
+    if not isinstance(header, dict) or header.get("format") != "embeddb":
+        raise wrong_file(path, "embeddb", "the first line is not an export's header")
+    version = header.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise ReaderError(
+            f"export version {version}; this program reads up to {VERSION}",
+            where=str(path),
+            hint="read it with the embeddb that wrote it, or a newer one",
+        )
+
+
+def _record(record: Any, seen: _Seen) -> PlatformDoc | PatternInfo | Run | None:
+    """One line's record, or None for a line that only defines a number."""
+    if not isinstance(record, list) or not record:
+        raise ReaderError("not a record")
+    kind, *rest = record
+    if kind == "run":
+        seen.runs += 1
+        return _run(rest, seen)
+    if kind == "end":
+        _check_end(rest, seen)
+        return None
+    number, *rest = rest
+    if kind == "config":
+        seen.configs[number] = Config(rest[0])
+    elif kind == "op":
+        seen.ops[number] = Op.parse(rest[0])
+    elif kind == "pattern":
+        seen.patterns[number] = _pattern(rest)
+        return seen.patterns[number]
+    elif kind == "platform":
+        seen.platforms[number] = msgspec.convert(
+            dict(zip(("id", "text", "environment"), rest, strict=False)), PlatformDoc
+        )
+        return seen.platforms[number]
+    else:
+        raise ReaderError(f"no kind of record {str(kind)[:40]!r}")
+    return None
+
+
+def _run(rest: list[Any], seen: _Seen) -> Run:
+    pattern, op, platform, config, measured, *ends = rest
+    measurement = msgspec.convert(measured, Measurement)
+    _check(measurement)
+    return Run(
+        _defined("pattern", seen.patterns, pattern).id,
+        _defined("op", seen.ops, op),
+        _defined("platform", seen.platforms, platform).id,
+        _defined("config", seen.configs, config),
+        measurement,
+        *map(str, ends),
+    )
+
+
+def _check(found: Measurement) -> None:
+    if found.status not in STATUSES or found.source not in SOURCES:
+        raise ReaderError(f"no status {found.status!r} or no source {found.source!r}")
+    if found.ok and not found.times_s:
+        raise ReaderError("status ok without a time")
+    if not all(0 < time < math.inf for time in found.times_s):
+        raise ReaderError("a time that is not positive and finite")
+
+
+def _defined(kind: str, known: dict[int, T], number: int) -> T:
+    if number not in known:
+        raise ReaderError(f"{kind} {number} is not defined above this line")
+    return known[number]
+
+
+_FIELDS = PatternInfo.__struct_fields__
+
+
+def _pattern(rest: list[Any]) -> PatternInfo:
+    """Thumbnails come as base64, which `msgspec.convert` undoes."""
+    return msgspec.convert(dict(zip(_FIELDS, rest, strict=False)), PatternInfo)
+
+
+def _check_end(rest: list[Any], seen: _Seen) -> None:
+    seen.ended = True
+    found = [len(seen.platforms), len(seen.patterns), seen.runs]
+    if rest != found and not seen.rejected:
+        raise ReaderError(f"the end line counts {rest}, the file holds {found}")
+
+
+def _revived(value: Any) -> Any:
+    """Turns `{"$float": "nan"}` back; almost every line has none and is left alone."""
+    if isinstance(value, list):
+        return [_revived(v) if v.__class__ in (list, dict) else v for v in value]
+    if isinstance(value, dict):
+        if value.keys() == {"$float"}:
+            return float(value["$float"])
+        return {k: _revived(v) if v.__class__ in (list, dict) else v for k, v in value.items()}
+    return value
+
+
+class EmbeddbReader:
+    """Reads an export as plain rows; importing into a store uses `documents`, which also yields
+    platforms and patterns as they were stored."""
+
+    name = "embeddb"
+    platform = ""
+    generic = False
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        first = head.split(b"\n", 1)[0].replace(b" ", b"")
+        return first.startswith(b'{"format":"embeddb"')
+
+    def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
+        """Rows of every platform in the file; `row.platform` and `row.instance` say which."""
+        matrices: dict[str, MatrixRef] = {}
+        for line, found in _numbered(path):
+            if isinstance(found, PatternInfo):
+                matrices[found.id] = MatrixRef(
+                    found.name or found.id,
+                    found.m,
+                    found.n,
+                    found.nnz,
+                    found.group,
+                    {k: v for k, v in found.features.items() if math.isfinite(v)},
+                    found.about,
+                )
+            elif isinstance(found, Reject):
+                yield found
+            elif isinstance(found, Run):
+                name, _, instance = found.platform.partition("@")
+                yield RunRow(
+                    matrices[found.pattern_id],
+                    found.op,
+                    found.config,
+                    found.measurement,
+                    line,
+                    instance,
+                    found.campaign,
+                    name,
+                )
+
+
+PLUGIN = EmbeddbReader

@@ -1,0 +1,149 @@
+"""Ginkgo's SpMV benchmark collection: one row per device, matrix and storage format.
+
+The table is `device,executor,group,name,rows,cols,nnz,format,time_s,…,rel_err,completed` (times in
+seconds, double precision). Beside it may lie `conversion_times.csv[.gz]`, the cost of converting
+CSR into a format, which is then kept with the run. Readings that are ours:
+
+- `completed` False becomes the status `crash` (the table does not say why; mostly ELL running out
+  of memory; 18 such rows carry a time, which is kept), and so does a completed row without a time.
+- A relative error above 1e-6 is `wrong`; of 101,409 checked runs all others lie below 1e-14.
+- Two devices' rows write the formats with capitals; names are read in lower case.
+- The devices count non-zeros differently (explicit zeros). With `features` given, a matrix's sizes
+  are those of the features file on every device, so that it is one stub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from embeddb.config import Config, Op, Value
+from embeddb.errors import ReaderError
+from embeddb.records import Measurement
+from indexer.readers.lines import Table
+from indexer.readers.row import MatrixRef, ReadOptions, Reject, RunRow, count, number, seconds
+
+__all__ = ["GinkgoReader"]
+
+#: Largest relative error against the reference result that still counts as correct.
+TOLERANCE = 1e-6
+_COLUMNS = ("device", "group", "name", "rows", "cols", "nnz", "format", "time_s", "rel_err")
+_Key = tuple[str, str]
+
+
+class GinkgoReader:
+    """Reader of `spmv_times.csv[.gz]`."""
+
+    name = "ginkgo"
+    platform = "spmv-formats"
+    generic = False
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        return head.startswith(b"device,executor,group,name,rows,cols,nnz,format,")
+
+    def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
+        """224k rows take about as long as two passes of `csv.DictReader`."""
+        table = Table(path, self.name)
+        places = table.need((*_COLUMNS, "completed"), self.name)
+        op = options.op or Op("spmv", 1, "f64")
+        known = _features(options.features) if options.features else {}
+        costs = _conversions(path)
+        configs: dict[str, Config] = {}
+        matrices: dict[tuple[str, ...], MatrixRef] = {}
+        device, group, name, rows, cols, nnz, form, time, err, done = places
+        for line, row in table.rows():
+            if isinstance(row, Reject):
+                yield row
+                continue
+            try:
+                key = (row[group], row[name], row[rows], row[cols], row[nnz])
+                matrix = matrices.get(key)
+                if matrix is None:
+                    matrix = matrices[key] = _matrix(key, known)
+                config = configs.get(row[form])
+                if config is None:
+                    config = configs[row[form]] = _config(row[form])
+                cost = costs.get((row[device], *key[:2], config["format"])) if costs else None
+                measurement = _measured(row[time], row[err], row[done], cost)
+            except ReaderError as error:
+                yield Reject(line, error.reason, ",".join(row)[:200])
+                continue
+            yield RunRow(matrix, op, config, measurement, line, row[device])
+
+
+def _config(name: str) -> Config:
+    if not name:
+        raise ReaderError("no format")
+    return Config({"format": name.lower()})
+
+
+def _measured(time: str, err: str, done: str, cost: float | None) -> Measurement:
+    if done != "True" or not time:
+        if done not in ("True", "False"):
+            raise ReaderError(f"{done!r} in column 'completed' is neither True nor False")
+        why = "completed without a time" if done == "True" else "did not complete"
+        times = (seconds(time),) if time else ()
+        return Measurement("crash", times, "imported", cost, error=why)
+    taken = (seconds(time),)
+    if not err:
+        return Measurement("ok", taken, "imported", cost)
+    status = "ok" if number(err) <= TOLERANCE else "wrong"
+    return Measurement(status, taken, "imported", cost, None, TOLERANCE)
+
+
+def _matrix(key: tuple[str, ...], known: dict[_Key, MatrixRef]) -> MatrixRef:
+    group, name, m, n, nnz = key
+    found = known.get((group, name))
+    if found is not None:
+        return found
+    if not name:
+        raise ReaderError("no matrix name")
+    return MatrixRef(name, count(m), count(n), count(nnz), group)
+
+
+def _features(path: Path) -> dict[_Key, MatrixRef]:
+    """Matrices by (group, name) from `matrix_features.csv[.gz]`; numbers become features."""
+    table = Table(path, "ginkgo features")
+    group, name, m, n, nnz = table.need(("group", "name", "rows", "cols", "nnz"), "ginkgo features")
+    words = [c for c in ("kind", "posdef", "2d3d") if c in table.at]
+    numbers = [(c, i) for c, i in table.at.items() if c not in (*words, "group", "name", "id")]
+    found = {}
+    for line, row in table.rows():
+        if isinstance(row, Reject):
+            raise ReaderError(row.reason, where=str(path), line=line)
+        try:
+            features = {c: number(row[i]) for c, i in numbers if row[i]}
+            found[row[group], row[name]] = MatrixRef(
+                row[name],
+                count(row[m]),
+                count(row[n]),
+                count(row[nnz]),
+                row[group],
+                features,
+                {c: row[table.at[c]] for c in words},
+            )
+        except ReaderError as error:
+            raise ReaderError(error.reason, where=str(path), line=line) from None
+    return found
+
+
+def _conversions(path: Path) -> dict[tuple[Value, ...], float]:
+    """Seconds from CSR by (device, group, name, format), from the file beside the runs."""
+    for name in ("conversion_times.csv", "conversion_times.csv.gz"):
+        if (path.parent / name).is_file():
+            break
+    else:
+        return {}
+    table = Table(path.parent / name, "ginkgo conversions")
+    columns = ("device", "group", "name", "conversion", "time_s")
+    device, group, matrix, step, time = table.need(columns, "ginkgo conversions")
+    found: dict[tuple[Value, ...], float] = {}
+    for line, row in table.rows():
+        if isinstance(row, Reject):
+            raise ReaderError(row.reason, where=str(path.parent / name), line=line)
+        if row[time] and row[step].startswith("csr-"):
+            found[row[device], row[group], row[matrix], row[step][4:]] = float(row[time])
+    return found
+
+
+PLUGIN = GinkgoReader

@@ -1,0 +1,64 @@
+"""Any JSONL file, one object per run, read through the same column map as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from embeddb.errors import ReaderError
+from indexer.readers.columns import Plan
+from indexer.readers.lines import json_lines
+from indexer.readers.row import ReadOptions, Reject, RunRow, wrong_file
+
+__all__ = ["JsonlReader"]
+
+
+class JsonlReader:
+    """An object's keys are its columns; a nested object `config` holds the configuration. Lines
+    may have different keys; a list of numbers as time keeps every repeat."""
+
+    name = "jsonl"
+    platform = ""
+    generic = True
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        first = head.split(b"\n", 1)[0].strip()
+        return first.startswith(b"{") and first.endswith(b"}")
+
+    def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
+        plans: dict[tuple[str, ...], Plan] = {}
+        good = False
+        for line, record in json_lines(path):
+            if isinstance(record, Reject):
+                yield record
+                continue
+            try:
+                if not isinstance(record, dict):
+                    raise ReaderError("not a JSON object")
+                yield self._plan(record, plans, options).row(record, line)
+                good = True
+            except ReaderError as error:
+                if not good and isinstance(record, dict) and not plans:
+                    # The first object fits no plan: it is the map or the file that is wrong.
+                    other = wrong_file(path, self.name, error.reason)
+                    raise ReaderError(
+                        error.reason, where=str(path), line=line, hint=other.hint or error.hint
+                    ) from None
+                text = msgspec.json.encode(record).decode()
+                yield Reject(line, error.reason, text[:200])
+
+    def _plan(
+        self, record: dict[str, Any], plans: dict[tuple[str, ...], Plan], options: ReadOptions
+    ) -> Plan:
+        keys = tuple(record)
+        if keys not in plans:
+            if len(plans) >= 1000:
+                plans.clear()
+            plans[keys] = Plan.of(keys, options)
+        return plans[keys]
+
+
+PLUGIN = JsonlReader

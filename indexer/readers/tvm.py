@@ -1,0 +1,139 @@
+"""TVM auto_scheduler records (`i`, `r`, `v` per line) of `sparse_dense` workloads.
+
+`sparse_dense(M, N, K, data, indices, indptr, dtype)` multiplies a dense M x K matrix with the
+transpose of a sparse N x K one in BSR form: an SpMM with M dense columns on an N x K matrix that
+stores `data` entries (zeros inside blocks count). The workload names shapes, not the matrix, so
+the name comes from the record's input tensors if it has any, else from the shapes.
+
+Kept of the schedule: the transform steps as one canonical JSON text in the parameter `steps` (equal
+steps are equal configurations). Not kept: the target's string beyond the measurement's context.
+Costs are seconds per repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from embeddb.config import Op
+from embeddb.errors import ReaderError, UsageError
+from embeddb.records import Measurement
+from indexer.readers.lines import json_lines
+from indexer.readers.row import (
+    MatrixRef,
+    ReadOptions,
+    Reject,
+    RunRow,
+    integer,
+    number,
+    refuse_other,
+    seconds,
+    wrong_file,
+)
+
+__all__ = ["TvmReader"]
+
+#: `MeasureErrorNo` of auto_scheduler: what each error number is in our words.
+_ERRORS = {
+    1: ("invalid", "instantiation error"),
+    2: ("build", "host compilation error"),
+    3: ("build", "device compilation error"),
+    4: ("crash", "run time error on the device"),
+    5: ("wrong", "wrong answer"),
+    6: ("timeout", "build timeout"),
+    7: ("timeout", "run timeout"),
+    8: ("crash", "unknown error"),
+}
+_DTYPES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
+
+
+class TvmReader:
+    """Records of other workloads than `sparse_dense` are rejected by name."""
+
+    name = "tvm"
+    platform = ""
+    generic = False
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        lines = [line for line in head.split(b"\n") if line.strip() and line[:1] != b"#"]
+        return bool(lines) and re.match(rb'\{\s*"(i|input)"\s*:\s*\[', lines[0]) is not None
+
+    def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
+        refuse_other(self, path)
+        good = False
+        for line, record in json_lines(path):
+            if isinstance(record, Reject):
+                yield record
+                continue
+            try:
+                matrix, op = _workload(record)
+                config, measurement = _schedule(record), _measured(record)
+            except (ReaderError, LookupError, TypeError) as error:
+                if not good and not (isinstance(record, dict) and {"i", "input"} & set(record)):
+                    raise wrong_file(path, self.name, 'a line without "i" and "r"') from None
+                found = isinstance(error, ReaderError)
+                reason = error.reason if isinstance(error, ReaderError) else "fields are missing"
+                text = msgspec.json.encode(record).decode()[:200]
+                yield Reject(line, reason if found else f"{reason} ({error})", text)
+                continue
+            good = True
+            yield RunRow(matrix, op, config, measurement, line, options.instance)
+
+
+def _workload(record: Any) -> tuple[MatrixRef, Op]:
+    if "input" in record:
+        raise ReaderError("an AutoTVM record; only auto_scheduler records are read")
+    task = record["i"][0]
+    try:
+        workload = json.loads(task[0])
+    except (ValueError, RecursionError):
+        raise ReaderError("the workload is not JSON") from None
+    if workload[0] != "sparse_dense":
+        raise ReaderError(f"workload {str(workload[0])[:60]!r}; only sparse_dense is read")
+    width, m, n = (integer(size) for size in workload[1:4])
+    data = [integer(size) for size in workload[4]]
+    nnz = 1
+    for size in data:
+        nnz *= size
+    dtype = str(workload[7])
+    if min(m, n, nnz) < 0 or dtype not in _DTYPES:
+        raise ReaderError(f"a negative size, or the value type {dtype!r}")
+    block = "x".join(map(str, data[1:]))
+    name = _tensor_name(task) or f"sparse_dense_{m}x{n}_{nnz}_{block}"
+    try:
+        return MatrixRef(name, m, n, nnz, name), Op("spmm", width, _DTYPES[dtype])
+    except UsageError as error:
+        raise ReaderError(str(error)) from None
+
+
+def _tensor_name(task: list[Any]) -> str:
+    """The common name of the inputs `X_W_data`, `X_W_indices`, `X_W_indptr`."""
+    inputs = task[5] if len(task) > 5 else []
+    names = [str(name).removesuffix("_data") for name in inputs if str(name).endswith("_data")]
+    return names[0].removesuffix("_W") if names else ""
+
+
+def _schedule(record: Any) -> dict[str, Any]:
+    steps = record["i"][1][1]
+    return {"steps": json.dumps(steps, separators=(",", ":"))}
+
+
+def _measured(record: Any) -> Measurement:
+    costs, error, _, stamp = record["r"]
+    context: dict[str, float | str] = {"target": str(record["i"][0][1])}
+    when = number(stamp)
+    if error:
+        status, why = _ERRORS.get(error, ("crash", f"error {error}"))
+        return Measurement(status, (), "imported", when=when, error=why, context=context)
+    if not isinstance(costs, list) or not costs:
+        raise ReaderError("no cost and no error")
+    times = tuple(seconds(one) for one in costs)
+    return Measurement("ok", times, "imported", when=when, context=context)
+
+
+PLUGIN = TvmReader

@@ -1,0 +1,245 @@
+"""The CPU as a platform: generated SpMM loop nests, compiled by gcc, timed in a child process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from embeddb.config import Config, Op
+from embeddb.errors import RunnerUnavailable, SpaceError, UsageError
+from embeddb.pattern import Pattern
+from embeddb.records import Measurement
+from indexer.runners import cpu_build, cpu_codegen
+from indexer.runners.base import RunOptions
+from indexer.runners.baselines import NAMES
+from indexer.runners.cpu_session import Session
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from embeddb.platform import Platform
+
+__all__ = ["PLUGIN", "CpuRunner"]
+
+_WORKER = "indexer.runners.cpu_worker"
+_LOAD_TIMEOUT_S = 120.0
+_NO_COMPILER = "gcc not found: install a C compiler to measure; queries still work"
+_TOLERANCES = {"f32": 1e-5, "f64": 1e-13}
+
+
+class CpuRunner:
+    """Runs SpMM, f32 and f64, on this machine's processors.
+
+    One worker process serves all patterns until it crashes, hangs or `close` is called. Threads
+    are not pinned and sleep while they wait; caches are warm in every timed repeat.
+    """
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        env = {
+            "OMP_WAIT_POLICY": "passive",
+            "OMP_NUM_THREADS": str(_threads(0)),
+            "OMP_DYNAMIC": "false",
+            "OMP_PROC_BIND": "false",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        self._session = Session(_WORKER, env=env)
+        self._loaded: tuple[Any, ...] = ()
+        self._refused: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def __enter__(self) -> CpuRunner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker process."""
+        self._session.close()
+
+    def available(self) -> str | None:
+        if cpu_build.compiler() is None:
+            return _NO_COMPILER
+        return None
+
+    def platform(self, *, threads: int = 0) -> Platform:
+        """Platform `cpu`; the instance is 8 hex digits of the environment's digest.
+
+        Raises: RunnerUnavailable without a compiler.
+        """
+        from embeddb.platform import load_platform
+
+        environment = self._environment(threads)
+        text = "\n".join(f"{key}={environment[key]}" for key in sorted(environment))
+        instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        return load_platform("cpu").at(instance, environment)
+
+    def run(
+        self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
+    ) -> Iterator[tuple[Config, Measurement]]:
+        """Raises: UsageError for anything but SpMM in f32 or f64, RunnerUnavailable."""
+        self._require(op)
+        self._refused = None
+        for config in configs:
+            yield config, self._measure(pattern, op, config, options)
+
+    def baselines(self, pattern: Pattern, op: Op, *, options: RunOptions) -> dict[str, Measurement]:
+        """Measurements of other libraries' SpMM, by name; those not installed are absent.
+
+        May be called between two configurations of `run`, so that both see the same machine.
+
+        Raises: UsageError, RunnerUnavailable as `run`.
+        """
+        self._require(op)
+        found = {}
+        for name in NAMES:
+            reply = self._ask(pattern, op, {"do": "baseline", "name": name}, options)
+            if "missing" not in reply:
+                found[name] = _measurement(reply, op, options)
+        return found
+
+    def _environment(self, threads: int) -> dict[str, str]:
+        found = cpu_build.compiler()
+        if found is None:
+            raise RunnerUnavailable(_NO_COMPILER)
+        return {
+            "cpu": cpu_build.cpu_model(),
+            "compiler": found[1],
+            "flags": " ".join(cpu_build.FLAGS),
+            "threads": str(_threads(threads)),
+            "wait_policy": "passive",
+            "proc_bind": "false",
+        }
+
+    def _require(self, op: Op) -> None:
+        if op.kernel != "spmm" or op.dtype not in _TOLERANCES:
+            raise UsageError(f"the cpu runner has no {op}", hint="it runs spmm in f32 and f64")
+        if (reason := self.available()) is not None:
+            raise RunnerUnavailable(reason)
+
+    def _measure(
+        self, pattern: Pattern, op: Op, config: Config, options: RunOptions
+    ) -> Measurement:
+        try:
+            width = cpu_build.vector_bytes()
+            variant, launch = cpu_codegen.plan(config, dtype=op.dtype, vector_bytes=width)
+        except SpaceError as error:
+            return Measurement(status="invalid", error=str(error), when=time.time())
+        built = cpu_build.build(cpu_codegen.source(variant))
+        if built.error:
+            return _failed("build", built.error, compile_s=built.compile_s)
+        request = {
+            "do": "measure",
+            "library": str(built.path),
+            "block": variant.block,
+            "itile": launch.itile,
+            "schedule": cpu_codegen.SCHEDULES[launch.schedule],
+            "chunk": launch.chunk,
+        }
+        reply = self._ask(pattern, op, request, options)
+        return _measurement({**reply, "compile_s": built.compile_s}, op, options)
+
+    def _ask(
+        self, pattern: Pattern, op: Op, request: dict[str, Any], options: RunOptions
+    ) -> dict[str, Any]:
+        """The worker's reply, with the pattern brought there first if it is not there yet."""
+        key = (pattern.id, str(op), options.max_bytes, options.seed, options.check)
+        if self._loaded != (self._session.ensure(), *key):
+            if self._refused is not None and self._refused[0] == key:
+                return self._refused[1]
+            reply = self._load(pattern, op, options)
+            if reply["status"] != "ok":
+                self._refused = (key, reply)
+                return reply
+            self._loaded = (self._session.generation, *key)
+        effort = {
+            "threads": _threads(options.threads),
+            "repeats": options.repeats,
+            "max_repeats": options.max_repeats,
+            "min_time_s": options.min_time_s,
+        }
+        return self._session.request({**request, **effort}, timeout_s=options.timeout_s)
+
+    def _load(self, pattern: Pattern, op: Op, options: RunOptions) -> dict[str, Any]:
+        need = _bytes(pattern, op, options)
+        if need > options.max_bytes:
+            reason = f"matrix and dense operands need {need} bytes of {options.max_bytes}"
+            return {"status": "oom", "error": reason}
+        built = cpu_build.build(_conversions())
+        if built.error:
+            return {"status": "build", "error": built.error}
+        self._loaded = ()
+        message = {
+            "do": "load",
+            "library": str(built.path),
+            "shape": pattern.shape,
+            "width": op.width,
+            "dtype": op.dtype,
+            "tolerance": _TOLERANCES[op.dtype],
+            "left_bytes": options.max_bytes - need,
+            "seed": options.seed,
+            "check": options.check,
+        }
+        return self._session.request(
+            message, (pattern.indptr, pattern.indices), timeout_s=_LOAD_TIMEOUT_S
+        )
+
+
+def _conversions() -> str:
+    return files("indexer.runners").joinpath("cpu_formats.c.in").read_text(encoding="utf-8")
+
+
+def _threads(asked: int) -> int:
+    """Threads to use: as asked, or every processor this process may run on."""
+    if asked:
+        return asked
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _bytes(pattern: Pattern, op: Op, options: RunOptions) -> int:
+    """Bytes of CSR, B, D and the expected D, before any of them is allocated."""
+    m, n = pattern.shape
+    size = 8 if op.dtype == "f64" else 4
+    dense = (n + 16 + (m + 16) * (1 + options.check)) * op.width * size
+    return dense + pattern.nnz * (4 + size) + 8 * (m + 1)
+
+
+def _failed(status: str, error: str, *, compile_s: float | None = None) -> Measurement:
+    return Measurement(status=status, error=error, compile_s=compile_s, when=time.time())
+
+
+def _measurement(reply: dict[str, Any], op: Op, options: RunOptions) -> Measurement:
+    context: dict[str, float | str] = {
+        "cache": "warm",
+        "load1": round(os.getloadavg()[0], 2),
+        "threads": _threads(options.threads),
+    }
+    if "switches" in reply:
+        context["involuntary_switches"] = reply["switches"]
+    return Measurement(
+        status=reply["status"],
+        times_s=tuple(reply.get("times_s", ())),
+        conversion_s=reply.get("conversion_s"),
+        compile_s=reply.get("compile_s"),
+        tolerance=_TOLERANCES[op.dtype] if options.check else None,
+        when=time.time(),
+        error=reply.get("error", ""),
+        cpu_max_s=tuple(reply.get("cpu_max_s", ())),
+        cpu_sum_s=tuple(reply.get("cpu_sum_s", ())),
+        context=context,
+    )
+
+
+PLUGIN = CpuRunner

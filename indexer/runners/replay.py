@@ -1,0 +1,58 @@
+"""A runner that measures nothing: it answers from runs recorded before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from embeddb.config import Config, Op
+from embeddb.errors import UsageError
+from embeddb.pattern import Pattern
+from embeddb.records import Measurement
+from indexer.runners.base import RunOptions
+
+if TYPE_CHECKING:
+    from embeddb.platform import Platform
+
+__all__ = ["ReplayRunner"]
+
+
+class ReplayRunner:
+    """Answers from `lookup(pattern_id, op, config)`; every tuner is compared offline with it.
+
+    A configuration nobody ran comes back with status `invalid` and no times: within recorded runs
+    it cannot be had, so a tuner that proposes it has wasted the step.
+    """
+
+    name = "replay"
+
+    def __init__(
+        self,
+        lookup: Callable[[str, Op, Config], Measurement | None],
+        *,
+        platform: Platform | None = None,
+    ) -> None:
+        self._lookup = lookup
+        self._platform = platform
+
+    def available(self) -> str | None:
+        return None
+
+    def platform(self, *, threads: int = 0) -> Platform:
+        """The platform whose runs are replayed.
+
+        Raises: UsageError if none was given.
+        """
+        if self._platform is None:
+            raise UsageError("this replay was set up without a platform")
+        return self._platform
+
+    def run(
+        self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
+    ) -> Iterator[tuple[Config, Measurement]]:
+        for config in configs:
+            found = self._lookup(pattern.id, op, config)
+            if found is None:
+                error = f"no recorded run of {config} on {pattern.name or pattern.id}"
+                found = Measurement(status="invalid", source="imported", error=error)
+            yield config, found

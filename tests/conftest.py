@@ -1,0 +1,22 @@
+"""Fixtures every test module shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of shared inputs beside the checkout; the test is skipped without it."""
+    folder = Path(__file__).resolve().parents[2] / "shared"
+    if not (folder / "matrices" / "MANIFEST.csv").is_file():
+        pytest.skip("needs the shared matrices and runs beside the checkout (../shared)")
+    return folder
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20260101)

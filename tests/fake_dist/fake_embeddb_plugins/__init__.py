@@ -1,0 +1,1 @@
+"""A package that brings plug-ins through entry points."""

@@ -1,0 +1,5 @@
+"""The smallest plug-in: a class."""
+
+
+class Tuner:
+    name = "from-dist"

@@ -1,0 +1,270 @@
+"""The pages: commands parse, links lead somewhere, one word per idea, code runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from embeddb import plugins
+from embeddb.cli.main import cli, run
+from embeddb.db import Database
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SOURCES = [
+    path
+    for folder in ("embeddb", "indexer", "tuners", "examples")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+#: Another spelling of a word of the glossary.
+_FOREIGN = re.compile("neighbor", re.I)
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """Language and text of every fenced block."""
+    found = re.finditer(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    yield from ((m[1], m[2]) for m in found)
+
+
+def commands(page: Path) -> list[str]:
+    """Lines of blocks that start with `embeddb`, with continued lines joined."""
+    text = "\n".join(body for language, body in blocks(page) if language != "python")
+    lines = text.replace("\\\n", " ").splitlines()
+    return [line.strip().removeprefix("$ ") for line in lines if _is_command(line)]
+
+
+def _is_command(line: str) -> bool:
+    return line.strip().removeprefix("$ ").startswith("embeddb ")
+
+
+def spans(page: Path) -> list[str]:
+    """Code in running text that starts with `embeddb` and names a verb."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return re.findall(r"`(embeddb [a-z][^`]*)`", " ".join(text.split()))
+
+
+def leaf(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that `words` (without `embeddb`) name, and what follows."""
+    command: click.Command = cli
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, f"no verb {words[0]!r}"
+        command, words = found, words[1:]
+    return command, words
+
+
+def options_of(command: click.Command) -> set[str]:
+    names = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+    return names | {"-h", "--help", "--version"}
+
+
+def check_options(command: click.Command, words: list[str]) -> None:
+    for word in words:
+        if word.startswith("-") and len(word) > 1:
+            assert word.partition("=")[0] in options_of(command), f"no option {word}"
+
+
+COMMANDS = [(shown(page), line) for page in PAGES for line in commands(page)]
+SPANS = sorted({(shown(page), span) for page in PAGES for span in spans(page)})
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_every_command_parses(page: str, line: str) -> None:
+    if re.search(r"[\[\]…|]", line):  # a synopsis, not a command
+        words = re.findall(r"[^\s\[\]…|]+", line)[1:]
+        check_options(*leaf(words))
+        return
+    command, words = leaf(shlex.split(line, comments=True)[1:])
+    assert not isinstance(command, click.Group), f"{page}: {line}: lacks a verb"
+    command.make_context("embeddb", words)
+
+
+@pytest.mark.parametrize(("page", "span"), SPANS)
+def test_every_command_in_running_text_exists(page: str, span: str) -> None:
+    command, words = leaf([w for w in re.findall(r"[^\s\[\]…|]+", span)[1:] if w[0] != "…"])
+    check_options(command, words)
+
+
+def test_the_pages_hold_commands_at_all() -> None:
+    assert len(COMMANDS) > 15 and len(SPANS) > 10
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http:", "https:", "#", "mailto:")):
+            place = page.parent / target.partition("#")[0]
+            assert place.exists(), f"{shown(page)}: {target}"
+
+
+def test_every_page_is_listed() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for page in PAGES:
+        if page.parent != ROOT and page.name != "index.md":
+            name = str(page.relative_to(ROOT / "docs"))
+            assert f"({name})" in index, f"docs/index.md does not list {name}"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=shown)
+def test_pages_that_code_names_exist(source: Path) -> None:
+    for name in re.findall(r"docs/[\w/-]+\.md", source.read_text(encoding="utf-8")):
+        assert (ROOT / name).is_file(), f"{shown(source)}: {name}"
+
+
+@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=shown)
+def test_one_word_per_idea(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = _FOREIGN.search(text)
+    assert found is None, f"{shown(path)}: {found and found[0]!r} is not in the glossary"
+    assert "pip install embeddb" not in text, "that name belongs to others on the package index"
+
+
+def test_the_glossary_is_sorted_and_each_word_is_used() -> None:
+    glossary = ROOT / "docs" / "glossary.md"
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", glossary.read_text(encoding="utf-8"), re.M)
+    assert words == sorted(words) and len(words) == len(set(words))
+    others = [p for p in (*PAGES, *SOURCES) if p != glossary]
+    text = "\n".join(p.read_text(encoding="utf-8") for p in others).lower()
+    unused = [word for word in words if word.lower() not in text]
+    assert not unused
+
+
+def test_the_data_model_names_every_table_and_field() -> None:
+    from embeddb.records import Measurement, PatternInfo
+    from embeddb.store.engine import TABLES
+
+    page = (ROOT / "docs" / "data-model.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.+?) \|", page, re.M)
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert set(TABLES) <= listed
+    assert set(Measurement.__struct_fields__) <= listed
+    assert " ".join(PatternInfo.__struct_fields__) in page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_python_blocks_compile(page: Path) -> None:
+    for number, (language, body) in enumerate(blocks(page)):
+        if language == "python":
+            compile(body, f"{shown(page)}[{number}]", "exec")
+
+
+# -- what the pages promise to be tested -------------------------------------------------------
+
+
+def test_the_tutorial_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command down to `Your own log`, in order, in an empty folder."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.chdir(tmp_path)
+    import board_log
+
+    board_log.main(Path("board"))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    part = tmp_path / "page.md"
+    part.write_text(page.partition("## Your own log")[0], encoding="utf-8")
+    for line in commands(part):
+        with pytest.raises(SystemExit) as ended:
+            run(shlex.split(line)[1:])
+        assert ended.value.code == 0, f"{line}: {capsys.readouterr().err}"
+    said = capsys.readouterr().out
+    assert "1 rejected" in said and "my-fpga" in said and "neighbours" in said
+    reject = (tmp_path / "board" / "runs.csv.rejects.jsonl").read_text()
+    quoted = re.search(r'^(\{"line": .*?), \.\.\.\}$', page, re.M)
+    assert quoted is not None and reject.startswith(quoted[1])
+    assert "#" in (tmp_path / "best.h").read_text()
+    head = (tmp_path / "board" / "runs.csv").read_text().splitlines()[:2]
+    assert "\n".join(head) in page
+
+
+def plugin_files(folder: Path) -> None:
+    """The files of docs/plugins.md, written under the names their first lines give."""
+    for language, body in blocks(ROOT / "docs" / "plugins.md"):
+        if language in ("python", "toml"):
+            name = body.partition("\n")[0].removeprefix("# ")
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(body, encoding="utf-8")
+
+
+def test_the_plugins_keep_their_contracts(tmp_path: Path) -> None:
+    plugin_files(tmp_path)
+    environment = {
+        **os.environ,
+        "EMBEDDB_PLUGINS": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None and int(passed[1]) >= 20
+
+
+def test_the_plugins_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin_files(tmp_path)
+    monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))
+    for kind, name in (
+        ("reader", "board"),
+        ("featurizer", "shape"),
+        ("runner", "slices"),
+        ("tuner", "nearest"),
+    ):
+        assert name in plugins.available(kind)
+        assert plugins.load(kind, name)
+    log = tmp_path / "log.txt"
+    log.write_text("# board 1\n" + "".join(f"m{i} 256 4 {i}\nm{i} 64 8 1\n" for i in range(2, 6)))
+    platform = str(ROOT / "examples" / "my_platform.toml")
+    folder = str(tmp_path / "x.db")
+    with pytest.raises(SystemExit) as ended:
+        run(["index", folder, str(log), "--platform", platform, "--op", "spmm:32"])
+    assert ended.value.code == 0
+    assert "read as board" in capsys.readouterr().out
+    with Database.open(folder) as db:
+        assert db.store.count_runs() == 8
+
+
+def test_the_nearest_tuner_copies_the_nearest_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embeddb.config import Op
+    from embeddb.platform import load_platform
+    from embeddb.query import Query
+    from embeddb.records import PatternInfo
+
+    plugin_files(tmp_path)
+    monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))
+    op, platform = Op("spmm", 32), load_platform("cpu")
+    configs = tuple(platform.space(op).neighbours(platform.default(op))[:3])
+    query = Query(
+        PatternInfo(id="0"),
+        platform,
+        op,
+        platform.space(op),
+        platform.default(op),
+        configs=configs,
+        gains=np.array([[0.1, np.nan, 0.5], [9.0, 9.0, 9.0]]),
+    )
+    tuner = plugins.load("tuner", "nearest")(query, rng=np.random.default_rng(0))
+    assert [dict(c.config) for c in tuner.ask(5)] == [dict(configs[2]), dict(configs[0])]

@@ -1,0 +1,270 @@
+"""Explanations: from the stored answer alone, by hand, and without anything that could be missing.
+
+`python tests/test_explain.py` writes `tests/golden/explanation.json` anew.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from builders import CONFIGS, OP, band, fill, patterns, runs_of, tiny
+
+from embeddb.config import Config
+from embeddb.db import Database
+from embeddb.errors import NothingFound
+from embeddb.explain import Explanation, explain, near_ties
+from embeddb.query import Candidate, Recommendation, RecommendedNeighbour
+from embeddb.records import Measurement, PatternInfo, Run
+from embeddb.store import Store, memory_store
+from indexer.library import info_of
+
+GOLDEN = Path(__file__).parent / "golden" / "explanation.json"
+A, B, C, D = CONFIGS
+IDS = ["1" * 32, "2" * 32, "3" * 32]
+#: Seconds of a, b, c, d on three neighbours; None did not run, a word is how it failed.
+TIMES: list[list[Any]] = [[4.0, 2.0, 1.0, "crash"], [3.0, None, 1.0, 6.0], [None, 5.0, 10.0, "oom"]]
+
+
+def by_hand() -> tuple[Recommendation, Store]:
+    """A recommendation and the store it rests on, small enough to work out by hand."""
+    store = memory_store()
+    store.put_platform(tiny())
+    for i, times in zip(IDS, TIMES, strict=True):
+        runs = [
+            Run(
+                i,
+                OP,
+                "tiny",
+                config,
+                Measurement(status=t) if isinstance(t, str) else Measurement(times_s=(t,)),
+            )
+            for config, t in zip(CONFIGS, times, strict=True)
+            if t is not None
+        ]
+        info = PatternInfo(id=i, m=10, n=10, nnz=20, name=f"near{i[0]}", group="g")
+        store.append(runs, patterns=[info])
+    vectors = {i: np.array([v, 5.0, 0.0], np.float32) for i, v in zip(IDS, [1, 2, 6], strict=True)}
+    store.vectors.put("hand", "1", vectors)
+    made = Recommendation(
+        id="r0",
+        pattern_id="f" * 32,
+        pattern_name="asked",
+        platform="tiny",
+        op=str(OP),
+        evidence_op=str(OP),
+        link="neighbours",
+        tuner="transfer",
+        default=dict(A),
+        candidates=[
+            Candidate(config=dict(C), score=-1.2, origin="3 neighbours", expected_gain=3.0),
+            Candidate(config=dict(B), score=-1.15, origin="2 neighbours", expected_gain=2.9),
+            Candidate(config=dict(A), score=0.0, origin="3 neighbours", expected_gain=1.0),
+        ],
+        neighbours=[
+            RecommendedNeighbour(i, "tiny", f"near{i[0]}", d, p, w)
+            for i, d, p, w in zip(
+                IDS, [0.5, 1.0, 2.0], [0.1, 0.6, 1.0], [2.0, 1.0, 1.0], strict=True
+            )
+        ],
+        confidence="medium",
+        warnings=["a warning"],
+        rejected={"variant=x": "parameter 'variant': x is not one of a, b, c, d"},
+        features={"rows": (9.0, 3.0, 2.0), "fill": (5.5, 5.0, 1.0), "flat": (0.0, 0.0, 1.0)},
+        featurizer="hand",
+        featurizer_version="1",
+        generation=3,
+        seed=0,
+        calls=None,
+        simulated=False,
+        noise=0.1,
+        created=0.0,
+    )
+    return made, store
+
+
+@pytest.fixture
+def told() -> Explanation:
+    return explain(*by_hand())
+
+
+def _document(told: Explanation) -> Any:
+    def rounded(value: Any) -> Any:
+        if isinstance(value, float):
+            return float(f"{value:.6g}")
+        if isinstance(value, dict):
+            return {k: rounded(v) for k, v in value.items()}
+        return [rounded(v) for v in value] if isinstance(value, list) else value
+
+    return rounded(msgspec.to_builtins(told))
+
+
+def test_the_golden_explanation(told: Explanation) -> None:
+    assert _document(told) == json.loads(GOLDEN.read_text())
+
+
+def test_what_each_neighbour_contributes(told: Explanation) -> None:
+    first, second, third = told.neighbours
+    assert (first.measured, first.failed, first.best) == (4, {"crash": 1}, dict(C))
+    assert (first.best_gain, first.answer_gain) == (4.0, 4.0)
+    assert (second.measured, second.best_gain, second.answer_gain) == (3, 3.0, 3.0)
+    # the default never ran on the third, so nothing is known to be a gain
+    assert (third.best, third.best_gain, third.answer_gain) == (dict(B), None, None)
+    assert third.failed == {"oom": 1}
+    assert told.evidence == {"crash": 1, "ok": 8, "oom": 1}
+
+
+def test_where_the_query_differs(told: Explanation) -> None:
+    """Weighted mean of rows: (2*1 + 1*2 + 1*6) / 4 = 2.5, three and a quarter deviations off."""
+    (rows,) = told.differences
+    assert (rows.feature, rows.query, rows.neighbours) == ("rows", 9.0, 2.5)
+    assert rows.deviations == pytest.approx((9.0 - 2.5) / 2.0)
+
+
+def test_how_the_winners_agree(told: Explanation) -> None:
+    (variant,) = told.agreement
+    assert variant.votes == {"c": pytest.approx(0.75), "b": pytest.approx(0.25)}
+    assert (variant.answer, variant.open) == ("c", False)
+    made, store = by_hand()
+    level = [msgspec.structs.replace(n, weight=1.0) for n in made.neighbours[1:]]
+    (variant,) = explain(msgspec.structs.replace(made, neighbours=level), store).agreement
+    assert variant.votes == {"b": 0.5, "c": 0.5} and variant.open
+
+
+def test_near_ties_by_score_and_by_seconds(told: Explanation) -> None:
+    assert told.near_ties == [dict(B)]
+    made, _ = by_hand()
+
+    def measured(*seconds: float | None) -> Recommendation:
+        return msgspec.structs.replace(
+            made,
+            candidates=[
+                msgspec.structs.replace(c, seconds=s, status="ok" if s else "crash")
+                for c, s in zip(made.candidates, seconds, strict=True)
+            ],
+        )
+
+    assert near_ties(measured(1.0, 1.05, 2.0)) == [dict(B)]
+    assert near_ties(measured(1.0, 1.2, None)) == []
+    assert near_ties(msgspec.structs.replace(made, candidates=[])) == []
+
+
+def test_measured_gain() -> None:
+    made, store = by_hand()
+    assert explain(made, store).measured_gain is None
+    candidates = [msgspec.structs.replace(made.candidates[0], seconds=2.0, status="ok")]
+    done = msgspec.structs.replace(made, candidates=candidates, default_seconds=5.0)
+    assert explain(done, store).measured_gain == 2.5
+
+
+def test_without_anything_but_the_answer() -> None:
+    """Runs, vectors and platform may be gone: what is left is still told."""
+    made, _ = by_hand()
+    told = explain(made, memory_store())
+    assert [n.measured for n in told.neighbours] == [0, 0, 0]
+    assert told.differences == [] and told.evidence == {}
+    assert told.rejected == made.rejected and told.warnings == ["a warning"]
+    assert told.answer == dict(C) and told.expected_gain == 3.0
+
+
+def test_without_neighbours_and_candidates() -> None:
+    made, store = by_hand()
+    bare = msgspec.structs.replace(made, neighbours=[], candidates=[], features={})
+    told = explain(bare, store)
+    assert told.answer == dict(A) and told.expected_gain is None
+    assert [a.votes for a in told.agreement] == [{}] and told.agreement[0].open
+
+
+def test_a_neighbour_that_was_a_stub_when_the_answer_was_given() -> None:
+    made, store = by_hand()
+    real = band(30, 3, name="real")
+    store.append(
+        [Run("9" * 32, OP, "tiny", c, Measurement(times_s=(t,))) for c, t in [(A, 8.0), (C, 2.0)]],
+        patterns=[PatternInfo(id="9" * 32, name="real", stub=True)],
+    )
+    near = [RecommendedNeighbour("9" * 32, "tiny", "real", 1.0, None, 1.0)]
+    made = msgspec.structs.replace(made, neighbours=near)
+    before = explain(made, store)
+    store.put_structure(real, info_of(real))
+    store.adopt("9" * 32, info_of(real))
+    after = explain(made, store)
+    assert before.neighbours[0].answer_gain == 4.0
+    assert after.neighbours == before.neighbours and after.evidence == before.evidence
+
+
+def test_real_answers_are_explained_and_are_json() -> None:
+    db = fill(Database.in_memory(), tiny())
+    new = band(137, 14, name="new")
+    for pattern in (new, patterns()[0]):
+        made = db.query(pattern, platform="tiny", op=OP)
+        told = db.explain(made.id)
+        assert Config(told.answer) == Config(made.candidates[0].config)
+        assert len(told.neighbours) == len(made.neighbours) >= 3
+        assert all(n.answer_gain is not None and n.measured == 4 for n in told.neighbours)
+        assert told.evidence == {"ok": 4 * len(told.neighbours)}
+        assert len(told.differences) <= 6
+        away = [abs(d.deviations) for d in told.differences]
+        assert away == sorted(away, reverse=True)
+        json.dumps(msgspec.to_builtins(told), allow_nan=False)
+    with pytest.raises(NothingFound):
+        db.explain("r404")
+
+
+def test_the_answer_stays_explained_when_more_is_measured() -> None:
+    db = fill(Database.in_memory(), tiny())
+    made = db.query(band(137, 14, name="new"), platform="tiny", op=OP)
+    before = db.explain(made.id)
+    fill(db, tiny(), patterns(1, first=9))
+    assert db.explain(made.id) == before
+
+
+OFFLINE = """
+    import json, socket, sys
+
+    class Missing:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in {"faiss", "scipy", "torch", "sklearn", "matplotlib"}:
+                raise ModuleNotFoundError(f"{name} is not here")
+
+    sys.meta_path.insert(0, Missing())
+    socket.socket = None
+
+    import msgspec
+    from embeddb.db import Database
+
+    with Database.open(sys.argv[1], readonly=True) as db:
+        print(msgspec.json.encode(db.explain(sys.argv[2])).decode())
+"""
+
+
+def test_offline_by_construction(tmp_path: Path) -> None:
+    """No index, no vectors, no model, no network, and none of the heavy packages."""
+    folder = tmp_path / "db"
+    with Database.create(folder) as db:
+        fill(db, tiny(), patterns(3))
+        db.record(runs_of(patterns()[0], tiny()), patterns()[0], tiny())
+        made = db.query(band(137, 14, name="new"), platform="tiny", op=OP)
+        told = db.explain(made.id)
+    shutil.rmtree(folder / "index")
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(OFFLINE), str(folder), made.id],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stderr
+    assert msgspec.json.decode(run.stdout, type=Explanation) == told
+    assert math.isclose(told.neighbours[0].weight, made.neighbours[0].weight)
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps(_document(explain(*by_hand())), indent=1) + "\n")

@@ -1,0 +1,33 @@
+"""The tuner contract: pure ask/tell over a prepared query."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from embeddb.config import Config
+from embeddb.query import Candidate, Query
+from embeddb.records import Measurement
+
+__all__ = ["Tuner"]
+
+
+class Tuner(Protocol):
+    """Proposes configurations for one query; never measures and never opens a store.
+
+    A tuner file defines `PLUGIN`, a class with this constructor. Requirements, checked by
+    `embeddb.testing.tuners.check_tuner`:
+
+    - `ask(count)` returns at most `count` distinct candidates, all legal in `query.space`, in the
+      order to try them: the first has the least `score`, later ones may complement it as a set.
+      It never returns a configuration that it returned before or was told about.
+    - The same query and generator state give the same candidates.
+    - `tell` may be called with any status; a failure never raises.
+    """
+
+    def __init__(self, query: Query, *, rng: np.random.Generator) -> None: ...
+
+    def ask(self, count: int) -> list[Candidate]: ...
+
+    def tell(self, config: Config, measurement: Measurement) -> None: ...

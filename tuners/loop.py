@@ -1,0 +1,205 @@
+"""The one loop that asks, measures, tells and records; and the query around it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from embeddb import plugins
+from embeddb.config import Config, Op
+from embeddb.db import Database
+from embeddb.errors import RunnerUnavailable
+from embeddb.pattern import Pattern
+from embeddb.platform import Platform
+from embeddb.query import Candidate, Query, Recommendation, RecommendedNeighbour
+from embeddb.records import Measurement, PatternInfo, Run
+from tuners.answer import answer, confidence_of
+
+__all__ = ["local_platform", "measure_answer", "recommend", "tune"]
+
+
+def local_platform(platform: Platform) -> Platform:
+    """The platform as it is on this machine, if it can be measured here; else unchanged."""
+    if platform.instance or not platform.runner:
+        return platform
+    runner = plugins.load("runner", platform.runner)()
+    found: Platform = platform if runner.available() else runner.platform()
+    return found
+
+
+def recommend(
+    db: Database,
+    pattern: Pattern | PatternInfo,
+    platform: Platform,
+    op: Op,
+    *,
+    count: int = 5,
+    calls: float = math.inf,
+    seed: int = 0,
+) -> Recommendation:
+    """Rank configurations for a pattern and keep the answer in the store.
+
+    Raises: UsageError if the platform has no such op; NothingFound if the pattern is known by
+    name only and the evidence needs more.
+    """
+    stages: dict[str, float] = {}
+    query = db.prepare(pattern, platform, op, calls=calls, stages_s=stages)
+    started = time.perf_counter()
+    found = answer(query, count, rng=np.random.default_rng(seed))
+    stages["transfer"] = time.perf_counter() - started
+    made = _recommendation(db, query, found.link, found.tuner, found.candidates, seed=seed)
+    made = msgspec.structs.replace(made, stages_s=stages)
+    if db.store.readonly:
+        note = "the database is read-only: this answer was not stored"
+        return msgspec.structs.replace(made, warnings=[*made.warnings, note])
+    db.keep(made)
+    stages["store"] = time.perf_counter() - started - stages["transfer"]
+    return made
+
+
+def _recommendation(
+    db: Database, query: Query, link: str, tuner: str, candidates: list[Candidate], *, seed: int
+) -> Recommendation:
+    created = time.time()
+    confidence, warnings = confidence_of(query, link)
+    warnings += db.repairs()
+    if query.platform.simulated:
+        warnings.append("this platform is simulated or modelled: no time is of real hardware")
+    own_default = query.own.get(query.default)
+    generation = db.store.generation
+    return Recommendation(
+        id=Recommendation.make_id(
+            query.pattern.id, query.op, query.platform.id, generation, created
+        ),
+        pattern_id=query.pattern.id,
+        pattern_name=query.pattern.name,
+        platform=query.platform.id,
+        op=str(query.op),
+        link=link,
+        tuner=tuner,
+        default=dict(query.default),
+        candidates=candidates,
+        neighbours=[
+            RecommendedNeighbour(
+                n.pattern_id,
+                n.platform,
+                n.name,
+                n.distance,
+                n.percentile if math.isfinite(n.percentile) else None,
+                float(w),
+            )
+            for n, w in zip(query.neighbours, query.weights, strict=True)
+        ],
+        confidence=confidence,
+        warnings=warnings,
+        rejected={str(config): reason for config, reason in query.rejected.items()},
+        features=db.named_features(query),
+        evidence_op=str(query.evidence_op or query.op),
+        featurizer=query.featurizer,
+        featurizer_version=db.featurizer_version(query.featurizer),
+        generation=generation,
+        seed=seed,
+        calls=query.calls if math.isfinite(query.calls) else None,
+        simulated=query.platform.simulated,
+        noise=query.noise,
+        created=created,
+        default_seconds=own_default.seconds
+        if own_default is not None and math.isfinite(own_default.seconds)
+        else None,
+    )
+
+
+def tune(
+    tuner: Any,
+    run: Callable[[Sequence[Config]], Any],
+    *,
+    budget: int,
+    batch: int = 1,
+) -> list[tuple[Config, Measurement]]:
+    """Ask, measure, tell until the budget is spent or the tuner has nothing more to propose.
+
+    `run` yields (config, measurement); it may measure or replay. A budget counts measurements.
+    """
+    done: list[tuple[Config, Measurement]] = []
+    while len(done) < budget:
+        asked = tuner.ask(min(batch, budget - len(done)))
+        if not asked:
+            break
+        for config, measurement in run([Config(c.config) for c in asked]):
+            tuner.tell(config, measurement)
+            done.append((config, measurement))
+    return done
+
+
+def measure_answer(
+    db: Database,
+    made: Recommendation,
+    pattern: Pattern,
+    *,
+    options: Any,
+    rounds: int = 1,
+    progress: Callable[[str], None] | None = None,
+) -> Recommendation:
+    """Run default and candidates on this machine, write the runs back, rank by what was measured.
+
+    Raises: RunnerUnavailable if the platform cannot be measured here.
+    """
+    platform = db.platform(made.platform)
+    runner = runner_of(platform)
+    here = runner.platform(threads=options.threads)
+    op = Op.parse(made.op)
+    configs = list(
+        dict.fromkeys([Config(made.default), *(Config(c.config) for c in made.candidates)])
+    )
+    runs = []
+    for at in range(rounds):
+        order = np.random.default_rng(made.seed + at).permutation(len(configs))
+        for config, m in runner.run(pattern, op, [configs[i] for i in order], options=options):
+            runs.append(Run(pattern.id, op, here.id, config, m, f"query:{made.id}"))
+            if progress is not None:
+                progress(f"{config}: {m.status}")
+    if not db.store.readonly:
+        db.record(runs, pattern, here)
+    return _ranked_by_time(db, made, runs)
+
+
+def runner_of(platform: Platform) -> Any:
+    """The runner of a platform. Raises: RunnerUnavailable, with what is missing."""
+    if not platform.runner:
+        raise RunnerUnavailable(
+            f"platform {platform.id} has no runner: it cannot be measured from here",
+            hint="measure it with your own tools and `embeddb ingest` the log",
+        )
+    runner = plugins.load("runner", platform.runner)()
+    problem = runner.available()
+    if problem:
+        raise RunnerUnavailable(problem)
+    return runner
+
+
+def _ranked_by_time(db: Database, made: Recommendation, runs: list[Run]) -> Recommendation:
+    from embeddb.evidence import curve_of
+
+    curves = curve_of(runs)
+    default = curves.get(Config(made.default))
+    base = default.seconds if default is not None else math.inf
+    measured = []
+    for candidate in made.candidates:
+        curve = curves[Config(candidate.config)]
+        seconds = curve.seconds if math.isfinite(curve.seconds) else None
+        measured.append(msgspec.structs.replace(candidate, seconds=seconds, status=curve.status))
+    measured.sort(key=lambda c: (c.seconds is None, c.seconds or 0.0, c.score))
+    done = msgspec.structs.replace(
+        made,
+        candidates=measured,
+        default_seconds=base if math.isfinite(base) else None,
+        platform=runs[0].platform if runs else made.platform,
+    )
+    if not db.store.readonly:
+        db.keep(done)
+    return done

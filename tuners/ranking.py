@@ -1,0 +1,52 @@
+"""From scores over the query's configurations to candidates: shared by the ranking tuners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.config import Config
+from embeddb.query import Candidate, Query
+from embeddb.records import Measurement
+
+__all__ = ["RankedTuner", "by_score", "default_candidate"]
+
+
+class RankedTuner:
+    """Asks in the order of a score that is fixed when the query arrives.
+
+    A subclass yields its candidates from `rank`, best first; each is proposed once.
+    """
+
+    def __init__(self, query: Query, *, rng: np.random.Generator) -> None:
+        self.query = query
+        self.rng = rng
+        self.told: dict[Config, Measurement] = {}
+        self._ranked = self.rank()
+
+    def rank(self) -> Iterator[Candidate]:
+        """Candidates worth proposing, best first; made as they are asked for."""
+        raise TypeError(f"{type(self).__name__} does not rank")
+
+    def ask(self, count: int) -> list[Candidate]:
+        fresh = (c for c in self._ranked if Config(c.config) not in self.told)
+        return list(islice(fresh, count))
+
+    def tell(self, config: Config, measurement: Measurement) -> None:
+        self.told[config] = measurement
+
+
+def default_candidate(query: Query) -> Candidate:
+    """The platform's default: gain 1 by definition."""
+    return Candidate(
+        config=dict(query.default), score=0.0, origin="platform default", expected_gain=1.0
+    )
+
+
+def by_score(scores: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Positions of the finite scores, ascending; equal scores keep the configurations' order."""
+    order = np.argsort(scores, kind="stable")
+    return order[np.isfinite(scores[order])]

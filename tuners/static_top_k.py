@@ -1,0 +1,33 @@
+"""The baseline of a small fixed set: the k schedules that together serve most patterns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from embeddb.query import Candidate
+from tuners.ranking import RankedTuner
+
+__all__ = ["PLUGIN", "StaticTopKTuner"]
+
+
+class StaticTopKTuner(RankedTuner):
+    """Greedy cover: each next configuration adds most to the mean of the best gain so far."""
+
+    def rank(self) -> Iterator[Candidate]:
+        for place, at in enumerate(self.query.cover):
+            yield Candidate(
+                config=dict(self.query.configs[at]),
+                score=float(place),
+                origin="fixed set that serves most patterns",
+                expected_gain=_factor(float(self.query.mean[at]))
+                if self.query.knows_default
+                else None,
+            )
+
+
+def _factor(gain: float) -> float | None:
+    return math.exp(gain) if math.isfinite(gain) else None
+
+
+PLUGIN = StaticTopKTuner
