@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import statistics
 import subprocess
@@ -19,8 +20,9 @@ def about() -> dict[str, Any]:
 
     info = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     cpu = next((x.split(":", 1)[1].strip() for x in info.splitlines() if "model name" in x), "?")
-    git = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    commit = _git("rev-parse", "--short=10", "HEAD")
+    if _git("status", "--porcelain", "--", ":!benchmarks/results"):
+        commit += " with changes"
     return {
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
@@ -31,5 +33,14 @@ def about() -> dict[str, Any]:
     }
 
 
+def _git(*args: str) -> str:
+    done = subprocess.run(["git", *args], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(about()))
