@@ -53,7 +53,7 @@ class Op:
         if not found:
             raise UsageError(f"{text!r} is not an operation", hint="write it as spmm:128")
         kernel, width, dtype = found.groups()
-        if width is None and kernel != "spmv":
+        if width is None and kernel in KERNELS and kernel != "spmv":
             raise UsageError(f"{text!r} lacks the dense columns", hint=f"write {kernel}:128")
         return cls(kernel, int(width or 1), dtype or "f32")
 
