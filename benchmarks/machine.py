@@ -28,9 +28,14 @@ def about() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", *(_shown(arg) for arg in sys.argv)]),
         "commit": commit,
     }
+
+
+def _shown(arg: str) -> str:
+    """Without folders that exist on this machine only."""
+    return Path(arg).name if Path(arg).is_absolute() else arg
 
 
 def _git(*args: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Database:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._files = PartitionFiles(store)
-        self._featurizers: dict[str, Any] = {}
+        self._featurizers = _Featurizers()
 
     @classmethod
     def open(cls, path: str | Path, *, readonly: bool = False) -> Database:
@@ -77,12 +77,8 @@ class Database:
 
     # -- what there is ---------------------------------------------------------------------
 
-    def featurizers(self) -> dict[str, Any]:
-        """Featurizers by name, in order of preference."""
-        if not self._featurizers:
-            others = [n for n in plugins.available("featurizer") if n not in FEATURIZERS]
-            names = (*FEATURIZERS, *others)
-            self._featurizers = {name: plugins.load("featurizer", name)() for name in names}
+    def featurizers(self) -> Mapping[str, Any]:
+        """Featurizers by name, in order of preference; loaded when asked for."""
         return self._featurizers
 
     def scopes(self) -> list[tuple[Op, str]]:
@@ -346,6 +342,30 @@ def _same_kernel(one: Op, other: Op) -> bool:
 def _distance_from(op: Op) -> Callable[[Op], tuple[float, int]]:
     """Widths compare by ratio; of two equally far the narrower comes first."""
     return lambda other: (abs(math.log(other.width / op.width)), other.width)
+
+
+class _Featurizers(Mapping[str, Any]):
+    """A query needs one of them, so none is imported before it is asked for."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            try:
+                self._loaded[name] = plugins.load("featurizer", name)()
+            except UsageError:
+                if name in plugins.available("featurizer"):
+                    raise
+                raise KeyError(name) from None
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        others = [n for n in plugins.available("featurizer") if n not in FEATURIZERS]
+        return iter((*FEATURIZERS, *others))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class _Clock:

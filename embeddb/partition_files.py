@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
@@ -46,7 +47,7 @@ class PartitionFiles:
         self._lock = RLock()
         self.repairs: list[str] = []
 
-    def refresh(self, op: Op, scope: str, featurizers: dict[str, Any]) -> PartitionIndex | None:
+    def refresh(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> PartitionIndex | None:
         """Build a partition from the store and save it, unless the saved one is current; None if
         no featurizer reads it."""
         with self._lock:
@@ -58,7 +59,7 @@ class PartitionFiles:
                 return saved
             return self._refresh(op, scope, featurizers)
 
-    def _refresh(self, op: Op, scope: str, featurizers: dict[str, Any]) -> PartitionIndex | None:
+    def _refresh(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> PartitionIndex | None:
         generation = self._store.generation
         evidence = build_evidence(self._store, op, scope)
         readable = self.readable(evidence, featurizers)
@@ -70,7 +71,7 @@ class PartitionFiles:
         return built
 
     def readable(
-        self, evidence: Evidence, featurizers: dict[str, Any]
+        self, evidence: Evidence, featurizers: Mapping[str, Any]
     ) -> dict[str, dict[str, NDArray[np.float32]]]:
         """Vectors of the featurizers that know nine of ten patterns, else of the one that knows
         most; in order of preference."""
@@ -83,7 +84,7 @@ class PartitionFiles:
         fullest = max(found, key=lambda name: len(found[name]), default="")
         return enough or {k: v for k, v in found.items() if v and k == fullest}
 
-    def get(self, op: Op, scope: str, featurizers: dict[str, Any]) -> PartitionIndex | None:
+    def get(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> PartitionIndex | None:
         """A partition as of now: opened, brought up to date, or built; None without evidence."""
         with self._lock:
             found = self._open.get((str(op), scope)) or self._load(op, scope, featurizers)
@@ -114,7 +115,7 @@ class PartitionFiles:
         return changed, any(row[:2] not in held for row in partition.evidence.rows)
 
     def _patched(
-        self, partition: PartitionIndex, changed: set[str], featurizers: dict[str, Any]
+        self, partition: PartitionIndex, changed: set[str], featurizers: Mapping[str, Any]
     ) -> PartitionIndex:
         """The partition with newer runs scanned in; metric and policy stay until a refresh."""
         newer = build_evidence(self._store, partition.op, partition.scope, only=changed)
@@ -161,7 +162,7 @@ class PartitionFiles:
         self._store.notes.put(note, json.dumps(body).encode())
         self.collect()
 
-    def _load(self, op: Op, scope: str, featurizers: dict[str, Any]) -> PartitionIndex | None:
+    def _load(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> PartitionIndex | None:
         name = _note_name(op, scope)
         raw = self._store.notes.get(name)
         while raw is not None and self._folder is not None:
@@ -177,7 +178,7 @@ class PartitionFiles:
         return None
 
     def _load_noted(
-        self, note: dict[str, Any], what: str, featurizers: dict[str, Any]
+        self, note: dict[str, Any], what: str, featurizers: Mapping[str, Any]
     ) -> PartitionIndex | None:
         assert self._folder is not None
         try:
@@ -223,7 +224,7 @@ class PartitionFiles:
             if file.name.rsplit(".", 1)[0] not in live and not _in_use(file):
                 file.unlink(missing_ok=True)
 
-    def problems(self, featurizers: dict[str, Any]) -> list[str]:
+    def problems(self, featurizers: Mapping[str, Any]) -> list[str]:
         """One line for every saved partition whose files do not match their note."""
         found = []
         for name, note in self.notes().items():

@@ -17,7 +17,6 @@ import os
 import pkgutil
 import sys
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def load(kind: str, name: str) -> Any:
     Raises: UsageError if there is none of that name (the message lists those there are) or if its
     file is no plug-in; MissingDependency if something it imports is not installed.
     """
-    found = _locate(kind, os.environ.get("EMBEDDB_PLUGINS", ""))
+    found = _shipped(kind, name) or _locate(kind, os.environ.get("EMBEDDB_PLUGINS", ""))
     if name not in found:
         names = ", ".join(sorted(found)) or "none"
         raise UsageError(f"no {kind} named {name!r}", hint=f"{kind}s there are: {names}")
@@ -54,6 +53,8 @@ def load(kind: str, name: str) -> Any:
             return importlib.import_module(target).PLUGIN
         if where == "file":
             return _load_file(kind, name, target)
+        from importlib.metadata import EntryPoint
+
         return EntryPoint(name, target, f"embeddb.{kind}").load()
     except (SyntaxError, AttributeError) as e:
         raise UsageError(f"{kind} {name} ({target}): {e}", hint="see docs/plugins.md") from e
@@ -61,10 +62,24 @@ def load(kind: str, name: str) -> Any:
         raise MissingDependency(f"{kind} {name} ({target}): {e}") from e
 
 
+def _shipped(kind: str, name: str) -> dict[str, tuple[str, str]]:
+    """A plug-in of the package itself, found without a look at installed distributions: that look
+    costs more than a query's search and vote together."""
+    if kind not in _HOMES:
+        return {}
+    stem = name.replace("-", "_")
+    home = importlib.import_module(_HOMES[kind])
+    if stem.startswith("_") or not stem.isidentifier() or not _defines_plugin(home.__path__, stem):
+        return {}
+    return {name: ("module", f"{_HOMES[kind]}.{stem}")}
+
+
 @cache
 def _locate(kind: str, extra: str) -> dict[str, tuple[str, str]]:
     if kind not in _HOMES:
         raise UsageError(f"no plug-ins of kind {kind!r}", hint=f"kinds: {', '.join(_HOMES)}")
+    from importlib.metadata import entry_points
+
     found: dict[str, tuple[str, str]] = {}
     for point in entry_points(group=f"embeddb.{kind}"):
         found[point.name] = ("entry", point.value)
