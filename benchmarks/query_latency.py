@@ -25,7 +25,7 @@ from embeddb.db import Database
 from embeddb.matrixio import read_pattern
 
 ROUNDS = 15
-CLI_ROUNDS = 9
+CLI_ROUNDS = 25
 IMPORTS = "import numpy, scipy.sparse, lmdb, faiss"
 
 
