@@ -57,20 +57,25 @@ def with_evidence(
         knows_default=bool(evidence.knows_default.any()),
         noise=evidence.noise,
         neighbours=tuple(
-            Neighbour(
-                pattern_id,
-                evidence.rows[row].platform,
-                name_of(pattern_id) if name_of is not None else "",
-                evidence.rows[row].group,
-                float(distance),
-                partition.percentile(float(distance)),
-            )
-            for pattern_id, row, distance in zip(ids, rows, distances, strict=True)
+            _neighbour(partition, int(row), float(distance), name_of)
+            for row, distance in zip(rows, distances, strict=True)
         ),
         rejected=rejected,
         vector=np.zeros(0, dtype=np.float32) if vector is None else vector,
         featurizer=partition.featurizer,
     )
+
+
+def _neighbour(
+    partition: PartitionIndex,
+    row: int,
+    distance: float,
+    name_of: Callable[[str], str] | None,
+) -> Neighbour:
+    whose = partition.evidence.rows[row]
+    name = name_of(whose.pattern_id) if name_of is not None else ""
+    percentile = partition.percentile(distance)
+    return Neighbour(whose.pattern_id, whose.platform, name, whose.group, distance, percentile)
 
 
 def _split_legal(

@@ -73,9 +73,7 @@ def sample_queries() -> dict[str, Query]:
         levels=gains.mean(axis=1),
         weights=np.linspace(2.0, 1.0, 5),
         shrink=1.0,
-        neighbours=tuple(
-            Neighbour(f"{i}" * 32, platform.id, f"n{i}", f"g{i}", float(i), i / 5) for i in range(5)
-        ),
+        neighbours=tuple(_neighbour(i, platform.id) for i in range(5)),
         vector=np.ones(3, dtype=np.float32),
         featurizer="none",
     )
@@ -92,16 +90,24 @@ def sample_queries() -> dict[str, Query]:
         "nothing ran": replace(voted, gains=np.full(gains.shape, np.nan), mean=none),
         "all alike": replace(voted, gains=np.zeros(gains.shape), prior=np.zeros(c)),
         "the default unknown": replace(voted, knows_default=False),
-        "one configuration": replace(
-            voted,
-            configs=configs[:1],
-            gains=gains[:, :1],
-            prior=np.zeros(1),
-            mean=np.zeros(1),
-            cover=np.zeros(1, dtype=np.int64),
-        ),
+        "one configuration": _only_first(voted),
         "a price for preparation": replace(voted, calls=10.0),
     }
+
+
+def _neighbour(i: int, platform_id: str) -> Neighbour:
+    return Neighbour(f"{i}" * 32, platform_id, f"n{i}", f"g{i}", float(i), i / 5)
+
+
+def _only_first(query: Query) -> Query:
+    return replace(
+        query,
+        configs=query.configs[:1],
+        gains=query.gains[:, :1],
+        prior=np.zeros(1),
+        mean=np.zeros(1),
+        cover=np.zeros(1, dtype=np.int64),
+    )
 
 
 def check_tuner(make: Make, query: Query) -> None:
