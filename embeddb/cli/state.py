@@ -65,7 +65,7 @@ def _missing(state: dict[str, Any]) -> list[str]:
     if state["without_default"]:
         lines.append(
             f"{plural(state['without_default'], 'pattern')} without an ok run of the default "
-            f"({state['default']}): gains are told over it, so they teach nothing"
+            f"({state['default']}): they rank, but what a configuration gains is not known"
         )
     if state["stubs"]:
         lines.append(
