@@ -164,7 +164,7 @@ class PartitionIndex:
             "winner_hits_held_out": 1.0 - self.policy.loss / WINNER_GAIN,
             "static_best_hits_held_out": 1.0 - self.policy.static_loss / WINNER_GAIN,
         }
-        return {"neighbours": found["neighbours"], "shrink": found["shrink"], **hits}
+        return {**found, "of_optimum_held_out": None, "static_best_held_out": None, **hits}
 
     def to_bytes(self) -> bytes:
         """Everything but the index itself, as an uncompressed npz without objects."""

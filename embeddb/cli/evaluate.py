@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from embeddb.cli.output import Progress, emit, factor, json_option, say, share, table
+from embeddb.cli.output import Progress, emit, factor, json_option, note, say, share, table
 from embeddb.cli.places import open_database
 from embeddb.config import Op
 from embeddb.errors import NothingFound
@@ -44,6 +44,9 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool) -> Non
             raise NothingFound("no runs to judge by", hint=f"there are: {have or 'none'}")
         rows = evaluate(opened, scopes=scopes, seeds=tuple(range(seeds)), progress=progress)
     documents = [row.document() for row in rows]
+    judged = {(row.op, row.platform) for row in rows}
+    for left in [(str(o), s) for o, s in scopes if (str(o), s) not in judged]:
+        note(f"{left[0]} on {left[1]}: not judged: too few matrices with a measured default")
     if as_json:
         emit(documents)
         return

@@ -62,7 +62,7 @@ def _missing(state: dict[str, Any]) -> list[str]:
         return [
             "the sizes of its matrices are not known: give --matrices DIR, or columns m, n, nnz"
         ]
-    if state["without_default"]:
+    if state["without_default"] and "winner_hits_held_out" not in state:
         lines.append(
             f"{plural(state['without_default'], 'pattern')} without an ok run of the default "
             f"({state['default']}): they rank, but what a configuration gains is not known"
@@ -85,6 +85,13 @@ def _missing(state: dict[str, Any]) -> list[str]:
 
 
 def _quality(state: dict[str, Any]) -> list[str]:
+    hits = state.get("winner_hits_held_out")
+    if hits is not None:
+        often = share(state["static_best_hits_held_out"])
+        return [
+            f"only winners are recorded: the first proposal is the winner of {share(hits)} of "
+            f"held-out matrices (one fixed choice: {often}); what it gains is not known"
+        ]
     if state["of_optimum_held_out"] is None:
         return [f"{plural(state['groups'], 'group')} of matrices: too few to know how good it is"]
     if state["shrink"] is None:
