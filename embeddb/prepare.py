@@ -54,6 +54,7 @@ def with_evidence(
         shrink=partition.policy.shrink,
         cover=np.array([place[at] for at in averages.cover if at in place], dtype=np.int64),
         evidence_op=partition.op,
+        held_out=math.nan if evidence.winners else math.exp(-partition.policy.loss),
         knows_default=bool(evidence.knows_default.any()),
         noise=evidence.noise,
         neighbours=tuple(

@@ -50,7 +50,9 @@ class Query:
 
     `knows_default` is false where no pattern's default was ever run: gains are then relative to
     whatever ran, good for ranking only. `evidence_op` is the operation the neighbours ran: another
-    width where this one was never measured. `own` holds what was measured on the very pattern,
+    width where this one was never measured. `held_out` is the share of the optimum that
+    answers from this evidence reach when whole groups are held out (nan: too few to tell, or
+    winners only). `own` holds what was measured on the very pattern,
     `own_width` the same at another width. `configs` are legal here; what was measured elsewhere but
     is not legal here is in `rejected` with the reason. `vector` float32[d] holds the raw features
     the neighbours were found by.
@@ -76,6 +78,7 @@ class Query:
     own_width: dict[Config, Curve] = field(default_factory=dict)
     own_width_op: Op | None = None
     evidence_op: Op | None = None
+    held_out: float = math.nan
     rejected: dict[Config, str] = field(default_factory=dict)
     calls: float = math.inf
     vector: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))

@@ -408,3 +408,17 @@ def test_the_loop_spends_its_budget_and_tells() -> None:
     assert [c for c, _ in done] == asked and len(set(asked)) == 3
     assert set(tuner.told) == set(asked)
     assert len(tune(tuner, run, budget=10, batch=3)) == 1  # one configuration is left
+
+
+@pytest.mark.parametrize(
+    ("held_out", "sure", "said"),
+    [(0.95, "high", ""), (0.53, "medium", "only 53 %"), (math.nan, "medium", "too few matrices")],
+)
+def test_how_sure_depends_on_how_good_held_out_answers_were(
+    held_out: float, sure: str, said: str
+) -> None:
+    query = sample_queries()["neighbours"]
+    query = replace(query, held_out=held_out, evidence_op=query.op)
+    level, doubts = confidence_of(query, "neighbours")
+    assert level == sure
+    assert said in " ".join(doubts) and bool(doubts) == bool(said)

@@ -13,10 +13,13 @@ from tuners.ranking import default_candidate
 from tuners.static_best import StaticBestTuner
 from tuners.transfer import TransferTuner
 
-__all__ = ["Answer", "answer", "confidence_of"]
+__all__ = ["GOOD", "Answer", "answer", "confidence_of"]
 
 #: A choice was measured: the default and something else, or two others.
 _FEWEST_MEASURED = 2
+#: Below this share of the optimum, held out, an answer is not called sure.
+GOOD = 0.8
+
 #: With fewer neighbours than this the vote is left to the platform's average.
 _FEWEST_NEIGHBOURS = 3
 
@@ -106,6 +109,11 @@ def confidence_of(query: Query, link: str) -> tuple[str, list[str]]:
         return "medium", [f"measured on this very pattern, but at {query.own_width_op}"]
     if query.evidence_op != query.op:
         doubts.append(f"nothing was measured at {query.op} here; this rests on {query.evidence_op}")
+    if query.held_out < GOOD:
+        share = f"{100 * query.held_out:.0f} %"
+        doubts.append(f"held-out answers from these runs reach only {share} of the optimum")
+    elif query.knows_default and math.isnan(query.held_out):
+        doubts.append("too few matrices were measured to know how good answers here are")
     nearest = query.neighbours[0]
     if nearest.percentile > 0.99:
         doubts.append("nothing like this pattern was ever measured here")

@@ -9,11 +9,9 @@ from embeddb.cli.output import clean, plural, say, share, table
 from embeddb.config import Op
 from embeddb.db import Database
 from embeddb.partition import scope_of
+from tuners.answer import GOOD
 
 __all__ = ["example_query", "scope_states", "show_states"]
-
-#: A scope whose policy reaches this share of the optimum with groups held out needs no remark.
-_GOOD = 0.9
 
 
 def scope_states(db: Database) -> list[dict[str, Any]]:
@@ -96,7 +94,7 @@ def _quality(state: dict[str, Any]) -> list[str]:
         return [f"{plural(state['groups'], 'group')} of matrices: too few to know how good it is"]
     if state["shrink"] is None:
         return ["neighbours do not beat the platform's best fixed choice: that is the answer"]
-    if state["of_optimum_held_out"] < _GOOD:
+    if state["of_optimum_held_out"] < GOOD:
         return ["held-out answers are far from the optimum: more matrices would help"]
     return []
 
