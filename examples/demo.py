@@ -30,12 +30,12 @@ from embeddb import Database, EmbeddbError, Op, Pattern, Platform, Run, load_pla
 from embeddb.cli.main import cli
 from embeddb.config import Config
 from embeddb.errors import InputError
-from embeddb.evidence import Curve, curve_of
+from embeddb.evidence import curve_of
 from embeddb.query import Candidate, Recommendation
 from indexer.embed import embed
 from indexer.exchange import import_file
 from indexer.runners.base import RunOptions
-from tuners.loop import recommend
+from tuners.loop import ranked_by_time, recommend
 from tuners.static_best import StaticBestTuner
 
 OPS = (Op.parse("spmm:32"), Op.parse("spmm:128"))
@@ -202,19 +202,7 @@ def keep(db: Database, cases: Iterable[Case], platform: Platform) -> None:
     """Write the runs back, and into each stored answer what its candidates took."""
     for case in cases:
         db.record(case.runs, case.pattern, platform)
-        db.keep(with_times(case.made, curve_of(case.runs)))
-
-
-def with_times(made: Recommendation, curves: dict[Config, Curve]) -> Recommendation:
-    """The answer ranked by what was measured."""
-    done = []
-    for candidate in made.candidates:
-        curve = curves[config_of(candidate)]
-        seconds = curve.seconds if math.isfinite(curve.seconds) else None
-        done.append(msgspec.structs.replace(candidate, seconds=seconds, status=curve.status))
-    done.sort(key=lambda c: (c.seconds is None, c.seconds or 0.0, c.score))
-    default = finite(curves[Config(made.default)].seconds)
-    return msgspec.structs.replace(made, candidates=done, default_seconds=default)
+        db.keep(ranked_by_time(case.made, curve_of(case.runs)))
 
 
 # -- the tables ----------------------------------------------------------------------------------

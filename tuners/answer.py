@@ -18,7 +18,7 @@ __all__ = ["GOOD", "Answer", "answer", "confidence_of"]
 #: A choice was measured: the default and something else, or two others.
 _FEWEST_MEASURED = 2
 #: Below this share of the optimum, held out, an answer is not called sure.
-GOOD = 0.8
+GOOD = 0.9
 
 #: With fewer neighbours than this the vote is left to the platform's average.
 _FEWEST_NEIGHBOURS = 3

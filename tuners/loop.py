@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,13 +14,14 @@ from embeddb import plugins
 from embeddb.config import Config, Op
 from embeddb.db import Database
 from embeddb.errors import RunnerUnavailable
+from embeddb.evidence import Curve, curve_of
 from embeddb.pattern import Pattern
 from embeddb.platform import Platform
 from embeddb.query import Candidate, Query, Recommendation, RecommendedNeighbour
 from embeddb.records import Measurement, PatternInfo, Run
 from tuners.answer import answer, confidence_of
 
-__all__ = ["local_platform", "measure_answer", "recommend", "tune"]
+__all__ = ["local_platform", "measure_answer", "ranked_by_time", "recommend", "tune"]
 
 
 def local_platform(platform: Platform) -> Platform:
@@ -165,7 +166,10 @@ def measure_answer(
                 progress(f"{config}: {m.status}")
     if not db.store.readonly:
         db.record(runs, pattern, here)
-    return _ranked_by_time(db, made, runs)
+    done = msgspec.structs.replace(ranked_by_time(made, curve_of(runs)), platform=here.id)
+    if not db.store.readonly:
+        db.keep(done)
+    return done
 
 
 def runner_of(platform: Platform) -> Any:
@@ -182,24 +186,16 @@ def runner_of(platform: Platform) -> Any:
     return runner
 
 
-def _ranked_by_time(db: Database, made: Recommendation, runs: list[Run]) -> Recommendation:
-    from embeddb.evidence import curve_of
-
-    curves = curve_of(runs)
-    default = curves.get(Config(made.default))
-    base = default.seconds if default is not None else math.inf
+def ranked_by_time(made: Recommendation, curves: Mapping[Config, Curve]) -> Recommendation:
+    """The answer with what its default and candidates took, fastest first, failures last."""
     measured = []
     for candidate in made.candidates:
         curve = curves[Config(candidate.config)]
         seconds = curve.seconds if math.isfinite(curve.seconds) else None
         measured.append(msgspec.structs.replace(candidate, seconds=seconds, status=curve.status))
     measured.sort(key=lambda c: (c.seconds is None, c.seconds or 0.0, c.score))
-    done = msgspec.structs.replace(
-        made,
-        candidates=measured,
-        default_seconds=base if math.isfinite(base) else None,
-        platform=runs[0].platform if runs else made.platform,
+    default = curves.get(Config(made.default))
+    known = default is not None and math.isfinite(default.seconds)
+    return msgspec.structs.replace(
+        made, candidates=measured, default_seconds=default.seconds if default and known else None
     )
-    if not db.store.readonly:
-        db.keep(done)
-    return done
