@@ -164,6 +164,20 @@ class Evidence:
             self.winners,
         )
 
+    def tried_on(self, share: float) -> Evidence:
+        """Only the configurations that at least this share of the rows tried (failures count)."""
+        counts = np.bincount(self.column, minlength=len(self.configs))
+        kept = (counts >= share * len(self.rows))[self.column]
+        ends = np.concatenate([[0], np.cumsum(kept)])[self.indptr]
+        return replace(
+            self,
+            indptr=ends.astype(np.int64),
+            column=self.column[kept],
+            seconds=self.seconds[kept],
+            conversion=self.conversion[kept],
+            spread=self.spread[kept],
+        ).pruned()
+
     def pruned(self) -> Evidence:
         """Without the configurations that no row ran."""
         used = np.unique(self.column)

@@ -18,14 +18,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from embeddb import plugins
+from embeddb.command_spec import CommandSpec, read_command
 from embeddb.config import Config, Op
-from embeddb.errors import PlatformError, UsageError
+from embeddb.errors import PlatformError, RunnerUnavailable, UsageError
 from embeddb.kernel_space import KernelSpace, Table, read_space
 from embeddb.loopnest import LoopNest
 from embeddb.space import ConfigSpace
 from embeddb.space_rules import join, show
 
-__all__ = ["Platform", "builtin_platforms", "load_platform", "parse_platform"]
+__all__ = ["Platform", "builtin_platforms", "load_platform", "parse_platform", "runner_for"]
 
 #: Larger files are refused before they are parsed.
 MAX_BYTES = 1 << 20
@@ -41,8 +43,10 @@ class Platform:
     `ops` are the kernels it runs. `simulated`: times come from a simulator. `portable`: relative
     gains measured on other instances count as evidence here. `runner`: the plug-in that can
     measure it, or "". `cost_per_sample` is the price of one measurement relative to a CPU run
-    (beta in COGNATE, Appendix A.2). `text` is the TOML source. Two platforms are equal when text
-    and instance are.
+    (beta in COGNATE, Appendix A.2). `command` is the program that a `command` runner starts.
+    `text` is the TOML source; `file` is the path it was read from, and empty for a platform out of
+    a database or a plan, whose command is not run. Two platforms are equal when text and instance
+    are.
     """
 
     text: str
@@ -55,6 +59,8 @@ class Platform:
     portable: bool = field(default=False, compare=False)
     runner: str = field(default="", compare=False)
     cost_per_sample: float = field(default=1.0, compare=False)
+    command: CommandSpec | None = field(default=None, compare=False, repr=False)
+    file: str = field(default="", compare=False)
     traits: Mapping[str, Any] = field(default_factory=dict, compare=False)
     environment: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -185,6 +191,8 @@ def parse_platform(text: str, *, where: str = "") -> Platform:
     cost = table.take("cost_per_sample", float, 1.0)
     if not (math.isfinite(cost) and cost > 0):
         raise table.fault("cost_per_sample", "must be larger than 0")
+    kernels, traits = _read_kernels(table), _read_traits(table.table("traits"))
+    runner = table.take("runner", str, "")
     platform = Platform(
         text=text,
         name=name,
@@ -192,13 +200,34 @@ def parse_platform(text: str, *, where: str = "") -> Platform:
         title=table.take("title", str),
         simulated=table.take("simulated", bool, False),
         portable=table.take("portable", bool, False),
-        runner=table.take("runner", str, ""),
+        runner=runner,
         cost_per_sample=cost,
-        traits=MappingProxyType(_read_traits(table.table("traits"))),
-        kernels=MappingProxyType(_read_kernels(table)),
+        command=_read_command(table, runner, kernels, traits),
+        traits=MappingProxyType(traits),
+        kernels=MappingProxyType(kernels),
     )
     table.done()
     return platform
+
+
+def runner_for(platform: Platform) -> Any:
+    """The runner that measures a platform, ready to run here.
+
+    A runner that serves more than one platform has a class method `for_platform`; the others are
+    made without arguments.
+    Raises: RunnerUnavailable, with what is missing; UsageError if no plug-in has that name.
+    """
+    if not platform.runner:
+        raise RunnerUnavailable(
+            f"platform {platform.id} has no runner: it cannot be measured from here",
+            hint="measure it with your own tools and `embeddb ingest` the log",
+        )
+    plugin = plugins.load("runner", platform.runner)
+    runner = plugin.for_platform(platform) if hasattr(plugin, "for_platform") else plugin()
+    problem = runner.available()
+    if problem:
+        raise RunnerUnavailable(problem)
+    return runner
 
 
 def _read_kernels(table: Table) -> dict[str, KernelSpace]:
@@ -214,6 +243,17 @@ def _read_kernels(table: Table) -> dict[str, KernelSpace]:
     if not kernels:
         raise table.fault("space", "is missing")
     return kernels
+
+
+def _read_command(
+    table: Table, runner: str, kernels: Mapping[str, KernelSpace], traits: Mapping[str, Any]
+) -> CommandSpec | None:
+    part = table.table("command", required=runner == "command")
+    if runner == "command":
+        return read_command(part, kernels, traits)
+    if part.data:
+        raise table.fault("command", 'is only read with runner = "command"')
+    return None
 
 
 def _read_traits(table: Table) -> dict[str, Any]:
@@ -244,4 +284,4 @@ def _read_file(path: Path) -> Platform:
         raise PlatformError(f"cannot be read: {error.strerror}", where=where) from None
     except UnicodeDecodeError:
         raise PlatformError("is not UTF-8 text", where=where) from None
-    return parse_platform(text, where=where)
+    return replace(parse_platform(text, where=where), file=str(path.resolve()))

@@ -3,17 +3,19 @@
 A campaign is a folder. `plan.json` says what to measure; a *task* is one matrix, one op, one
 round, and its outcome is the file `results/<task>.jsonl`, a line per configuration, written as it
 is measured. Nothing but finished lines counts: a line cut by a kill is dropped, and its point is
-measured again. Workers never open the database; whoever runs the campaign reads finished tasks
-into it, each at most once, so a folder may be filled on one machine and read on another.
+measured again. Matrices whose rounds disagree get further rounds, listed in `settle.json`; no
+round is ever dropped. Workers never open the database; whoever runs the campaign reads finished
+tasks into it, each at most once, so a folder may be filled on one machine and read on another.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +24,18 @@ import numpy as np
 
 from embeddb.config import Config, Op
 from embeddb.db import Database
-from embeddb.errors import InputError, UsageError
+from embeddb.errors import InputError
 from embeddb.pattern import Pattern
-from embeddb.platform import Platform, parse_platform
+from embeddb.platform import Platform
 from embeddb.records import Measurement, Run
-from embeddb.space import ConfigSpace
+from indexer.agreement import AGREE, Agreement, comparisons, summary
+from indexer.campaign_file import read_plan, write_plan, write_whole
+from indexer.campaign_plan import Plan
 
-__all__ = ["Campaign", "Matrix", "Plan", "Progress", "Task", "choose_configs", "make_plan"]
+__all__ = ["Campaign", "Progress", "Task"]
 
-
-class Matrix(msgspec.Struct, frozen=True):
-    """One matrix of a campaign: where it is, what it is called, whom it is held out with."""
-
-    path: str
-    name: str
-    group: str
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """What a campaign measures. `platform` is the TOML text, `configs` canonical JSON by op."""
-
-    platform: str
-    ops: list[str]
-    matrices: list[Matrix]
-    configs: dict[str, list[dict[str, Any]]]
-    rounds: int
-    seed: int
-
-    @property
-    def id(self) -> str:
-        return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()
+#: Further rounds beyond it are not believed to be a campaign's.
+_MOST_SETTLED = 1000
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -71,6 +55,15 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
     measurement: Measurement
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a result file holds, as of its size and time: seconds by configuration."""
+
+    stamp: tuple[int, int]
+    seconds: Mapping[int, float]
+    statuses: Mapping[str, int]
+
+
 @dataclass(slots=True)
 class Progress:
     """Points of a campaign by state; `statuses` counts the measured ones."""
@@ -80,49 +73,7 @@ class Progress:
     tasks: int = 0
     tasks_done: int = 0
     tasks_stored: int = 0
-    statuses: dict[str, int] | None = None
-
-
-def choose_configs(
-    space: ConfigSpace, default: Config, count: int, *, rng: np.random.Generator
-) -> list[Config]:
-    """`count` legal configurations for every matrix: the default, what lies one step from it, and
-    a sample that gives every value of a parameter the same chance.
-
-    Drawing parameter by parameter matters: uniform over whole configurations, nearly all draws
-    would come from the corner of the space with the most parameters.
-    """
-    chosen = dict.fromkeys([default, *space.neighbours(default)])
-    for _ in range(100 * count):
-        if len(chosen) >= count:
-            break
-        wish = {p.name: p.values[int(rng.integers(len(p.values)))] for p in space.params}
-        found = space.nearest(wish)
-        if found is not None:
-            chosen.setdefault(found)
-    return list(chosen)[:count]
-
-
-def make_plan(
-    platform: Platform,
-    ops: Sequence[Op],
-    matrices: Sequence[Matrix],
-    *,
-    configs: int,
-    rounds: int = 2,
-    seed: int = 0,
-) -> Plan:
-    """Raises: UsageError if there is nothing to measure."""
-    if not matrices:
-        raise UsageError("no matrix to measure", hint="check --matrices and --max-nnz")
-    if rounds < 1 or configs < 2:
-        raise UsageError("a campaign needs at least 1 round and 2 configurations")
-    by_op = {}
-    for op in ops:
-        rng = np.random.default_rng(seed)
-        chosen = choose_configs(platform.space(op), platform.default(op), configs, rng=rng)
-        by_op[str(op)] = [dict(config) for config in chosen]
-    return Plan(platform.text, [str(op) for op in ops], list(matrices), by_op, rounds, seed)
+    statuses: Counter[str] = field(default_factory=Counter)
 
 
 class Campaign:
@@ -130,56 +81,134 @@ class Campaign:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        file = folder / "plan.json"
-        try:
-            self.plan = msgspec.json.decode(file.read_bytes(), type=Plan)
-        except OSError:
-            raise InputError(
-                "no campaign there", where=str(folder), hint="make one with `embeddb campaign plan`"
-            ) from None
-        except msgspec.MsgspecError as e:
-            raise InputError(f"not a plan: {e}", where=str(file)) from None
-        self._configs = {
-            op: [Config(c) for c in configs] for op, configs in self.plan.configs.items()
-        }
+        self.plan = read_plan(folder / "plan.json")
+        self.id = self.plan.id
+        configs = self.plan.configs.items()
+        self._configs = {op: [Config(c) for c in given] for op, given in configs}
+        self._outcomes: dict[Task, _Outcome] = {}
+        self._settling = self._read_settling()
 
     @classmethod
     def create(cls, folder: Path, plan: Plan) -> Campaign:
         """Raises: InputError if another plan is there; the same plan is taken up again."""
         file = folder / "plan.json"
-        raw = msgspec.json.format(msgspec.json.encode(plan), indent=1)
+        raw = write_plan(plan)
         if file.exists():
             if file.read_bytes() != raw:
-                raise InputError("another campaign is there", where=str(folder))
+                raise InputError(
+                    "another campaign is there",
+                    where=str(folder),
+                    hint="go on with that one by `embeddb campaign run`, or name another folder",
+                )
             return cls(folder)
         (folder / "results").mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".tmp")
-        part.write_bytes(raw)
-        part.replace(file)
+        write_whole(file, raw)
         return cls(folder)
+
+    # -- what there is to do -------------------------------------------------------------------
 
     def tasks(self) -> list[Task]:
         """Every task; round after round, each round in an order of its own."""
-        plan = self.plan
+        every = self._pairs()
         found = []
-        for number in range(plan.rounds):
-            pairs = [(m, op) for m in range(len(plan.matrices)) for op in plan.ops]
-            order = np.random.default_rng([plan.seed, number]).permutation(len(pairs))
+        for number, pairs in enumerate([*[every] * self.plan.rounds, *self._settling]):
+            order = np.random.default_rng([self.plan.seed, number]).permutation(len(pairs))
             found += [Task(pairs[i][0], pairs[i][1], number) for i in order]
         return found
 
+    def _pairs(self) -> list[tuple[int, str]]:
+        plan = self.plan
+        chosen = ((m, op) for m in range(len(plan.matrices)) for op in plan.ops)
+        return [(m, op) for m, op in chosen if plan.choices[op][m].configs]
+
+    def wanted(self, task: Task) -> list[int]:
+        """Positions of a task's configurations, in the order they are measured.
+
+        The first round and those that settle a disagreement measure the whole choice; the others
+        the default, the static top and as much of the rest as the plan's share, always the same.
+        """
+        plan = self.plan
+        choice = plan.choices[task.op][task.matrix]
+        chosen = choice.configs
+        place = [task.matrix, plan.ops.index(task.op)]
+        if 0 < task.round < plan.rounds and plan.repeat_share < 1:
+            rest = np.random.default_rng([plan.seed, *place]).permutation(chosen[choice.pinned :])
+            count = math.ceil(plan.repeat_share * len(chosen))
+            kept = [*chosen[: choice.pinned], *rest.tolist()]
+            chosen = kept[: max(count, choice.pinned)]
+        order = np.random.default_rng([plan.seed, task.round, *place]).permutation(len(chosen))
+        return [chosen[i] for i in order]
+
+    def configs(self, op: str, positions: set[int]) -> list[Config]:
+        """Configurations of an op's table, in its order."""
+        return [self._configs[op][at] for at in sorted(positions)]
+
+    def _read_settling(self) -> list[list[tuple[int, str]]]:
+        """Pairs of matrix and op of each further round."""
+        file = self.folder / "settle.json"
+        if not file.exists():
+            return []
+        known = set(self._pairs())
+        try:
+            rounds = msgspec.json.decode(file.read_bytes(), type=list[list[tuple[int, str]]])
+            if len(rounds) > _MOST_SETTLED or not all(known.issuperset(pairs) for pairs in rounds):
+                raise ValueError("it names what is not in the plan")
+        except (msgspec.MsgspecError, ValueError) as e:
+            raise InputError(
+                f"not the further rounds of this campaign: {e}",
+                where=str(file),
+                hint="delete the file and resume: they are decided again",
+            ) from None
+        return [list(dict.fromkeys(pairs)) for pairs in rounds]
+
+    def settle(self, least: float = AGREE) -> bool:
+        """Add a round for every (matrix, op) whose complete rounds disagree; False if none."""
+        pairs = [
+            (m, op)
+            for m, op in self._pairs()
+            if (compared := comparisons(self._rounds(m, op)))
+            and not any(c.agrees(least) for c in compared)
+        ]
+        if pairs:
+            write_whole(self.folder / "settle.json", msgspec.json.encode([*self._settling, pairs]))
+            self._settling.append(pairs)
+        return bool(pairs)
+
+    @property
+    def settling_rounds(self) -> int:
+        return len(self._settling)
+
+    def _rounds(self, matrix: int, op: str) -> list[Mapping[int, float]]:
+        """Seconds by configuration of every complete round."""
+        planned = range(self.plan.rounds)
+        added = (self.plan.rounds + at for at, pairs in enumerate(self._settling))
+        found = []
+        for number in (*planned, *added):
+            task = Task(matrix, op, number)
+            if not self.missing(task):
+                found.append(self._outcome(task).seconds)
+        return found
+
+    # -- what is measured ----------------------------------------------------------------------
+
     def lines(self, task: Task) -> dict[Config, Measurement]:
         """What is measured of a task so far. A last line without its end does not count."""
+        return {self._configs[task.op][at]: m for at, m in self._lines(task).items()}
+
+    def _lines(self, task: Task) -> dict[int, Measurement]:
         file = self._file(task)
         if not file.exists():
             return {}
         raw = file.read_bytes()
         found = {}
+        wanted = set(self.wanted(task))
         for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1):
             try:
                 entry = msgspec.json.decode(line, type=_Line)
-                found[self._configs[task.op][entry.config]] = entry.measurement
-            except (msgspec.MsgspecError, IndexError) as e:
+                if entry.config not in wanted:
+                    raise ValueError(f"configuration {entry.config} is not of this task")
+                found[entry.config] = entry.measurement
+            except (msgspec.MsgspecError, ValueError) as e:
                 raise InputError(
                     f"not a result of this campaign: {e}",
                     where=str(file),
@@ -188,26 +217,43 @@ class Campaign:
                 ) from None
         return found
 
+    def _outcome(self, task: Task) -> _Outcome:
+        """Seconds and statuses of a task, read again only if its file has changed."""
+        try:
+            about = self._file(task).stat()
+        except FileNotFoundError:
+            return _Outcome((0, 0), {}, {})
+        stamp = (about.st_size, about.st_mtime_ns)
+        known = self._outcomes.get(task)
+        if known is None or known.stamp != stamp:
+            lines = self._lines(task)
+            statuses = Counter(m.status for m in lines.values())
+            known = _Outcome(stamp, {at: m.seconds for at, m in lines.items()}, statuses)
+            self._outcomes[task] = known
+        return known
+
     def _file(self, task: Task) -> Path:
         return self.folder / "results" / f"{task.id}.jsonl"
 
+    def missing(self, task: Task) -> list[int]:
+        """Positions of the configurations still to be measured, in their order."""
+        have = self._outcome(task).seconds
+        return [at for at in self.wanted(task) if at not in have]
+
     def measure(self, task: Task, runner: Any, pattern: Pattern, *, options: Any) -> Iterator[str]:
         """Measure what is missing of a task; yields the status of each new point."""
-        have = self.lines(task)
-        configs = self._configs[task.op]
-        number = {config: at for at, config in enumerate(configs)}
-        seed = [self.plan.seed, task.round, task.matrix, self.plan.ops.index(task.op)]
-        order = np.random.default_rng(seed).permutation(len(configs))
-        todo = [configs[i] for i in order if configs[i] not in have]
+        todo = self.missing(task)
         if not todo:
             return
+        configs = self._configs[task.op]
+        number = {configs[at]: at for at in todo}
         self._drop_torn_line(task)
         with self._file(task).open("ab") as out:
-            op = Op.parse(task.op)
-            for config, measurement in runner.run(pattern, op, todo, options=options):
-                out.write(msgspec.json.encode(_Line(number[config], measurement)) + b"\n")
+            asked = [configs[at] for at in todo]
+            for config, m in runner.run(pattern, Op.parse(task.op), asked, options=options):
+                out.write(msgspec.json.encode(_Line(number[config], m)) + b"\n")
                 out.flush()
-                yield measurement.status
+                yield m.status
             os.fsync(out.fileno())
 
     def _drop_torn_line(self, task: Task) -> None:
@@ -219,90 +265,50 @@ class Campaign:
                 os.truncate(file, whole)
 
     def progress(self, db: Database | None = None) -> Progress:
-        done = Progress(statuses={})
-        assert done.statuses is not None
+        """Points and tasks by state; `tasks_stored` are those in `db`."""
+        done = Progress()
         for task in self.tasks():
-            lines = self.lines(task)
-            wanted = len(self._configs[task.op])
+            outcome, wanted = self._outcome(task), len(self.wanted(task))
             done.tasks += 1
             done.points += wanted
-            done.measured += len(lines)
-            done.tasks_done += len(lines) == wanted
-            for m in lines.values():
-                done.statuses[m.status] = done.statuses.get(m.status, 0) + 1
-            if db is not None and db.store.journal.get(self._mark(task)) is not None:
-                done.tasks_stored += 1
+            done.measured += len(outcome.seconds)
+            done.tasks_done += len(outcome.seconds) == wanted
+            done.statuses.update(outcome.statuses)
+            done.tasks_stored += db is not None and self.is_stored(db, task)
         return done
 
+    def agreement(self, least: float = AGREE) -> list[Agreement]:
+        """Rank agreement of the complete rounds so far, per op with two or more of them."""
+        found = []
+        for op in self.plan.ops:
+            rounds = [
+                (self.plan.matrices[m].name, self._rounds(m, name))
+                for m, name in self._pairs()
+                if name == op
+            ]
+            several = [(name, held) for name, held in rounds if len(held) > 1]
+            if several:
+                found.append(summary(op, several, least=least))
+        return found
+
+    # -- into the database ---------------------------------------------------------------------
+
     def _mark(self, task: Task) -> str:
-        return f"campaign/{self.plan.id}/{task.id}"
+        return f"campaign/{self.id}/{task.id}"
+
+    def is_stored(self, db: Database, task: Task) -> bool:
+        return db.store.journal.get(self._mark(task)) is not None
 
     def store(self, db: Database, task: Task, pattern: Pattern, platform: Platform) -> int:
         """Read a complete task into the database, once; returns the runs added (none of a task
         that is not complete yet)."""
-        mark = self._mark(task)
-        lines = self.lines(task)
-        if db.store.journal.get(mark) is not None or len(lines) < len(self._configs[task.op]):
+        if self.is_stored(db, task) or self.missing(task):
             return 0
+        op, name = Op.parse(task.op), f"{self.id}:{task.round}"
         runs = [
-            Run(
-                pattern.id,
-                Op.parse(task.op),
-                platform.id,
-                config,
-                m,
-                f"{self.plan.id}:{task.round}",
-            )
-            for config, m in lines.items()
+            Run(pattern.id, op, platform.id, config, m, name)
+            for config, m in self.lines(task).items()
         ]
         db.record([], pattern, platform)
         stamp = json.dumps({"runs": len(runs)}).encode()
-        return db.store.append(runs, journal={mark: stamp}).added
-
-    def run(
-        self,
-        db: Database,
-        runner: Any,
-        *,
-        options: Any,
-        read: Callable[[Matrix], Pattern],
-        progress: Callable[[Progress], None] | None = None,
-    ) -> Progress:
-        """Measure everything that is missing and store every finished task."""
-        platform = runner.platform(threads=options.threads)
-        self._claim(platform)
-        done = self.progress(db)
-        for task in self.tasks():
-            if db.store.journal.get(self._mark(task)) is not None:
-                continue
-            pattern = read(self.plan.matrices[task.matrix])
-            for status in self.measure(task, runner, pattern, options=options):
-                done.measured += 1
-                assert done.statuses is not None
-                done.statuses[status] = done.statuses.get(status, 0) + 1
-                if progress is not None:
-                    progress(done)
-            self.store(db, task, pattern, platform)
-        return self.progress(db)
-
-    def _claim(self, platform: Platform) -> None:
-        """Note whose times the folder holds. Raises: InputError if they are of another machine."""
-        if platform.digest != parse_platform(self.plan.platform).digest:
-            raise InputError(
-                f"planned for another space of platform {platform.name}",
-                where=str(self.folder),
-                hint="plan the campaign anew",
-            )
-        file = self.folder / "measured-on.json"
-        here = {"platform": platform.id, "environment": dict(platform.environment)}
-        if not file.exists():
-            part = file.with_suffix(".tmp")
-            part.write_text(json.dumps(here, indent=1), encoding="utf-8")
-            part.replace(file)
-        known = json.loads(file.read_text(encoding="utf-8"))["platform"]
-        if known != platform.id:
-            raise InputError(
-                f"its results are of {known}, and this is {platform.id}",
-                where=str(self.folder),
-                hint="finish it there with the same threads, or plan a campaign in another folder",
-            )
+        return db.store.append(runs, journal={self._mark(task): stamp}).added

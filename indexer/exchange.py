@@ -132,7 +132,8 @@ def export(
     (all its instances), `op` one operation; without both, everything is written.
 
     Structures stay behind: patterns travel with their statistics and thumbnails. With `brief`,
-    five quantiles stand for the repeats of a run, to four digits, and its context stays behind.
+    minimum, median and maximum stand for the repeats of a run, to four digits, and its context
+    stays behind.
     Raises: UsageError for an unknown format; NothingFound if the selection is empty.
     """
     from indexer.writers import write_c_header, write_csv, write_jsonl, write_t4
@@ -188,16 +189,16 @@ def _counted(runs: Iterator[Run], report: ExportReport) -> Iterator[Run]:
 
 
 def _abridged(run: Run) -> Run:
-    """The run with its repeats told by minimum, quartiles and maximum: the median is kept."""
+    """The run with its repeats told by minimum, median and maximum, its moment to the minute."""
     m = run.measurement
     short = msgspec.structs.replace(
         m,
-        times_s=_quantiles(m.times_s, (0.0, 0.25, 0.5, 0.75, 1.0)),
+        times_s=_quantiles(m.times_s, (0.0, 0.5, 1.0)),
         cpu_max_s=_quantiles(m.cpu_max_s, (0.5,)),
         cpu_sum_s=_quantiles(m.cpu_sum_s, (0.5,)),
         conversion_s=None if m.conversion_s is None else float(f"{m.conversion_s:.3g}"),
         compile_s=None,
-        when=float(round(m.when)),
+        when=60.0 * round(m.when / 60),
         context={},
     )
     return replace(run, measurement=short)

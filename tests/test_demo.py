@@ -16,7 +16,7 @@ from embeddb import Config, Database, Op, Pattern, Run, load_platform
 from embeddb.errors import InputError
 from embeddb.matrixio import read_pattern
 from embeddb.records import Measurement
-from indexer.campaign import choose_configs
+from indexer.campaign_plan import choose_configs
 from indexer.exchange import export_file
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

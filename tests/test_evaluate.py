@@ -8,7 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import CONFIGS, DEFAULT, OP, VARIANTS, band, by_chance, by_law, fill, patterns, tiny
+from builders import (
+    CONFIGS,
+    DEFAULT,
+    OP,
+    VARIANTS,
+    band,
+    by_chance,
+    by_law,
+    fill,
+    patterns,
+    runs_of,
+    tiny,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +30,7 @@ from embeddb.errors import NothingFound
 from embeddb.evidence import Curve, EvidenceRow, join
 from embeddb.pattern import Pattern
 from embeddb.records import Measurement, Run
+from indexer.embed import embed
 from tuners import evaluate as harness
 from tuners.evaluate import counted_rows, evaluate, split_groups
 from tuners.judge import EvalRow, Truth, judge
@@ -103,6 +116,20 @@ def test_static_best_and_plain_neighbours_against_brute_force() -> None:
         assert table[name].figures["of_optimum@1"] == pytest.approx(np.mean(per_seed), rel=1e-4)
 
 
+def test_complete_keeps_the_matrices_that_tried_everything() -> None:
+    """Some matrices tried a and b only: by default those two are judged, on all matrices."""
+    among = patterns(9)
+    whole, part = [p for p in among if p.group < "g4"], [p for p in among if p.group >= "g4"]
+    db = fill(Database.in_memory(), tiny(), whole, indexed=False)
+    for pattern in part:
+        db.record(runs_of(pattern, tiny(), variants=(0, 1)), pattern, tiny())
+    embed(db)
+    every, complete = _by_method(evaluate(db)), _by_method(evaluate(db, complete=True))
+    assert (every["oracle"].matrices, complete["oracle"].matrices) == (36, 16)
+    assert complete["oracle"].figures["speedup@1"] == pytest.approx(1.5**1.5)
+    assert every["oracle"].figures["speedup@1"] == pytest.approx(1.5**0.75)
+
+
 # -- what counts, and how it is split ----------------------------------------------------------
 
 
@@ -169,7 +196,7 @@ def _proposals(db: Database, monkeypatch: pytest.MonkeyPatch, group: str) -> dic
     seen: dict[Any, list[Any]] = {}
     now: list[Any] = []
 
-    class Watched(harness._Bench):
+    class Watched(harness.Bench):
         def _truth(self, row: int) -> Truth:
             now[:] = [self.evidence.rows[row]]
             return super()._truth(row)
@@ -179,7 +206,7 @@ def _proposals(db: Database, monkeypatch: pytest.MonkeyPatch, group: str) -> dic
             seen.setdefault(now[0].pattern_id, []).append([str(c) for c in proposals])
         return judge(truth, proposals, illegal=illegal)
 
-    monkeypatch.setattr(harness, "_Bench", Watched)
+    monkeypatch.setattr(harness, "Bench", Watched)
     monkeypatch.setattr(harness, "judge", watching)
     evaluate(db)
     for found in seen.values():

@@ -190,6 +190,19 @@ def test_pruning_keeps_what_is_used(runs: list[Run]) -> None:
         np.testing.assert_array_equal(pruned.gains(), evidence.gains(rows)[:, used])
 
 
+@given(RUNS, st.sampled_from([0.0, 0.4, 0.5, 1.0]))
+def test_only_what_most_rows_tried(runs: list[Run], share: float) -> None:
+    evidence = build(runs)
+    tried = ~np.isnan(evidence.gains())
+    most = tried.any(axis=0) & (tried.sum(axis=0) >= share * len(evidence.rows))
+    common = evidence.tried_on(share)
+    assert common.rows == evidence.rows
+    assert list(common.configs) == [c for c, m in zip(evidence.configs, most, strict=True) if m]
+    for row in range(len(evidence.rows)):
+        np.testing.assert_array_equal(common.times(row), evidence.times(row)[most])
+    np.testing.assert_array_equal(common.default_s, evidence.default_s)
+
+
 def test_where_only_winners_were_recorded() -> None:
     ok, bad = Measurement(times_s=(2.0,)), Measurement("timeout")
     runs = [Run("p", OP, "cpu", CONFIGS[0], ok), Run("q", OP, "cpu", CONFIGS[1], ok)]

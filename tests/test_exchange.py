@@ -28,7 +28,8 @@ def filled() -> Database:
     db = Database.in_memory()
     rng = np.random.default_rng(3)
     default = CPU.default(SPMM)
-    configs = [default, default.replace(unroll=2), default.replace(unroll=4)]
+    dynamic = default.replace(schedule="dynamic", chunk=4)
+    configs = [default, dynamic, default.replace(schedule="guided")]
     for i in range(3):
         indices = np.sort(rng.choice(50, size=20, replace=False))
         indptr = np.linspace(0, 20, 11).astype(np.int64)
@@ -140,7 +141,7 @@ def test_a_failed_export_leaves_the_old_file(tmp_path: Path) -> None:
 def test_what_cannot_be_used_is_rejected_with_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "all.jsonl"
     export_file(filled(), path)
-    text = path.read_text().replace('"unroll":2', '"unroll":3').replace('"ell"', '"nonsense"')
+    text = path.read_text().replace('"chunk":4', '"chunk":3').replace('"ell"', '"nonsense"')
     text = text.replace("ab" * 16, "zz" * 16)
     path.write_text(text)
     report = import_file(Database.in_memory(), path)
@@ -148,14 +149,14 @@ def test_what_cannot_be_used_is_rejected_with_a_reason(tmp_path: Path) -> None:
     rejects = [json.loads(line) for line in Path(report.rejects_file).read_text().splitlines()]
     assert len(rejects) == 5
     reasons = " ".join(r["reason"] for r in rejects)
-    assert "parameter 'unroll': 3" in reasons and "no id of a pattern" in reasons
+    assert "parameter 'chunk': 3" in reasons and "no id of a pattern" in reasons
     assert "nonsense" in reasons
 
 
 def test_a_changed_platform_does_not_replace_the_stored_one(tmp_path: Path) -> None:
     path = tmp_path / "all.jsonl"
     export_file(filled(), path)
-    path.write_text(path.read_text().replace("values = [1, 2, 4]", "values = [1, 2]"))
+    path.write_text(path.read_text().replace("values = [1, 8, 64]", "values = [1, 8]"))
     db = filled()
     report = import_file(db, path)
     assert report.added == 0
@@ -187,12 +188,12 @@ def test_a_brief_export_keeps_medians_and_failures(tmp_path: Path) -> None:
     pattern = Pattern.from_csr((4, 4), [0, 1, 2, 3, 4], [0, 1, 2, 3], name="eye", group="g")
     times = tuple(1e-3 * (1 + 0.01 * i) for i in (3, 0, 9, 4, 1, 8, 2, 7))
     default = CPU.default(SPMM)
-    ok = Measurement("ok", times, cpu_max_s=times, context={"load": 1.0}, when=1.6)
+    ok = Measurement("ok", times, cpu_max_s=times, context={"load": 1.0}, when=100.6)
     failed = Measurement("oom", error="fill 99 x")
     db.record(
         [
             Run(pattern.id, SPMM, CPU.id, default, ok),
-            Run(pattern.id, SPMM, CPU.id, default.replace(unroll=2), failed),
+            Run(pattern.id, SPMM, CPU.id, default.replace(schedule="guided"), failed),
         ],
         pattern,
         CPU,
@@ -202,7 +203,7 @@ def test_a_brief_export_keeps_medians_and_failures(tmp_path: Path) -> None:
     kept = {r.config: r.measurement for r in other.store.runs(CPU.id, SPMM)}
     short = kept[default]
     assert short.seconds == pytest.approx(ok.seconds, rel=1e-3)
-    assert len(short.times_s) == 5 and min(short.times_s) == pytest.approx(min(times), rel=1e-3)
-    assert (short.context, len(short.cpu_max_s), short.when) == ({}, 1, 2.0)
-    lost = kept[default.replace(unroll=2)]
+    assert short.times_s == pytest.approx((1e-3, ok.seconds, 1.09e-3), rel=1e-3)
+    assert (short.context, len(short.cpu_max_s), short.when) == ({}, 1, 120.0)
+    lost = kept[default.replace(schedule="guided")]
     assert (lost.status, lost.error) == ("oom", "fill 99 x")

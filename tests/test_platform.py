@@ -61,8 +61,10 @@ def test_the_built_in_platforms_are_these() -> None:
 @pytest.mark.parametrize(
     ("name", "op", "size"),
     [
-        ("cpu", "spmm:128", 9750),
-        ("cpu", "spmm:32", 7410),
+        ("cpu", "spmm:128", 758),
+        ("cpu", "spmm:32", 470),
+        ("cpu", "sddmm:128", 534),
+        ("cpu", "spmv", 392),
         ("spade", "spmm:32", 256),
         ("spade", "sddmm:32", 256),
         ("gpu-sparsetir", "spmm:128", 288),
@@ -95,16 +97,18 @@ def test_cpu_rules() -> None:
     cpu = load_platform("cpu")
     op = Op("spmm", 32)
     space, default = cpu.space(op), cpu.default(op)
-    text = "chunk=0,format=csr,order=ijk,schedule=static,unroll=1"
-    assert str(default) == text
+    assert str(default) == "format=csr,order=ijk,schedule=static,threads=all"
     assert cpu.portable
     assert cpu.runner == "cpu"
     assert space.reason(default.replace(schedule="dynamic")) is not None
-    assert space.reason(default.replace(order="ik1jk0", ktile=64)) is not None
-    assert space.reason(default.replace(order="ik1jk0", ktile=32)) is None
+    tiled = default.replace(order="ik1jk0", unroll=1, reorder="none")
+    assert space.reason(tiled.replace(ktile=64)) is not None
+    assert space.reason(tiled.replace(ktile=32)) is None
     narrow = cpu.space(Op("spmm", 1))
-    assert narrow.reason(default.replace(order="ik1jk0", ktile=8)) is None
-    assert narrow.reason(default.replace(format="bcsr", block="2x2")) is None
+    assert narrow.reason(tiled.replace(ktile=8)) is None
+    panels = {"order": "j1ik1j0k0", "format": "dcsr", "jtile": 512, "ktile": 8}
+    assert cpu.space(op, n=512).reason(default.replace(**panels)) is not None
+    assert cpu.space(op, n=513).reason(default.replace(**panels)) is None
 
 
 # --- the published runs --------------------------------------------------------------------
@@ -289,9 +293,9 @@ def test_loading_by_path(tmp_path: Path) -> None:
 
 
 def test_a_kernel_it_does_not_run() -> None:
-    with pytest.raises(UsageError, match="platform cpu has no spmv") as caught:
-        load_platform("cpu").space(SPMV)
-    assert caught.value.hint == "its kernels: spmm"
+    with pytest.raises(UsageError, match="platform spade has no spmv") as caught:
+        load_platform("spade").space(SPMV)
+    assert caught.value.hint == "its kernels: spmm, sddmm"
 
 
 def test_spaces_are_resolved_by_what_is_known() -> None:
@@ -300,7 +304,7 @@ def test_spaces_are_resolved_by_what_is_known() -> None:
     assert spade.space(SPMM, m=5, n=7).unresolved == ()
     assert spade.space(SPMM, n=7) is spade.space(SPMM, m=9, n=7, nnz=3)
     cpu = load_platform("cpu")
-    assert cpu.space(Op("spmm", 32), m=1, n=1) is cpu.space(Op("spmm", 32), m=2, n=2)
+    assert cpu.space(Op("spmm", 32), m=1, n=9) is cpu.space(Op("spmm", 32), m=2, n=9)
 
 
 # --- wrong files ---------------------------------------------------------------------------

@@ -30,10 +30,15 @@ from tuners.static_best import StaticBestTuner
 from tuners.static_top_k import StaticTopKTuner
 from tuners.transfer import scores
 
-__all__ = ["counted_rows", "evaluate", "split_groups"]
+__all__ = ["Bench", "complete_rows", "counted_rows", "evaluate", "split_groups"]
 
 #: A matrix counts when at least this share of its configurations ran.
 _COUNTED_SHARE = 0.6
+#: A configuration counts when at least this share of the matrices tried it. Where campaigns sample
+#: configurations per matrix, a proposal from outside could hardly ever be judged.
+_COMMON_SHARE = 0.8
+#: A matrix is complete when it tried at least this share of all configurations anyone tried.
+_COMPLETE_SHARE = 0.6
 #: Neighbours of the plain baseline, as in the prototype that docs/evaluation.md cites.
 _PLAIN_K = 7
 _RANDOM_DRAWS = 20
@@ -48,15 +53,19 @@ def evaluate(
     scopes: Sequence[tuple[Op, str]] | None = None,
     seeds: Sequence[int] = (0, 1, 2),
     folds: int = 5,
+    complete: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[EvalRow]:
     """The table of docs/evaluation.md for each scope, best method last but for the oracle.
+
+    With `complete`, only matrices count (to learn from as well) that tried nearly every
+    configuration, so that the oracle is the best of the space.
 
     Raises: NothingFound if no scope has matrices of at least two groups to hold out.
     """
     rows: list[EvalRow] = []
     for op, scope in scopes if scopes is not None else db.scopes():
-        bench = _Bench(db, op, scope)
+        bench = Bench(db, op, scope, complete=complete)
         if not bench.ready:
             continue
         rows += bench.table(seeds, folds, progress)
@@ -79,6 +88,11 @@ def counted_rows(evidence: Evidence) -> NDArray[np.int64]:
     return np.flatnonzero(good)
 
 
+def complete_rows(evidence: Evidence) -> NDArray[np.int64]:
+    """Rows int64[r'] that tried at least 60 % of everything any row tried."""
+    return np.flatnonzero(np.diff(evidence.indptr) >= _COMPLETE_SHARE * len(evidence.configs))
+
+
 def split_groups(groups: NDArray[np.str_], folds: int, seed: int) -> NDArray[np.int64]:
     """The fold int64[r] of each row; a group is in one fold, folds are of near equal size."""
     names, member = np.unique(groups, return_inverse=True)
@@ -92,12 +106,16 @@ def split_groups(groups: NDArray[np.str_], folds: int, seed: int) -> NDArray[np.
     return chosen
 
 
-class _Bench:
-    """One op in one scope, with everything that does not depend on the fold."""
+class Bench:
+    """One op in one scope, with everything that does not depend on the fold; `ready` if there
+    is something to hold out."""
 
-    def __init__(self, db: Database, op: Op, scope: str) -> None:
+    def __init__(self, db: Database, op: Op, scope: str, *, complete: bool = False) -> None:
         self.op, self.scope = op, scope
-        self.evidence, self.vectors = db.evidence(op, scope)
+        evidence, self.vectors = db.evidence(op, scope)
+        if complete:
+            evidence = evidence.take(complete_rows(evidence))
+        self.evidence = evidence.tried_on(_COMMON_SHARE)
         seen = [self.evidence.rows[i].pattern_id for i in range(len(self.evidence.rows))]
         indexed = set.union(*(set(v) for v in self.vectors.values())) if self.vectors else set()
         self.counted = np.array(
@@ -119,8 +137,13 @@ class _Bench:
         for at, seed in enumerate(seeds):
             one: dict[str, list[Outcome]] = {}
             for fold, (train, test) in enumerate(self._folds(folds, seed)):
-                for method, outcome in self._fold(train, test):
-                    one.setdefault(method, []).append(outcome)
+                plain = _Plain(
+                    self.evidence.take(train).pruned(), next(iter(self.vectors.values()))
+                )
+                rng = np.random.default_rng(0)
+                for row, query in self._queries(train, test):
+                    for method, outcome in self._judged(row, query, plain, rng):
+                        one.setdefault(method, []).append(outcome)
                 if progress is not None:
                     progress(
                         f"{self.op} on {self.scope}", at * folds + fold + 1, len(seeds) * folds
@@ -148,22 +171,25 @@ class _Bench:
             if test.size and train.size:
                 yield train, test
 
-    def _fold(
+    def queries(self, folds: int, seed: int) -> Iterator[tuple[int, Query]]:
+        """Every counted row, and the question it poses to what was measured without its group."""
+        for train, test in self._folds(folds, seed):
+            yield from self._queries(train, test)
+
+    def _queries(
         self, train: NDArray[np.int64], test: NDArray[np.int64]
-    ) -> Iterator[tuple[str, Outcome]]:
+    ) -> Iterator[tuple[int, Query]]:
         known = self.evidence.take(train).pruned()
         partition = PartitionIndex.build(known, self.vectors, scope=self.scope)
-        plain = _Plain(known, next(iter(self.vectors.values())))
-        rng = np.random.default_rng(0)
         for row in test:
-            yield from self._judged(int(row), partition, plain, rng)
+            pattern_id, platform_id, _ = self.evidence.rows[row]
+            yield int(row), self._query(pattern_id, platform_id, partition)
 
     def _judged(
-        self, row: int, partition: PartitionIndex, plain: _Plain, rng: np.random.Generator
+        self, row: int, query: Query, plain: _Plain, rng: np.random.Generator
     ) -> Iterator[tuple[str, Outcome]]:
-        pattern_id, platform_id, _ = self.evidence.rows[row]
         truth = self._truth(row)
-        query = self._query(pattern_id, platform_id, partition)
+        pattern_id = self.evidence.rows[row].pattern_id
         yield "default", judge(truth, [query.default])
         yield "random", _averaged([judge(truth, drawn) for drawn in _draws(query, rng)])
         best = _configs(StaticBestTuner(query, rng=rng).ask(_K))

@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from embeddb import plugins
 from embeddb.config import Config, Op
 from embeddb.db import Database
 from embeddb.errors import RunnerUnavailable
 from embeddb.evidence import Curve, curve_of
 from embeddb.pattern import Pattern
-from embeddb.platform import Platform
+from embeddb.platform import Platform, runner_for
 from embeddb.query import Candidate, Query, Recommendation, RecommendedNeighbour
 from embeddb.records import Measurement, PatternInfo, Run
 from tuners.answer import answer, confidence_of
@@ -28,8 +27,10 @@ def local_platform(platform: Platform) -> Platform:
     """The platform as it is on this machine, if it can be measured here; else unchanged."""
     if platform.instance or not platform.runner:
         return platform
-    runner = plugins.load("runner", platform.runner)()
-    found: Platform = platform if runner.available() else runner.platform()
+    try:
+        found: Platform = runner_for(platform).platform()
+    except RunnerUnavailable:
+        return platform
     return found
 
 
@@ -144,14 +145,16 @@ def measure_answer(
     *,
     options: Any,
     rounds: int = 1,
+    platform: Platform | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Recommendation:
     """Run default and candidates on this machine, write the runs back, rank by what was measured.
 
+    `platform` is the one asked about, where only its file may be run; else the database's is taken.
+
     Raises: RunnerUnavailable if the platform cannot be measured here.
     """
-    platform = db.platform(made.platform)
-    runner = runner_of(platform)
+    runner = runner_for(platform or db.platform(made.platform))
     here = runner.platform(threads=options.threads)
     op = Op.parse(made.op)
     configs = list(
@@ -170,20 +173,6 @@ def measure_answer(
     if not db.store.readonly:
         db.keep(done)
     return done
-
-
-def runner_of(platform: Platform) -> Any:
-    """The runner of a platform. Raises: RunnerUnavailable, with what is missing."""
-    if not platform.runner:
-        raise RunnerUnavailable(
-            f"platform {platform.id} has no runner: it cannot be measured from here",
-            hint="measure it with your own tools and `embeddb ingest` the log",
-        )
-    runner = plugins.load("runner", platform.runner)()
-    problem = runner.available()
-    if problem:
-        raise RunnerUnavailable(problem)
-    return runner
 
 
 def ranked_by_time(made: Recommendation, curves: Mapping[Config, Curve]) -> Recommendation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from embeddb.cli.output import (
 )
 from embeddb.cli.places import known_pattern, open_database, runner_here
 from embeddb.config import Config, Op
-from embeddb.errors import NothingFound
+from embeddb.errors import NothingFound, RunnerUnavailable
 from embeddb.explain import Explanation, explain, near_ties
 from embeddb.query import Candidate, Recommendation
 
@@ -83,7 +84,14 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
             calls=asked["calls"] or math.inf,
         )
         if measure:
-            made = _measured(opened, made, pattern, asked["threads"], progress)
+            made = _measured(
+                opened,
+                made,
+                pattern=pattern,
+                platform=platform,
+                threads=asked["threads"],
+                progress=progress,
+            )
         if made.link == "default":
             have = ", ".join(f"{what} on {scope}" for what, scope in opened.scopes()[:8])
             note(f"no evidence; there are runs of: {have or 'nothing'}")
@@ -100,15 +108,14 @@ def _here(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:
 
     Raises: RunnerUnavailable if it must run here and cannot.
     """
-    from embeddb import plugins
+    from embeddb.platform import runner_for
 
     platform = db.platform(text)
     if must_run:
         return runner_here(platform, threads)[1]
     if threads and platform.runner and not platform.instance:
-        runner = plugins.load("runner", platform.runner)()
-        if runner.available() is None:
-            found: Platform = runner.platform(threads=threads)
+        with suppress(RunnerUnavailable):
+            found: Platform = runner_for(platform).platform(threads=threads)
             return found
     return platform
 
@@ -116,7 +123,9 @@ def _here(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:
 def _measured(
     db: Database,
     made: Recommendation,
+    *,
     pattern: Pattern | PatternInfo,
+    platform: Platform,
     threads: int,
     progress: Progress,
 ) -> Recommendation:
@@ -139,7 +148,9 @@ def _measured(
         progress("measure", done, total)
 
     options = RunOptions(threads=threads)
-    return measure_answer(db, made, structure, options=options, rounds=_ROUNDS, progress=told)
+    return measure_answer(
+        db, made, structure, options=options, rounds=_ROUNDS, platform=platform, progress=told
+    )
 
 
 def _configs(made: Recommendation) -> list[dict[str, Any]]:

@@ -20,12 +20,14 @@ __all__ = ["eval_verb"]
 @click.option("--platform", default="", help="Only this platform.")
 @click.option("--op", default="", help="Only this operation.")
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--complete", is_flag=True, help="Only matrices that ran nearly every configuration.")
 @json_option
-def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool) -> None:
+def eval_verb(db: str, platform: str, op: str, seeds: int, complete: bool, as_json: bool) -> None:
     """Judge the answers of DB against what was measured, beside the baselines.
 
     Groups of matrices are held out whole, in 5 folds; nothing is measured. speed-up is over the
-    default, `of optimum` is the share of the best measured.
+    default, `of optimum` is the share of the best measured. Configurations that fewer than 80 % of
+    the matrices tried are left out; with --complete, matrices that did not try nearly all are.
 
     \b
     Example:
@@ -42,7 +44,9 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool) -> Non
         if not scopes:
             have = ", ".join(f"{o} on {s}" for o, s in opened.scopes()[:8])
             raise NothingFound("no runs to judge by", hint=f"there are: {have or 'none'}")
-        rows = evaluate(opened, scopes=scopes, seeds=tuple(range(seeds)), progress=progress)
+        rows = evaluate(
+            opened, scopes=scopes, seeds=tuple(range(seeds)), complete=complete, progress=progress
+        )
     documents = [row.document() for row in rows]
     judged = {(row.op, row.platform) for row in rows}
     for left in [(str(o), s) for o, s in scopes if (str(o), s) not in judged]:

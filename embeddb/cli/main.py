@@ -24,6 +24,7 @@ VERBS = {
     "explain": "answer",
     "measure": "measure",
     "campaign": "measure",
+    "dynamics": "dynamics",
     "eval": "evaluate",
     "platform": "platforms",
     "db": "database",

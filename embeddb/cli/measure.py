@@ -35,7 +35,7 @@ _SHOWN = 10
 @click.option("--configs", default=10, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--config", "given", multiple=True, metavar="A=1,B=2", help="Instead of a sample.")
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--baselines", is_flag=True, help="Time scipy's and torch's kernel as well.")
+@click.option("--baselines", is_flag=True, help="Time scipy, torch, numba, MKL and taco too.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
 @click.option("--seed", default=0, show_default=True, help="Of the sample and the order.")
 @json_option
@@ -109,7 +109,7 @@ class _Job:
         """
         import numpy as np
 
-        from indexer.campaign import choose_configs
+        from indexer.campaign_plan import choose_configs
 
         rng = np.random.default_rng(self._asked["seed"])
         m, n = pattern.shape
@@ -132,7 +132,11 @@ class _Job:
         if not self._asked["baselines"] or not hasattr(self._runner, "baselines"):
             return {}
         found = self._runner.baselines(pattern, self._op, options=self._options)
-        return {name: _outcome(m.seconds, m.status) for name, m in found.items()}
+        apart = ("conversion_s", "compile_s")
+        return {
+            name: {**_outcome(m.seconds, m.status), **{key: getattr(m, key) for key in apart}}
+            for name, m in found.items()
+        }
 
     def _document(
         self, pattern: Pattern, curves: dict[Config, Curve], baselines: dict[str, Any]
@@ -174,7 +178,8 @@ def _show(document: dict[str, Any]) -> None:
     rows.append((duration(base), factor(1.0 if base else None), "the default"))
     for name, found in document["baselines"].items():
         gain = base / found["seconds"] if base and found["seconds"] else None
-        rows.append((duration(found["seconds"]), factor(gain), name))
+        took = duration(found["seconds"]) if found["seconds"] else found["status"]
+        rows.append((took, factor(gain), name))
     table(("time", "gain", "configuration"), rows)
     failed = [c for c in configs if c["seconds"] is None]
     more = f", {len(failed)} of them failed" if failed else ""

@@ -11,7 +11,7 @@ from typing import Any
 from embeddb.db import Database
 from embeddb.errors import InputError, MatrixError, StoreCorrupt, UsageError
 from embeddb.pattern import Pattern
-from embeddb.platform import Platform, builtin_platforms, load_platform
+from embeddb.platform import Platform, builtin_platforms, load_platform, runner_for
 from embeddb.records import PatternInfo
 
 __all__ = [
@@ -181,13 +181,15 @@ def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
     Raises: RunnerUnavailable if it cannot be measured here; UsageError if another machine's
     instance was named.
     """
-    from tuners.loop import runner_of
+    from embeddb.cli.output import note
 
-    runner = runner_of(platform)
+    runner = runner_for(platform)
     here: Platform = runner.platform(threads=threads)
     if platform.instance and platform.id != here.id:
         raise UsageError(
             f"{platform.id} is not this machine, which is {here.id}",
             hint=f"--platform {platform.name}",
         )
+    if here.simulated:
+        note(f"{here.id} is simulated: no time is of real hardware")
     return runner, here

@@ -1,4 +1,4 @@
-"""The CPU as a platform: generated SpMM loop nests, compiled by gcc, timed in a child process."""
+"""The CPU as a platform: generated loop nests, compiled by gcc, timed in a child process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +15,17 @@ from embeddb.config import Config, Op
 from embeddb.errors import RunnerUnavailable, SpaceError, UsageError
 from embeddb.pattern import Pattern
 from embeddb.records import Measurement
-from indexer.runners import cpu_build, cpu_codegen
+from indexer.runners import baselines, cpu_build, cpu_codegen
 from indexer.runners.base import RunOptions
-from indexer.runners.baselines import NAMES
+from indexer.runners.cpu_forms import PADDING
 from indexer.runners.cpu_session import Session
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from embeddb.platform import Platform
+    from indexer.runners.cpu_codegen import Launch
+    from indexer.runners.cpu_variant import Variant
 
 __all__ = ["PLUGIN", "CpuRunner"]
 
@@ -32,7 +36,7 @@ _TOLERANCES = {"f32": 1e-5, "f64": 1e-13}
 
 
 class CpuRunner:
-    """Runs SpMM, f32 and f64, on this machine's processors.
+    """Runs SpMM, SpMV and SDDMM, f32 and f64, on this machine's processors.
 
     One worker process serves all patterns until it crashes, hangs or `close` is called. Threads
     are not pinned and sleep while they wait; caches are warm in every timed repeat.
@@ -51,6 +55,7 @@ class CpuRunner:
         self._session = Session(_WORKER, env=env)
         self._loaded: tuple[Any, ...] = ()
         self._refused: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._built: dict[Variant | None, cpu_build.Built] = {}
 
     def __enter__(self) -> CpuRunner:
         return self
@@ -87,14 +92,31 @@ class CpuRunner:
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
-        """Raises: UsageError for anything but SpMM in f32 or f64, RunnerUnavailable."""
+        """Raises: UsageError for another value type than f32 or f64, RunnerUnavailable."""
         self._require(op)
         self._refused = None
         for config in configs:
             yield config, self._measure(pattern, op, config, options)
 
+    def prepare(self, op: Op, configs: Sequence[Config]) -> None:
+        """Compile what `run` will need, on every processor; what fails here is a status there.
+
+        Not while measuring. Compilers that share the machine make each `compile_s` longer.
+
+        Raises: UsageError, RunnerUnavailable as `run`.
+        """
+        self._require(op)
+        variants: dict[Variant | None, None] = {None: None}
+        for config in configs:
+            try:
+                variants[self._plan(op, config)[0]] = None
+            except SpaceError:
+                continue
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(self._build, variants))
+
     def baselines(self, pattern: Pattern, op: Op, *, options: RunOptions) -> dict[str, Measurement]:
-        """Measurements of other libraries' SpMM, by name; those not installed are absent.
+        """Measurements of other libraries' kernels, by name; those not installed are absent.
 
         May be called between two configurations of `run`, so that both see the same machine.
 
@@ -102,10 +124,12 @@ class CpuRunner:
         """
         self._require(op)
         found = {}
-        for name in NAMES:
-            reply = self._ask(pattern, op, {"do": "baseline", "name": name}, options)
+        threads = _threads(options.threads)
+        for name in baselines.names(op.kernel):
+            request = {"do": "baseline", "name": name, "threads": threads}
+            reply = self._ask(pattern, op, request, options)
             if "missing" not in reply:
-                found[name] = _measurement(reply, op, options)
+                found[name] = _measurement(reply, op, options, threads)
         return found
 
     def _environment(self, threads: int) -> dict[str, str]:
@@ -116,14 +140,15 @@ class CpuRunner:
             "cpu": cpu_build.cpu_model(),
             "compiler": found[1],
             "flags": " ".join(cpu_build.FLAGS),
+            "kernels": str(cpu_codegen.GENERATION),
             "threads": str(_threads(threads)),
             "wait_policy": "passive",
             "proc_bind": "false",
         }
 
     def _require(self, op: Op) -> None:
-        if op.kernel != "spmm" or op.dtype not in _TOLERANCES:
-            raise UsageError(f"the cpu runner has no {op}", hint="it runs spmm in f32 and f64")
+        if op.dtype not in _TOLERANCES:
+            raise UsageError(f"the cpu runner has no {op}", hint="its value types are f32 and f64")
         if (reason := self.available()) is not None:
             raise RunnerUnavailable(reason)
 
@@ -131,23 +156,38 @@ class CpuRunner:
         self, pattern: Pattern, op: Op, config: Config, options: RunOptions
     ) -> Measurement:
         try:
-            width = cpu_build.vector_bytes()
-            variant, launch = cpu_codegen.plan(config, dtype=op.dtype, vector_bytes=width)
+            variant, launch = self._plan(op, config)
         except SpaceError as error:
             return Measurement(status="invalid", error=str(error), when=time.time())
-        built = cpu_build.build(cpu_codegen.source(variant))
+        built = self._build(variant)
         if built.error:
             return _failed("build", built.error, compile_s=built.compile_s)
+        threads = 1 if launch.threads == "one" else _threads(options.threads)
         request = {
             "do": "measure",
             "library": str(built.path),
-            "block": variant.block,
-            "itile": launch.itile,
+            "form": asdict(launch.form),
             "schedule": cpu_codegen.SCHEDULES[launch.schedule],
             "chunk": launch.chunk,
+            "strip": launch.strip,
+            "pieces": launch.pieces,
+            "scratch": launch.scratch,
+            "threads": threads,
         }
         reply = self._ask(pattern, op, request, options)
-        return _measurement({**reply, "compile_s": built.compile_s}, op, options)
+        return _measurement({**reply, "compile_s": built.compile_s}, op, options, threads)
+
+    def _plan(self, op: Op, config: Config) -> tuple[Variant, Launch]:
+        return cpu_codegen.plan(config, op, vector_bytes=cpu_build.vector_bytes())
+
+    def _build(self, variant: Variant | None) -> cpu_build.Built:
+        """The kernel of a variant (None: the conversions), verified once and then remembered."""
+        built = self._built.get(variant)
+        if built is None or not built.path.exists():
+            built = cpu_build.build(cpu_codegen.source(variant) if variant else _conversions())
+            if not built.error:
+                self._built[variant] = built
+        return built
 
     def _ask(
         self, pattern: Pattern, op: Op, request: dict[str, Any], options: RunOptions
@@ -163,7 +203,6 @@ class CpuRunner:
                 return reply
             self._loaded = (self._session.generation, *key)
         effort = {
-            "threads": _threads(options.threads),
             "repeats": options.repeats,
             "max_repeats": options.max_repeats,
             "min_time_s": options.min_time_s,
@@ -175,13 +214,14 @@ class CpuRunner:
         if need > options.max_bytes:
             reason = f"matrix and dense operands need {need} bytes of {options.max_bytes}"
             return {"status": "oom", "error": reason}
-        built = cpu_build.build(_conversions())
+        built = self._build(None)
         if built.error:
             return {"status": "build", "error": built.error}
         self._loaded = ()
         message = {
             "do": "load",
             "library": str(built.path),
+            "kernel": op.kernel,
             "shape": pattern.shape,
             "width": op.width,
             "dtype": op.dtype,
@@ -209,22 +249,28 @@ def _threads(asked: int) -> int:
 
 
 def _bytes(pattern: Pattern, op: Op, options: RunOptions) -> int:
-    """Bytes of CSR, B, D and the expected D, before any of them is allocated."""
+    """Bytes of CSR, the dense operands, the result and the expected one, before any is allocated.
+
+    SDDMM has two dense operands, a result as long as CSR, and to check it a bound of each value.
+    """
     m, n = pattern.shape
     size = 8 if op.dtype == "f64" else 4
-    dense = (n + 16 + (m + 16) * (1 + options.check)) * op.width * size
-    return dense + pattern.nnz * (4 + size) + 8 * (m + 1)
+    results = 1 + options.check
+    rows, beside = (n + PADDING + (m + PADDING) * results), 0
+    if op.kernel == "sddmm":
+        rows, beside = n + m + 2 * PADDING, pattern.nnz * (results + options.check)
+    return (rows * op.width + beside) * size + pattern.nnz * (4 + size) + 8 * (m + 1)
 
 
 def _failed(status: str, error: str, *, compile_s: float | None = None) -> Measurement:
     return Measurement(status=status, error=error, compile_s=compile_s, when=time.time())
 
 
-def _measurement(reply: dict[str, Any], op: Op, options: RunOptions) -> Measurement:
+def _measurement(reply: dict[str, Any], op: Op, options: RunOptions, threads: int) -> Measurement:
     context: dict[str, float | str] = {
         "cache": "warm",
         "load1": round(os.getloadavg()[0], 2),
-        "threads": _threads(options.threads),
+        "threads": reply.get("threads", threads),
     }
     if "switches" in reply:
         context["involuntary_switches"] = reply["switches"]

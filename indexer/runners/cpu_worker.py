@@ -23,96 +23,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexer.runners.baselines import time_baseline
-from indexer.runners.cpu_formats import Blocked, Converter, Fill, aligned
+from indexer.runners.cpu_forms import Converter, Form, FormSpec, Refusal, aligned
+from indexer.runners.cpu_job import Loaded
 
 __all__ = ["main"]
 
 Reply = dict[str, Any]
-_PADDING = 15
 
 
 class _Problem(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("rows", "width", "strip")),
-        *((name, ctypes.c_void_p) for name in ("ptr", "idx", "val", "b", "d")),
+        *((n, ctypes.c_int64) for n in ("m", "n", "width", "segments", "strip", "panels")),
+        *((n, ctypes.c_void_p) for n in ("ptr", "panel", "idx", "row")),
+        *((n, ctypes.c_void_p) for n in ("val", "b", "c", "d", "work")),
     )
 
 
 class _Plan(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("threads", "schedule", "chunk")),
-        *((name, ctypes.c_int64) for name in ("warmups", "repeats", "max_repeats")),
+        *((n, ctypes.c_int64) for n in ("threads", "schedule", "chunk")),
+        *((n, ctypes.c_int64) for n in ("warmups", "repeats", "max_repeats")),
         ("min_time_s", ctypes.c_double),
     )
-
-
-class Loaded:
-    """One pattern with random values, its dense operands and the expected result."""
-
-    def __init__(self, request: Reply, payload: bytes) -> None:
-        self.m, self.n = request["shape"]
-        self.width = request["width"]
-        self.dtype: Any = {"f32": np.float32, "f64": np.float64}[request["dtype"]]
-        self.tolerance = request["tolerance"]
-        ptr = np.frombuffer(payload, dtype=np.int64, count=self.m + 1)
-        idx = np.frombuffer(payload, dtype=np.int32, offset=ptr.nbytes)
-        rng: Any = np.random.default_rng(request["seed"])
-        val = rng.random(idx.size, dtype=self.dtype) - self.dtype(0.5)
-        self.csr = Blocked(ptr, idx, val, 0.0)
-        self.b = aligned((self.n + _PADDING, self.width), self.dtype)
-        rng.random(out=self.b[: self.n], dtype=self.dtype)
-        self.b[: self.n] -= self.dtype(0.5)
-        self.d = aligned((self.m + _PADDING, self.width), self.dtype)
-        self.forms: dict[tuple[int, int], Blocked | Fill] = {(1, 1): self.csr}
-        self.left: int = request["left_bytes"]
-        self.expected: NDArray[Any] | None = None
-        if request["check"]:
-            self._expect()
-
-    def scipy(self) -> Any:
-        from scipy.sparse import csr_array
-
-        index = np.int32 if self.csr.idx.size < 2**31 - 1 else np.int64
-        ptr = self.csr.ptr.astype(index)
-        return csr_array((self.csr.val, self.csr.idx, ptr), shape=(self.m, self.n))
-
-    def _expect(self) -> None:
-        a, b = self.scipy(), self.b[: self.n]
-        self.expected = np.asarray(a @ b)
-        self.bound = np.asarray(abs(a) @ np.abs(b).max(axis=1)) * self.tolerance
-
-    def wrong(self, result: NDArray[Any]) -> str:
-        """Empty if |result - expected| <= tolerance * (|A| max_k |B|) everywhere.
-
-        The scale is the largest sum of magnitudes a row can have: rounding grows with it.
-        """
-        if self.expected is None:
-            return ""
-        step = max(1, (1 << 18) // self.width)
-        for low in range(0, self.m, step):
-            part = slice(low, min(low + step, self.m))
-            error = np.abs(result[part] - self.expected[part]).max(axis=1)
-            bad = ~(error <= self.bound[part])
-            if bad.any():
-                row = int(bad.argmax())
-                return f"row {low + row} is off by {error[row]:.3g}, more than rounding explains"
-        return ""
-
-    def form(self, block: tuple[int, int], converter: Converter) -> Blocked | Fill:
-        """The matrix in blocks of that size, kept while memory lasts."""
-        if block not in self.forms:
-            kept = [f for f in self.forms.values() if isinstance(f, Blocked) and f is not self.csr]
-            made = self._convert(block, converter, self.left - sum(f.nbytes for f in kept))
-            if isinstance(made, Fill) and kept:
-                self.forms = {(1, 1): self.csr}
-                made = self._convert(block, converter, self.left)
-            self.forms[block] = made
-        return self.forms[block]
-
-    def _convert(
-        self, block: tuple[int, int], converter: Converter, max_bytes: int
-    ) -> Blocked | Fill:
-        return converter.blocked(self.csr, (self.m, self.n), block, max_bytes=max_bytes)
 
 
 class Worker:
@@ -132,20 +64,24 @@ class Worker:
     def measure(self, request: Reply) -> Reply:
         job, converter = self.job, self.converter
         assert job is not None and converter is not None, "load comes before measure"
-        form = job.form(tuple(request["block"]), converter)
-        if isinstance(form, Fill):
-            return {"status": "oom", "error": form.reason}
-        kernel = self._kernel(request["library"])
-        problem = _Problem(
-            form.ptr.size - 1,
-            job.width,
-            max(1, request["itile"] // request["block"][0]),
-            *(a.ctypes.data for a in (form.ptr, form.idx, form.val, job.b, job.d)),
-        )
-        job.d.fill(np.nan)
-        first, _ = _timed(kernel, problem, _plan(request, (0, 1, 1)))
+        fields = request["form"]
+        spec = FormSpec(**{**fields, "block": tuple(fields["block"])})
+        form = job.form(spec, converter)
+        if isinstance(form, Refusal):
+            return {"status": form.status, "error": form.reason}
         reply: Reply = {"conversion_s": form.conversion_s}
-        if error := job.wrong(job.d):
+        strip = _strip(request, form, spec)
+        sizes = _buffers(request, job, form, strip)
+        need = sum(sizes) * job.b.itemsize
+        if not job.make_room(need, keep=spec):
+            return {**reply, "status": "oom", "error": f"result and scratch need {need} bytes more"}
+        larger, work = (aligned((size,), job.dtype) if size else None for size in sizes)
+        d = job.result() if larger is None else larger
+        problem = _problem(job, form, strip, (d, work))
+        kernel = self._kernel(request["library"])
+        d.fill(np.nan)
+        first, _ = _timed(kernel, problem, _plan(request, (0, 1, 1)))
+        if error := job.wrong(d, form.order):
             return {**reply, "status": "wrong", "error": error}
         # The check has flushed the caches; a long kernel warms them within its first repeat.
         warmups = 2 if first["times_s"][0] < 0.1 else 0
@@ -163,6 +99,35 @@ class Worker:
             function.restype = ctypes.c_int64
             self.kernels[path] = function
         return self.kernels[path]
+
+
+def _strip(request: Reply, form: Form, spec: FormSpec) -> int:
+    """Segments per strip; in position space non-zeros per task."""
+    if tasks := int(request["threads"] * request["pieces"]):
+        return max(1, -(-form.idx.size // tasks))
+    return max(1, int(request["strip"]) // spec.rows)
+
+
+def _buffers(request: Reply, job: Loaded, form: Form, strip: int) -> tuple[int, int]:
+    """Values of a result that has no room in `job.d`, for the fill in it, and of the scratch."""
+    filled = job.kernel == "sddmm" and form.val.size > job.d.size
+    scratch = {
+        "": 0,
+        "fixup": -(-form.idx.size // strip) * job.width,
+        "private": request["threads"] * job.m * job.width,
+    }
+    return form.val.size if filled else 0, scratch[request["scratch"]]
+
+
+def _problem(
+    job: Loaded, form: Form, strip: int, buffers: tuple[NDArray[Any], NDArray[Any] | None]
+) -> _Problem:
+    segments, panels = form.ptr.size - 1, 0 if form.panel is None else form.panel.size - 1
+    arrays = (form.ptr, form.panel, form.idx, form.row, form.val, job.b, job.c, *buffers)
+    return _Problem(
+        *(job.m, job.n, job.width, segments, strip, panels),
+        *(None if a is None else a.ctypes.data for a in arrays),
+    )
 
 
 def _plan(request: Reply, effort: tuple[int, int, int]) -> _Plan:

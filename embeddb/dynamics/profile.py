@@ -1,0 +1,232 @@
+"""The dynamic features that need no run: from the pattern, the loop nest and the cache sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embeddb.dynamics.caches import LINE_BYTES, Cache
+from embeddb.dynamics.counting import assign
+from embeddb.dynamics.execution import Execution
+from embeddb.dynamics.record import TABLE_5, Counter, Dynamics, ReuseHistogram
+from embeddb.dynamics.traffic import VALUE_BYTES, Reuse, matrix_bytes, reuse_of
+from embeddb.dynamics.walk import Entries, Tasks, Tiling, entries_of, tasks_of, tiling_of
+from embeddb.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from embeddb.config import Op
+    from embeddb.pattern import Pattern
+
+__all__ = ["MAX_ACCESSES", "MAX_NNZ", "imbalance", "profile"]
+
+#: More accesses to dense rows are sampled by a window of each thread's entries.
+MAX_ACCESSES = 8_000_000
+#: Larger patterns are refused: the walk holds about 100 bytes per non-zero.
+MAX_NNZ = 100_000_000
+_RUN = "needs a run: --cachegrind or --perf"
+_LANES = "the compiler chooses the vectors; only perf on a processor with such events counts them"
+
+
+def profile(
+    pattern: Pattern,
+    op: Op,
+    ex: Execution,
+    *,
+    caches: Sequence[Cache],
+    max_accesses: int = MAX_ACCESSES,
+) -> Dynamics:
+    """Everything that follows from the pattern, the loop nest and the sizes of the caches.
+
+    The counters are for one call from cold caches, all threads together. The caches are fully
+    associative LRU without prefetching; they are simulated for the dense rows, while the sparse
+    matrix and SDDMM's result pass by. A changed line counts as written back once it leaves.
+
+    Raises: UsageError for a pattern of more than `MAX_NNZ` non-zeros or an unknown value type;
+    MissingDependency without numba.
+    """
+    if pattern.nnz > MAX_NNZ:
+        raise UsageError(f"{pattern.nnz} non-zeros are more than the {MAX_NNZ} this can walk")
+    if op.dtype not in VALUE_BYTES:
+        raise UsageError(f"value type {op.dtype} has no known size")
+    entries = entries_of(pattern, ex)
+    tasks, tiling = tasks_of(entries, ex), tiling_of(ex, op.width)
+    owner = assign(
+        tasks.work, tasks.starts, schedule=ex.schedule, chunk=ex.chunk, threads=ex.threads
+    )
+    found = reuse_of(
+        entries, owner[tasks.of], ex=ex, op=op, caches=caches, max_accesses=max_accesses
+    )
+    parts = _Parts(pattern, op, ex, entries, tasks, tiling, found, tuple(caches))
+    counters = {**_other_type(op), **_lines(parts)}
+    missing = {name: _reason(name, counters) for name in TABLE_5 if name not in counters}
+    counts = found.counts.sum(axis=0)
+    top = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
+    histogram = ReuseHistogram(
+        tuple(round(x) for x in counts[:top]),
+        round(float(found.cold.sum())),
+        found.unit_bytes,
+        found.share,
+    )
+    notes = () if found.share == 1 else (_sampled(found.share, max_accesses),)
+    return Dynamics(counters, missing, _quantities(parts), histogram, notes)
+
+
+def imbalance(tasks: Tasks, ex: Execution, tiling: Tiling) -> float:
+    """Busiest thread over the mean of all, in stored values, with the barriers between panels:
+    1 is perfect, the number of threads the worst."""
+    if ex.tiles_parallel:
+        return -(-tiling.count // ex.threads) * ex.threads / tiling.count
+    return _imbalance(tasks, ex)
+
+
+def _imbalance(tasks: Tasks, ex: Execution) -> float:
+    owner = assign(
+        tasks.work, tasks.starts, schedule=ex.schedule, chunk=ex.chunk, threads=ex.threads
+    )
+    phase = np.repeat(np.arange(tasks.starts.size - 1), np.diff(tasks.starts))
+    phases = max(tasks.starts.size - 1, 1)
+    busy = np.bincount(
+        phase * ex.threads + owner, weights=tasks.work, minlength=phases * ex.threads
+    )
+    longest = float(busy.reshape(phases, ex.threads).max(axis=1).sum())
+    mean = float(tasks.work.sum()) / ex.threads
+    return longest / mean if mean else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    pattern: Pattern
+    op: Op
+    ex: Execution
+    entries: Entries
+    tasks: Tasks
+    tiling: Tiling
+    reuse: Reuse
+    caches: tuple[Cache, ...]
+
+    @property
+    def value(self) -> int:
+        return VALUE_BYTES[self.op.dtype]
+
+    @property
+    def matrix(self) -> int:
+        return matrix_bytes(self.entries, self.ex, self.value)
+
+    @property
+    def sampled(self) -> bool:
+        """SDDMM: the result lies beside the sparse matrix."""
+        return self.op.kernel == "sddmm"
+
+
+def _other_type(op: Op) -> dict[str, Counter]:
+    """Arithmetic of the value type an op does not have."""
+    other = {"f32": "DOUBLE", "f64": "SINGLE"}.get(op.dtype, "")
+    names = [name for name in TABLE_5 if other and name.endswith(other)]
+    return {name: Counter(0.0, "instructions", "model") for name in names}
+
+
+def _lines(p: _Parts) -> dict[str, Counter]:
+    """Lines of 64 bytes that enter and leave each level."""
+    names = {
+        1: ("L1D_REPLACEMENT", "L1D_M_EVICT"),
+        2: ("L2_LINES_IN_ALL", "L2_TRANS_L2_WB"),
+        3: ("CAS_COUNT_RD", "CAS_COUNT_WR"),
+    }
+    found = {}
+    # A row without entries is not walked over, but its part of the result is written.
+    empty = p.pattern.shape[0] - int(np.count_nonzero(np.diff(p.pattern.indptr)))
+    zeros = 0.0 if p.sampled else empty * p.op.width * p.value / LINE_BYTES
+    for at, cache in enumerate(p.caches):
+        columns, rows = p.reuse.misses[:, at] * p.reuse.unit_lines
+        rows += zeros
+        passes = _passes(p, cache)
+        result = passes * p.entries.stored * p.value / LINE_BYTES if p.sampled else 0.0
+        read = columns + rows + passes * p.matrix / LINE_BYTES + result
+        written = result if p.sampled else rows
+        for name, lines in zip(names[cache.level], (read, written), strict=True):
+            found[name] = Counter(float(round(lines)), "lines", "simulated")
+    return found
+
+
+def _passes(p: _Parts, cache: Cache) -> int:
+    """How often the sparse matrix comes from behind a cache: once per tile of dense columns,
+    unless what one thread touches between two tiles stays in the cache."""
+    if p.tiling.count == 1:
+        return 1
+    threads = 1 if p.ex.tiles_parallel else p.ex.threads
+    groups = int(p.entries.group[-1]) + 1 if p.entries.group.size else 1
+    parts = max(groups, threads)
+    equal = p.tiling.count if p.tiling.outside else 1
+    rows = min(
+        float(p.reuse.accesses.sum()) / (parts * p.tiling.count),
+        float(p.reuse.cold.sum()) / (threads * equal),
+    )
+    size = cache.size_bytes // (p.ex.threads if cache.shared else 1)
+    return p.tiling.count if p.matrix / parts + rows * p.reuse.unit_bytes > size else 1
+
+
+def _quantities(p: _Parts) -> dict[str, Counter]:
+    flops = 2 * p.pattern.nnz * p.op.width + (p.pattern.nnz if p.sampled else 0)
+    stored = flops * p.entries.stored / max(p.pattern.nnz, 1)
+    least, most = _bytes(p)
+    found = {
+        "flops": Counter(flops, "flops", "model"),
+        "flops_stored": Counter(stored, "flops", "model", "with the padding of the format"),
+        "bytes_compulsory": Counter(least, "bytes", "model", "every operand once"),
+        "bytes_no_reuse": Counter(most, "bytes", "model", "every access from memory"),
+    }
+    accesses = float(p.reuse.accesses.sum())
+    for at, cache in enumerate(p.caches):
+        ratio = float(p.reuse.misses[:, at].sum()) / accesses if accesses else 0.0
+        name = f"miss_ratio_l{cache.level}"
+        found[name] = Counter(ratio, "ratio", "simulated", "of accesses to dense rows")
+    for name, value in _imbalances(p).items():
+        found[name] = Counter(value, "ratio", "simulated", "busiest thread over mean")
+    return found
+
+
+def _bytes(p: _Parts) -> tuple[int, int]:
+    """Every operand once; and with a memory access for every touch of a dense row."""
+    row = p.op.width * p.value
+    columns = int(np.unique(p.pattern.indices).size)
+    rows = int(np.count_nonzero(np.diff(p.pattern.indptr))) if p.sampled else p.pattern.shape[0]
+    result = p.entries.stored * p.value if p.sampled else 0
+    least = p.matrix + (columns + rows) * row + result
+    touched = p.reuse.accesses * p.tiling.columns * p.value
+    again = 0.0 if p.sampled else max(0.0, float(touched[1]) - rows * row)
+    most = (p.matrix + result) * p.tiling.count + float(touched.sum()) + again
+    return least, max(least, round(most))
+
+
+def _imbalances(p: _Parts) -> dict[str, float]:
+    """Of this execution, and of the same segments under each schedule."""
+    found = {"imbalance": imbalance(p.tasks, p.ex, p.tiling)}
+    base = replace(p.ex, pieces=0)
+    tasks = tasks_of(p.entries, base)
+    for schedule in ("static", "dynamic", "guided"):
+        chunk = p.ex.chunk if p.ex.schedule == schedule and not p.ex.pieces else 0
+        found[f"imbalance_{schedule}"] = _imbalance(
+            tasks, replace(base, schedule=schedule, chunk=chunk)
+        )
+    split = replace(p.ex, pieces=max(p.ex.pieces, 1), schedule="dynamic", chunk=1)
+    found["imbalance_position"] = _imbalance(tasks_of(p.entries, split), split)
+    return found
+
+
+def _reason(name: str, known: dict[str, Counter]) -> str:
+    if name.startswith("FP_ARITH"):
+        return _LANES
+    if name.startswith(("L", "CAS")) and name not in known:
+        return "the size of this cache is not known"
+    return _RUN
+
+
+def _sampled(share: float, limit: int) -> str:
+    return (
+        f"more than {limit} accesses: reuse is from a window of each thread's entries, "
+        f"{100 * share:.3g} % of all, and its misses are an upper estimate"
+    )

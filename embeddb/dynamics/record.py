@@ -1,0 +1,129 @@
+"""Values with where they come from, and the vector of 19 they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embeddb.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["SOURCES", "TABLE_5", "Counter", "Dynamics", "ReuseHistogram"]
+
+#: Where a value can come from, the most trusted last.
+SOURCES = ("model", "simulated", "cachegrind", "perf")
+
+#: The 19 counters of Table 5 of the performance-embeddings paper, in its order. The paper has
+#: them per Xeon Gold 6140 event; FP_ARITH events count instructions, a fused multiply-add twice.
+TABLE_5 = (
+    "INSTR_RETIRED_ANY",
+    "FP_ARITH_INST_RETIRED_SCALAR_SINGLE",
+    "FP_ARITH_INST_RETIRED_128B_PACKED_SINGLE",
+    "FP_ARITH_INST_RETIRED_256B_PACKED_SINGLE",
+    "FP_ARITH_INST_RETIRED_512B_PACKED_SINGLE",
+    "FP_ARITH_INST_RETIRED_SCALAR_DOUBLE",
+    "FP_ARITH_INST_RETIRED_128B_PACKED_DOUBLE",
+    "FP_ARITH_INST_RETIRED_256B_PACKED_DOUBLE",
+    "FP_ARITH_INST_RETIRED_512B_PACKED_DOUBLE",
+    "BR_INST_RETIRED_ALL_BRANCHES",
+    "BR_MISP_RETIRED_ALL_BRANCHES",
+    "MEM_INST_RETIRED_ALL_LOADS",
+    "MEM_INST_RETIRED_ALL_STORES",
+    "CAS_COUNT_RD",
+    "CAS_COUNT_WR",
+    "L2_LINES_IN_ALL",
+    "L2_TRANS_L2_WB",
+    "L1D_REPLACEMENT",
+    "L1D_M_EVICT",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One value: its unit (`instructions`, `lines` of 64 bytes, `flops`, `bytes`, `ratio`) and
+    its source, one of `SOURCES`. `note` says what the value leaves out, if anything.
+
+    Raises: InputError for a source that is none or a value that is not finite.
+    """
+
+    value: float
+    unit: str
+    source: str
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise InputError(f"source {self.source!r} is none of {', '.join(SOURCES)}")
+        if not np.isfinite(self.value):
+            raise InputError(f"a counter cannot be {self.value}: leave it out and say why")
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseHistogram:
+    """LRU reuse distances of the dense rows, all threads together, each in a cache of its own.
+
+    The distance of an access is the number of distinct units touched since the last access to the
+    same unit. `counts[0]` are distances of 0, `counts[b]` those in [2^(b-1), 2^b). `cold` are
+    first accesses. A unit is `unit_bytes` large: a dense row, the tile of it that the loop nest
+    touches at a time, or a cache line where that is larger. `share` is the part of the matrix
+    that was simulated: 1 unless it was sampled.
+    """
+
+    counts: tuple[int, ...]
+    cold: int
+    unit_bytes: int
+    share: float
+
+    @property
+    def accesses(self) -> int:
+        return sum(self.counts) + self.cold
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamics:
+    """Dynamic features of one op on one pattern, for one call from cold caches unless a counter's
+    source says otherwise.
+
+    `counters`: names of `TABLE_5` to values; `missing`: the others to the reason why there is
+    none. `quantities`: what is known besides (flops, bytes, miss ratios, imbalance). `notes` are
+    remarks on the whole, one line each.
+    """
+
+    counters: Mapping[str, Counter]
+    missing: Mapping[str, str]
+    quantities: Mapping[str, Counter]
+    reuse: ReuseHistogram
+    notes: tuple[str, ...] = field(default=())
+
+    def vector(self) -> NDArray[np.float32]:
+        """float32[19] in the order of `TABLE_5`, NaN where there is no value."""
+        values = [self.counters[n].value if n in self.counters else np.nan for n in TABLE_5]
+        return np.array(values, dtype=np.float32)
+
+    def mask(self) -> NDArray[np.bool_]:
+        """bool[19]: where `vector` holds a value."""
+        return np.array([name in self.counters for name in TABLE_5], dtype=np.bool_)
+
+    def merged(
+        self, found: Mapping[str, Counter], missing: Mapping[str, str], notes: tuple[str, ...] = ()
+    ) -> Dynamics:
+        """With what a tool counted: a value replaces one of a less trusted source; a reason
+        replaces the old one where there is still no value.
+
+        Raises: InputError for a name that is not in `TABLE_5`.
+        """
+        counters = dict(self.counters)
+        for name, counter in found.items():
+            if name not in TABLE_5:
+                raise InputError(f"{name} is not a counter of Table 5")
+            old = counters.get(name)
+            if old is None or SOURCES.index(old.source) <= SOURCES.index(counter.source):
+                counters[name] = counter
+        reasons = {**self.missing, **missing}
+        left = {name: reasons[name] for name in TABLE_5 if name not in counters}
+        return replace(self, counters=counters, missing=left, notes=self.notes + notes)

@@ -1,0 +1,141 @@
+"""What the caches see: reuse of the dense rows thread by thread, and bytes that must move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embeddb.dynamics.caches import LINE_BYTES, Cache
+from embeddb.dynamics.counting import BINS, emit, reuse
+from embeddb.dynamics.walk import Entries, Tiling, tiling_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from embeddb.config import Op
+    from embeddb.dynamics.execution import Execution
+
+__all__ = ["VALUE_BYTES", "Reuse", "matrix_bytes", "reuse_of", "unit_of"]
+
+#: Bytes of one value, by type of an op.
+VALUE_BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "tf32": 4, "c64": 8, "c128": 16}
+_Points = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Accesses to dense rows, operand 0 the column operand (B, or x), 1 the row operand (the
+    result, or C of SDDMM). `counts` float64[2, BINS], `cold` float64[2], `misses`
+    float64[2, caches], all for the whole matrix: a sampled window is scaled up by 1 / `share`.
+    """
+
+    counts: NDArray[np.float64]
+    cold: NDArray[np.float64]
+    misses: NDArray[np.float64]
+    unit_bytes: int
+    share: float
+
+    @property
+    def accesses(self) -> NDArray[np.float64]:
+        """float64[2], by operand."""
+        found: NDArray[np.float64] = self.counts.sum(axis=1) + self.cold
+        return found
+
+    @property
+    def unit_lines(self) -> int:
+        return -(-self.unit_bytes // LINE_BYTES)
+
+
+def unit_of(tiling: Tiling, row_bytes: int, value_bytes: int) -> tuple[int, tuple[int, int, int]]:
+    """Bytes of a unit of reuse and the address (a, b, c): row x, tile k is unit (x a + k b) // c.
+
+    A unit is a tile of a dense row, or a cache line where that is larger.
+    """
+    tile_bytes = tiling.columns * value_bytes
+    tiles = 1 if tiling.outside else tiling.count
+    unit = max(LINE_BYTES, tile_bytes)
+    if tile_bytes >= LINE_BYTES:
+        return unit, (tiles, 1, 1)
+    if tiling.outside and row_bytes >= LINE_BYTES:
+        return unit, (1, 0, 1)
+    return unit, (row_bytes, tile_bytes, LINE_BYTES)
+
+
+def reuse_of(
+    entries: Entries,
+    thread: NDArray[np.int32],
+    *,
+    ex: Execution,
+    op: Op,
+    caches: Sequence[Cache],
+    max_accesses: int,
+) -> Reuse:
+    """Simulate every thread's own stream in LRU caches; a shared one gives each an equal part.
+
+    More than `max_accesses` accesses are not simulated: of each thread's entries a window in the
+    middle then stands for all. First accesses count as misses, so a window overestimates them.
+    """
+    value, tiling = VALUE_BYTES[op.dtype], tiling_of(ex, op.width)
+    unit, address = unit_of(tiling, op.width * value, value)
+    passes = tiling.count if tiling.outside else 1
+    inner = tiling.count // passes
+    sharing = np.array([ex.threads if cache.shared else 1 for cache in caches])
+    capacities = np.array([c.size_bytes for c in caches], dtype=np.int64) // sharing // unit
+    last = (entries.shape[1] - 1) * address[0] + (inner - 1) * address[1]
+    first_row = max(last, 0) // address[2] + 1
+    counts, cold = np.zeros((2, BINS)), np.zeros(2)
+    misses = np.zeros((2, len(caches)))
+    seen = 0
+    room = max(1, max_accesses // (ex.threads * inner * sum(ex.block)))
+    for number in range(1 if ex.tiles_parallel else ex.threads):
+        own = np.arange(thread.size) if ex.tiles_parallel else np.flatnonzero(thread == number)
+        start = max(0, (own.size - room) // 2)
+        window = own[start : start + room]
+        seen += window.size
+        points = _points(entries, window, inner)
+        ids = emit(points, ex.block, entries.shape, address, first_row)
+        found = reuse(ids, first_row, capacities)
+        scale = passes * (own.size / window.size if window.size else 1.0)
+        counts += found[0] * scale
+        cold += found[1] * scale
+        misses += found[2] * scale
+    share = seen / thread.size if thread.size else 1.0
+    return Reuse(counts, cold, misses, unit, share)
+
+
+def _points(entries: Entries, window: NDArray[np.int64], tiles: int) -> _Points:
+    """Block row, block column and tile of each step: within a group, all entries once per tile."""
+    rows, columns = entries.rows[window], entries.columns[window]
+    if tiles == 1:
+        return rows, columns, np.zeros(window.size, dtype=np.int64)
+    group = entries.group[window]
+    starts = np.flatnonzero(np.diff(group, prepend=group[:1] - 1))
+    sizes = np.diff(starts, append=window.size)
+    at = np.repeat(starts, sizes)
+    size = np.repeat(sizes, sizes)
+    tile = np.arange(tiles, dtype=np.int64)[:, None]
+    place = at * tiles + tile * size + (np.arange(window.size) - at)
+    order = np.empty(place.size, dtype=np.int64)
+    order[place.ravel()] = np.tile(np.arange(window.size), tiles)
+    tile_at = np.empty(place.size, dtype=np.int64)
+    tile_at[place.ravel()] = np.repeat(np.arange(tiles), window.size)
+    return rows[order], columns[order], tile_at
+
+
+def matrix_bytes(entries: Entries, ex: Execution, value_bytes: int) -> int:
+    """The sparse matrix as it is stored: values, int32 indices, int64 pointers, and an int32 row
+    per segment (or lane) where rows are not in their own order."""
+    segments = entries.work.size
+    lanes = segments * max(ex.slice, 1)
+    mapped = ex.slice or ex.by_length or entries.starts.size > 2
+    indices = entries.stored // entries.area
+    return (
+        entries.stored * value_bytes
+        + 4 * indices
+        + 8 * (segments + 1)
+        + (4 * lanes if mapped else 0)
+    )

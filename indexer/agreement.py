@@ -1,0 +1,188 @@
+"""Do two rounds of the same measurements tell the same order?
+
+Rank correlation alone cannot say: where many configurations are equally fast, their order is
+chance and Spearman is low though nothing went wrong. So rounds *disagree* only where the rank
+correlation is low and the pairs of configurations that are not near-ties are ordered differently
+too.
+
+A near-tie is a pair whose times differ by less than three standard errors of the measured noise.
+The noise of two rounds is the robust standard deviation of one log time, from the differences of
+the same configuration (1.4826 MAD / sqrt 2), after the common drift of the whole round is taken
+off. Noise above 5 % does not count as such: times that uncertain are what a new round is for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["AGREE", "FEWEST", "Agreement", "Comparison", "compare", "comparisons", "summary"]
+
+Floats = NDArray[np.float64]
+
+#: Spearman below which rounds are looked at closely.
+AGREE = 0.9
+#: Configurations that two rounds must have in common before their ranks mean anything.
+FEWEST = 10
+#: Relative noise of one measurement beyond which it is no longer called noise.
+_MOST_NOISE = 0.05
+#: Standard errors within which two configurations tie.
+_TIE = 3.0
+#: Larger rounds are compared on evenly spaced configurations: a matrix of pairs is made.
+_MOST_COMPARED = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two rounds on one matrix, over the configurations that were ok in both.
+
+    `spearman`, `kendall` (tau-b) over all of them (nan where a round is constant); `decided` is
+    (concordant - discordant) / (both) over the pairs that are not near-ties, 1 if there are none.
+    `difference` is the median relative difference of the same configuration, drift included.
+    """
+
+    configs: int
+    spearman: float
+    kendall: float
+    decided: float
+    difference: float
+    near_ties: int
+    pairs: int
+
+    def agrees(self, least: float = AGREE) -> bool:
+        return not (self.spearman < least and self.decided < least)
+
+
+def compare(first: Floats, second: Floats) -> Comparison:
+    """Two rounds of positive seconds float64[c] of the same c >= 2 configurations."""
+    if first.size > _MOST_COMPARED:
+        keep = np.linspace(0, first.size - 1, _MOST_COMPARED).astype(np.int64)
+        first, second = first[keep], second[keep]
+    a, b = np.log(first), np.log(second)
+    upper = np.triu_indices(a.size, 1)
+    order_a, order_b = (np.sign(x[:, None] - x[None])[upper] for x in (a, b))
+    concord = order_a * order_b
+    decisive = _apart(a, b, upper)
+    counted = np.abs(concord[decisive]).sum()
+    untied = math.sqrt(float(np.abs(order_a).sum() * np.abs(order_b).sum()))
+    return Comparison(
+        configs=a.size,
+        spearman=_correlation(_ranks(a), _ranks(b)),
+        kendall=float(concord.sum()) / untied if untied else math.nan,
+        decided=float(concord[decisive].sum() / counted) if counted else 1.0,
+        difference=float(np.median(2 * np.abs(first - second) / (first + second))),
+        near_ties=int(decisive.size - decisive.sum()),
+        pairs=int(decisive.size),
+    )
+
+
+def _apart(a: Floats, b: Floats, upper: tuple[NDArray[np.intp], ...]) -> NDArray[np.bool_]:
+    """bool[p]: whether a pair of configurations differs by more than the noise.
+
+    The mean of two rounds has a standard error of noise / sqrt 2, the difference of two such means
+    one of noise.
+    """
+    moved = b - a
+    spread = np.median(np.abs(moved - np.median(moved)))
+    noise = min(1.4826 * float(spread) / math.sqrt(2), _MOST_NOISE)
+    middle = (a + b) / 2
+    far: NDArray[np.bool_] = np.abs(middle[:, None] - middle[None])[upper] > _TIE * noise
+    return far
+
+
+def _ranks(values: Floats) -> Floats:
+    """Ranks float64[c] from 0, the mean of theirs for equal values."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Floats = (np.cumsum(count) - (count + 1) / 2)[place]
+    return ranks
+
+
+def _correlation(x: Floats, y: Floats) -> float:
+    x, y = x - x.mean(), y - y.mean()
+    size = math.sqrt(float((x**2).sum() * (y**2).sum()))
+    return float((x * y).sum()) / size if size else math.nan
+
+
+def comparisons(rounds: Sequence[Mapping[int, float]]) -> list[Comparison]:
+    """Every two rounds of one matrix, given as seconds by configuration (infinite: failed), that
+    have enough in common. Rounds are trusted when any two of them agree: the median of all is
+    then near both."""
+    found = []
+    for first, second in combinations(rounds, 2):
+        both = [at for at in first if _timed(first[at]) and _timed(second.get(at, math.inf))]
+        if len(both) >= FEWEST:
+            times = (np.array([r[at] for at in both], dtype=np.float64) for r in (first, second))
+            found.append(compare(*times))
+    return found
+
+
+def _timed(seconds: float) -> bool:
+    return 0 < seconds < math.inf
+
+
+class Agreement(msgspec.Struct, frozen=True):
+    """Rank agreement of the rounds of one op, over matrices with two or more rounds.
+
+    `matrices` are those with enough common configurations, `too_few` the others. Medians and 5th
+    percentiles are over the comparisons of two rounds, nan where there are none; `difference` is
+    relative. `near_ties` of `pairs` pairs of configurations differ by no more than the noise.
+    `disagreeing` are the names of matrices no two rounds of which agree, `settled` of those whose
+    first rounds disagree and that agree with a later one.
+    """
+
+    op: str
+    matrices: int
+    too_few: int
+    spearman: float
+    spearman_p5: float
+    kendall: float
+    kendall_p5: float
+    difference: float
+    near_ties: int
+    pairs: int
+    disagreeing: list[str]
+    settled: list[str]
+
+
+def summary(
+    op: str, rounds: Iterable[tuple[str, Sequence[Mapping[int, float]]]], *, least: float = AGREE
+) -> Agreement:
+    """Agreement from (name, rounds) of each matrix with two or more rounds of `op`."""
+    every: list[Comparison] = []
+    disagreeing, settled = [], []
+    matrices = too_few = 0
+    for name, measured in rounds:
+        compared = comparisons(measured)
+        every += compared
+        matrices += bool(compared)
+        too_few += not compared
+        if compared and not any(c.agrees(least) for c in compared):
+            disagreeing.append(name)
+        elif compared and not compared[0].agrees(least):
+            settled.append(name)
+    spearman, kendall = ([getattr(c, name) for c in every] for name in ("spearman", "kendall"))
+    return Agreement(
+        op=op,
+        matrices=matrices,
+        too_few=too_few,
+        spearman=_quantile(spearman, 0.5),
+        spearman_p5=_quantile(spearman, 0.05),
+        kendall=_quantile(kendall, 0.5),
+        kendall_p5=_quantile(kendall, 0.05),
+        difference=_quantile([c.difference for c in every], 0.5),
+        near_ties=sum(c.near_ties for c in every),
+        pairs=sum(c.pairs for c in every),
+        disagreeing=disagreeing,
+        settled=settled,
+    )
+
+
+def _quantile(values: Sequence[float], at: float) -> float:
+    known = [v for v in values if math.isfinite(v)]
+    return float(np.quantile(known, at)) if known else math.nan

@@ -1,0 +1,127 @@
+"""Running a campaign: measure what is missing, settle what disagrees, store what is complete."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from embeddb.config import Op
+from embeddb.db import Database
+from embeddb.errors import InputError
+from embeddb.pattern import Pattern
+from embeddb.platform import Platform, parse_platform
+from indexer.agreement import AGREE
+from indexer.campaign import Campaign, Progress, Task
+from indexer.campaign_file import write_whole
+from indexer.campaign_plan import Matrix, Told, untold
+
+__all__ = ["CampaignJob", "Settle"]
+
+#: Configurations a runner compiles ahead between two reports of progress.
+_BUILT_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Up to `rounds` further rounds for matrices no two rounds of which agree: Spearman at least
+    `least`, or only near-ties in another order."""
+
+    rounds: int = 1
+    least: float = AGREE
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignJob:
+    """One running of a campaign into a database; `read` brings a planned matrix."""
+
+    campaign: Campaign
+    db: Database
+    runner: Any
+    options: Any
+    read: Callable[[Matrix], Pattern]
+    told: Told = untold
+
+    def run(self, settle: Settle | None = None) -> Progress:
+        """Measure everything that is missing, settle what disagrees, store every finished task.
+
+        Raises: InputError if the folder holds times of another machine, or a matrix is not the one
+        that was planned.
+        """
+        platform = self.runner.platform(threads=self.options.threads)
+        _claim(self.campaign, platform)
+        asked = settle or Settle()
+        self._measure_missing(platform)
+        while self.campaign.settling_rounds < asked.rounds and self.campaign.settle(asked.least):
+            self._measure_missing(platform)
+        return self.campaign.progress(self.db)
+
+    def _measure_missing(self, platform: Platform) -> None:
+        """Measure what is missing of every task there is now, and store it."""
+        campaign = self.campaign
+        tasks = [t for t in campaign.tasks() if not campaign.is_stored(self.db, t)]
+        self._prepare(tasks)
+        done = campaign.progress()
+        what = "measure again" if campaign.settling_rounds else "measure"
+        for task in tasks:
+            pattern = self._pattern(task)
+            for _ in campaign.measure(task, self.runner, pattern, options=self.options):
+                done.measured += 1
+                self.told(what, done.measured, done.points)
+            campaign.store(self.db, task, pattern, platform)
+
+    def _prepare(self, tasks: list[Task]) -> None:
+        """Have what a runner compiles compiled before anything is timed."""
+        if not hasattr(self.runner, "prepare"):
+            return
+        missing: dict[str, set[int]] = {}
+        for task in tasks:
+            missing.setdefault(task.op, set()).update(self.campaign.missing(task))
+        for op, positions in missing.items():
+            configs = self.campaign.configs(op, positions)
+            for at in range(0, len(configs), _BUILT_AT_ONCE):
+                self.told(f"compile {op}", at, len(configs))
+                self.runner.prepare(Op.parse(op), configs[at : at + _BUILT_AT_ONCE])
+
+    def _pattern(self, task: Task) -> Pattern:
+        planned = self.campaign.plan.matrices[task.matrix]
+        pattern = self.read(planned)
+        if (*pattern.shape, pattern.nnz) != (planned.m, planned.n, planned.nnz):
+            raise InputError(
+                f"not the matrix that was planned ({planned.m} x {planned.n}, {planned.nnz})",
+                where=planned.path,
+                hint="put that file back, or plan a campaign in another folder",
+            )
+        return pattern
+
+
+class _Machine(msgspec.Struct):
+    platform: str
+
+
+def _claim(campaign: Campaign, platform: Platform) -> None:
+    """Note whose times the folder holds. Raises: InputError if they are of another machine."""
+    if platform.digest != parse_platform(campaign.plan.platform).digest:
+        raise InputError(
+            f"planned for another space of platform {platform.name}",
+            where=str(campaign.folder),
+            hint="plan the campaign anew",
+        )
+    file = campaign.folder / "measured-on.json"
+    here = {"platform": platform.id, "environment": dict(platform.environment)}
+    if not file.exists():
+        write_whole(file, json.dumps(here, indent=1).encode())
+    try:
+        known = msgspec.json.decode(file.read_bytes(), type=_Machine).platform
+    except msgspec.MsgspecError as e:
+        raise InputError(f"does not name a machine: {e}", where=str(file)) from None
+    if known != platform.id:
+        raise InputError(
+            f"its results are of {known}, and this is {platform.id}",
+            where=str(campaign.folder),
+            hint="finish it there with the same threads, or plan a campaign in another folder; "
+            "the runs it has stay evidence of their machine",
+        )

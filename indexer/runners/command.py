@@ -1,0 +1,347 @@
+"""Other people's programs and simulators: a command from a platform file, started and timed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embeddb.config import Config, Op
+from embeddb.errors import RunnerUnavailable
+from embeddb.pattern import Pattern
+from embeddb.records import Measurement
+from indexer.runners.base import RunOptions
+from indexer.runners.command_output import one_line, read_times
+from indexer.runners.command_process import Ended, run_once
+
+if TYPE_CHECKING:
+    from embeddb.command_spec import CommandSpec
+    from embeddb.platform import Platform
+
+__all__ = ["PLUGIN", "CommandRunner"]
+
+#: Variables every program gets; what else it needs, the platform file lists as `env`.
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
+_VERSION_TIMEOUT_S = 20.0
+_MAX_ERROR = 300
+#: An upper bound of what one entry takes in any of the formats, and one row.
+_ENTRY_BYTES, _ROW_BYTES = 48, 24
+
+
+class CommandRunner:
+    """Runs the `[command]` of a platform that was read from a file.
+
+    A command that a database or a plan brings is refused: `available` says so. The pattern is
+    written once per `run`, to a private folder that is removed at its end.
+    """
+
+    name = "command"
+
+    def __init__(self, platform: Platform | None = None) -> None:
+        self._platform = platform
+
+    @classmethod
+    def for_platform(cls, platform: Platform) -> CommandRunner:
+        return cls(platform)
+
+    def available(self) -> str | None:
+        platform = self._platform
+        if platform is None or platform.command is None or not platform.file:
+            what = "this platform" if platform is None else f"platform {platform.id}"
+            return (
+                f"{what} is measured by a command, and a command is only run out of a platform "
+                "file: name the TOML file with --platform"
+            )
+        spec = platform.command
+        for key, program in (("run", spec.run[0].literal), ("version", (*spec.version, "")[0])):
+            if program and _program(program, _folder(platform)) is None:
+                return (
+                    f"{platform.file}: command.{key}[0]: no program {program!r} that can be run: "
+                    "build it, or correct its path"
+                )
+        if spec.max_memory_mib and not hasattr(os, "sched_getaffinity"):
+            return f"{platform.file}: command.max_memory_mib: memory can be limited on Linux only"
+        return None
+
+    def platform(self, *, threads: int = 0) -> Platform:
+        """The platform; its instance is the digest of the program (its files' content, or what
+        the `version` command says), of the command, and of clock, threads and CPU where they
+        matter.
+
+        Raises: RunnerUnavailable.
+        """
+        platform, spec = self._ready()
+        facts = {"command": spec.digest, **_identity(platform, spec)}
+        if spec.time.clock_ghz:
+            facts["clock_ghz"] = f"{spec.time.clock_ghz:g}"
+        if "threads" in spec.names:
+            facts["threads"] = str(_threads(threads))
+        if not platform.simulated:
+            from indexer.runners.cpu_build import cpu_model
+
+            facts["cpu"] = cpu_model()
+        return platform.at("", facts)
+
+    def run(
+        self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
+    ) -> Iterator[tuple[Config, Measurement]]:
+        """Raises: UsageError for an operation the platform lacks, RunnerUnavailable."""
+        platform, spec = self._ready()
+        m, n = pattern.shape
+        space = platform.space(op, m=m, n=n, nnz=pattern.nnz)
+        need = pattern.nnz * _ENTRY_BYTES + m * _ROW_BYTES
+        job = _Job(platform, spec, op, options)
+        with tempfile.TemporaryDirectory(prefix="embeddb-", ignore_cleanup_errors=True) as text:
+            folder = Path(text)
+            matrix = folder / f"matrix.{spec.matrix}"
+            if need <= options.max_bytes:
+                _write(pattern, matrix, spec, op, options.seed)
+                matrix.chmod(0o400)  # every configuration is to see the same file
+            for config in configs:
+                reason = space.reason(config)
+                if reason is not None:
+                    yield config, _failed("invalid", reason, job.source)
+                elif need > options.max_bytes:
+                    reason = f"the matrix file may need {need} bytes of {options.max_bytes}"
+                    yield config, _failed("oom", reason, job.source)
+                else:
+                    yield config, job.measure(space.numeric(config), matrix)
+
+    def _ready(self) -> tuple[Platform, CommandSpec]:
+        reason = self.available()
+        platform = self._platform
+        if reason is not None or platform is None or platform.command is None:
+            raise RunnerUnavailable(reason or "")
+        return platform, platform.command
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The command for one operation; `measure` runs it for a configuration."""
+
+    platform: Platform
+    spec: CommandSpec
+    op: Op
+    options: RunOptions
+
+    @property
+    def source(self) -> str:
+        return "simulator" if self.platform.simulated else "hardware"
+
+    def measure(self, values: Mapping[str, Any], matrix: Path) -> Measurement:
+        """One measurement, tried again after a crash or a timeout if the platform allows it."""
+        started = time.monotonic()
+        output = matrix.with_name("output")
+        argv = self._argv(values, matrix, output)
+        tries = 0
+        found = Measurement("crash")
+        while tries <= self.spec.retries:
+            tries += 1
+            found = self._try(argv, output)
+            if found.status not in ("crash", "timeout"):
+                break
+        context: dict[str, float | str] = {
+            "tries": tries,
+            "wall_s": round(time.monotonic() - started, 6),
+        }
+        return Measurement(
+            found.status,
+            found.times_s,
+            self.source,
+            when=time.time(),
+            error=found.error,
+            context=context,
+        )
+
+    def _argv(self, values: Mapping[str, Any], matrix: Path, output: Path) -> list[str]:
+        known = {
+            "matrix": str(matrix),
+            "output": str(output),
+            "threads": str(_threads(self.options.threads)),
+            "repeats": str(self.options.repeats),
+            "op.kernel": self.op.kernel,
+            "op.width": str(self.op.width),
+            "op.dtype": self.op.dtype,
+            **{f"config.{name}": _text(value) for name, value in values.items()},
+        }
+        first, *rest = (argument.expand(known) for argument in self.spec.run)
+        return [_program(first, _folder(self.platform)) or first, *rest]
+
+    def _try(self, argv: Sequence[str], output: Path) -> Measurement:
+        """Run the program as often as it takes; the time limit holds for all of it together."""
+        once = self.platform.simulated or "repeats" in self.spec.names
+        deadline = time.monotonic() + (self.spec.timeout_s or self.options.timeout_s)
+        times: list[float] = []
+        for _ in range(1 if once else self.options.repeats):
+            _remove(output)
+            ended = _start(self.platform, self.spec, argv, output.parent, deadline)
+            status, reason = self._status(ended)
+            if status != "ok":
+                return Measurement(status, error=_line(reason, ended.stderr))
+            try:
+                times += read_times(self.spec.time, self._said(ended, output))
+            except ValueError as error:
+                return Measurement("crash", error=_line(str(error), ended.stderr))
+        return Measurement("ok", tuple(times))
+
+    def _status(self, ended: Ended) -> tuple[str, str]:
+        if ended.problem == "timeout":
+            limit = self.spec.timeout_s or self.options.timeout_s
+            return "timeout", f"not done within {limit:g} s, killed"
+        if ended.problem == "output":
+            return "crash", f"wrote more than {self.spec.max_output_bytes} bytes, killed"
+        if ended.problem:
+            return "crash", ended.problem
+        for status, regex in self.spec.statuses:
+            for said in (ended.stdout, ended.stderr):
+                found = regex.search(said.decode(errors="replace"))
+                if found:
+                    return status, found[0] or "as its output says"
+        if ended.code < 0:
+            return "crash", f"ended by signal {-ended.code}"
+        return self.spec.exits.get(ended.code, "crash"), f"exit status {ended.code}"
+
+    def _said(self, ended: Ended, output: Path) -> str:
+        """What the program wrote where the time stands. Raises: ValueError."""
+        stream = self.spec.time.stream
+        if stream != "output":
+            raw: bytes = getattr(ended, stream)
+            return raw.decode(errors="replace")
+        limit = self.spec.max_output_bytes
+        if output.is_symlink() or not output.is_file():
+            raise ValueError("wrote no file {output}")
+        with output.open("rb") as file:
+            raw = file.read(limit + 1)
+        if len(raw) > limit:
+            raise ValueError(f"wrote more than {limit} bytes to {{output}}")
+        return raw.decode(errors="replace")
+
+
+def _remove(output: Path) -> None:
+    """What the run before left at {output}, be it a folder."""
+    if output.is_dir() and not output.is_symlink():
+        shutil.rmtree(output, ignore_errors=True)
+    else:
+        output.unlink(missing_ok=True)
+
+
+def _folder(platform: Platform) -> Path:
+    return Path(platform.file).parent
+
+
+def _program(name: str, folder: Path) -> str | None:
+    """The path of a program: beside the platform file if its name has a /, else on the PATH."""
+    return shutil.which(str(folder / name) if "/" in name else name)
+
+
+def _start(
+    platform: Platform, spec: CommandSpec, argv: Sequence[str], scratch: Path, deadline: float
+) -> Ended:
+    passed = {name: os.environ[name] for name in (*_PASSED_ON, *spec.env) if name in os.environ}
+    return run_once(
+        argv,
+        folder=_folder(platform),
+        env={**passed, "TMPDIR": str(scratch)},
+        deadline=deadline,
+        max_bytes=spec.max_output_bytes,
+        max_memory=spec.max_memory_mib << 20,
+    )
+
+
+def _identity(platform: Platform, spec: CommandSpec) -> dict[str, str]:
+    """What tells this build of the program from another.
+
+    Raises: RunnerUnavailable if the version command gives no version.
+    """
+    folder = _folder(platform)
+    if not spec.version:
+        words = [argument.literal for argument in spec.run]
+        files = [_program(words[0] or "", folder), *(w and str(folder / w) for w in words[1:])]
+        digests = [f"{Path(f).name}:{_digest(Path(f))}" for f in files if f and _is_file(Path(f))]
+        return {"program": " ".join(digests)}
+    argv = [_program(spec.version[0], folder) or spec.version[0], *spec.version[1:]]
+    with tempfile.TemporaryDirectory(prefix="embeddb-") as scratch:
+        deadline = time.monotonic() + _VERSION_TIMEOUT_S
+        ended = _start(platform, spec, argv, Path(scratch), deadline)
+    said = ended.stdout.decode(errors="replace").strip().splitlines()
+    if ended.problem or ended.code or not said:
+        raise RunnerUnavailable(
+            f"{platform.file}: command.version: "
+            + _line(ended.problem or f"exit status {ended.code}, and no version", ended.stderr)
+        )
+    return {"version": one_line(said[0])}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # an argument may be longer than any name
+        return False
+
+
+def _digest(path: Path) -> str:
+    """Raises: RunnerUnavailable if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            whole = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8))
+    except OSError as error:
+        raise RunnerUnavailable(
+            f"{path}: cannot be read, so this build has no name: {error.strerror}",
+            hint="name builds by command.version instead",
+        ) from None
+    return whole.hexdigest()
+
+
+def _write(pattern: Pattern, path: Path, spec: CommandSpec, op: Op, seed: int) -> None:
+    """The pattern as a file with values; `smtx` has none."""
+    if spec.matrix == "smtx":
+        m, n = pattern.shape
+        with path.open("w", encoding="ascii") as out:
+            out.write(f"{m}, {n}, {pattern.nnz}\n")
+            for numbers in (pattern.indptr, pattern.indices):
+                out.write(" ".join(map(str, numbers.tolist())) + "\n")
+        return
+    from scipy.io import mmwrite
+    from scipy.sparse import csr_matrix, save_npz
+
+    matrix = csr_matrix(pattern.to_scipy(np.float64 if op.dtype == "f64" else np.float32))
+    if spec.values == "random":
+        # Never 0: a program might drop such an entry, and the pattern would be another.
+        matrix.data[:] = 1.0 - np.random.default_rng(seed).random(pattern.nnz, np.float32)
+    if spec.matrix == "npz":
+        save_npz(path, matrix, compressed=False)
+    else:
+        mmwrite(path, matrix, field="real", symmetry="general")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _threads(asked: int) -> int:
+    return asked or (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+
+
+def _failed(status: str, reason: str, source: str) -> Measurement:
+    return Measurement(status, source=source, error=one_line(reason), when=time.time())
+
+
+def _line(reason: str, stderr: bytes) -> str:
+    """The reason and the last line of what the program complained about, on one line."""
+    said = stderr.decode(errors="replace").strip().splitlines()[-1:]
+    return one_line(": ".join([reason, *said]))[:_MAX_ERROR]
+
+
+PLUGIN = CommandRunner
