@@ -4,8 +4,9 @@
 
 Per operation, over all matrices that count and over those whose complete grid ran: best over
 default, static best over default, best over static best (the static best chosen on the other
-families, 5 folds, 3 seeds), distinct winners; with MANIFEST (CSV with columns name and class) per
-class of matrices as well.
+families, 5 folds, 3 seeds), distinct winners, and how much slower the best is without each order,
+format, reordering, and without the choice of threads; with MANIFEST (CSV with columns name and
+class) per class of matrices as well.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from machine import about
 from numpy.typing import NDArray
 
 from embeddb.db import Database
-from embeddb.evidence import Evidence
+from embeddb.evidence import FAILED_GAIN, Evidence
 from embeddb.policy import mean_gain
 from tuners.evaluate import Bench, split_groups
 
@@ -53,11 +54,26 @@ def offered(evidence: Evidence, classes: dict[str, str]) -> dict[str, Any]:
     return {
         "configs": len(evidence.configs),
         **figures(np.arange(len(evidence.rows))),
+        "worth": _worth(evidence, gains, best),
         "winners": {
             str(evidence.configs[i]): int(common[i]) for i in np.argsort(-common)[:10] if common[i]
         },
         "classes": by_class if len(by_class) > 1 else {},
     }
+
+
+def _worth(
+    evidence: Evidence, gains: NDArray[np.float64], best: NDArray[np.float64]
+) -> dict[str, float]:
+    """How many times slower the best would be without the configurations that have a value."""
+    found = {}
+    known = np.nan_to_num(gains, nan=FAILED_GAIN)
+    for name in ("order", "format", "reorder", "threads", "schedule", "seams", "merge"):
+        for value in sorted({str(c[name]) for c in evidence.configs if name in c}):
+            left = [i for i, c in enumerate(evidence.configs) if str(c.get(name)) != value]
+            rest = known[:, left].max(axis=1)
+            found[f"{name}={value}"] = float(np.exp((best - rest).mean()))
+    return found
 
 
 def _static(gains: NDArray[np.float64], groups: NDArray[np.str_], seed: int) -> Any:

@@ -182,10 +182,14 @@ def test_transfer_on_a_hand_computed_vote() -> None:
         mean=prior,
         shrink=1.0,
     )
+    votes = [[-0.5, math.log(2) - 0.5, math.log(4) - 0.5], [0.2, math.log(0.5) + 0.2]]
+    off = [v - p for vote in votes for v, p in zip(vote, prior, strict=False)]
+    spread = math.sqrt(sum(x * x for x in off) / 5)
+    doubt = spread * (math.sqrt(1.5 / 3) - math.sqrt(1.5 / 4))  # 1.5: the weight of one neighbour
     want = [
-        (2 * (0 - 0.5) + 1 * (0 + 0.2) + 0.0) / 4,
-        (2 * (math.log(2) - 0.5) + (math.log(0.5) + 0.2) + 0.1) / 4,
-        (2 * (math.log(4) - 0.5) - 0.1) / 3,
+        (2 * votes[0][0] + votes[1][0] + 0.0) / 4,
+        (2 * votes[0][1] + votes[1][1] + 0.1) / 4,
+        (2 * votes[0][2] - 0.1) / 3 - doubt,
     ]
     got, voters = scores(query)
     assert got == pytest.approx(want)
@@ -193,6 +197,15 @@ def test_transfer_on_a_hand_computed_vote() -> None:
     first = TransferTuner(query, rng=rng()).ask(1)[0]
     assert Config(first.config) == CONFIGS[2]
     assert first.expected_gain == pytest.approx(math.exp(want[2] - want[0]))
+
+
+def test_a_lucky_vote_of_one_does_not_beat_a_good_one_of_all() -> None:
+    """b is twice as fast on ten neighbours; d a little more on the one that ran it."""
+    query = _voted()
+    gains = query.gains.copy()
+    gains[1:, 3], gains[0, 3] = np.nan, gains[0, 1] + 0.1
+    sparse = replace(query, gains=gains, shrink=0.01)
+    assert TransferTuner(sparse, rng=rng()).ask(1)[0].config["variant"] == "b"
 
 
 def test_one_odd_neighbour_does_not_fill_the_list() -> None:

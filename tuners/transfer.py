@@ -57,14 +57,30 @@ class TransferTuner(RankedTuner):
 
 
 def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
-    """The vote float64[c] (centred log gain, higher is better) and voters int64[c]."""
+    """The vote float64[c] (centred log gain, higher is better; cautious where few neighbours ran a
+    configuration) and voters int64[c]."""
     ran = np.isfinite(query.gains)
     if np.isinf(query.shrink) or not len(query.weights):
         return query.prior, ran.sum(axis=0)
     centred = np.where(ran, query.gains - query.levels[:, None], 0.0)
     shrink = max(query.shrink, 1e-6)
-    total = query.weights @ centred + shrink * query.prior
-    return total / (query.weights @ ran + shrink), ran.sum(axis=0)
+    support = query.weights @ ran + shrink
+    score = (query.weights @ centred + shrink * query.prior) / support
+    return score - _doubt(query, ran, centred, support), ran.sum(axis=0)
+
+
+def _doubt(query: Query, ran: NDArray[np.bool_], centred: Floats, support: Floats) -> Floats:
+    """float64[c]: by how much the standard error of a vote exceeds that of a configuration that all
+    neighbours ran; 0 where all did.
+
+    Where configurations are sampled per pattern, the best of hundreds of votes by one or two
+    neighbours each would mostly be the luckiest.
+    """
+    off = np.where(ran, centred - query.prior, 0.0)
+    spread = math.sqrt(float((off**2).sum()) / max(int(ran.sum()), 1))
+    one, full = float(query.weights.mean()), float(query.weights.sum() + max(query.shrink, 1e-6))
+    doubt: Floats = spread * (np.sqrt(one / support) - math.sqrt(one / full))
+    return doubt
 
 
 def _default_score(query: Query, score: Floats) -> float:
