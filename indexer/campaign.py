@@ -27,7 +27,7 @@ from embeddb.db import Database
 from embeddb.errors import InputError
 from embeddb.pattern import Pattern
 from embeddb.platform import Platform
-from embeddb.records import Measurement, Run
+from embeddb.records import SOURCES, STATUSES, Measurement, Run
 from indexer.agreement import AGREE, Agreement, comparisons, summary
 from indexer.campaign_file import read_plan, write_plan, write_whole
 from indexer.campaign_plan import Plan
@@ -74,6 +74,14 @@ class Progress:
     tasks_done: int = 0
     tasks_stored: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
+
+
+def _check(m: Measurement) -> None:
+    """Raises: ValueError for what no runner says: a folder may come from elsewhere."""
+    if m.status not in STATUSES or m.source not in SOURCES:
+        raise ValueError(f"unknown status {m.status!r} or source {m.source!r}")
+    if not all(0 < t < math.inf for t in m.times_s) or (m.ok and not m.times_s):
+        raise ValueError("times that no measurement has")
 
 
 class Campaign:
@@ -125,7 +133,7 @@ class Campaign:
         """Positions of a task's configurations, in the order they are measured.
 
         The first round and those that settle a disagreement measure the whole choice; the others
-        the default, the static top and as much of the rest as the plan's share, always the same.
+        the plan's share of it, always the same, the default and the static top among them.
         """
         plan = self.plan
         choice = plan.choices[task.op][task.matrix]
@@ -207,6 +215,7 @@ class Campaign:
                 entry = msgspec.json.decode(line, type=_Line)
                 if entry.config not in wanted:
                     raise ValueError(f"configuration {entry.config} is not of this task")
+                _check(entry.measurement)
                 found[entry.config] = entry.measurement
             except (msgspec.MsgspecError, ValueError) as e:
                 raise InputError(

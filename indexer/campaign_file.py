@@ -56,7 +56,7 @@ def read_plan(file: Path) -> Plan:
                 hint="plan the campaign anew in another folder",
             )
         plan = msgspec.json.decode(raw, type=Plan)
-    except msgspec.MsgspecError as e:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise InputError(f"not a plan: {e}", where=str(file)) from None
     reason = _fault(plan)
     if reason:

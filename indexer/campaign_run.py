@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -48,12 +51,15 @@ class CampaignJob:
     def run(self, settle: Settle | None = None) -> Progress:
         """Measure everything that is missing, settle what disagrees, store every finished task.
 
-        Raises: InputError if the folder holds times of another machine, or a matrix is not the one
-        that was planned.
+        Raises: InputError if the folder holds times of another machine, a matrix is not the one
+        that was planned, or another run of this campaign is going on.
         """
         platform = self.runner.platform(threads=self.options.threads)
         _claim(self.campaign, platform)
-        asked = settle or Settle()
+        with _alone(self.campaign.folder):
+            return self._run(platform, settle or Settle())
+
+    def _run(self, platform: Platform, asked: Settle) -> Progress:
         self._measure_missing(platform)
         while self.campaign.settling_rounds < asked.rounds and self.campaign.settle(asked.least):
             self._measure_missing(platform)
@@ -98,15 +104,31 @@ class CampaignJob:
         return pattern
 
 
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two runs of one campaign would measure twice and disturb each other's times."""
+    with (folder / "lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                "another run of this campaign is going on",
+                where=str(folder),
+                hint="wait for it, or stop it",
+            ) from None
+        yield
+
+
 class _Machine(msgspec.Struct):
     platform: str
 
 
 def _claim(campaign: Campaign, platform: Platform) -> None:
     """Note whose times the folder holds. Raises: InputError if they are of another machine."""
-    if platform.digest != parse_platform(campaign.plan.platform).digest:
+    planned = parse_platform(campaign.plan.platform)
+    if (platform.name, platform.digest) != (planned.name, planned.digest):
         raise InputError(
-            f"planned for another space of platform {platform.name}",
+            f"planned for {planned.name}, and not as {platform.name} is here",
             where=str(campaign.folder),
             hint="plan the campaign anew",
         )
@@ -116,7 +138,7 @@ def _claim(campaign: Campaign, platform: Platform) -> None:
         write_whole(file, json.dumps(here, indent=1).encode())
     try:
         known = msgspec.json.decode(file.read_bytes(), type=_Machine).platform
-    except msgspec.MsgspecError as e:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise InputError(f"does not name a machine: {e}", where=str(file)) from None
     if known != platform.id:
         raise InputError(

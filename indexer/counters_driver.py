@@ -115,6 +115,8 @@ def build_program(
     variant, launch = cpu_codegen.plan(config, op, vector_bytes=width)
     if launch.threads == "one":
         threads = 1
+    if op.dtype not in _TYPES:
+        raise NothingFound(f"the kernel cannot be counted: no {op.dtype}, only f32 and f64")
     dtype = _TYPES[op.dtype]
     csr = Form(pattern.shape, pattern.indptr, pattern.indices, np.ones(pattern.nnz, dtype=dtype))
     form = _converter().convert(csr, launch.form, max_bytes=MAX_BYTES)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import OP, band
@@ -28,6 +30,7 @@ from embeddb.config import Config
 from embeddb.db import Database
 from embeddb.errors import InputError
 from embeddb.platform import parse_platform
+from embeddb.records import Measurement
 from indexer.campaign import Campaign, Task
 from indexer.campaign_plan import PlanOptions, make_plan
 from indexer.campaign_run import CampaignJob
@@ -168,7 +171,9 @@ def test_a_damaged_line_is_named(folder: Path) -> None:
     list(campaign.measure(task, LawRunner(), AMONG[task.matrix], options=OPTIONS))
     file = folder / "results" / f"{task.id}.jsonl"
     lines = file.read_bytes().splitlines()
-    for bad in (b"not json", b"[99, []]", b'["a", []]'):
+    told = (b'["zzz",[1.0]]', b'["ok",[-1.0]]', b'["ok",[]]', b'["ok",[1.0],"me"]')
+    hostile = [b"[%d,%s]" % (campaign.wanted(task)[0], said) for said in told]
+    for bad in (b"not json", b"[99, []]", b'["a", []]', *hostile):
         file.write_bytes(b"\n".join([lines[0], bad, *lines[2:]]) + b"\n")
         with pytest.raises(InputError, match="not a result of this campaign") as e:
             campaign.progress()
@@ -179,8 +184,21 @@ def test_a_damaged_line_is_named(folder: Path) -> None:
 
 def test_another_space_is_refused(folder: Path) -> None:
     text = BOARD.replace("[1, 2, 4, 8]", "[1, 2, 4, 8, 16]", 1)
-    with pytest.raises(InputError, match="another space"):
-        go(folder, Database.in_memory(), LawRunner(parse_platform(text)))
+    for other in (text, BOARD.replace('"board"', '"table"')):
+        with pytest.raises(InputError, match="planned for board, and not as"):
+            go(folder, Database.in_memory(), LawRunner(parse_platform(other)))
+
+
+def test_two_runs_of_one_campaign_are_kept_apart(folder: Path) -> None:
+    class Impatient(LawRunner):
+        """Starts the campaign again in the middle of it."""
+
+        def run(self, *args: Any, **kwargs: Any) -> Iterator[tuple[Config, Measurement]]:
+            with pytest.raises(InputError, match="another run of this campaign is going on"):
+                go(folder, Database.in_memory(), LawRunner())
+            yield from super().run(*args, **kwargs)
+
+    assert go(folder, Database.in_memory(), Impatient()).measured == POINTS
 
 
 def test_times_of_two_machines_are_not_mixed(folder: Path) -> None:
@@ -204,9 +222,10 @@ def test_the_folder_is_plain_text(folder: Path) -> None:
 
 
 def test_a_broken_machine_record_is_said(folder: Path) -> None:
-    (folder / "measured-on.json").write_text("{}")
-    with pytest.raises(InputError, match="does not name a machine"):
-        go(folder, Database.in_memory(), LawRunner())
+    for text in (b"{}", b'{"platform":"\xff"}'):
+        (folder / "measured-on.json").write_bytes(text)
+        with pytest.raises(InputError, match="does not name a machine"):
+            go(folder, Database.in_memory(), LawRunner())
 
 
 def test_a_matrix_that_changed_is_refused(folder: Path) -> None:

@@ -181,6 +181,7 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "campaign resume": ["campaign", "resume", board.db, campaign],
         "campaign status": ["campaign", "status", board.db, campaign],
         "eval": ["eval", board.db, "--seeds", "1", "--op", "spmm:32"],
+        "dynamics": ["dynamics", board.new, "--op", "spmm:32"],
         "platform list": ["platform", "list", "--db", board.db],
         "platform show": ["platform", "show", "spade"],
         "platform check": ["platform", "check", board.toml],
@@ -244,7 +245,7 @@ def _check_documents(documents: dict[str, Any]) -> None:
 
 def test_every_leaf_has_a_json_test(tmp_path: Path) -> None:
     asked = _commands(Board(tmp_path), tmp_path)
-    own = {"write", "answer", "measure", "evaluate", "platforms", "database"}
+    own = {"write", "answer", "measure", "dynamics", "evaluate", "platforms", "database"}
     ours = {name for name, _ in leaves() if VERBS[name.split()[0]] in own}
     assert set(asked) == ours
 

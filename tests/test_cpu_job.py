@@ -195,3 +195,14 @@ def test_threads_used_are_in_the_context(runner: CpuRunner) -> None:
 def test_a_value_type_it_lacks_is_refused(runner: CpuRunner, op: Op) -> None:
     with pytest.raises(UsageError, match="the cpu runner has no"):
         runner.prepare(op, [])
+
+
+@pytest.mark.parametrize("kernel", ["spmm", "spmv"])
+def test_a_term_lost_in_a_very_long_row_is_seen(kernel: str) -> None:
+    size = 200_000
+    pattern = Pattern.from_csr((1, size), [0, size], np.arange(size))
+    job = loaded(kernel, pattern)
+    right = np.array(job.expected)
+    assert not job.wrong(right)
+    job.csr.val[np.argmax(np.abs(job.csr.val))] = 0.0
+    assert job.wrong(np.asarray(job.scipy() @ job.b[: job.n])).startswith("row 0 is off by")

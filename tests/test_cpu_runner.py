@@ -201,7 +201,7 @@ def test_max_bytes_bounds_operands_and_forms(shared_runner: CpuRunner) -> None:
     pattern = random_pattern((100, 100), 0.5)
     (found,) = statuses(shared_runner, pattern, 128, [DEFAULT], max_bytes=10_000)
     assert found.startswith("oom matrix and dense operands need")
-    need = 4 * 8 * (164 + 2 * 164) + pattern.nnz * 8 + 8 * 101
+    need = 4 * 8 * (164 + 2 * 164) + pattern.nnz * 12 + 8 * 101
     tight = statuses(shared_runner, pattern, 8, [BLOCKED, DEFAULT], max_bytes=need + 5000)
     assert tight[0].startswith("oom 3x3 blocks need") and tight[1] == "ok"
 
@@ -209,7 +209,7 @@ def test_max_bytes_bounds_operands_and_forms(shared_runner: CpuRunner) -> None:
 def test_forms_make_room_for_each_other(shared_runner: CpuRunner) -> None:
     pattern = random_pattern((100, 100), 0.9)
     blocks = [config("ik1jk0", block) for block in ("2x2", "3x3", "2x2")]
-    room = {"max_bytes": 4 * 8 * 492 + pattern.nnz * 8 + 808 + 60_000, "threads": 1}
+    room = {"max_bytes": 4 * 8 * 492 + pattern.nnz * 12 + 808 + 60_000, "threads": 1}
     assert statuses(shared_runner, pattern, 8, blocks, **room) == ["ok"] * 3
 
 

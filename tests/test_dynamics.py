@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -374,3 +375,9 @@ def test_caches_of_this_machine(tmp_path: Path) -> None:
     assert found == (Cache(1, 48 << 10, False), Cache(2, 2 << 20, False), Cache(3, 32 << 20, True))
     with pytest.raises(NothingFound, match="caches"):
         caches_of({}, folder=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("size", ["32K", math.inf, -5, 3, True])
+def test_a_trait_that_is_no_size_is_refused(size: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the trait l1_bytes = .* is no size of a cache"):
+        caches_of({"l1_bytes": size}, folder=tmp_path)

@@ -180,14 +180,17 @@ def _matrices(asked: dict[str, Any], progress: Progress) -> list[Matrix]:
 
 
 def _groups(manifest: str) -> dict[str, str]:
-    """Family by matrix name. Raises: InputError if the file lacks a column."""
+    """Family by matrix name. Raises: InputError if the file is none or lacks a column."""
     if not manifest:
         return {}
-    with Path(manifest).open(newline="", encoding="utf-8") as lines:
-        rows = csv.DictReader(lines)
-        if not {"name", "family"} <= set(rows.fieldnames or ()):
-            raise InputError("no columns name and family", where=manifest)
-        return {row["name"]: row["family"] for row in rows if row["name"] and row["family"]}
+    try:
+        with Path(manifest).open(newline="", encoding="utf-8") as lines:
+            rows = csv.DictReader(lines)
+            if not {"name", "family"} <= set(rows.fieldnames or ()):
+                raise InputError("no columns name and family", where=manifest)
+            return {row["name"]: row["family"] for row in rows if row["name"] and row["family"]}
+    except (UnicodeDecodeError, csv.Error) as e:
+        raise InputError(f"not a CSV file in UTF-8: {e}", where=manifest) from None
 
 
 _AGREE = click.option(
@@ -348,7 +351,10 @@ def _show_agreement(found: list[Agreement]) -> None:
             more = f" and {len(a.disagreeing) - _NAMED} more" if a.disagreeing[_NAMED:] else ""
             say(f"  {a.op}: the rounds disagree on {names}{more}")
         if a.too_few:
-            say(f"  {a.op}: {plural(a.too_few, 'matrix', 'matrices')} with too few in common")
+            say(
+                f"  {a.op}: rounds not compared on {plural(a.too_few, 'matrix', 'matrices')}: "
+                "fewer than 10 configurations were ok in two of them"
+            )
 
 
 def _figures(middle: float, low: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.cli.campaign import campaign_verb
-from embeddb.cli.output import Progress, duration, emit, factor, json_option, say, table
+from embeddb.cli.output import Progress, duration, emit, factor, json_option, note, say, table
 from embeddb.cli.places import known_pattern, open_database, runner_here
 from embeddb.config import Config, Op
 from embeddb.errors import NothingFound
@@ -129,7 +129,10 @@ class _Job:
         return self._here.default(self._op, m=m, n=n, nnz=pattern.nnz)
 
     def _baselines(self, pattern: Pattern) -> dict[str, Any]:
-        if not self._asked["baselines"] or not hasattr(self._runner, "baselines"):
+        if not self._asked["baselines"]:
+            return {}
+        if not hasattr(self._runner, "baselines"):
+            note(f"no baselines: {self._here.name} has none to compare with")
             return {}
         found = self._runner.baselines(pattern, self._op, options=self._options)
         apart = ("conversion_s", "compile_s")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embeddb.errors import NothingFound
+from embeddb.errors import InputError, NothingFound
 
 __all__ = ["LINE_BYTES", "Cache", "caches_of"]
 
@@ -31,9 +31,13 @@ def caches_of(traits: Mapping[str, Any], *, folder: Path = _MACHINE) -> tuple[Ca
     """L1 to L3, from the traits `l1_bytes`, `l2_bytes`, `l3_bytes` of a platform if it has any
     (L3 is then taken as shared), else from the system's description of the first processor.
 
-    Raises: NothingFound if neither names a cache.
+    Raises: NothingFound if neither names a cache; InputError for a trait that is no size.
     """
     stated = [(level, traits.get(f"l{level}_bytes", 0)) for level in (1, 2, 3)]
+    for level, size in stated:
+        number = isinstance(size, int | float) and not isinstance(size, bool)
+        if not number or not (size == 0 or LINE_BYTES <= size <= 1 << 40):
+            raise InputError(f"the trait l{level}_bytes = {size!r} is no size of a cache in bytes")
     found = tuple(Cache(level, int(size), level == 3) for level, size in stated if size)
     found = found or tuple(_machine(folder))
     if not found:

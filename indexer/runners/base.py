@@ -23,9 +23,10 @@ class RunOptions:
 
     After a warm-up a configuration is repeated at least `repeats` times, then until `min_time_s`
     seconds of kernel time are spent, but never more than `max_repeats` times. `timeout_s` bounds
-    everything one configuration does except compiling. `threads` 0 means every CPU this process
-    may use. `max_bytes` bounds the matrix, its converted forms and the dense operands together.
-    Random values come from `seed`; `check` compares each result with scipy's.
+    everything one configuration does except compiling it and loading the matrix. `threads` 0 means
+    every CPU this process may use. `max_bytes` bounds the matrix, its converted forms and the dense
+    operands together (not what other libraries allocate). Random values come from `seed`; `check`
+    compares each result with scipy's.
 
     Raises: UsageError for an effort that cannot be spent.
     """

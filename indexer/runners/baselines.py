@@ -155,7 +155,7 @@ def _torch_call(torch: Any, problem: Problem, a: Any) -> Callable[[], NDArray[An
     sampled = _torch_csr(torch, problem, np.zeros_like(problem.val))
 
     def sddmm() -> NDArray[Any]:
-        torch.sparse.sampled_addmm(a, c, transposed, beta=0, out=sampled)
+        torch.sparse.sampled_addmm(sampled, c, transposed, beta=0, out=sampled)
         torch.mul(sampled.values(), a.values(), out=out)
         return problem.out
 

@@ -259,7 +259,8 @@ def _bytes(pattern: Pattern, op: Op, options: RunOptions) -> int:
     rows, beside = (n + PADDING + (m + PADDING) * results), 0
     if op.kernel == "sddmm":
         rows, beside = n + m + 2 * PADDING, pattern.nnz * (results + options.check)
-    return (rows * op.width + beside) * size + pattern.nnz * (4 + size) + 8 * (m + 1)
+    matrix = pattern.nnz * (4 + size * (1 + options.check)) + 8 * (m + 1)
+    return (rows * op.width + beside) * size + matrix
 
 
 def _failed(status: str, error: str, *, compile_s: float | None = None) -> Measurement:

@@ -86,7 +86,7 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
     tile = 0 if plain else left.number("ktile", 1, 1024, power=True)
     vectors = op.kernel == "spmv" and form.format in ("csr", "dcsr")
     lanes = left.number("lanes", 1, 16, power=True) if vectors else 1
-    unrolled = form.format in _UNROLLED[op.kernel] and (tile or op.kernel != "spmm")
+    unrolled = form.format in _UNROLLED[op.kernel] and (tile or op.kernel == "spmv")
     unroll = left.number("unroll", 1, 16) if unrolled and "unroll" in config else 1
     strip = left.number("itile", 1, 1 << 30) if nest == "STRIPS" else 0
     threads = left.choice("threads", ("one", "all"))

@@ -13,6 +13,8 @@ __all__ = ["Loaded"]
 
 #: Values looked at together while results are computed or compared: they stay in the cache.
 _CHUNK = 1 << 15
+#: Rounding grows as the square root of a sum's length; the bound does from this, squared, on.
+_LONG = 32.0
 
 
 class Loaded:
@@ -73,7 +75,11 @@ class Loaded:
         if self.c is None:
             a = self.scipy()
             self.expected = np.asarray(a @ b)
-            self._bound = np.asarray(abs(a) @ np.abs(b).max(axis=1)) * self.tolerance
+            # A bound that grew as long as the row would not see a lost term in a very long one.
+            lengths = np.maximum(np.diff(self.csr.ptr), 1)
+            largest = np.maximum(b.max(axis=1), -b.min(axis=1))
+            bound = np.asarray(abs(a) @ largest) * self.tolerance
+            self._bound = bound * np.minimum(1.0, _LONG / np.sqrt(lengths))
             return
         self.expected = np.empty(self.csr.idx.size, dtype=self.dtype)
         self._bound = np.empty(self.csr.idx.size, dtype=self.dtype)

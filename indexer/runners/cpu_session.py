@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -133,9 +134,10 @@ def _end(process: subprocess.Popen[bytes], errors: IO[bytes], owner: int) -> Non
     """Kill the worker and close what is open to it, unless this is a fork of its owner."""
     if os.getpid() != owner:
         return
-    if process.poll() is None:
-        process.kill()
-        process.wait()
+    # The whole session: compilers that the worker started must not outlive it either.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
     for stream in (process.stdin, process.stdout, errors):
         if stream is not None:
             stream.close()

@@ -12,6 +12,7 @@ import ctypes
 import json
 import os
 import resource
+import signal
 import sys
 import threading
 import traceback
@@ -74,7 +75,11 @@ class Worker:
         sizes = _buffers(request, job, form, strip)
         need = sum(sizes) * job.b.itemsize
         if not job.make_room(need, keep=spec):
-            return {**reply, "status": "oom", "error": f"result and scratch need {need} bytes more"}
+            return {
+                **reply,
+                "status": "oom",
+                "error": f"result and scratch need {need} bytes beside the matrix",
+            }
         larger, work = (aligned((size,), job.dtype) if size else None for size in sizes)
         d = job.result() if larger is None else larger
         problem = _problem(job, form, strip, (d, work))
@@ -114,7 +119,7 @@ def _buffers(request: Reply, job: Loaded, form: Form, strip: int) -> tuple[int, 
     scratch = {
         "": 0,
         "fixup": -(-form.idx.size // strip) * job.width,
-        "private": request["threads"] * job.m * job.width,
+        "private": (request["threads"] - 1) * job.m * job.width,
     }
     return form.val.size if filled else 0, scratch[request["scratch"]]
 
@@ -155,6 +160,8 @@ def _listen(stream: BinaryIO, inbox: SimpleQueue[tuple[Reply, bytes]]) -> None:
         if len(payload) < count:
             break
         inbox.put((request, payload))
+    if os.getpgrp() == os.getpid():  # with compilers it may have started
+        os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 
