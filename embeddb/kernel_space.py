@@ -48,7 +48,10 @@ class Table:
         if value is None:
             raise self.fault(name, "is missing")
         if kind is float and type(value) is int:
-            value = float(value)
+            try:
+                value = float(value)
+            except OverflowError:
+                raise self.fault(name, "is too large a number") from None
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise self.fault(name, f"must be {_KINDS[kind]}, not {show(value)}")
         return value

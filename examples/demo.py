@@ -355,6 +355,8 @@ def write_texts(folder: Path, cases: Iterable[Case], out: Path) -> None:
 
 def next_steps(folder: Path, matrix: Path, case: Case) -> str:
     bin_folder = Path(sys.executable).parent
+    if bin_folder.is_relative_to(Path.cwd()):
+        bin_folder = bin_folder.relative_to(Path.cwd())
     return (
         "\nTry next:\n"
         f"  {bin_folder}/embeddb explain {folder} {case.made.id}\n"

@@ -110,6 +110,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert place.exists(), f"{shown(page)}: {target}"
 
 
+def test_results_name_no_folder_of_a_machine() -> None:
+    for file in (ROOT / "benchmarks" / "results").iterdir():
+        found = re.search(
+            r"(?<![\w.])/\w+/[\w./-]*(?:\.venv|\.db)", file.read_text(encoding="utf-8")
+        )
+        assert not found, f"{file.name}: {found and found[0]}"
+
+
 def test_every_page_is_listed() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     for page in PAGES:

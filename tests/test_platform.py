@@ -321,6 +321,7 @@ def test_spaces_are_resolved_by_what_is_known() -> None:
         ('title = "A toy"', 'title = "A toy"\ncost = 3', "cost: unknown key"),
         ('title = "A toy"', 'title = "x"\ncost_per_sample = 0', "cost_per_sample: must be larger"),
         ('title = "A toy"', 'title = "x"\ncost_per_sample = nan', "must be larger than 0"),
+        ('title = "A toy"', f'title = "x"\ncost_per_sample = {10**400}', "is too large a number"),
         ('title = "A toy"', 'title = "x"\nportable = 1', "portable: must be true or false"),
         ('title = "A toy"', 'title = "x"\ntraits = [1]', "traits: must be a table"),
         ('title = "A toy"', 'title = "x"\ntraits = { a = [1] }', "traits.a: must be a number"),
