@@ -285,6 +285,22 @@ def test_two_neighbours_are_too_few() -> None:
     assert confidence_of(query, found.link)[0] == "low"
 
 
+def test_what_nobody_ran_is_not_doubted_without_bound() -> None:
+    """With no pull to the average its support is nothing: its gain must not become 0 or infinite.
+    (A random example found it.)"""
+    query = _query(_evidence(np.array([[1.0, 2.0, 4.0, 3.0], [1.0, 0.5, 0.2, 2.0]] * 3)))
+    gains, unrun = query.gains.copy(), 2
+    gains[:, unrun] = np.nan
+    query = replace(query, gains=gains, shrink=0.0)
+    got, voters = scores(query)
+    assert voters[unrun] == 0
+    spread = math.sqrt(np.nanmean((query.gains - query.levels[:, None] - query.prior) ** 2))
+    worst = spread * math.sqrt(query.weights.mean() / query.weights.min())
+    assert query.prior[unrun] - worst <= got[unrun] <= query.prior[unrun]
+    for candidate in TransferTuner(query, rng=rng()).ask(4):
+        assert 0.01 < (candidate.expected_gain or 0.0) < 100.0
+
+
 def test_the_default_where_nothing_is_better_on_average() -> None:
     query = _query(_evidence(np.array([[1.0, 2.0, 4.0, 4.0]] * 2)))
     found = answer(query, 5, rng=rng())

@@ -79,7 +79,9 @@ def _doubt(query: Query, ran: NDArray[np.bool_], centred: Floats, support: Float
     off = np.where(ran, centred - query.prior, 0.0)
     spread = math.sqrt(float((off**2).sum()) / max(int(ran.sum()), 1))
     one, full = float(query.weights.mean()), float(query.weights.sum() + max(query.shrink, 1e-6))
-    doubt: Floats = spread * (np.sqrt(one / support) - math.sqrt(one / full))
+    # One nobody ran, where shrink is 0, is doubted like one that only the farthest neighbour ran.
+    least = np.maximum(support, query.weights.min())
+    doubt: Floats = spread * (np.sqrt(one / least) - math.sqrt(one / full))
     return doubt
 
 
