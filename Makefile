@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 MATRIX ?=
+MAX_JOBS ?= 2
 
-.PHONY: demo test test-fast lint check clean
+.PHONY: demo test test-fast lint check minkowski clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py $(MATRIX)
@@ -22,13 +23,34 @@ lint: $(VENV)/.installed-dev
 
 check: lint test-fast
 
+# The second backend of the learned part (docs/models.md). Nothing else needs it.
+minkowski: $(VENV)/.minkowski
+
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,learn,plot]'
+	touch $@
+
+# No cache for the wheel: a cached one may have been built against another torch.
+$(VENV)/.minkowski: | $(VENV)/.installed
+	@command -v g++ >/dev/null || { echo "needs a C++ compiler: apt-get install g++"; exit 1; }
+	@echo 'int main(void) { return 0; }' | g++ -x c++ - -lopenblas -o /dev/null 2>/dev/null \
+		|| { echo "needs OpenBLAS: apt-get install libopenblas-dev"; exit 1; }
+	@echo "building MinkowskiEngine 0.5.4: two to seven minutes on two cores"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-e '.[learn]' setuptools wheel ninja
+	PATH="$(abspath $(BIN)):$$PATH" CXX=g++ CFLAGS=-g0 MAX_JOBS=$(MAX_JOBS) \
+		$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-cache-dir \
+		--use-pep517 --no-build-isolation --no-deps --wheel-dir $(VENV)/wheels \
+		--config-settings="--global-option=--cpu_only" \
+		--config-settings="--global-option=--blas=openblas" MinkowskiEngine==0.5.4
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--force-reinstall $(VENV)/wheels/[Mm]inkowski[Ee]ngine-0.5.4-*.whl
+	$(BIN)/python -c "from embeddb.models.minkowski import engine; engine()"
 	touch $@
 
 clean:

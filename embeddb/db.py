@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb import plugins
 from embeddb.config import Config, Op
-from embeddb.errors import NothingFound, UsageError
+from embeddb.errors import EmbeddbError, MissingDependency, ModelError, NothingFound, UsageError
 from embeddb.evidence import Evidence, curve_of
 from embeddb.explain import Explanation, explain
+from embeddb.featurizers import Featurizers, missing
 from embeddb.partition import PartitionIndex, build_evidence, scope_of
 from embeddb.partition_files import PartitionFiles
 from embeddb.pattern import Pattern
@@ -33,11 +33,7 @@ from embeddb.query import Query, Recommendation
 from embeddb.records import PatternInfo, Run
 from embeddb.store import Store, memory_store, open_store
 
-__all__ = ["FEATURIZERS", "Database"]
-
-#: Which featurizer a partition uses: the first of these that can read its patterns. `stats` needs
-#: the structure (or features shipped with the runs), the others ever less.
-FEATURIZERS = ("stats", "given", "rows", "sizes")
+__all__ = ["Database"]
 
 
 class Database:
@@ -50,7 +46,7 @@ class Database:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._files = PartitionFiles(store)
-        self._featurizers = _Featurizers()
+        self._featurizers = Featurizers(store.path)
 
     @classmethod
     def open(cls, path: str | Path, *, readonly: bool = False) -> Database:
@@ -77,9 +73,25 @@ class Database:
 
     # -- what there is ---------------------------------------------------------------------
 
-    def featurizers(self) -> Mapping[str, Any]:
+    def featurizers(self) -> Featurizers:
         """Featurizers by name, in order of preference; loaded when asked for."""
         return self._featurizers
+
+    def use_weights(self, file: str | Path) -> str:
+        """Make a model file the weights of this database's `scnn`; returns their version. The
+        vectors are made by `indexer.embed.embed`.
+
+        Raises: ModelError for a file that cannot be used; UsageError for a database in memory;
+        MissingDependency without torch, with which the file is checked.
+        """
+        from embeddb.featurizers.scnn import install
+
+        if self.store.path is None:
+            raise UsageError("a database in memory has no folder for weights")
+        version = install(Path(file), self.store.path)
+        self._featurizers = Featurizers(self.store.path)
+        self._files = PartitionFiles(self.store)  # open ones hold vectors of the old weights
+        return version
 
     def scopes(self) -> list[tuple[Op, str]]:
         """Every (op, scope) with runs."""
@@ -91,7 +103,7 @@ class Database:
         return sorted(found, key=lambda x: (x[1], x[0]))
 
     def featurizer_version(self, name: str) -> str:
-        return str(self.featurizers()[name].version) if name else ""
+        return str(self.featurizers().named(name).version) if name else ""
 
     def platform(self, text: str) -> Platform:
         """The platform a user means: an id in the store, a built-in name, or a TOML file.
@@ -157,7 +169,8 @@ class Database:
 
     def problems(self) -> list[str]:
         """Everything wrong with store and derived files; the latter heal on the next use."""
-        return self.store.problems() + self._files.problems(self.featurizers())
+        derived = self._files.problems(self.featurizers())
+        return self.store.problems() + self.featurizers().problems() + derived
 
     def repairs(self) -> list[str]:
         """Derived files that were found stale or damaged since opening, and were rebuilt."""
@@ -191,17 +204,18 @@ class Database:
     # -- preparing a query -----------------------------------------------------------------
 
     def vector(self, pattern: Pattern | PatternInfo, featurizer: str) -> NDArray[np.float32]:
-        """Raw features float32[d] of a pattern. Raises: NothingFound if they cannot be had."""
-        plug = self.featurizers()[featurizer]
-        if isinstance(pattern, Pattern):
-            vector: NDArray[np.float32] = plug.embed(pattern)
-            return vector
-        stored = self.store.vectors.get(featurizer, plug.version, [pattern.id])
-        found = stored.get(pattern.id)
-        if found is None:
+        """Raw features float32[d] of a pattern: those in the store, else computed.
+
+        Raises: NothingFound if they cannot be had of a pattern known by name; MissingDependency or
+        ModelError if the featurizer cannot compute here.
+        """
+        plug = self.featurizers().named(featurizer)
+        found = self.store.vectors.get(featurizer, plug.version, [pattern.id]).get(pattern.id)
+        if found is None and isinstance(pattern, PatternInfo):
             found = plug.from_info(pattern)
         if found is None:
-            structure = self.store.structure(pattern.id)
+            named = isinstance(pattern, PatternInfo)
+            structure = self.store.structure(pattern.id) if named else pattern
             if structure is None:
                 raise NothingFound(
                     f"{pattern.name or pattern.id}: only known by name; {featurizer} needs more",
@@ -226,7 +240,7 @@ class Database:
         clock = _Clock(stages_s if stages_s is not None else {})
         info = _info(pattern)
         space = platform.space(op, m=info.m, n=info.n, nnz=info.nnz)
-        partition = self.partition(op, platform) or self._nearest_width(op, platform)
+        partition = self._answering(op, platform)
         clock.lap("open")
         own = curve_of(self.store.runs(platform.id, op, info.id))
         width_op, own_width = self._other_width(platform, op, info.id)
@@ -245,7 +259,7 @@ class Database:
             return query
         vector = None
         try:
-            vector = self.vector(pattern, partition.featurizer)
+            partition, vector = self._placed(pattern, op, platform, partition)
         except NothingFound:
             if not own and not own_width:
                 raise
@@ -254,8 +268,26 @@ class Database:
         clock.lap("search")
         return query
 
-    def _nearest_width(self, op: Op, platform: Platform) -> PartitionIndex | None:
-        """The evidence at the nearest other width, where this one was never measured."""
+    def _placed(
+        self, pattern: Pattern | PatternInfo, op: Op, platform: Platform, partition: PartitionIndex
+    ) -> tuple[PartitionIndex, NDArray[np.float32]]:
+        """The pattern's features, and the partition to look them up in: another than the given one
+        where its featurizer turns out not to work on this machine."""
+        try:
+            return partition, self.vector(pattern, partition.featurizer)
+        except EmbeddbError:
+            if not missing(self.featurizers().named(partition.featurizer)):
+                raise
+            other = self._answering(op, platform)
+            if other is None or other.featurizer == partition.featurizer:
+                raise
+        return other, self.vector(pattern, other.featurizer)
+
+    def _answering(self, op: Op, platform: Platform) -> PartitionIndex | None:
+        """The evidence at this width; at the nearest other one where this was never measured."""
+        found = self.partition(op, platform)
+        if found is not None:
+            return found
         near = [o for o, scope in self.scopes() if scope == scope_of(platform)]
         widths = [o for o in near if _same_kernel(o, op)]
         return self.partition(min(widths, key=_distance_from(op)), platform) if widths else None
@@ -305,15 +337,18 @@ class Database:
         return [msgspec.json.decode(raw, type=Recommendation) for raw in raws]
 
     def add_pattern(self, pattern: Pattern) -> None:
-        """Keep a pattern's structure, thumbnail and vectors, so that it can be a neighbour."""
+        """Keep a pattern's structure, thumbnail and those vectors that can be computed here, so
+        that it can be a neighbour."""
         from embeddb.featurizers.thumbnail import thumbnail
 
         info = msgspec.structs.replace(_info(pattern), thumbnail=thumbnail(pattern))
         self.store.put_structure(pattern, info)
         for name, featurizer in self.featurizers().items():
-            self.store.vectors.put(
-                name, featurizer.version, {pattern.id: featurizer.embed(pattern)}
-            )
+            try:
+                vector = featurizer.embed(pattern)
+            except (MissingDependency, ModelError):
+                continue
+            self.store.vectors.put(name, featurizer.version, {pattern.id: vector})
 
     def record(self, runs: list[Run], pattern: Pattern, platform: Platform) -> None:
         """Write measured runs back, with the pattern and platform they belong to."""
@@ -342,30 +377,6 @@ def _same_kernel(one: Op, other: Op) -> bool:
 def _distance_from(op: Op) -> Callable[[Op], tuple[float, int]]:
     """Widths compare by ratio; of two equally far the narrower comes first."""
     return lambda other: (abs(math.log(other.width / op.width)), other.width)
-
-
-class _Featurizers(Mapping[str, Any]):
-    """A query needs one of them, so none is imported before it is asked for."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            try:
-                self._loaded[name] = plugins.load("featurizer", name)()
-            except UsageError:
-                if name in plugins.available("featurizer"):
-                    raise
-                raise KeyError(name) from None
-        return self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        others = [n for n in plugins.available("featurizer") if n not in FEATURIZERS]
-        return iter((*FEATURIZERS, *others))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 class _Clock:

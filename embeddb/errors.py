@@ -10,6 +10,7 @@ __all__ = [
     "InputError",
     "MatrixError",
     "MissingDependency",
+    "ModelError",
     "NothingFound",
     "PlatformError",
     "ReaderError",
@@ -74,6 +75,10 @@ class SpaceError(InputError):
 
 class ReaderError(InputError):
     """A run log, or one row of it, cannot be read."""
+
+
+class ModelError(InputError):
+    """A model file is damaged, of another architecture, or not a model at all."""
 
 
 class MissingDependency(EmbeddbError):

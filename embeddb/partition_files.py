@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from embeddb.config import Op
 from embeddb.errors import StoreCorrupt
 from embeddb.evidence import Evidence
+from embeddb.featurizers import missing
 from embeddb.partition import (
     Averages,
     PartitionIndex,
@@ -34,7 +35,7 @@ from embeddb.vectors.faiss_index import FaissIndex
 __all__ = ["PartitionFiles"]
 
 #: What every note says.
-_NOTED = {"stem", "generation", "rows", "version", "faiss", "npz"}
+_NOTED = {"stem", "generation", "rows", "chosen_among", "faiss", "npz"}
 
 
 class PartitionFiles:
@@ -52,7 +53,7 @@ class PartitionFiles:
         no featurizer reads it."""
         with self._lock:
             saved = self._load(op, scope, featurizers)
-            if saved is not None and self._changed_since(saved) == (set(), False):
+            if saved is not None and self._current(saved, featurizers):
                 self._open[str(op), scope] = saved
                 if not self._store.readonly:
                     self.collect()
@@ -66,7 +67,7 @@ class PartitionFiles:
         if not readable:
             return None
         built = PartitionIndex.build(evidence, readable, scope=scope, generation=generation)
-        self._save(built, featurizers[built.featurizer].version)
+        self._save(built, {name: featurizers[name].version for name in readable})
         self._open[str(op), scope] = built
         return built
 
@@ -74,15 +75,42 @@ class PartitionFiles:
         self, evidence: Evidence, featurizers: Mapping[str, Any]
     ) -> dict[str, dict[str, NDArray[np.float32]]]:
         """Vectors of the featurizers that know nine of ten patterns, else of the one that knows
-        most; in order of preference."""
+        most; in order of preference. One that cannot embed on this machine, where a new pattern
+        could not be asked, is left out unless there is no other."""
         ids = {row.pattern_id for row in evidence.rows}
         found = {
-            name: self._store.vectors.get(name, featurizer.version, ids)
+            name: vectors
             for name, featurizer in featurizers.items()
+            if (vectors := self._store.vectors.get(name, featurizer.version, ids))
         }
-        enough = {name: v for name, v in found.items() if v and len(v) >= 0.9 * len(ids)}
+        here = {name: v for name, v in found.items() if not missing(featurizers[name])}
+        found = here or found
+        enough = {name: v for name, v in found.items() if len(v) >= 0.9 * len(ids)}
         fullest = max(found, key=lambda name: len(found[name]), default="")
-        return enough or {k: v for k, v in found.items() if v and k == fullest}
+        return enough or {name: v for name, v in found.items() if name == fullest}
+
+    def _current(self, saved: PartitionIndex, featurizers: Mapping[str, Any]) -> bool:
+        """Whether nothing was added since, neither runs and vectors nor a featurizer to choose."""
+        if self._changed_since(saved) != (set(), False):
+            return False
+        found = self.readable(saved.evidence, featurizers)
+        raw = self._store.notes.get(_note_name(saved.op, saved.scope))
+        chosen_among = {name: featurizers[name].version for name in found}
+        return raw is not None and _read_note(raw).get("chosen_among") == chosen_among
+
+    def _lacks(self, partition: PartitionIndex, featurizers: Mapping[str, Any]) -> bool:
+        """Whether the partition's featurizer cannot embed here and another one could; noted."""
+        lacks = missing(featurizers[partition.featurizer])
+        if not lacks:
+            return False
+        others = self.readable(partition.evidence, featurizers)
+        if not others or partition.featurizer in others:
+            return False
+        self.repairs.append(
+            f"{partition.op} on {partition.scope}: features of {partition.featurizer} cannot be "
+            f"computed here, others stand in: {lacks}"
+        )
+        return True
 
     def get(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> PartitionIndex | None:
         """A partition as of now: opened, brought up to date, or built; None without evidence."""
@@ -91,6 +119,8 @@ class PartitionFiles:
             if found is None:
                 if not scope_partitions(self._store, op, scope):
                     return None
+                return self._refresh(op, scope, featurizers)
+            if self._lacks(found, featurizers):
                 return self._refresh(op, scope, featurizers)
             now = self._store.generation
             if found.generation != now:
@@ -141,13 +171,15 @@ class PartitionFiles:
 
     # -- files -----------------------------------------------------------------------------
 
-    def _save(self, partition: PartitionIndex, version: str) -> None:
+    def _save(self, partition: PartitionIndex, versions: dict[str, str]) -> None:
+        """`versions` are those of all featurizers that the partition's was chosen among."""
         if self._folder is None or self._store.readonly:
             return
         self._folder.mkdir(exist_ok=True)
         note = _note_name(partition.op, partition.scope)
-        stem = f"{hashlib.blake2b(note.encode(), digest_size=8).hexdigest()}-{os.getpid()}"
-        stem = f"{stem}-{partition.generation}"
+        # The files of another choice at the same generation keep their names until it is noted.
+        what = hashlib.blake2b(json.dumps([note, versions]).encode(), digest_size=8).hexdigest()
+        stem = f"{what}-{os.getpid()}-{partition.generation}"
         index = FaissIndex.build(partition.ids, partition.metric.apply(partition.vectors))
         index_sum = index.save(self._folder / f"{stem}.faiss")
         table_sum = _write_whole(self._folder / f"{stem}.npz", partition.to_bytes())
@@ -155,7 +187,7 @@ class PartitionFiles:
             "stem": stem,
             "generation": partition.generation,
             "rows": len(partition.ids),
-            "version": version,
+            "chosen_among": versions,
             "faiss": index_sum,
             "npz": table_sum,
         }
@@ -167,9 +199,10 @@ class PartitionFiles:
         raw = self._store.notes.get(name)
         while raw is not None and self._folder is not None:
             before = len(self.repairs)
-            found = self._load_noted(_read_note(raw), f"{op} on {scope}", featurizers)
+            note = _read_note(raw)
+            found = self._load_noted(note, f"{op} on {scope}", featurizers)
             if found is not None and len(self.repairs) > before:
-                self._save(found, featurizers[found.featurizer].version)
+                self._save(found, note["chosen_among"])
                 return found
             now = self._store.notes.get(name)
             if found is not None or now == raw:
@@ -182,7 +215,8 @@ class PartitionFiles:
     ) -> PartitionIndex | None:
         assert self._folder is not None
         try:
-            if not note.keys() >= _NOTED:
+            versions = note.get("chosen_among")
+            if not (note.keys() >= _NOTED and isinstance(versions, dict)):
                 raise StoreCorrupt("its note was written by another version of embeddb")
             table = self._folder / f"{note['stem']}.npz"
             data = table.read_bytes()
@@ -190,8 +224,10 @@ class PartitionFiles:
                 raise StoreCorrupt(f"{table}: checksum differs")
             found = PartitionIndex.from_bytes(data, lambda ids, v: self._index(note, ids, v))
             reader = featurizers.get(found.featurizer)
-            if reader is None or reader.version != note["version"]:
-                raise StoreCorrupt(f"made with featurizer {found.featurizer} {note['version']}")
+            made = versions.get(found.featurizer)
+            if reader is None or reader.version != made:
+                here = "which is not here" if reader is None else f"here it is {reader.version}"
+                raise StoreCorrupt(f"made with featurizer {found.featurizer} {made}, {here}")
             return found
         except (OSError, StoreCorrupt) as e:
             self.repairs.append(f"{what}: rebuilt ({e})")

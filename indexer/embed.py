@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,23 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.db import Database
-from embeddb.pattern import Pattern
+from embeddb.errors import MissingDependency, ModelError
+from embeddb.featurizers import missing as lacking
 from embeddb.records import PatternInfo
 from indexer.library import Library, info_of
 
 __all__ = ["EmbedReport", "adopt_stubs", "embed"]
 
-#: Vectors per transaction.
-_BATCH = 256
+#: Most vectors and seconds of work per transaction: what a kill can cost.
+_BATCH, _BATCH_S = 256, 1.0
 
 
 @dataclass(slots=True)
 class EmbedReport:
-    """How many patterns each featurizer could read, and the partitions built."""
+    """How many patterns each featurizer could read, and the partitions built. `notes` says what
+    was made anew and why, `problems` what could not be done."""
 
     vectors: dict[str, int] = field(default_factory=dict)
     partitions: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def embed(
@@ -38,17 +42,21 @@ def embed(
 ) -> EmbedReport:
     """Compute missing vectors of every featurizer and build the partitions that are not current.
 
-    With `again`, everything derived is forgotten first and made anew.
+    With `again`, everything derived is forgotten first and made anew. A featurizer that cannot
+    compute on this machine is a problem, not an error: the others go on.
     """
     if again:
         db.forget_derived()
     report = EmbedReport()
+    report.problems += db.featurizers().problems()
     infos = list(db.store.patterns())
     for name, featurizer in db.featurizers().items():
         have = db.store.vectors.get(name, featurizer.version, [i.id for i in infos])
         missing = [info for info in infos if info.id not in have]
-        made = _embed_all(db, name, featurizer, missing, progress)
+        made, problems = _embed_all(db, name, featurizer, missing, progress)
         report.vectors[name] = len(have) + made
+        report.problems += problems
+        report.notes += _of_other_weights(db, name, featurizer.version)
     scopes = db.scopes()
     for at, (op, scope) in enumerate(scopes):
         if progress is not None:
@@ -61,37 +69,58 @@ def embed(
     return report
 
 
+def _of_other_weights(db: Database, name: str, version: str) -> list[str]:
+    """A line if the last vectors were of another version; from now on this one is the last."""
+    key = f"embedded/{name}"
+    last = (db.store.notes.get(key) or b"").decode()
+    if last == version:
+        return []
+    db.store.notes.put(key, version.encode())
+    return [f"vectors of {name} {last} are of another version and not used"] if last else []
+
+
 def _embed_all(
     db: Database,
     name: str,
     featurizer: Any,
-    infos: Iterable[PatternInfo],
+    missing: Sequence[PatternInfo],
     progress: Callable[[str, int, int], None] | None,
-) -> int:
+) -> tuple[int, list[str]]:
+    """How many vectors were made and stored, and what kept it from making the others."""
     batch: dict[str, NDArray[np.float32]] = {}
     made = 0
-    missing = list(infos)
+    unable, lacks = 0, lacking(featurizer)
+    stored = time.monotonic()
     for at, info in enumerate(missing):
-        vector = _vector(db, featurizer, info)
+        vector = featurizer.from_info(info)
+        if vector is None:
+            vector = _joined(db, featurizer, info)
+        structure = None if vector is not None or info.stub else db.store.structure(info.id)
+        if structure is not None and not lacks:
+            try:
+                vector = featurizer.embed(structure)
+            except (MissingDependency, ModelError) as e:
+                lacks = f"{e} ({e.hint})" if e.hint else str(e)
+        unable += structure is not None and vector is None
         if vector is not None:
             batch[info.id] = vector
             made += 1
-        if len(batch) >= _BATCH or (batch and at == len(missing) - 1):
+        last = at == len(missing) - 1
+        if batch and (last or len(batch) >= _BATCH or time.monotonic() - stored >= _BATCH_S):
             db.store.vectors.put(name, featurizer.version, batch)
             batch = {}
+            stored = time.monotonic()
         if progress is not None:
             progress(f"embed with {name}", at + 1, len(missing))
-    if batch:
-        db.store.vectors.put(name, featurizer.version, batch)
-    return made
+    return made, [f"{name}: {unable} patterns not embedded: {lacks}"] if unable else []
 
 
-def _vector(db: Database, featurizer: Any, info: PatternInfo) -> NDArray[np.float32] | None:
-    vector: NDArray[np.float32] | None = featurizer.from_info(info)
-    if vector is None and not info.stub:
-        pattern: Pattern | None = db.store.structure(info.id)
-        vector = None if pattern is None else featurizer.embed(pattern)
-    return vector
+def _joined(db: Database, featurizer: Any, info: PatternInfo) -> NDArray[np.float32] | None:
+    """The vector of a featurizer that only joins others', from what these left in the store."""
+    parts = getattr(featurizer, "parts", ())
+    stored = [db.store.vectors.get(p.name, p.version, [info.id]).get(info.id) for p in parts]
+    found = [vector for vector in stored if vector is not None]
+    return np.concatenate(found) if parts and len(found) == len(parts) else None
 
 
 def adopt_stubs(db: Database, library: Library) -> int:

@@ -32,8 +32,8 @@ __all__ = ["FORMATS", "ExportReport", "ImportReport", "export", "export_file", "
 FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
 #: Records per transaction.
 _BATCH = 10_000
-#: The featurizer whose vectors travel with the patterns, so that they answer without structure.
-_TRAVELS = "stats"
+#: The featurizers whose vectors travel with the patterns, so that they answer without structure.
+_TRAVELS = ("stats", "scnn")
 
 
 @dataclass(slots=True)
@@ -221,13 +221,15 @@ def _platform_docs(store: Store) -> list[PlatformDoc]:
 
 def _with_features(db: Database, infos: list[PatternInfo]) -> Iterator[PatternInfo]:
     """Patterns with their vector among the features: that is what answers where it is read."""
-    featurizer = db.featurizers()[_TRAVELS]
-    stored = db.store.vectors.get(_TRAVELS, featurizer.version, [info.id for info in infos])
+    readers = [(name, db.featurizers()[name]) for name in _TRAVELS if name in db.featurizers()]
+    ids = [info.id for info in infos]
+    stored = [(r, db.store.vectors.get(name, r.version, ids)) for name, r in readers]
     for info in infos:
-        if info.id in stored:
-            named = featurizer.as_features(stored[info.id])
-            info = msgspec.structs.replace(info, features={**info.features, **named})
-        yield info
+        features = dict(info.features)
+        for reader, vectors in stored:
+            if info.id in vectors:
+                features |= reader.as_features(vectors[info.id])
+        yield msgspec.structs.replace(info, features=features)
 
 
 # -- in ----------------------------------------------------------------------------------------

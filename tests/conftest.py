@@ -20,3 +20,15 @@ def shared() -> Path:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20260101)
+
+
+@pytest.fixture(autouse=True)
+def no_shipped_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Most tests are about something else, and embedding with a network takes seconds: the package
+    has no weights unless a test puts them there."""
+    from embeddb.featurizers import scnn
+
+    none = tmp_path_factory.getbasetemp() / "none.safetensors"
+    monkeypatch.setattr(scnn, "SHIPPED", none)

@@ -181,6 +181,16 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "campaign resume": ["campaign", "resume", board.db, campaign],
         "campaign status": ["campaign", "status", board.db, campaign],
         "eval": ["eval", board.db, "--seeds", "1", "--op", "spmm:32"],
+        "clusters": ["clusters", board.db, "-k", "2"],
+        "train featurizer": [
+            *("train", "featurizer", str(board.matrices), "-o", str(tmp / "net.safetensors")),
+            *("--network", "waco", "--size", "16", "--copies", "0", "--epochs", "1"),
+            *("--threads", "1"),
+        ],
+        "train plot": [
+            *("train", "plot", str(tmp / "net.training" / "curve.jsonl")),
+            *("-o", str(tmp / "curve.svg")),
+        ],
         "dynamics": ["dynamics", board.new, "--op", "spmm:32"],
         "platform list": ["platform", "list", "--db", board.db],
         "platform show": ["platform", "show", "spade"],
@@ -246,6 +256,7 @@ def _check_documents(documents: dict[str, Any]) -> None:
 def test_every_leaf_has_a_json_test(tmp_path: Path) -> None:
     asked = _commands(Board(tmp_path), tmp_path)
     own = {"write", "answer", "measure", "dynamics", "evaluate", "platforms", "database"}
+    own |= {"train", "clusters"}
     ours = {name for name, _ in leaves() if VERBS[name.split()[0]] in own}
     assert set(asked) == ours
 
@@ -358,7 +369,7 @@ def test_stubs_get_their_structure_when_the_matrices_arrive(
         (["index", "x.db", "gone.csv"], 1, "gone.csv: no such file"),
         (["ingest", "DB", "LOG"], 2, "--platform"),
         (["ingest", "DB", "LOG", "--platform", "toy", "--map", "x"], 2, "ROLE=COLUMN"),
-        (["measure", "DB", "NEW", "--platform", "spade", "--op", "spmm:4"], 1, "no runner"),
+        (["measure", "DB", "NEW", "--platform", "gpu-kernels", "--op", "spmm:4"], 1, "no runner"),
         (
             ["measure", "DB", "NEW", "--platform", "toy", "--op", "spmm:4", "--config", "tile=5"],
             1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import shlex
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.cli.output import Progress, emit, json_option, note, plural, say, share, table
-from embeddb.cli.places import open_database, runner_here
+from embeddb.cli.places import families, open_database, runner_here
 from embeddb.config import Op
-from embeddb.errors import InputError, MatrixError
+from embeddb.errors import MatrixError
 from embeddb.platform import load_platform, parse_platform
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def _matrices(asked: dict[str, Any], progress: Progress) -> list[Matrix]:
     from indexer.campaign_plan import Matrix
     from indexer.library import matrix_name
 
-    groups = _groups(asked["manifest"])
+    groups = families(asked["manifest"])
     low, high = asked["min_nnz"], asked["max_nnz"]
     files = matrix_files(asked["matrices"])
     found = []
@@ -177,20 +176,6 @@ def _matrices(asked: dict[str, Any], progress: Progress) -> list[Matrix]:
             sizes = (*pattern.shape, pattern.nnz)
             found.append(Matrix(str(path.resolve()), name, groups.get(name, name), *sizes))
     return found
-
-
-def _groups(manifest: str) -> dict[str, str]:
-    """Family by matrix name. Raises: InputError if the file is none or lacks a column."""
-    if not manifest:
-        return {}
-    try:
-        with Path(manifest).open(newline="", encoding="utf-8") as lines:
-            rows = csv.DictReader(lines)
-            if not {"name", "family"} <= set(rows.fieldnames or ()):
-                raise InputError("no columns name and family", where=manifest)
-            return {row["name"]: row["family"] for row in rows if row["name"] and row["family"]}
-    except (UnicodeDecodeError, csv.Error) as e:
-        raise InputError(f"not a CSV file in UTF-8: {e}", where=manifest) from None
 
 
 _AGREE = click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import shutil
@@ -16,6 +17,7 @@ from embeddb.records import PatternInfo
 
 __all__ = [
     "STARTER",
+    "families",
     "known_pattern",
     "open_database",
     "run_platform",
@@ -193,3 +195,17 @@ def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
     if here.simulated:
         note(f"{here.id} is simulated: no time is of real hardware")
     return runner, here
+
+
+def families(manifest: str) -> dict[str, str]:
+    """Family by matrix name. Raises: InputError if the file is none or lacks a column."""
+    if not manifest:
+        return {}
+    try:
+        with Path(manifest).open(newline="", encoding="utf-8") as lines:
+            rows = csv.DictReader(lines)
+            if not {"name", "family"} <= set(rows.fieldnames or ()):
+                raise InputError("no columns name and family", where=manifest)
+            return {row["name"]: row["family"] for row in rows if row["name"] and row["family"]}
+    except (UnicodeDecodeError, csv.Error) as e:
+        raise InputError(f"not a CSV file in UTF-8: {e}", where=manifest) from None

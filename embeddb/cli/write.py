@@ -96,6 +96,7 @@ def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **asked: Any) -> N
         "adopted_runs": moved,
         "matrix_problems": problems,
         "embedded": embedded["vectors"],
+        "embed_problems": embedded["problems"],
         "answers": states,
         "example": example,
     }
@@ -106,7 +107,7 @@ def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **asked: Any) -> N
         _show_report(report)
     if moved:
         say(f"{plural(moved, 'run')} of stubs moved to their matrix")
-    _warn([*checked, *problems])
+    _warn([*checked, *problems, *embedded["problems"]])
     say()
     show_states(states)
     if example:
@@ -142,21 +143,31 @@ def ingest_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
 @click.command()
 @click.argument("db")
 @click.option("--again", is_flag=True, help="Forget everything derived first.")
+@click.option("--weights", default="", metavar="FILE", help="Weights of `scnn` for DB from now on.")
 @json_option
-def embed_verb(db: str, again: bool, as_json: bool) -> None:
+def embed_verb(db: str, again: bool, weights: str, as_json: bool) -> None:
     """Compute missing vectors of DB and refresh its indexes.
+
+    With --weights, a model file made by `embeddb train featurizer` is checked and copied into DB;
+    `scnn` then embeds everything anew. Vectors of other weights are never compared with its own.
 
     \b
     Example:
       embeddb embed runs.db
+      embeddb embed runs.db --weights scnn.safetensors
     """
     with open_database(db) as opened, Progress() as progress:
-        document = _embed(opened, progress, again=again)
+        version = opened.use_weights(weights) if weights else None
+        document = {**_embed(opened, progress, again=again), "weights": version}
     if as_json:
         emit(document)
         return
+    if version is not None:
+        say(f"weights {version} of scnn are those of {db} now")
     table(("featurizer", "vectors"), document["vectors"].items())
     say(plural(len(document["partitions"]), "index", "indexes") + " up to date")
+    for line in document["notes"]:
+        note(line)
     _warn(document["problems"])
 
 
@@ -239,6 +250,7 @@ def _embed(db: Database, progress: Progress, *, again: bool = False) -> dict[str
         "vectors": report.vectors,
         "partitions": report.partitions,
         "problems": report.problems,
+        "notes": report.notes,
     }
 
 

@@ -1,0 +1,98 @@
+"""The featurizers that one database can use, by name and in order of preference.
+
+A featurizer that is learned defines, beside what `embeddb.testing.featurizers` asks of all,
+
+- `for_database(folder)`, a class method: the featurizer with the weights of the database in that
+  folder (None: a database in memory), or None where there are no weights for it;
+- `missing()`: what it lacks to embed on this machine, one line, empty if nothing. Vectors that are
+  in the store can be read all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from embeddb import plugins
+from embeddb.errors import ModelError, UsageError
+
+__all__ = ["FEATURIZERS", "Featurizers", "missing"]
+
+#: In order of preference where answers are equally good; a whole comes after its parts. `stats`
+#: needs the structure (or features shipped with the runs), the last three ever less.
+FEATURIZERS = ("stats", "scnn", "stats-scnn", "given", "rows", "sizes")
+
+
+class Featurizers(Mapping[str, Any]):
+    """Featurizers by name, of those that have what they need to be known at all.
+
+    A query needs one of them, so none is imported before it is asked for.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._loaded: dict[str, Any] = {}
+
+    def named(self, name: str) -> Any:
+        """The featurizer a user means.
+
+        Raises: UsageError if there is none of that name or it has no weights; ModelError if these
+        cannot be read.
+        """
+        found = self._get(name)
+        if isinstance(found, ModelError):
+            raise found
+        if found is None:
+            raise UsageError(
+                f"no weights for the featurizer {name!r}: neither the package nor the database "
+                "has any",
+                hint="train some, then `embeddb embed DB --weights FILE`",
+            )
+        return found
+
+    def problems(self) -> list[str]:
+        """One line for every featurizer whose weights are there and cannot be read."""
+        return [
+            f"{name}: {found}"
+            for name in self._names()
+            if isinstance(found := self._get(name), ModelError)
+        ]
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            found = self._get(name)
+        except UsageError:
+            if name in plugins.available("featurizer"):
+                raise
+            raise KeyError(name) from None
+        if found is None or isinstance(found, ModelError):
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._names() if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _names(self) -> tuple[str, ...]:
+        others = [n for n in plugins.available("featurizer") if n not in FEATURIZERS]
+        return (*FEATURIZERS, *others)
+
+    def _get(self, name: str) -> Any:
+        """A featurizer, None for one without weights, or what is wrong with these."""
+        if name not in self._loaded:
+            plugin = plugins.load("featurizer", name)
+            fitted = getattr(plugin, "for_database", None)
+            try:
+                self._loaded[name] = plugin() if fitted is None else fitted(self._folder)
+            except ModelError as e:
+                self._loaded[name] = e
+        return self._loaded[name]
+
+
+def missing(featurizer: Any) -> str:
+    """What a featurizer lacks to embed on this machine, one line; empty if nothing."""
+    ask = getattr(featurizer, "missing", None)
+    return "" if ask is None else str(ask())

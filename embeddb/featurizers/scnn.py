@@ -1,0 +1,193 @@
+"""The learned featurizer: a sparse convolutional network over the reduced pattern.
+
+The weights are a model file (`embeddb.models.model_file`): the database's own if it has one, else
+those that ship with the package. The version is the digest of that file, and it is part of every
+vector's name, so vectors of different weights are never taken for each other.
+
+torch is needed to embed and for nothing else: name, version and dimension come from the file's
+card, vectors from the store or from features that travelled with the runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.errors import EmbeddbError, InputError, MissingDependency, ModelError
+from embeddb.models.model_file import fill, load, read_card, version_of
+from embeddb.pattern import Pattern
+from embeddb.records import PatternInfo
+
+__all__ = ["PLUGIN", "Scnn", "install"]
+
+SHIPPED = Path(__file__).parent.parent / "data" / "scnn.safetensors"
+#: Where a database keeps weights of its own, below its folder.
+OWN = Path("models", "scnn.safetensors")
+_NEEDS = ("torch", "safetensors")
+_HINT = "install the extra `learn`"
+_TRAIN = "train weights anew with `embeddb train featurizer`"
+#: Length of an embedding unless the card says (COGNATE, Table 6), and the most.
+_DIM, _MOST_FEATURES = 128, 1 << 12
+
+
+class Scnn:
+    """The network's output as a raw vector, float32[d]; standardise before comparing.
+
+    One pattern is one batch: a vector depends on nothing but the pattern and the weights, bit for
+    bit on one machine. Kernel maps live as long as the call. May be used from several threads;
+    how many threads torch itself takes is the caller's choice.
+    """
+
+    name = "scnn"
+
+    def __init__(self, weights: Path | None = None) -> None:
+        """Raises: ModelError if the weights (None: those of the package) are not there or their
+        card cannot be read."""
+        self.weights = SHIPPED if weights is None else weights
+        self.version = version_of(self.weights)
+        self.dim = _dim(read_card(self.weights, kind="featurizer"), str(self.weights))
+        self.names = tuple(f"{self.version[:8]}.{i}" for i in range(self.dim))
+        self._lock = Lock()
+        self._ready: tuple[Any, Any] | None = None
+        self._failure = ""
+
+    @classmethod
+    def for_database(cls, folder: Path | None) -> Scnn | None:
+        """With the database's own weights, else the package's; None where there are neither.
+
+        Raises: ModelError if the card of those there are cannot be read.
+        """
+        own = [] if folder is None else [folder / OWN]
+        there = next((path for path in (*own, SHIPPED) if path.is_file()), None)
+        return None if there is None else cls(there)
+
+    def missing(self) -> str:
+        """What it lacks to embed on this machine, one line; empty if nothing."""
+        gone = "" if self._ready is not None else _gone()
+        return f"{gone} ({_HINT})" if gone else self._failure
+
+    def embed(self, pattern: Pattern) -> NDArray[np.float32]:
+        """float32[d] of the structure; the name and group of the pattern do not enter.
+
+        Raises: MissingDependency without torch; ModelError if the weights do not fit, or take a
+        pattern beyond what a number can hold.
+        """
+        network, reduction = self._network()
+        import torch
+
+        from embeddb.models.inputs import reduce
+        from embeddb.models.networks import collate
+
+        with torch.inference_mode():
+            out = network(*collate([reduce(pattern, reduction)]))
+        vector = np.array(out[0].numpy(), dtype=np.float32)
+        if not np.isfinite(vector).all():
+            raise ModelError("its output is not finite", where=str(self.weights), hint=_TRAIN)
+        return vector
+
+    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
+        """A vector by name, keys `scnn.VERSION.NUMBER`, with the version's first 8 digits: the
+        form that travels in `PatternInfo.features`."""
+        return {f"scnn.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
+
+    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None unless every name is there, with these weights."""
+        found = [info.features.get(f"scnn.{n}") for n in self.names]
+        return None if None in found else np.array(found, dtype=np.float32)
+
+    def _network(self) -> tuple[Any, Any]:
+        """Network and reduction, read once; a failure is remembered for `missing`."""
+        with self._lock:
+            if self._ready is None:
+                try:
+                    self._ready = _read(self.weights, self.version)
+                except EmbeddbError as e:
+                    # What is not installed is looked up each time.
+                    self._failure = "" if _gone() else f"{e} ({e.hint})"
+                    raise
+                self._failure = ""
+            return self._ready
+
+
+PLUGIN = Scnn
+
+
+def install(weights: Path, folder: Path) -> str:
+    """Make weights the own ones of the database in `folder`; returns their version.
+
+    They are tried first, and then replace the old ones whole.
+
+    Raises: ModelError if they cannot be used; MissingDependency without torch.
+    """
+    tried = Scnn(weights)
+    tried.embed(Pattern.from_coo((1, 1), np.zeros(1, np.int64), np.zeros(1, np.int64)))
+    target = folder / OWN
+    target.parent.mkdir(exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with weights.open("rb") as source, part.open("wb") as out:
+            shutil.copyfileobj(source, out)
+            out.flush()
+            os.fsync(out.fileno())
+        if version_of(part) != tried.version:
+            raise ModelError("it changed while it was copied", where=str(weights), hint="try again")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return tried.version
+
+
+def _gone() -> str:
+    """What must be installed before anything can be embedded; torch itself is not imported."""
+    gone = [name for name in _NEEDS if find_spec(name) is None]
+    return f"{' and '.join(gone)} not installed" if gone else ""
+
+
+def _dim(card: dict[str, Any], where: str) -> int:
+    dim = card["network"].get("dim", _DIM)
+    if type(dim) is not int or not 1 <= dim <= _MOST_FEATURES:
+        raise ModelError(f"its network has dim {dim!r}", where=where)
+    return dim
+
+
+def _read(weights: Path, version: str) -> tuple[Any, Any]:
+    """The network and reduction of a model file, ready to embed with.
+
+    Raises: ModelError if they do not fit together, or the file is no longer of that version;
+    MissingDependency without torch.
+    """
+    gone = _gone()
+    if gone:
+        raise MissingDependency(f"scnn: {gone}", hint=_HINT)
+    try:
+        from embeddb.models.inputs import CHANNELS, Reduction
+        from embeddb.models.networks import build
+    except ImportError as e:
+        raise MissingDependency(f"scnn: {e}", hint=_HINT) from e
+    tensors, card = load(weights, kind="featurizer")
+    if card["network"].get("in_channels") != CHANNELS:
+        raise ModelError(
+            f"its network does not read {CHANNELS} features per site",
+            where=str(weights),
+            hint=_TRAIN,
+        )
+    try:
+        network = build(card["network"])
+        reduction = Reduction.from_json(card["reduction"])
+    except InputError as e:
+        raise ModelError(str(e), where=str(weights), hint=_TRAIN) from e
+    fill(network, tensors, where=str(weights))
+    if version_of(weights) != version:
+        raise ModelError(
+            "the weights were replaced after they were opened",
+            where=str(weights),
+            hint="open the database again",
+        )
+    return network.eval(), reduction

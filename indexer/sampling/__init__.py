@@ -1,0 +1,1 @@
+"""Which matrices and configurations to spend measurements on."""

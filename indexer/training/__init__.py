@@ -1,0 +1,1 @@
+"""Training of what is learned: data, augmentation, models with a loss, and one resumable loop."""

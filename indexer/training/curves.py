@@ -1,0 +1,103 @@
+"""The curve of a training: JSON lines, one for each epoch, and a picture of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from embeddb.errors import InputError, MissingDependency, UsageError
+
+__all__ = ["Line", "plot", "read_curve", "write_curve"]
+
+#: Figures of one epoch by name; `epoch` is one of them.
+Line = dict[str, float]
+
+#: Larger files are no curves.
+_MOST_BYTES = 64 << 20
+#: In a line, but not drawn.
+_NOT_DRAWN = {"epoch", "seconds"}
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def write_curve(file: Path, lines: list[Line]) -> None:
+    """The whole file or none of it."""
+    part = file.with_suffix(".tmp")
+    part.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    part.replace(file)
+
+
+def read_curve(file: Path) -> list[Line]:
+    """The lines of a curve, in order.
+
+    Raises: InputError, naming the line, for what is not a curve.
+    """
+    where = str(file)
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise InputError(f"larger than {_MOST_BYTES} bytes", where=where)
+        texts = file.read_text(encoding="utf-8").splitlines()
+    except OSError as e:
+        raise InputError(f"cannot be read: {e.strerror}", where=where) from None
+    except UnicodeDecodeError:
+        raise InputError("not a curve: not UTF-8", where=where) from None
+    lines = [_line(text, where, number) for number, text in enumerate(texts, start=1)]
+    if not lines:
+        raise InputError("not a curve: it has no lines", where=where)
+    return lines
+
+
+def _line(text: str, where: str, number: int) -> Line:
+    hint = "a curve is the curve.jsonl that `embeddb train` writes"
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(_is_number(value) for value in found.values()):
+        raise InputError("not a line of finite figures", where=where, line=number, hint=hint)
+    if "epoch" not in found:
+        raise InputError("a line without its epoch", where=where, line=number, hint=hint)
+    return {name: float(value) if name != "epoch" else value for name, value in found.items()}
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def plot(curve: Path, out: Path) -> list[str]:
+    """Draw every figure of a curve over the epochs, on a log scale where all are positive.
+
+    The format follows the suffix of `out`: .png, .svg or .pdf. Returns the names drawn.
+
+    Raises: InputError for what is not a curve; UsageError for another suffix; MissingDependency
+    without matplotlib.
+    """
+    if out.suffix.lower() not in _SUFFIXES:
+        raise UsageError(f"{out}: a plot ends in {', '.join(_SUFFIXES)}")
+    lines = read_curve(curve)
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingDependency(
+            "drawing needs matplotlib", hint="install the extra `plot`: pip install '.[plot]'"
+        ) from None
+    # Without pyplot: no window system is asked for and no global state is kept.
+    figure = Figure(figsize=(7.0, 4.5), layout="constrained")
+    axes = figure.subplots()
+    names = [name for line in lines for name in line if name not in _NOT_DRAWN]
+    names = list(dict.fromkeys(names))
+    for name in names:
+        known = [(line["epoch"], line[name]) for line in lines if name in line]
+        axes.plot(*zip(*known, strict=True), label=name)
+    if all(line[name] > 0 for line in lines for name in names if name in line):
+        axes.set_yscale("log")
+    axes.set_xlabel("epoch")
+    if names:
+        axes.legend()
+    figure.savefig(out, metadata={"Date": None} if out.suffix.lower() == ".svg" else None)
+    return names

@@ -1,0 +1,264 @@
+"""One training loop for every model: Adam, early stopping, a curve, and a checkpoint per epoch.
+
+A training that is killed and resumed ends with the very weights of one that is not: batches are a
+function of the epoch, and the checkpoint holds weights, optimizer moments, the state of the random
+generator and the best weights so far. It is a safetensors file written by rename, so a kill leaves
+the epoch before. Equal bits are promised for one machine, one torch and one number of threads.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from embeddb.errors import InputError, ModelError
+from embeddb.models import model_file
+from indexer.training.curves import Line, read_curve, write_curve
+
+__all__ = ["Fitted", "Job", "Progress", "Settings", "checkpoint_of", "curve_of", "fit", "forget"]
+
+#: What is done, of how many: batches seen, batches of all epochs.
+Progress = Callable[[str, int, int], None]
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How long and how fast; `run` names the data and the network.
+
+    A checkpoint goes on only under the same `run`, `lr` and `seed`; `epochs` and `patience` may
+    change. Training stops early after `patience` epochs in which the figure `watch` of the
+    validation was not lower than at its best.
+    """
+
+    epochs: int = 100
+    lr: float = 1e-3
+    patience: int = 15
+    watch: str = "valid_loss"
+    seed: int = 0
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is learned, as functions.
+
+    `batches(epoch)` gives the same `steps` batches whenever it is asked about an epoch (1, 2, …);
+    `loss(batch)` is a scalar with a gradient; `validate()` names the figures of an epoch and is
+    called with the module in evaluation mode and without gradients. Lower is better.
+    """
+
+    steps: int
+    batches: Callable[[int], Iterable[Any]]
+    loss: Callable[[Any], Tensor]
+    validate: Callable[[], dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Epochs run, the best of them, its figures, and whether patience ended the training."""
+
+    epochs: int
+    best_epoch: int
+    figures: Mapping[str, float]
+    stopped_early: bool
+
+
+def checkpoint_of(folder: Path) -> Path:
+    """The file that is there as long as a training is unfinished."""
+    return folder / "checkpoint.safetensors"
+
+
+def curve_of(folder: Path) -> Path:
+    """JSON lines, one for each epoch: its figures, `train_loss` and `seconds`."""
+    return folder / "curve.jsonl"
+
+
+def forget(folder: Path) -> None:
+    """Drop the checkpoint of a training whose result is saved; the curve stays."""
+    checkpoint_of(folder).unlink(missing_ok=True)
+
+
+def fit(
+    module: nn.Module, job: Job, *, settings: Settings, folder: Path, progress: Progress
+) -> Fitted:
+    """Train `module` in place; it ends with the best weights and in evaluation mode.
+
+    Goes on from the checkpoint in `folder` if there is one. Interrupted with Ctrl-C, the finished
+    epochs are kept. The global random state is left as it was.
+
+    Raises: ModelError if the loss or a figure is not finite, or the checkpoint is damaged or of
+    another run.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        state = _State(module, settings)
+        if checkpoint_of(folder).exists():
+            state.load(checkpoint_of(folder))
+        curve = _kept_lines(curve_of(folder), state.epoch)
+        while not state.over:
+            curve.append(_epoch(state, job, progress))
+            # The curve first: after a kill in between, its surplus line is dropped above.
+            write_curve(curve_of(folder), curve)
+            state.save(checkpoint_of(folder))
+    module.load_state_dict(state.best_weights)
+    module.eval()
+    return Fitted(state.epoch, state.best_epoch, state.best, state.epoch < settings.epochs)
+
+
+def _kept_lines(file: Path, epochs: int) -> list[Line]:
+    """The lines of finished epochs; a damaged curve is begun anew, for it can only be looked at."""
+    try:
+        lines = read_curve(file) if epochs and file.exists() else []
+    except InputError:
+        return []
+    return [line for line in lines if line["epoch"] <= epochs]
+
+
+def _epoch(state: _State, job: Job, progress: Progress) -> Line:
+    """Train and validate once; the line of the curve."""
+    began, epoch = time.monotonic(), state.epoch + 1
+    loss = _train(state, job, progress)
+    figures = _validated(state.module, job, epoch)
+    state.finish(figures)
+    seconds = round(time.monotonic() - began, 3)
+    return {"epoch": epoch, "train_loss": loss, **figures, "seconds": seconds}
+
+
+def _train(state: _State, job: Job, progress: Progress) -> float:
+    """All batches of an epoch; their mean loss."""
+    state.module.train()
+    total, epoch = 0.0, state.epoch + 1
+    done, batches = state.epoch * job.steps, state.settings.epochs * job.steps
+    for step, batch in enumerate(job.batches(epoch), start=1):
+        state.optimizer.zero_grad(set_to_none=True)
+        loss = job.loss(batch)
+        total += _finite(loss.item(), "loss", epoch)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        state.optimizer.step()
+        progress("train", done + step, batches)
+    return total / max(job.steps, 1)
+
+
+def _validated(module: nn.Module, job: Job, epoch: int) -> dict[str, float]:
+    module.eval()
+    with torch.no_grad():
+        figures = job.validate()
+    return {name: _finite(value, name, epoch) for name, value in figures.items()}
+
+
+def _finite(value: float, what: str, epoch: int) -> float:
+    if not math.isfinite(value):
+        raise ModelError(
+            f"training failed: {what} is {value} in epoch {epoch}", hint="try a smaller --lr"
+        )
+    return float(value)
+
+
+@dataclass
+class _State:
+    """Everything the next epoch depends on."""
+
+    module: nn.Module
+    settings: Settings
+    epoch: int = 0
+    best_epoch: int = 0
+    best: dict[str, float] = field(default_factory=dict)
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.optimizer = torch.optim.Adam(self.module.parameters(), lr=self.settings.lr)
+        self.best_weights = _copied(self.module.state_dict())
+
+    @property
+    def over(self) -> bool:
+        waited = self.epoch - self.best_epoch
+        return self.epoch >= self.settings.epochs or waited >= self.settings.patience
+
+    def finish(self, figures: dict[str, float]) -> None:
+        self.epoch += 1
+        watch = self.settings.watch
+        if not self.best or figures[watch] < self.best[watch]:
+            self.best, self.best_epoch = figures, self.epoch
+            self.best_weights = _copied(self.module.state_dict())
+
+    def save(self, file: Path) -> None:
+        tensors = {"rng": torch.get_rng_state()}
+        tensors |= {f"weights/{k}": v for k, v in self.module.state_dict().items()}
+        tensors |= {f"best/{k}": v for k, v in self.best_weights.items()}
+        for name, parameter in self.module.named_parameters():
+            moments = self.optimizer.state.get(parameter, {})
+            tensors |= {f"{key}/{name}": moments[key] for key in _MOMENTS if key in moments}
+        card = {
+            "kind": "checkpoint",
+            "run": _run(self.settings),
+            "epoch": self.epoch,
+            "best_epoch": self.best_epoch,
+            "best": self.best,
+        }
+        model_file.save(file, _copied(tensors), card)
+
+    def load(self, file: Path) -> None:
+        """Raises: ModelError if the file is damaged or belongs to another training."""
+        tensors, card = model_file.load(file, kind="checkpoint")
+        if card.get("run") != _run(self.settings):
+            raise ModelError(
+                "the training begun there has other data, another network or other settings",
+                where=str(file),
+                hint="give the same options, or remove that file to begin anew",
+            )
+        try:
+            self._restore(tensors, card)
+        except (KeyError, TypeError, ValueError, RuntimeError) as e:
+            reason = " ".join(str(e).split())[:200]
+            raise ModelError(
+                f"not a whole checkpoint: {reason}", where=str(file), hint="remove it"
+            ) from None
+
+    def _restore(self, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
+        self.epoch, self.best_epoch = int(card["epoch"]), int(card["best_epoch"])
+        self.best = {str(k): float(v) for k, v in card["best"].items()}
+        if not 0 < self.best_epoch <= self.epoch or self.settings.watch not in self.best:
+            raise ValueError("epochs that do not fit together")
+        self.module.load_state_dict(_below("weights/", tensors))
+        self.best_weights = _below("best/", tensors)
+        for name, value in self.module.state_dict().items():
+            if self.best_weights[name].shape != value.shape:
+                raise ValueError(f"best/{name} is of another shape")
+        for name, parameter in self.module.named_parameters():
+            if f"step/{name}" in tensors:
+                moments = {key: tensors[f"{key}/{name}"] for key in _MOMENTS}
+                self.optimizer.state[parameter] = _fitting(moments, parameter)
+        torch.set_rng_state(tensors["rng"])
+
+
+def _fitting(moments: dict[str, Tensor], parameter: Tensor) -> dict[str, Tensor]:
+    for key in ("exp_avg", "exp_avg_sq"):
+        if moments[key].shape != parameter.shape:
+            raise ValueError(f"{key} is of another shape than its weights")
+        moments[key] = moments[key].to(parameter)
+    return moments
+
+
+def _run(settings: Settings) -> str:
+    return json.dumps([settings.run, settings.lr, settings.seed, settings.watch])
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    cut = len(prefix)
+    return {name[cut:]: value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU and apart from the originals, which training overwrites."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
