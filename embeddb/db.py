@@ -9,11 +9,9 @@ with embeddb.open("runs.db") as db:
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -28,10 +26,13 @@ from embeddb.partition import PartitionIndex, build_evidence, scope_of
 from embeddb.partition_files import PartitionFiles
 from embeddb.pattern import Pattern
 from embeddb.platform import Platform, builtin_platforms, load_platform
-from embeddb.prepare import with_evidence
+from embeddb.prepare import Clock, CostModels, nearest_widths, with_evidence
 from embeddb.query import Query, Recommendation
 from embeddb.records import PatternInfo, Run
 from embeddb.store import Store, memory_store, open_store
+
+if TYPE_CHECKING:
+    from embeddb.costmodel import CostModel
 
 __all__ = ["Database"]
 
@@ -47,6 +48,7 @@ class Database:
         self.store = store
         self._files = PartitionFiles(store)
         self._featurizers = Featurizers(store.path)
+        self._models = CostModels(store.path)
 
     @classmethod
     def open(cls, path: str | Path, *, readonly: bool = False) -> Database:
@@ -237,7 +239,7 @@ class Database:
 
         Raises: UsageError if the platform has no such op.
         """
-        clock = _Clock(stages_s if stages_s is not None else {})
+        clock = Clock(stages_s if stages_s is not None else {})
         info = _info(pattern)
         space = platform.space(op, m=info.m, n=info.n, nnz=info.nnz)
         partition = self._answering(op, platform)
@@ -255,18 +257,31 @@ class Database:
             own_width_op=width_op,
             calls=calls,
         )
-        if partition is None:
-            return query
-        vector = None
-        try:
-            partition, vector = self._placed(pattern, op, platform, partition)
-        except NothingFound:
-            if not own and not own_width:
-                raise
-        clock.lap("features")
-        query = with_evidence(query, partition, vector, name_of=self._name)
-        clock.lap("search")
+        if partition is not None:
+            vector = None
+            try:
+                partition, vector = self._placed(pattern, op, platform, partition)
+            except NothingFound:
+                if not own and not own_width:
+                    raise
+            clock.lap("features")
+            query = with_evidence(query, partition, vector, name_of=self._name)
+            clock.lap("search")
+        query = self._models.apply(
+            query,
+            lambda name: self.vector(pattern, name),
+            version_of=self.featurizer_version,
+            store=self.store,
+        )
+        if query.model:
+            clock.lap("model")
         return query
+
+    def cost_model(self, platform: Platform, op: Op) -> CostModel | None:
+        """The cost model that ranks for an op on a platform: this database's own, else one that
+        ships. One that cannot be used (damaged, for another space or featurizer) is none; an
+        answer says so in its warnings."""
+        return self._models.find(platform, op, self.featurizer_version)[0]
 
     def _placed(
         self, pattern: Pattern | PatternInfo, op: Op, platform: Platform, partition: PartitionIndex
@@ -289,19 +304,15 @@ class Database:
         if found is not None:
             return found
         near = [o for o, scope in self.scopes() if scope == scope_of(platform)]
-        widths = [o for o in near if _same_kernel(o, op)]
-        return self.partition(min(widths, key=_distance_from(op)), platform) if widths else None
+        widths = nearest_widths(near, op)
+        return self.partition(widths[0], platform) if widths else None
 
     def _other_width(
         self, platform: Platform, op: Op, pattern_id: str
     ) -> tuple[Op | None, dict[Config, Any]]:
         """What was measured on this pattern at the nearest other width."""
-        widths = [
-            p.op
-            for p in self.store.partitions()
-            if p.platform == platform.id and _same_kernel(p.op, op) and p.op.width != op.width
-        ]
-        for near in sorted(widths, key=_distance_from(op)):
+        known = [p.op for p in self.store.partitions() if p.platform == platform.id]
+        for near in nearest_widths((o for o in known if o.width != op.width), op):
             curve = curve_of(self.store.runs(platform.id, near, pattern_id))
             if sum(math.isfinite(c.seconds) for c in curve.values()) >= _ENOUGH_AT_OTHER_WIDTH:
                 return near, curve
@@ -368,26 +379,6 @@ class Database:
 
 #: A pattern's own curve at another width counts from this many measured configurations on.
 _ENOUGH_AT_OTHER_WIDTH = 8
-
-
-def _same_kernel(one: Op, other: Op) -> bool:
-    return (one.kernel, one.dtype) == (other.kernel, other.dtype)
-
-
-def _distance_from(op: Op) -> Callable[[Op], tuple[float, int]]:
-    """Widths compare by ratio; of two equally far the narrower comes first."""
-    return lambda other: (abs(math.log(other.width / op.width)), other.width)
-
-
-class _Clock:
-    def __init__(self, stages_s: dict[str, float]) -> None:
-        self._stages = stages_s
-        self._last = time.perf_counter()
-
-    def lap(self, stage: str) -> None:
-        now = time.perf_counter()
-        self._stages[stage] = self._stages.get(stage, 0.0) + now - self._last
-        self._last = now
 
 
 def _info(pattern: Pattern | PatternInfo) -> PatternInfo:

@@ -72,7 +72,9 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence behind one recommendation; see docs/cli.md for the JSON keys."""
+    """The evidence behind one recommendation; see docs/cli.md for the JSON keys. `tuner`,
+    `featurizer` and `model` say what ranked, in which features and with which cost model (empty:
+    with none)."""
 
     id: str
     pattern_id: str
@@ -92,6 +94,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     rejected: dict[str, str]
     warnings: list[str]
     simulated: bool
+    tuner: str = ""
+    featurizer: str = ""
+    model: str = ""
+    model_featurizer: str = ""
 
 
 def explain(made: Recommendation, store: Store) -> Explanation:
@@ -130,6 +136,10 @@ def explain(made: Recommendation, store: Store) -> Explanation:
         rejected=made.rejected,
         warnings=made.warnings,
         simulated=made.simulated,
+        tuner=made.tuner,
+        featurizer=made.featurizer,
+        model=made.model,
+        model_featurizer=made.model_featurizer,
     )
 
 

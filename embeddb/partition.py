@@ -23,8 +23,18 @@ from numpy.typing import NDArray
 from embeddb.config import Config, Op
 from embeddb.errors import StoreCorrupt, UsageError
 from embeddb.evidence import WINNER_GAIN, Evidence, EvidenceRow, curve_of, join
+from embeddb.featurizers import NEED_NETWORK
 from embeddb.platform import Platform
-from embeddb.policy import Metric, Policy, effects, fit_policy, greedy_cover, mean_gain, votes
+from embeddb.policy import (
+    Metric,
+    Policy,
+    effects,
+    fit_policy,
+    greedy_cover,
+    mean_gain,
+    surely_positive,
+    votes,
+)
 from embeddb.records import PatternInfo
 from embeddb.store import Partition, Store
 from embeddb.vectors import VectorIndex
@@ -90,10 +100,11 @@ class PartitionIndex:
         """Fit metric and policy, and index every pattern that has a vector.
 
         `readable` holds raw vectors float32[d] by pattern id for one or more featurizers, in
-        order of preference: the one whose neighbours answer best with groups held out is used.
+        order of preference: the one whose neighbours answer best with groups held out is used. One
+        that needs a network must be better by more than two standard errors.
         """
         tried = {name: _fitted(evidence, vectors) for name, vectors in readable.items()}
-        name = min(tried, key=lambda n: (_loss(tried[n].policy), list(tried).index(n)))
+        name = _preferred(tried)
         fit = tried[name]
         return cls(
             evidence.op,
@@ -237,12 +248,20 @@ _UNREADABLE = (
 )  # fmt: skip
 
 
+#: Standard errors by which neighbours found with a network must be better to be used: it costs
+#: torch, its start of a second, and tens of milliseconds a matrix.
+_ERRORS = 2.0
+
+
 class _Fit(NamedTuple):
+    """`losses` by row of the evidence: pattern and platform."""
+
     ids: tuple[str, ...]
     raw: NDArray[np.float32]
     metric: Metric
     policy: Policy
     far: NDArray[np.float64]
+    losses: dict[EvidenceRow, float]
 
 
 def _fitted(evidence: Evidence, vectors: Mapping[str, NDArray[np.float32]]) -> _Fit:
@@ -252,7 +271,28 @@ def _fitted(evidence: Evidence, vectors: Mapping[str, NDArray[np.float32]]) -> _
     known = evidence.take(np.array(rows, dtype=np.int64))
     at = {pattern_id: i for i, pattern_id in enumerate(ids)}
     of_row = raw[[at[row.pattern_id] for row in known.rows]]
-    return _Fit(ids, raw, *fit_policy(of_row, known.gains(), known.groups))
+    metric, policy, far, losses = fit_policy(of_row, known.gains(), known.groups)
+    return _Fit(ids, raw, metric, policy, far, dict(zip(known.rows, losses.tolist(), strict=True)))
+
+
+def _preferred(tried: Mapping[str, _Fit]) -> str:
+    """The name of least loss; of those that need a network only one that is surely better."""
+
+    def best(names: Iterable[str]) -> str:
+        return min(names, key=lambda n: (_loss(tried[n].policy), list(tried).index(n)), default="")
+
+    plain, costly = best(tried.keys() - NEED_NETWORK), best(tried.keys() & NEED_NETWORK)
+    if not (plain and costly):
+        return plain or costly
+    return costly if _surely_better(tried[costly], tried[plain]) else plain
+
+
+def _surely_better(one: _Fit, other: _Fit) -> bool:
+    both = [row for row in one.losses if row in other.losses]
+    gain = np.array([other.losses[row] - one.losses[row] for row in both])
+    judged = np.isfinite(gain)
+    group = np.unique([row.group for row in both], return_inverse=True)[1]
+    return bool(judged.any()) and surely_positive(gain[judged], group[judged], errors=_ERRORS)
 
 
 def _loss(policy: Policy) -> float:

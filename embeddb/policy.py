@@ -34,6 +34,7 @@ __all__ = [
     "greedy_cover",
     "mean_gain",
     "plain_metric",
+    "surely_positive",
     "votes",
 ]
 
@@ -198,8 +199,9 @@ def greedy_cover(gains: Floats, most: int = 64) -> NDArray[np.int64]:
 
 def fit_policy(
     raw: NDArray[np.float32], gains: Floats, groups: NDArray[np.str_]
-) -> tuple[Metric, Policy, Floats]:
-    """Metric, policy and ascending leave-one-group-out nearest distances float64[r].
+) -> tuple[Metric, Policy, Floats, Floats]:
+    """Metric, policy, ascending leave-one-group-out nearest distances, and the log loss float64[r]
+    of each row with its group held out (nan: not judged).
 
     `raw` float32[r,d] features, `gains` float64[r,c] and `groups` str[r] of the same rows; rows
     with a single run cannot be judged and are left out. Where none can be judged the vote is an
@@ -208,9 +210,9 @@ def fit_policy(
     taught = np.flatnonzero(np.isfinite(gains).sum(axis=1) >= 2)
     if taught.size > _MOST_FITTED:
         taught = taught[np.linspace(0, taught.size - 1, _MOST_FITTED).astype(np.int64)]
-    metric = plain_metric(raw)
+    metric, losses = plain_metric(raw), np.full(len(gains), np.nan)
     if taught.size < 2 or np.unique(groups[taught]).size < 2:
-        return metric, Policy(_UNPROVEN_K, _UNPROVEN_SHRINK), np.zeros(0)
+        return metric, Policy(_UNPROVEN_K, _UNPROVEN_SHRINK), np.zeros(0), losses
     g, group = votes(gains[taught]), np.unique(groups[taught], return_inverse=True)[1]
     level, _ = effects(g)
     z, centred = metric.standardised(raw[taught]), g - level[:, None]
@@ -224,10 +226,11 @@ def fit_policy(
     if learned:
         metric = Metric(metric.center, metric.scale, _learned(z, centred))
     static = float(table[k, np.inf, learned].mean())
+    losses[taught] = table[k, shrink, learned]
     loss = float(table[k, shrink, learned].mean())
     nearest = found[learned][1][:, 0]
     policy = Policy(k, shrink, loss, static, int(taught.size))
-    return metric, policy, np.sort(nearest[np.isfinite(nearest)])
+    return metric, policy, np.sort(nearest[np.isfinite(nearest)]), losses
 
 
 def _held_out(
@@ -333,5 +336,10 @@ def _chosen(
     """The least loss; the static best if that is not a standard error (over groups) better."""
     k, shrink, learned = min(table, key=lambda at: float(table[at].mean()))
     gain = table[k, np.inf, learned] - table[k, shrink, learned]
+    return (k, shrink if surely_positive(gain, group) else np.inf, learned)
+
+
+def surely_positive(gain: Floats, group: NDArray[np.int64], *, errors: float = 1.0) -> bool:
+    """Whether the mean of gain float64[r] exceeds so many standard errors, over groups int64[r]."""
     error = float(np.sqrt((np.bincount(group, gain - gain.mean()) ** 2).sum())) / len(gain)
-    return (k, shrink if gain.mean() > error else np.inf, learned)
+    return bool(gain.mean() > errors * error)

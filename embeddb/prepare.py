@@ -1,22 +1,50 @@
-"""From a partition and a vector to the query a tuner sees."""
+"""From a partition, a cost model and a vector to the query a tuner sees."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.config import Config
-from embeddb.evidence import Evidence
+from embeddb.config import Config, Op
+from embeddb.errors import EmbeddbError, ModelError, UsageError
+from embeddb.evidence import Evidence, curve_of
 from embeddb.partition import Averages, PartitionIndex
+from embeddb.platform import Platform
 from embeddb.policy import votes
 from embeddb.query import Neighbour, Query
 from embeddb.space import ConfigSpace
 
-__all__ = ["with_evidence"]
+if TYPE_CHECKING:
+    from embeddb.costmodel import CostModel
+    from embeddb.store import Store
+
+__all__ = [
+    "MOST_PREDICTED",
+    "Clock",
+    "CostModels",
+    "Scorer",
+    "foreign_winners",
+    "judged",
+    "nearest_widths",
+    "with_evidence",
+    "with_judgement",
+    "with_prediction",
+]
+
+#: A space of at most so many configurations is predicted whole; of a larger one what was measured
+#: on the platform, the default, and other platforms' winners mapped into it.
+MOST_PREDICTED = 4096
+#: Other platforms' winners that join the candidates of such a space: each costs a search there.
+_MOST_FOREIGN = 8
+_SHIPPED = Path(__file__).parent / "data"
 
 
 def with_evidence(
@@ -99,3 +127,236 @@ def _split_legal(
         if stored not in legal or runs[at] > runs[legal[stored]]:
             legal[stored] = at
     return legal, rejected
+
+
+# -- the cost model --------------------------------------------------------------------------------
+
+
+class Scorer(Protocol):
+    """What ranks: a cost model, or what takes its place in an evaluation."""
+
+    def score(
+        self,
+        vector: NDArray[np.float32],
+        platform: Platform,
+        op: Op,
+        configs: Sequence[Config],
+        sizes: tuple[int, int, int],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See `embeddb.costmodel.CostModel.score`."""
+
+
+def with_prediction(
+    query: Query, scorer: Scorer, vector: NDArray[np.float32], *, store: Store | None = None
+) -> Query:
+    """The query with what a scorer says of raw features float32[d]; a spread may be nan. Where the
+    space is too large to be predicted whole, a store adds other platforms' winners.
+
+    Raises: EmbeddbError as the scorer does; ModelError if it gives no finite numbers.
+    """
+    info, space = query.pattern, query.space
+    sizes = (info.m, info.n, info.nnz)
+    size = space.size()
+    if size is not None and size <= MOST_PREDICTED:
+        known = tuple(space.enumerate())
+    else:
+        known = (*query.configs, *(foreign_winners(store, query) if store is not None else ()))
+    # All of these are legal, but for the default where nothing is.
+    first = (query.default,) if space.reason(query.default) is None else ()
+    configs = tuple(dict.fromkeys([*first, *known]))
+    if not configs:
+        return query
+
+    def scored(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        gain, spread = scorer.score(vector, query.platform, query.op, asked, sizes)
+        if not np.isfinite(gain).all():
+            raise ModelError("it predicts numbers that are not finite", hint="train it again")
+        return gain, spread
+
+    def predict(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        # A model centres what it is asked for: only differences within one call mean anything.
+        gain, spread = scored((query.default, *asked))
+        return gain[1:] - gain[0], spread[1:]
+
+    gain, spread = scored(configs)
+    return replace(
+        query,
+        predicted_configs=configs,
+        predicted=gain,
+        predicted_spread=spread,
+        predict=predict,
+    )
+
+
+def with_judgement(query: Query, model: CostModel) -> Query:
+    """The query with which model predicted, and how good its answers were: at the width that the
+    neighbours ran, or where there are none at the nearest one that was judged."""
+    op = query.evidence_op or query.op
+    figures = judged(model.card, op, near=query.evidence_op is None)
+    at_1 = {method: float(f["of_optimum@1"]) for method, f in figures.items()}
+    weight = float(figures.get("transfer+rank", {}).get("weight", 0.5))
+    note = f"cost model {model.version} was never judged at {op} with groups held out: it does not "
+    return replace(
+        query,
+        model=model.version,
+        model_featurizer=str(model.card["featurizer"]["name"]),
+        judged=at_1,
+        rank_weight=min(max(weight, 0.0), 1.0),
+        model_note="" if at_1 else note + "rank",
+    )
+
+
+def judged(
+    card: Mapping[str, Any], op: Op, *, near: bool = False
+) -> Mapping[str, Mapping[str, float]]:
+    """Figures by method of answers with groups held out, as a model's card has them for an op, or
+    with `near` for the nearest judged width; empty if there are none or they make no sense."""
+    held = card.get("held_out")
+    by_op = dict(_figures(held)) if isinstance(held, dict) else {}
+    if op in by_op or not near:
+        return by_op.get(op, {})
+    widths = nearest_widths(by_op, op)
+    return by_op[widths[0]] if widths else {}
+
+
+def _figures(held: Mapping[str, Any]) -> Iterator[tuple[Op, Mapping[str, Mapping[str, float]]]]:
+    """The parts of a card's judgement that can be read: nobody but its maker has checked it."""
+    for name, methods in held.items():
+        with suppress(UsageError):
+            op = Op.parse(name)
+            if isinstance(methods, dict) and methods and all(map(_sensible, methods.values())):
+                yield op, methods
+
+
+def _sensible(figures: Any) -> bool:
+    if not isinstance(figures, dict) or "of_optimum@1" not in figures:
+        return False
+    shares = [figures["of_optimum@1"], figures.get("weight", 0.5)]
+    return all(type(v) in (int, float) and 0 <= v <= 1 for v in shares)
+
+
+class CostModels:
+    """The cost models that one database can use: its own below its folder, else those that ship.
+
+    A file is read when it is first asked for, and again when it was replaced.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        own = [] if folder is None else [folder / "models"]
+        self._folders = [*own, _SHIPPED]
+        self._read: dict[Path, tuple[tuple[int, int], CostModel | str]] = {}
+
+    def find(
+        self, platform: Platform, op: Op, version_of: Callable[[str], str]
+    ) -> tuple[CostModel | None, str]:
+        """The model for an op on a platform, and one line on the first that cannot be used.
+        `version_of` gives a featurizer's version, or raises EmbeddbError."""
+        note = ""
+        for folder in self._folders:
+            path = folder / f"costmodel-{platform.name}-{op.kernel}.safetensors"
+            try:
+                stat = path.stat()
+            except OSError:
+                continue
+            found = self._open(path, (stat.st_mtime_ns, stat.st_size))
+            reason = found if isinstance(found, str) else _mismatch(found, platform, op, version_of)
+            if not isinstance(found, str) and not reason:
+                return found, note
+            note = note or f"cost model {path.name} is not used: {reason}"
+        return None, note
+
+    def apply(
+        self,
+        query: Query,
+        vector_of: Callable[[str], NDArray[np.float32]],
+        *,
+        version_of: Callable[[str], str],
+        store: Store,
+    ) -> Query:
+        """The query with a model's predictions, or a note why there are none. `vector_of` gives the
+        pattern's raw features by a featurizer, or raises EmbeddbError."""
+        model, note = self.find(query.platform, query.op, version_of)
+        if model is None:
+            return replace(query, model_note=note) if note else query
+        name = str(model.card["featurizer"]["name"])
+        try:
+            same = query.featurizer == name and query.vector.size
+            vector = query.vector if same else vector_of(name)
+            query = with_prediction(query, model, vector, store=store)
+        except EmbeddbError as e:
+            return replace(query, model_note=f"cost model {model.version} is not used: {e}")
+        return with_judgement(query, model)
+
+    def _open(self, path: Path, stamp: tuple[int, int]) -> CostModel | str:
+        """The model, or what is wrong with its file."""
+        from embeddb.costmodel import CostModel
+
+        known = self._read.get(path)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        found: CostModel | str
+        try:
+            found = CostModel.load(path)
+        except EmbeddbError as e:
+            # What is not installed now may be later.
+            if not isinstance(e, ModelError):
+                return str(e)
+            found = str(e)
+        self._read[path] = (stamp, found)
+        return found
+
+
+def _mismatch(
+    model: CostModel, platform: Platform, op: Op, version_of: Callable[[str], str]
+) -> str:
+    name = str(model.card["featurizer"]["name"])
+    try:
+        version = version_of(name)
+    except EmbeddbError as e:
+        return str(e)
+    return model.mismatch(platform, op, name, version)
+
+
+def foreign_winners(store: Store, query: Query) -> list[Config]:
+    """What was fastest on other platforms, on this pattern and then on its neighbours, as the
+    nearest legal configurations here; at most 8, none where the platforms share no loop nest."""
+    from embeddb.encoders.vectors import nearest_legal
+
+    info = query.pattern
+    ids = list(dict.fromkeys([info.id, *(n.pattern_id for n in query.neighbours)]))
+    found: dict[Config, None] = {}
+    for partition in store.partitions():
+        source = store.platform(partition.platform)
+        same = (partition.op.kernel, partition.op.dtype) == (query.op.kernel, query.op.dtype)
+        if source is None or source.name == query.platform.name or not same:
+            continue
+        curves = (curve_of(store.runs(source.id, partition.op, i)) for i in ids)
+        best = [min(c, key=lambda config: c[config].seconds) for c in curves if c]
+        wanted = list(dict.fromkeys(best))[: _MOST_FOREIGN - len(found)]
+        try:
+            near = nearest_legal(
+                query.platform, source, query.op, wanted, sizes=(info.m, info.n, info.nnz)
+            )
+        except EmbeddbError:  # a loop nest that needs a size nobody knows
+            continue
+        found.update((n.config, None) for n in near if n.distance is not None)
+    return list(found)
+
+
+def nearest_widths(ops: Iterable[Op], op: Op) -> list[Op]:
+    """Those of the same kernel, nearest width first: by ratio; of two equally far the narrower."""
+    same = [o for o in ops if (o.kernel, o.dtype) == (op.kernel, op.dtype)]
+    return sorted(same, key=lambda o: (abs(math.log(o.width / op.width)), o.width))
+
+
+class Clock:
+    """Adds the seconds since the last lap to a stage."""
+
+    def __init__(self, stages_s: dict[str, float]) -> None:
+        self._stages = stages_s
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self._stages[stage] = self._stages.get(stage, 0.0) + now - self._last
+        self._last = now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,10 +18,22 @@ from embeddb.platform import Platform
 from embeddb.records import PatternInfo
 from embeddb.space import ConfigSpace
 
-__all__ = ["LINKS", "Candidate", "Neighbour", "Query", "Recommendation", "RecommendedNeighbour"]
+__all__ = [
+    "LINKS",
+    "Candidate",
+    "Neighbour",
+    "Predict",
+    "Query",
+    "Recommendation",
+    "RecommendedNeighbour",
+]
 
 #: The fallback chain, strongest evidence first; an answer names the link that gave it.
-LINKS = ("measured", "other-width", "neighbours", "static-best", "default")
+LINKS = ("measured", "other-width", "neighbours", "model", "static-best", "default")
+
+#: Configurations to predicted log gains float64[c] over the platform's default, higher is faster,
+#: and their standard deviations float64[c]: a cost model bound to one matrix.
+Predict = Callable[[Sequence[Config]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
 class Neighbour(NamedTuple):
@@ -56,6 +69,15 @@ class Query:
     `own_width` the same at another width. `configs` are legal here; what was measured elsewhere but
     is not legal here is in `rejected` with the reason. `vector` float32[d] holds the raw features
     the neighbours were found by.
+
+    With a cost model there are predictions for p configurations: `predicted_configs` (how many is
+    stated at `embeddb.prepare.MOST_PREDICTED`), `predicted` float64[p] log gains (centred; higher
+    is faster), `predicted_spread` float64[p] their standard deviations, and `predict` for any other
+    configurations. `model` is its version (empty: none) and `model_featurizer` what it read.
+    `judged` says what share of the optimum answers reached by method (`transfer`, `rank`,
+    `transfer+rank`) when groups were held out; empty: never judged. `rank_weight` is how far the
+    model counts against the vote in the last, 0 to 1. `model_note` says why a model that is there
+    does not rank.
     """
 
     pattern: PatternInfo
@@ -83,6 +105,15 @@ class Query:
     calls: float = math.inf
     vector: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     featurizer: str = ""
+    predicted_configs: tuple[Config, ...] = ()
+    predicted: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    predicted_spread: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    predict: Predict | None = None
+    model: str = ""
+    model_featurizer: str = ""
+    model_note: str = ""
+    judged: Mapping[str, float] = field(default_factory=dict)
+    rank_weight: float = 0.5
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +150,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """A ranked answer with everything it rests on; stored, so that it can be explained later
     without the pattern, a model or a runner.
 
-    `features` holds (value, mean, scale) by name; mean and scale are the partition's.
+    `features` holds (value, mean, scale) by name; mean and scale are the partition's. `model` is
+    the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
     """
 
     id: str
@@ -147,6 +179,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     default_seconds: float | None = None
     stages_s: dict[str, float] = {}
+    model: str = ""
+    model_featurizer: str = ""
 
     def document(self) -> dict[str, Any]:
         """The released JSON form; keys keep their meaning (docs/cli.md)."""

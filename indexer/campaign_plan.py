@@ -25,9 +25,11 @@ from embeddb.partition import build_evidence, scope_of
 from embeddb.platform import Platform
 from embeddb.policy import greedy_cover
 from embeddb.space import ConfigSpace
+from indexer.sampling.strategy import Round
 
 __all__ = [
     "PLAN_VERSION",
+    "Buying",
     "Choice",
     "Matrix",
     "Plan",
@@ -68,6 +70,22 @@ class Choice(msgspec.Struct, frozen=True, array_like=True):
     configs: list[int] = []
 
 
+class Buying(msgspec.Struct, frozen=True, kw_only=True):
+    """What a strategy has bought so far of the first `pool` matrices of a plan, and by what.
+
+    `clusters` are positions in the pool, by the vectors of `featurizer`. The matrices after the
+    pool are the shares of `rounds` in their order, a matrix again for each share.
+    """
+
+    strategy: str
+    budget: int
+    seed: int
+    pool: int
+    featurizer: str
+    clusters: list[list[int]]
+    rounds: list[Round]
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a campaign measures. `platform` is the TOML text.
 
@@ -87,13 +105,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     matrices: list[Matrix]
     configs: dict[str, list[dict[str, Any]]]
     choices: dict[str, list[Choice]]
+    #: Unset, and not in the file, where no strategy buys.
+    buying: Buying | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def id(self) -> str:
-        return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()
+        """A plan that grows by buying keeps its id, so that what is stored stays known as its."""
+        return hashlib.blake2b(msgspec.json.encode(self._lasting()), digest_size=8).hexdigest()
+
+    def _lasting(self) -> Plan:
+        if isinstance(self.buying, msgspec.UnsetType):
+            return self
+        bare = msgspec.structs.replace(self.buying, rounds=[], clusters=[], featurizer="")
+        pool = self.matrices[: self.buying.pool]
+        return msgspec.structs.replace(self, buying=bare, matrices=pool, configs={}, choices={})
 
     def left_out(self) -> list[tuple[str, str]]:
         """Name and op of the pairs that a limit left out."""
+        if not isinstance(self.buying, msgspec.UnsetType):
+            return []
         return [
             (matrix.name, op)
             for op in self.ops

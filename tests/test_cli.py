@@ -187,6 +187,11 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
             *("--network", "waco", "--size", "16", "--copies", "0", "--epochs", "1"),
             *("--threads", "1"),
         ],
+        "train costmodel": [
+            *("train", "costmodel", board.db, "--platform", "toy", "--op", "spmm:32"),
+            *("-o", str(tmp / "cost.safetensors"), "--members", "1", "--epochs", "2"),
+            *("--latent", "pca", "--threads", "1"),
+        ],
         "train plot": [
             *("train", "plot", str(tmp / "net.training" / "curve.jsonl")),
             *("-o", str(tmp / "curve.svg")),

@@ -197,9 +197,9 @@ def _proposals(db: Database, monkeypatch: pytest.MonkeyPatch, group: str) -> dic
     now: list[Any] = []
 
     class Watched(harness.Bench):
-        def _truth(self, row: int) -> Truth:
+        def truth(self, row: int) -> Truth:
             now[:] = [self.evidence.rows[row]]
-            return super()._truth(row)
+            return super().truth(row)
 
     def watching(truth: Truth, proposals: list[Config], *, illegal: int = 0) -> Any:
         if now[0].group == group:

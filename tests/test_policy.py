@@ -182,7 +182,7 @@ def test_the_fit_against_the_slow_reference(seed: int) -> None:
     x, gains, names = _data(seed)
     order = np.random.default_rng(seed).permutation(len(x))  # groups need not lie together
     x, gains, names = x[order], gains[order], names[order]
-    metric, found, far = fit_policy(x, gains, names)
+    metric, found, far, _ = fit_policy(x, gains, names)
     slow = {learned: _slow_losses(x, gains, names, learned=learned) for learned in (False, True)}
     means = {
         (*at, learned): float(np.mean(losses))
@@ -201,7 +201,7 @@ def test_the_fit_against_the_slow_reference(seed: int) -> None:
 
 def test_features_that_foretell_are_believed() -> None:
     for seed in range(3):
-        _, found, _ = fit_policy(*_data(seed, groups=10))
+        _, found, _, _ = fit_policy(*_data(seed, groups=10))
         assert math.isfinite(found.shrink)
         assert found.loss < 0.6 * found.static_loss
 
@@ -226,7 +226,7 @@ def _asked(
     ours, static = [], []
     for fold in range(folds):
         train = number % folds != fold
-        metric, found, _ = fit_policy(x[train], gains[train], names[train])
+        metric, found, _, _ = fit_policy(x[train], gains[train], names[train])
         level, prior = effects(votes(gains[train]))
         centred = votes(gains[train]) - level[:, None]
         known, asked = metric.apply(x[train]), metric.apply(x[~train])
@@ -266,7 +266,7 @@ def test_what_is_said_of_held_out_groups_is_honest() -> None:
         rng = np.random.default_rng(seed)
         gains = rng.normal(0, 0.3, size=(24, 20))
         x = rng.normal(size=(24, 40)).astype(np.float32)
-        _, found, _ = fit_policy(x, gains, np.array([f"g{i // 2:02}" for i in range(24)]))
+        _, found, _, _ = fit_policy(x, gains, np.array([f"g{i // 2:02}" for i in range(24)]))
         said.append(found.loss)
         static.append(found.static_loss)
     assert np.mean(said) > 0.7 * np.mean(static)
@@ -276,8 +276,8 @@ def test_rows_with_a_single_run_teach_nothing() -> None:
     x, gains, names = _data(0)
     extra = np.full((2, gains.shape[1]), np.nan)
     extra[:, 1] = [5.0, -5.0]
-    _, alone, _ = fit_policy(x, gains, names)
-    _, found, _ = fit_policy(
+    _, alone, _, _ = fit_policy(x, gains, names)
+    _, found, _, _ = fit_policy(
         np.vstack([x, np.full((2, 3), x.mean(axis=0))]).astype(np.float32),
         np.vstack([gains, extra]),
         np.append(names, ["g0", "zz"]),
@@ -289,14 +289,14 @@ def test_rows_with_a_single_run_teach_nothing() -> None:
 def test_too_little_to_judge_is_an_unproven_vote(rows: int) -> None:
     x, gains, _ = _data(0)
     names = np.array(["one"] * rows, dtype=np.str_)
-    metric, found, far = fit_policy(x[:rows], gains[:rows], names)
+    metric, found, far, _ = fit_policy(x[:rows], gains[:rows], names)
     assert found.fitted_on == 0 and math.isnan(found.loss) and not far.size
     assert np.isfinite(metric.apply(x)).all()
 
 
 def test_two_groups_of_one_row_each() -> None:
     x, gains, _ = _data(0)
-    _, found, far = fit_policy(x[:2], gains[:2], np.array(["a", "b"]))
+    _, found, far, _ = fit_policy(x[:2], gains[:2], np.array(["a", "b"]))
     assert found.fitted_on == 2 and far.size == 2 and math.isfinite(found.loss)
 
 

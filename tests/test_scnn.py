@@ -18,12 +18,15 @@ from builders import OP, band, fill, patterns, tiny
 from embeddb.cli.main import _run
 from embeddb.db import Database
 from embeddb.errors import MissingDependency, ModelError, UsageError
+from embeddb.evidence import EvidenceRow
 from embeddb.featurizers import Featurizers, scnn
 from embeddb.featurizers.scnn import OWN, Scnn
 from embeddb.featurizers.stats import Stats
 from embeddb.featurizers.stats_scnn import StatsScnn
 from embeddb.models import model_file
+from embeddb.partition import _Fit, _preferred
 from embeddb.pattern import Pattern
+from embeddb.policy import Policy
 from embeddb.records import PatternInfo
 from embeddb.testing.featurizers import FeaturizerContract, extreme_patterns
 from indexer import embed as module
@@ -87,7 +90,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, made: list[Path]) -> Path:
     folder = tmp_path_factory.mktemp("built") / "db"
     with pytest.MonkeyPatch.context() as patched, Database.create(folder) as db:
         patched.setattr(scnn, "SHIPPED", made[0])
-        patched.setattr("embeddb.partition._loss", lambda policy: 0.0)  # the first is preferred
+        patched.setattr("embeddb.partition._surely_better", lambda one, other: True)
         only(patched, "scnn", "stats")
         fill(db, tiny())
         found = db.partition(OP, db.platform("tiny"))
@@ -117,6 +120,20 @@ class TestStatsScnn(FeaturizerContract):
 
     def make(self) -> StatsScnn:
         return StatsScnn(self.file)
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(0.2, "scnn"), (0.001, "stats"), (-0.2, "stats")])
+def test_a_network_must_be_surely_better(gain: float, chosen: str) -> None:
+    """By more than a standard error of the same matrices' losses, over their groups."""
+    rows = [EvidenceRow(f"{i:032x}", "tiny", f"g{i // 2}") for i in range(20)]
+    noise = np.random.default_rng(0).normal(0.0, 0.1, 20)
+
+    def fit(losses: Any) -> Any:
+        policy = Policy(8, 4.0, float(losses.mean()), 1.0, 20)
+        by_row = dict(zip(rows, losses.tolist(), strict=True))
+        return _Fit((), np.zeros((0, 1)), None, policy, np.zeros(0), by_row)
+
+    assert _preferred({"stats": fit(0.5 + noise * 0), "scnn": fit(0.5 - gain + noise)}) == chosen
 
 
 # -- vectors -----------------------------------------------------------------------------------

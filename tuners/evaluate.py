@@ -24,13 +24,16 @@ from embeddb.prepare import with_evidence
 from embeddb.query import Query
 from embeddb.records import PatternInfo
 from embeddb.vectors.numpy_index import NumpyIndex
+from tuners.again import measured_again
 from tuners.answer import answer
 from tuners.judge import EvalRow, Outcome, Truth, judge, ordering, summarise
+from tuners.learned import JOINED, Fit, Learned, Scorer
+from tuners.splits import split_groups
 from tuners.static_best import StaticBestTuner
 from tuners.static_top_k import StaticTopKTuner
 from tuners.transfer import scores
 
-__all__ = ["Bench", "complete_rows", "counted_rows", "evaluate", "split_groups"]
+__all__ = ["Bench", "Vectors", "complete_rows", "counted_rows", "evaluate", "split_groups"]
 
 #: A matrix counts when at least this share of its configurations ran.
 _COUNTED_SHARE = 0.6
@@ -44,6 +47,7 @@ _PLAIN_K = 7
 _RANDOM_DRAWS = 20
 _K = 5
 
+Progress = Callable[[str, int, int], None]
 Vectors = Mapping[str, Mapping[str, NDArray[np.float32]]]
 
 
@@ -54,21 +58,29 @@ def evaluate(
     seeds: Sequence[int] = (0, 1, 2),
     folds: int = 5,
     complete: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
+    rankers: Mapping[str, Fit] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> list[EvalRow]:
     """The table of docs/evaluation.md for each scope, best method last but for the oracle.
 
     With `complete`, only matrices count (to learn from as well) that tried nearly every
-    configuration, so that the oracle is the best of the space.
+    configuration, so that the oracle is the best of the space. Each of `rankers` learns twice in
+    every fold (once to choose its weight) and has two rows: by itself, and `+transfer`, joined
+    with the neighbours' vote. One that cannot learn from a scope has none there; `note` is told.
 
-    Raises: NothingFound if no scope has matrices of at least two groups to hold out.
+    Raises: NothingFound if no scope has matrices of at least two groups to hold out;
+    MissingDependency if a ranker needs a package that is not installed.
     """
     rows: list[EvalRow] = []
     for op, scope in scopes if scopes is not None else db.scopes():
         bench = Bench(db, op, scope, complete=complete)
         if not bench.ready:
             continue
-        rows += bench.table(seeds, folds, progress)
+        rows += bench.table(seeds, folds, progress, rankers)
+        for name, why in bench.refused.items():
+            if note is not None:
+                note(f"{op} on {scope}: {name} is not judged: {why}")
     if not rows:
         raise NothingFound(
             "nothing to judge: no op and platform has runs of two or more groups of matrices",
@@ -93,19 +105,6 @@ def complete_rows(evidence: Evidence) -> NDArray[np.int64]:
     return np.flatnonzero(np.diff(evidence.indptr) >= _COMPLETE_SHARE * len(evidence.configs))
 
 
-def split_groups(groups: NDArray[np.str_], folds: int, seed: int) -> NDArray[np.int64]:
-    """The fold int64[r] of each row; a group is in one fold, folds are of near equal size."""
-    names, member = np.unique(groups, return_inverse=True)
-    size = np.bincount(member)
-    load = np.zeros(folds)
-    fold = np.zeros(len(names), dtype=np.int64)
-    for at in np.random.default_rng(seed).permutation(len(names)):
-        fold[at] = int(np.argmin(load))
-        load[fold[at]] += size[at]
-    chosen: NDArray[np.int64] = fold[member]
-    return chosen
-
-
 class Bench:
     """One op in one scope, with everything that does not depend on the fold; `ready` if there
     is something to hold out."""
@@ -115,6 +114,8 @@ class Bench:
         evidence, self.vectors = db.evidence(op, scope)
         if complete:
             evidence = evidence.take(complete_rows(evidence))
+        #: All configurations, the uncommon ones too: rankers may learn from them.
+        self.whole = evidence
         self.evidence = evidence.tried_on(_COMMON_SHARE)
         seen = [self.evidence.rows[i].pattern_id for i in range(len(self.evidence.rows))]
         indexed = set.union(*(set(v) for v in self.vectors.values())) if self.vectors else set()
@@ -126,31 +127,42 @@ class Bench:
         ids = {row.platform for row in self.evidence.rows}
         self.platforms: dict[str, Platform] = {i: db.platform(i) for i in ids}
         self.simulated = any(p.simulated for p in self.platforms.values())
+        self.refused: dict[str, str] = {}
+        self._again = measured_again(db.store, op, self.evidence, self.counted, self.default)
 
     def table(
         self,
         seeds: Sequence[int],
         folds: int,
-        progress: Callable[[str, int, int], None] | None,
+        progress: Progress | None,
+        rankers: Mapping[str, Fit] | None = None,
     ) -> list[EvalRow]:
+        """Rankers that could not learn from some fold are in `refused`, with the reason."""
         done: dict[str, list[list[Outcome]]] = {}
-        for at, seed in enumerate(seeds):
+        steps = len(seeds) * folds * (1 + 2 * len(rankers or {}))
+        tick = _Ticks(progress, f"{self.op} on {self.scope}", steps)
+        for seed in seeds:
             one: dict[str, list[Outcome]] = {}
-            for fold, (train, test) in enumerate(self._folds(folds, seed)):
+            for train, test in self.folds(folds, seed):
                 plain = _Plain(
                     self.evidence.take(train).pruned(), next(iter(self.vectors.values()))
                 )
+                able = {k: fit for k, fit in (rankers or {}).items() if k not in self.refused}
+                learned = Learned(self, able, train, tick)
+                self.refused |= learned.refused
                 rng = np.random.default_rng(0)
-                for row, query in self._queries(train, test):
-                    for method, outcome in self._judged(row, query, plain, rng):
+                for row, query in self.queries_of(train, test):
+                    for method, outcome in self._judged(row, query, plain, learned, rng):
                         one.setdefault(method, []).append(outcome)
-                if progress is not None:
-                    progress(
-                        f"{self.op} on {self.scope}", at * folds + fold + 1, len(seeds) * folds
-                    )
+                tick()
+            one["oracle"] = one.pop("oracle")  # last, whatever else only some matrices have
             for method, outcomes in one.items():
                 done.setdefault(method, []).append(outcomes)
-        return [self._row(method, by_seed) for method, by_seed in done.items()]
+        return [
+            self._row(method, by_seed)
+            for method, by_seed in done.items()
+            if method.removesuffix(JOINED) not in self.refused
+        ]
 
     def _row(self, method: str, by_seed: list[list[Outcome]]) -> EvalRow:
         figures, spread = summarise(by_seed)
@@ -158,9 +170,7 @@ class Bench:
             self.scope, str(self.op), method, len(by_seed[0]), figures, spread, self.simulated
         )
 
-    def _folds(
-        self, folds: int, seed: int
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def folds(self, folds: int, seed: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Training rows (all of the other groups) and test rows (counted ones) of each fold."""
         groups = self.evidence.groups
         names = np.unique(groups[self.counted])
@@ -173,22 +183,42 @@ class Bench:
 
     def queries(self, folds: int, seed: int) -> Iterator[tuple[int, Query]]:
         """Every counted row, and the question it poses to what was measured without its group."""
-        for train, test in self._folds(folds, seed):
-            yield from self._queries(train, test)
+        for train, test in self.folds(folds, seed):
+            yield from self.queries_of(train, test)
 
-    def _queries(
+    def queries_of(
         self, train: NDArray[np.int64], test: NDArray[np.int64]
     ) -> Iterator[tuple[int, Query]]:
+        """Each of the test rows with the question it poses to what the training rows know."""
         known = self.evidence.take(train).pruned()
         partition = PartitionIndex.build(known, self.vectors, scope=self.scope)
         for row in test:
-            pattern_id, platform_id, _ = self.evidence.rows[row]
-            yield int(row), self._query(pattern_id, platform_id, partition)
+            yield int(row), self._query(int(row), partition)
+
+    def learned(self, fit: Fit, train: NDArray[np.int64]) -> Scorer:
+        """What a ranker learns from the training rows and the features of their matrices alone."""
+        known = self.whole.take(train).pruned()
+        ids = {row.pattern_id for row in known.rows}
+        featurizer, vectors = self._features()
+        return fit(
+            known,
+            {featurizer: {i: v for i, v in vectors.items() if i in ids}},
+            {i: self.infos[i] for i in ids},
+            self.platforms[known.rows[0].platform],
+            self.op,
+        )
+
+    def raw(self, row: int) -> NDArray[np.float32] | None:
+        """float32[d] features of a row's matrix, of the featurizer that rankers learn from."""
+        return self._features()[1].get(self.evidence.rows[row].pattern_id)
+
+    def _features(self) -> tuple[str, Mapping[str, NDArray[np.float32]]]:
+        return next(iter(self.vectors.items()))
 
     def _judged(
-        self, row: int, query: Query, plain: _Plain, rng: np.random.Generator
+        self, row: int, query: Query, plain: _Plain, learned: Learned, rng: np.random.Generator
     ) -> Iterator[tuple[str, Outcome]]:
-        truth = self._truth(row)
+        truth = self.truth(row)
         pattern_id = self.evidence.rows[row].pattern_id
         yield "default", judge(truth, [query.default])
         yield "random", _averaged([judge(truth, drawn) for drawn in _draws(query, rng)])
@@ -205,10 +235,14 @@ class Bench:
         illegal = sum(query.space.reason(c) is not None for c in proposals)
         outcome = judge(truth, proposals, illegal=illegal)
         yield "embeddb", _ordered(outcome, truth, query, -scores(query)[0])
+        yield from learned.judged(row, query)
+        if row in self._again:
+            yield "measured-again", self._again[row]
         ranked = sorted(truth.times, key=lambda c: truth.times[c])
         yield "oracle", judge(truth, ranked)
 
-    def _truth(self, row: int) -> Truth:
+    def truth(self, row: int) -> Truth:
+        """What was measured on a row."""
         e = self.evidence
         part = slice(e.indptr[row], e.indptr[row + 1])
         times = {
@@ -216,12 +250,30 @@ class Bench:
         }
         return Truth(times, float(e.default_s[row]))
 
-    def _query(self, pattern_id: str, platform_id: str, partition: PartitionIndex) -> Query:
+    def default(self, row: int) -> Config:
+        """The platform's default on a row's matrix."""
+        pattern_id, platform_id, _ = self.evidence.rows[row]
+        info = self.infos[pattern_id]
+        return self.platforms[platform_id].default(self.op, m=info.m, n=info.n, nnz=info.nnz)
+
+    def _query(self, row: int, partition: PartitionIndex) -> Query:
+        pattern_id, platform_id, _ = self.evidence.rows[row]
         info, platform = self.infos[pattern_id], self.platforms[platform_id]
         space = platform.space(self.op, m=info.m, n=info.n, nnz=info.nnz)
-        default = platform.default(self.op, m=info.m, n=info.n, nnz=info.nnz)
-        bare = Query(info, platform, self.op, space, default)
+        bare = Query(info, platform, self.op, space, self.default(row))
         return with_evidence(bare, partition, self.vectors[partition.featurizer].get(pattern_id))
+
+
+class _Ticks:
+    """Counts steps of one task and tells of each."""
+
+    def __init__(self, progress: Progress | None, what: str, total: int) -> None:
+        self._progress, self._what, self._total, self._done = progress, what, total, 0
+
+    def __call__(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._what, self._done, self._total)
 
 
 class _Plain:

@@ -16,9 +16,9 @@ from embeddb.errors import RunnerUnavailable
 from embeddb.evidence import Curve, curve_of
 from embeddb.pattern import Pattern
 from embeddb.platform import Platform, runner_for
-from embeddb.query import Candidate, Query, Recommendation, RecommendedNeighbour
+from embeddb.query import Query, Recommendation, RecommendedNeighbour
 from embeddb.records import Measurement, PatternInfo, Run
-from tuners.answer import answer, confidence_of
+from tuners.answer import Answer, answer, confidence_of
 
 __all__ = ["local_platform", "measure_answer", "ranked_by_time", "recommend", "tune"]
 
@@ -54,7 +54,7 @@ def recommend(
     started = time.perf_counter()
     found = answer(query, count, rng=np.random.default_rng(seed))
     stages["transfer"] = time.perf_counter() - started
-    made = _recommendation(db, query, found.link, found.tuner, found.candidates, seed=seed)
+    made = _recommendation(db, query, found, seed=seed)
     made = msgspec.structs.replace(made, stages_s=stages)
     if db.store.readonly:
         note = "the database is read-only: this answer was not stored"
@@ -64,12 +64,12 @@ def recommend(
     return made
 
 
-def _recommendation(
-    db: Database, query: Query, link: str, tuner: str, candidates: list[Candidate], *, seed: int
-) -> Recommendation:
+def _recommendation(db: Database, query: Query, found: Answer, *, seed: int) -> Recommendation:
     created = time.time()
-    confidence, warnings = confidence_of(query, link)
+    confidence, warnings = confidence_of(query, found.link)
     warnings += db.repairs()
+    if query.model_note:
+        warnings.append(query.model_note)
     if query.platform.simulated:
         warnings.append("this platform is simulated or modelled: no time is of real hardware")
     own_default = query.own.get(query.default)
@@ -82,10 +82,10 @@ def _recommendation(
         pattern_name=query.pattern.name,
         platform=query.platform.id,
         op=str(query.op),
-        link=link,
-        tuner=tuner,
+        link=found.link,
+        tuner=found.tuner,
         default=dict(query.default),
-        candidates=candidates,
+        candidates=found.candidates,
         neighbours=[
             RecommendedNeighbour(
                 n.pattern_id,
@@ -113,6 +113,8 @@ def _recommendation(
         default_seconds=own_default.seconds
         if own_default is not None and math.isfinite(own_default.seconds)
         else None,
+        model=found.model,
+        model_featurizer=query.model_featurizer if found.model else "",
     )
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from embeddb.query import Candidate, Query
 from tuners.ranking import RankedTuner, default_candidate
 
-__all__ = ["PLUGIN", "TransferTuner", "scores"]
+__all__ = ["PLUGIN", "TransferTuner", "doubt_of_unrun", "scores"]
 
 Floats = NDArray[np.float64]
 
@@ -60,23 +60,36 @@ def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
     """The vote float64[c] (centred log gain, higher is better; cautious where few neighbours ran a
     configuration) and voters int64[c]."""
     ran = np.isfinite(query.gains)
-    if np.isinf(query.shrink) or not len(query.weights):
+    if not _trusted(query):
         return query.prior, ran.sum(axis=0)
     centred = np.where(ran, query.gains - query.levels[:, None], 0.0)
     shrink = max(query.shrink, 1e-6)
     support = query.weights @ ran + shrink
     score = (query.weights @ centred + shrink * query.prior) / support
-    return score - _doubt(query, ran, centred, support), ran.sum(axis=0)
+    return score - _doubt(query, support), ran.sum(axis=0)
 
 
-def _doubt(query: Query, ran: NDArray[np.bool_], centred: Floats, support: Floats) -> Floats:
-    """float64[c]: by how much the standard error of a vote exceeds that of a configuration that all
-    neighbours ran; 0 where all did.
+def doubt_of_unrun(query: Query) -> float:
+    """What a configuration that no neighbour ran is doubted by, in log gain; 0 where the neighbours
+    are not asked."""
+    if not _trusted(query) or not query.configs:
+        return 0.0
+    return float(_doubt(query, np.array([max(query.shrink, 1e-6)]))[0])
+
+
+def _trusted(query: Query) -> bool:
+    return bool(len(query.weights)) and not np.isinf(query.shrink)
+
+
+def _doubt(query: Query, support: Floats) -> Floats:
+    """By how much the standard error of a vote with the weight of support float64[s] exceeds that
+    of a configuration that all neighbours ran; 0 where all did.
 
     Where configurations are sampled per pattern, the best of hundreds of votes by one or two
     neighbours each would mostly be the luckiest.
     """
-    off = np.where(ran, centred - query.prior, 0.0)
+    ran = np.isfinite(query.gains)
+    off = np.where(ran, query.gains - query.levels[:, None] - query.prior, 0.0)
     spread = math.sqrt(float((off**2).sum()) / max(int(ran.sum()), 1))
     one, full = float(query.weights.mean()), float(query.weights.sum() + max(query.shrink, 1e-6))
     # One nobody ran, where shrink is 0, is doubted like one that only the farthest neighbour ran.
@@ -96,7 +109,7 @@ def _default_score(query: Query, score: Floats) -> float:
 def _order(query: Query, score: Floats) -> list[int]:
     """Positions, best proposal first; equal scores keep the configurations' order."""
     by_score = [int(at) for at in np.argsort(-score, kind="stable")]
-    if np.isinf(query.shrink) or not len(query.weights):
+    if not _trusted(query):
         cover = [int(at) for at in query.cover if at != by_score[0]]
         chosen = [by_score[0], *cover[: _SET - 1]]
     else:

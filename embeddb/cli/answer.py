@@ -43,6 +43,7 @@ _LINKS = {
     "measured": "measured on this very matrix",
     "other-width": "measured on this very matrix, at another width",
     "neighbours": "measured on similar matrices",
+    "model": "predicted by the cost model",
     "static-best": "the platform's best fixed choice",
     "default": "the platform's default, for want of evidence",
 }
@@ -160,6 +161,7 @@ def _configs(made: Recommendation) -> list[dict[str, Any]]:
 def _show_answer(made: Recommendation, pattern: Pattern | PatternInfo, place: str) -> None:
     say(f"{_named(pattern)}; {made.op} on {made.platform}")
     say(f"answer {made.id}: {_LINKS[made.link]} (link: {made.link}); sure: {made.confidence}")
+    say(_ranked_by(made))
     say()
     measured = any(c.status for c in made.candidates)
     head = ["rank", "gain", "10..90 %", "rests on"]
@@ -187,6 +189,16 @@ def _named(pattern: Pattern | PatternInfo) -> str:
     if min(*shape, pattern.nnz) < 0:
         return f"{pattern.name} (sizes unknown)"
     return f"{pattern.name}: {shape[0]:,} x {shape[1]:,}, {pattern.nnz:,} nonzeros"
+
+
+def _ranked_by(made: Recommendation | Explanation) -> str:
+    """Which tuner ranked, and the features and model behind it."""
+    parts = [f"ranked by: {made.tuner}"]
+    if made.featurizer and made.neighbours:
+        parts.append(f"neighbours by {made.featurizer}")
+    if made.model:
+        parts.append(f"cost model {made.model} on {made.model_featurizer}")
+    return "; ".join(parts)
 
 
 def _row(c: Candidate, made: Recommendation) -> list[str]:
@@ -265,6 +277,7 @@ def _show_explanation(e: Explanation) -> None:
     say(f"answer {e.id}: {e.op} on {e.platform}{simulated} for {e.pattern_name or e.pattern_id}")
     say(f"  {Config(e.answer)}")
     say(f"  {_LINKS[e.link]} (link: {e.link}); sure: {e.confidence}")
+    say(f"  {_ranked_by(e)}")
     gains = [("expected", e.expected_gain), ("measured", e.measured_gain)]
     said = [f"{what} {factor(gain)}" for what, gain in gains if gain is not None]
     if said:

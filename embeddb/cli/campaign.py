@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from embeddb.cli.campaign_strategy import (
+    Vectors,
+    bought_document,
+    buy_first,
+    check_options,
+    read_matrices,
+    say_bought,
+    with_strategy,
+)
 from embeddb.cli.output import Progress, emit, json_option, note, plural, say, share, table
-from embeddb.cli.places import families, open_database, runner_here
-from embeddb.config import Op
-from embeddb.errors import MatrixError
-from embeddb.platform import load_platform, parse_platform
+from embeddb.cli.places import open_database, runner_here
+from embeddb.config import Config, Op
+from embeddb.db import Database
+from embeddb.platform import Platform, load_platform, parse_platform
 
 if TYPE_CHECKING:
     from indexer.agreement import Agreement
     from indexer.campaign import Campaign
     from indexer.campaign import Progress as Points
-    from indexer.campaign_plan import Matrix, Plan, PlanOptions
+    from indexer.campaign_plan import Plan, PlanOptions
 
 __all__ = ["campaign_verb"]
 
@@ -72,6 +82,7 @@ _SAMPLES = ("shared", "per-matrix")
 @click.option("--max-nnz", default=0, type=click.IntRange(0), help="0: no limit.")
 @click.option("--max-work", default=0, type=click.IntRange(0), help="Largest nnz times width.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@with_strategy
 @json_option
 def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
     """Plan a campaign in DIR for DB: every matrix, op, configuration and round.
@@ -81,23 +92,22 @@ def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
     of one family (or, without a manifest, of one name) are held out together when answers are
     judged. The same plan in the same folder is taken up again.
 
+    With --strategy, matrices and configurations are bought round by round under a --budget of
+    samples: `campaign run` measures a round and buys the next from its results, and so does this
+    verb where another machine has measured.
+
     \b
     Example:
       embeddb campaign plan runs.db camp --platform cpu --op spmm:128 --matrices matrices/ \\
           --manifest matrices/MANIFEST.csv --configs 100 --sample per-matrix --max-nnz 2000000
+      embeddb campaign plan runs.db few --platform spade --op spmm:32 --matrices matrices/ \\
+          --strategy ea25 --budget 500
     """
-    from indexer.campaign import Campaign
-    from indexer.campaign_plan import make_plan, static_top
-
-    ops = [Op.parse(op) for op in asked["ops"]]
-    options = _plan_options(asked)
-    with open_database(db, readonly=True) as opened:
+    check_options(asked)
+    with open_database(db, readonly=True) as opened, Progress() as progress:
         platform = opened.platform(asked["platform"])
-        top = {str(op): static_top(opened, platform, op, asked["top"]) for op in ops}
-    with Progress() as progress:
-        matrices = _matrices(asked, progress)
-        plan = make_plan(platform, ops, matrices, options, top=top, told=progress)
-    done = Campaign.create(Path(folder), plan).progress()
+        campaign, top = _campaign(opened, folder, platform, asked, progress)
+    plan, done = campaign.plan, campaign.progress()
     document: dict[str, Any] = {
         "campaign": plan.id,
         "folder": folder,
@@ -106,6 +116,7 @@ def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
         "top": {op: len(configs) for op, configs in top.items()},
         "tasks": done.tasks,
         "points": done.points,
+        "strategy": bought_document(campaign),
     }
     if as_json:
         emit(document)
@@ -114,10 +125,28 @@ def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
         _show_plan(document, _command("run", db, folder, again))
 
 
+def _campaign(
+    db: Database, folder: str, platform: Platform, asked: dict[str, Any], progress: Progress
+) -> tuple[Campaign, dict[str, list[Config]]]:
+    """The campaign in a folder, new or taken up, and the static top by op."""
+    from indexer.campaign import Campaign
+    from indexer.campaign_plan import make_plan, static_top
+
+    if asked["strategy"]:
+        vectors = Vectors(db, folder, asked["strategy"])
+        matrices = read_matrices(asked, progress, seen=vectors)
+        return buy_first(folder, platform, matrices, vectors, asked), {}
+    ops, options = [Op.parse(op) for op in asked["ops"]], _plan_options(asked)
+    top = {str(op): static_top(db, platform, op, asked["top"]) for op in ops}
+    matrices = read_matrices(asked, progress)
+    plan = make_plan(platform, ops, matrices, options, top=top, told=progress)
+    return Campaign.create(Path(folder), plan), top
+
+
 def _planned(plan: Plan) -> dict[str, Any]:
     return {
         "ops": plan.ops,
-        "matrices": len(plan.matrices),
+        "matrices": len({matrix.path for matrix in plan.matrices}),
         "configs": {op: len(configs) for op, configs in plan.configs.items()},
         "grid": {"op": plan.grid_op, "matrices": [plan.matrices[at].name for at in plan.grid]},
         "left_out": [{"matrix": name, "op": op} for name, op in plan.left_out()],
@@ -138,6 +167,10 @@ def _plan_options(asked: dict[str, Any]) -> PlanOptions:
 
 
 def _show_plan(document: dict[str, Any], command: str) -> None:
+    if document["strategy"]:
+        say_bought(document["strategy"])
+        say(f"run it: {command}")
+        return
     what = ", ".join(
         f"{op} with {plural(count, 'configuration')}" for op, count in document["configs"].items()
     )
@@ -152,30 +185,6 @@ def _show_plan(document: dict[str, Any], command: str) -> None:
     if document["left_out"]:
         say(f"{plural(len(document['left_out']), 'pair')} of matrix and op left out by --max-work")
     say(f"run it: {command}")
-
-
-def _matrices(asked: dict[str, Any], progress: Progress) -> list[Matrix]:
-    """The files within the limits; what cannot be read is said and left out."""
-    from embeddb.matrixio import matrix_files, read_pattern
-    from indexer.campaign_plan import Matrix
-    from indexer.library import matrix_name
-
-    groups = families(asked["manifest"])
-    low, high = asked["min_nnz"], asked["max_nnz"]
-    files = matrix_files(asked["matrices"])
-    found = []
-    for at, path in enumerate(files):
-        name = matrix_name(path)
-        progress("read matrices", at, len(files))
-        try:
-            pattern = read_pattern(path)
-        except MatrixError as e:
-            note(f"warning: left out: {e}")
-            continue
-        if pattern.nnz >= low and (not high or pattern.nnz <= high):
-            sizes = (*pattern.shape, pattern.nnz)
-            found.append(Matrix(str(path.resolve()), name, groups.get(name, name), *sizes))
-    return found
 
 
 _AGREE = click.option(
@@ -242,6 +251,7 @@ def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
     from indexer.campaign_run import CampaignJob, Settle
     from indexer.embed import embed
     from indexer.runners.base import RunOptions
+    from indexer.sampling.buying import buy_more
 
     campaign = Campaign(Path(folder))
     repeats, threads = asked["repeats"], asked["threads"]
@@ -260,13 +270,17 @@ def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
             told=progress,
         )
         try:
-            done = job.run(Settle(asked["settle"], asked["agree"]))
+            settle = Settle(asked["settle"], asked["agree"])
+            done = job.run(settle)
+            while (grown := buy_more(job.campaign)) is not None:
+                job = replace(job, campaign=grown)
+                done = job.run(settle)
             embed(opened, progress=progress)
         except KeyboardInterrupt:
             note("")
             note(f"stopped; go on with: {_command('resume', db, folder, asked['platform'])}")
             raise
-    _report(campaign, done, asked["agree"], as_json)
+    _report(job.campaign, done, asked["agree"], as_json)
 
 
 @campaign_verb.command("status")
@@ -303,10 +317,12 @@ def _report(campaign: Campaign, done: Points, agree: float, as_json: bool) -> No
         "tasks_stored": done.tasks_stored,
         "settling_rounds": campaign.settling_rounds,
         "agreement": found,
+        "strategy": bought_document(campaign),
     }
     if as_json:
         emit(document)
         return
+    say_bought(document["strategy"])
     percent = 100 * done.measured // done.points if done.points else 100
     say(f"{done.measured:,} of {plural(done.points, 'measurement')} ({percent} %)")
     say(f"{done.tasks_stored:,} of {plural(done.tasks, 'task')} stored in the database")

@@ -9,6 +9,8 @@ from embeddb.cli.output import clean, plural, say, share, table
 from embeddb.config import Op
 from embeddb.db import Database
 from embeddb.partition import scope_of
+from embeddb.platform import Platform
+from embeddb.prepare import judged
 from tuners.answer import GOOD
 
 __all__ = ["example_query", "scope_states", "show_states"]
@@ -41,8 +43,20 @@ def _state(db: Database, op: Op, scope: str) -> dict[str, Any]:
     if partition is not None:
         told = partition.describe()
         state |= {k: v for k, v in told.items() if k not in ("op", "scope", "patterns")}
+    state["cost_model"] = _cost_model(db, platform, op)
     state["missing"] = _missing(state)
     return state
+
+
+def _cost_model(db: Database, platform: Platform, op: Op) -> dict[str, Any] | None:
+    """The model that ranks here, and what its answers reached with groups held out, by method."""
+    model = db.cost_model(platform, op)
+    if model is None:
+        return None
+    figures = judged(model.card, op)
+    held = {method: f["of_optimum@1"] for method, f in figures.items()}
+    features = model.card["featurizer"]["name"]
+    return {"version": model.version, "featurizer": features, "of_optimum_held_out": held}
 
 
 def _partitions(db: Database, op: Op, scope: str) -> list[Any]:
@@ -116,8 +130,16 @@ def show_states(states: list[dict[str, Any]]) -> None:
         )
     table((*head, "held out", "static best", "note"), rows)
     for s in states:
-        for line in s["missing"]:
+        for line in [*_model_lines(s["cost_model"]), *s["missing"]]:
             say(f"  {s['op']} on {s['platform']}: {line}")
+
+
+def _model_lines(model: dict[str, Any] | None) -> list[str]:
+    if model is None:
+        return []
+    held = [f"{method} {share(v)}" for method, v in model["of_optimum_held_out"].items()]
+    figures = ", ".join(held) or "never judged, so it does not rank"
+    return [f"cost model {model['version']} on {model['featurizer']}, held out: {figures}"]
 
 
 def example_query(db: Database, place: str, states: list[dict[str, Any]], matrix: str) -> str:

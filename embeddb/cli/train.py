@@ -1,10 +1,8 @@
-"""`train featurizer|plot`: what is learned, from matrices alone, resumable after any stop."""
+"""`train featurizer|costmodel|plot`: what is learned, resumable after any stop."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +10,11 @@ import click
 
 from embeddb.cli.output import Progress, emit, json_option, note, plural, say
 from embeddb.cli.places import families
+from embeddb.cli.train_costmodel import costmodel_verb
+from embeddb.cli.train_session import command_again, threads
 from embeddb.errors import MissingDependency, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from indexer.training.dataset import Dataset, Recipe
 
 __all__ = ["train_verb"]
@@ -27,13 +25,18 @@ _NAMED = 10
 
 @click.group("train")
 def train_verb() -> None:
-    """Train what is learned: the featurizer that turns a pattern into a vector.
+    """Train what is learned: the featurizer that turns a pattern into a vector, and the cost model
+    that ranks configurations.
 
     \b
     Example:
       embeddb train featurizer matrices/ -o scnn.safetensors --manifest MANIFEST.csv
+      embeddb train costmodel runs.db --platform cpu --op spmm:128
       embeddb train plot scnn.training/curve.jsonl -o curve.svg
     """
+
+
+train_verb.add_command(costmodel_verb)
 
 
 @train_verb.command("featurizer")
@@ -93,11 +96,11 @@ def featurizer_verb(matrices: str, out: str, as_json: bool, **asked: Any) -> Non
     if not file.parent.is_dir():
         raise UsageError(f"{out}: there is no folder {file.parent}")
     try:
-        with Progress() as progress, _threads(asked["threads"]):
+        with Progress() as progress, threads(asked["threads"]):
             document = _train(matrices, file, asked, progress)
     except KeyboardInterrupt:
         note("")
-        note(f"stopped; go on with: {_again(click.get_current_context())}")
+        note(f"stopped; go on with: {command_again(click.get_current_context())}")
         raise
     if as_json:
         emit(document)
@@ -160,36 +163,6 @@ def _warn(data: Dataset) -> None:
         f"{plural(data.patterns, 'pattern')} of {plural(data.groups, 'group')}: "
         f"{len(data.train):,} samples to learn from, {len(data.valid):,} to validate"
     )
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """torch computes with so many threads inside; 0 leaves it alone."""
-    if not count:
-        yield
-        return
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _again(ctx: click.Context) -> str:
-    """The command line that goes on: what was given, and --resume."""
-    words = []
-    for param in ctx.command.params:
-        value = ctx.params.get(param.name or "")
-        if param.name == "resume" or value in (None, False) or value == param.default:
-            continue
-        if isinstance(param, click.Argument):
-            words.append(str(value))
-        else:
-            words += [param.opts[-1]] if value is True else [param.opts[-1], str(value)]
-    return shlex.join(["embeddb", "train", str(ctx.command.name), *words, "--resume"])
 
 
 def _show(document: dict[str, Any]) -> None:

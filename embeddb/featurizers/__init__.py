@@ -17,11 +17,14 @@ from typing import Any
 from embeddb import plugins
 from embeddb.errors import ModelError, UsageError
 
-__all__ = ["FEATURIZERS", "Featurizers", "missing"]
+__all__ = ["FEATURIZERS", "NEED_NETWORK", "Featurizers", "missing"]
 
 #: In order of preference where answers are equally good; a whole comes after its parts. `stats`
 #: needs the structure (or features shipped with the runs), the last three ever less.
 FEATURIZERS = ("stats", "scnn", "stats-scnn", "given", "rows", "sizes")
+
+#: What takes torch and tens of milliseconds must be worth it (`PartitionIndex.build`).
+NEED_NETWORK = frozenset({"scnn", "stats-scnn"})
 
 
 class Featurizers(Mapping[str, Any]):

@@ -1,0 +1,185 @@
+"""`train costmodel`: a model that ranks configurations, from the runs of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embeddb.cli.judging import Judge, limited
+from embeddb.cli.output import Progress, emit, json_option, note, plural, say
+from embeddb.cli.places import open_database
+from embeddb.cli.train_session import command_again, threads
+from embeddb.config import Op
+from embeddb.errors import MissingDependency, UsageError
+
+if TYPE_CHECKING:
+    from embeddb.db import Database
+    from embeddb.platform import Platform
+    from indexer.training.costmodel import CostSettings
+    from indexer.training.samples import Samples
+
+__all__ = ["costmodel_verb"]
+
+_PREDICTORS = ("mlp", "lstm", "gru", "transformer")
+_LATENTS = ("ae", "vae", "pca", "fa")
+
+
+@click.command("costmodel")
+@click.argument("db")
+@click.option("--platform", required=True, help="Whose runs: name, id or TOML file.")
+@click.option("--op", "ops", required=True, multiple=True, help="Again for more widths.")
+@click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
+@click.option("--featurizer", default="stats", show_default=True, help="Of the matrix.")
+@click.option("--from", "source", default="", metavar="MODEL", help="Fine-tune this model.")
+@click.option("--samples", default=0, type=click.IntRange(0), help="So many runs of each op.")
+@click.option("--predictor", default="mlp", show_default=True, type=click.Choice(_PREDICTORS))
+@click.option("--fusion", default="concat", show_default=True, type=click.Choice(["add", "concat"]))
+@click.option("--latent", default="ae", show_default=True, type=click.Choice(_LATENTS))
+@click.option(
+    "--loss",
+    default="listwise",
+    show_default=True,
+    type=click.Choice(["listwise", "margin", "logistic"]),
+)
+@click.option("--members", default=3, show_default=True, type=click.IntRange(1, 64))
+@click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--lr", default=1e-3, show_default=True, type=click.FloatRange(0, 1, min_open=True))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
+@click.option("--threads", "count", default=0, type=click.IntRange(0, 1024), help="0: torch's.")
+@click.option("--no-judge", is_flag=True, help="Do not judge it; queries then do not rank by it.")
+@click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
+@json_option
+def costmodel_verb(
+    db: str, platform: str, ops: tuple[str, ...], out: str, as_json: bool, **asked: Any
+) -> None:
+    """Train a model on the runs in DB that ranks configurations on matrices nobody ran.
+
+    Without -o the model is the database's own from then on. It is then judged: trained five times
+    more, each time without a fifth of the groups, and asked about these. Queries rank by the model,
+    by neighbours or by both, whichever was best there.
+
+    With --from, what another platform taught is kept, and --samples 500 takes 100 runs of each of 5
+    matrices that differ in size and density. Checkpoints and curves are kept in a folder that ends
+    in .training beside the model; Ctrl-C keeps finished epochs.
+
+    \b
+    Example:
+      embeddb train costmodel runs.db --platform cpu --op spmm:32 --op spmm:128
+      embeddb train costmodel spade.db --platform spade --op spmm:128 -o spade.safetensors \\
+          --from cpu.safetensors --samples 500
+    """
+    try:
+        with Progress() as progress, threads(asked["count"]):
+            document = _train(db, platform, ops, out, asked, progress)
+    except KeyboardInterrupt:
+        note("")
+        note(f"stopped; go on with: {command_again(click.get_current_context())}")
+        raise
+    if as_json:
+        emit(document)
+        return
+    _show(document)
+
+
+def _train(
+    db: str,
+    platform: str,
+    ops: tuple[str, ...],
+    out: str,
+    asked: dict[str, Any],
+    progress: Callable[[str, int, int], None],
+) -> dict[str, Any]:
+    from embeddb.costmodel import CostModel
+    from embeddb.partition import scope_of
+
+    try:
+        from indexer.training.costmodel import curves, forget, train, unfinished
+    except ModuleNotFoundError as e:
+        raise MissingDependency(
+            f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
+        ) from None
+    start = CostModel.load(asked["source"]) if asked["source"] else None
+    settings = _settings(asked)
+    with open_database(db, readonly=True) as opened:
+        where = opened.platform(platform)
+        samples = _samples(opened, where, [Op.parse(op) for op in ops], asked)
+        home = opened.store.path
+        file = _target(out, None if home is None else Path(home), samples)
+        folder = file.with_name(f"{file.stem}.training")
+        if not asked["resume"] and unfinished(folder):
+            raise UsageError(
+                f"{folder}: a training is unfinished there",
+                hint="add --resume to go on with it, or remove that folder to begin anew",
+            )
+        _warn(samples)
+        model = train(samples, settings, start=start, folder=folder, progress=progress)
+        if not asked["no_judge"]:
+            judge = Judge(opened, scope_of(where), settings, start, asked)
+            model.card["held_out"] = judge(samples.ops, progress)
+    version = model.save(file)
+    forget(folder)
+    told = {**model.card, "version": version, "curves": [str(c) for c in curves(folder)]}
+    return {"file": str(file), **told, "left_out": dict(samples.left_out)}
+
+
+def _samples(db: Database, where: Platform, ops: Sequence[Op], asked: Mapping[str, Any]) -> Samples:
+    """The runs to learn from."""
+    from indexer.training.samples import samples_of
+
+    found = limited(samples_of(db, where, ops, featurizer=asked["featurizer"]), asked)
+    found.check()
+    return found
+
+
+def _target(out: str, home: Path | None, samples: Samples) -> Path:
+    """The file to write; its folder is there."""
+    if out:
+        file = Path(out)
+        if not file.parent.is_dir():
+            raise UsageError(f"{out}: there is no folder {file.parent}")
+        return file
+    if home is None:
+        raise UsageError("a database in memory has no folder for models", hint="give -o FILE")
+    name = f"costmodel-{samples.platform.name}-{samples.ops[0].kernel}.safetensors"
+    try:
+        (home / "models").mkdir(exist_ok=True)
+    except OSError as e:
+        raise UsageError(
+            f"{home}: no model can be written there ({e.strerror})", hint="give -o FILE"
+        ) from None
+    return home / "models" / name
+
+
+def _settings(asked: dict[str, Any]) -> CostSettings:
+    from indexer.training.costmodel import CostSettings
+
+    names = ("predictor", "fusion", "latent", "loss", "members", "epochs", "lr", "seed")
+    return CostSettings(**{name: asked[name] for name in names})
+
+
+def _warn(samples: Samples) -> None:
+    for reason, count in samples.left_out.items():
+        note(f"warning: {plural(count, 'matrix', 'matrices')} left out: {reason}")
+    groups = len(set(samples.groups))
+    note(
+        f"{len(samples.gain):,} runs of {plural(len(samples.rows), 'matrix', 'matrices')} in "
+        f"{plural(groups, 'group')}"
+    )
+
+
+def _show(document: dict[str, Any]) -> None:
+    told = {
+        "valid_opa": "ordered pairs",
+        "valid_tau": "tau",
+        "coverage_80": "covered by the 80 % interval",
+    }
+    figures = [f"{told[n]} {v:.3f}" for n, v in document["metrics"].items() if n in told]
+    judged = ", ".join(figures) or "too few groups to hold any out, so not judged"
+    say(
+        f"{document['file']}: version {document['version']}, {', '.join(document['ops'])} on "
+        f"{document['platform']['name']}, {plural(document['settings']['members'], 'member')}; "
+        f"held-out groups: {judged}"
+    )

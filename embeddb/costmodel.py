@@ -1,0 +1,389 @@
+"""The learned cost model at query time: configurations of one matrix ranked without running them.
+
+An ensemble of small networks (`embeddb.models.costmodel`) over the matrix's vector, the common
+loop nest and the platform's own parameters, added to the platform's prior: what a configuration
+gains on average, from a ridge regression on the same numbers and, where it was measured, its own
+mean. The default predictor is computed with numpy; the others need torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embeddb.config import Config, Op
+from embeddb.encoders.latent import LatentEncoder, from_tensors
+from embeddb.encoders.layout import Layout
+from embeddb.encoders.mapper import HOMOGENEOUS_DIM, homogeneous
+from embeddb.errors import EmbeddbError, InputError, MissingDependency, ModelError
+from embeddb.kernel_space import KernelSpace
+from embeddb.models import model_file
+from embeddb.models.costmodel_arrays import (
+    FUSIONS,
+    PARTS,
+    PREDICTORS,
+    arrays_of,
+    linear,
+    member_shapes,
+)
+from embeddb.platform import Platform
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+    Floats = NDArray[np.float64]
+
+__all__ = ["CLIP", "CostModel", "layout_of", "nest_inputs", "problem", "space_digest"]
+
+#: Standardised numbers of a matrix beyond it count as it: one strange matrix is not extrapolated.
+CLIP = 4.0
+#: log2 of a split is brought to the size of a one-hot.
+_SPLIT_SCALE = 8.0
+#: Prepared sets of configurations that are remembered.
+_REMEMBERED = 8
+_MOST_MEMBERS = 64
+_AGAIN = "train it again with `embeddb train costmodel`"
+
+
+def layout_of(kernel: KernelSpace, *, every: bool) -> Layout:
+    """Columns of the platform's own parameters, or of every parameter (WACO with feature
+    augmentation, which has no common loop nest)."""
+    if every:
+        names = tuple(p.name for p in kernel.space.params)
+        kernel = KernelSpace(
+            kernel.kernels,
+            kernel.space,
+            default=kernel.default,
+            mapping=None,
+            heterogeneous=names,
+        )
+    return Layout(kernel)
+
+
+def nest_inputs(
+    platform: Platform, op: Op, configs: Sequence[Config], sizes: tuple[int, int, int]
+) -> NDArray[np.float32]:
+    """float32[c,53]: loop nests as the network reads them. Raises: as `homogeneous`."""
+    nests = homogeneous(platform, op, configs, sizes=sizes).copy()
+    nests[:, :4] /= _SPLIT_SCALE
+    return nests
+
+
+def problem(vectors: NDArray[Any], ops: Sequence[Op], scale: Arrays) -> NDArray[np.float32]:
+    """float32[r,d+1]: matrices as the network reads them, the op's width last."""
+    z = (np.asarray(vectors, dtype=np.float64) - scale["center"]) / scale["scale"]
+    width = np.array([[(math.log2(op.width) - 5) / 3] for op in ops])
+    return np.hstack([np.clip(z, -CLIP, CLIP), width]).astype(np.float32)
+
+
+def space_digest(platform: Platform, op: Op | str) -> str:
+    """16 hex digits that change when a configuration of this kernel means something else."""
+    form = platform.kernel(op).digest_form()
+    text = json.dumps(form, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """What of c configurations does not depend on the matrix: the network's inputs
+    float32[c,53] and float32[c,e], and for each member its activations float32[c,128] and
+    bilinear float32[c,32] (or none)."""
+
+    nests: NDArray[np.float32]
+    latents: NDArray[np.float32]
+    prior: Floats
+    activations: tuple[tuple[NDArray[np.float32], NDArray[np.float32] | None], ...]
+
+
+class CostModel:
+    """A trained model: its `card` and its tensors by name; `version` is "" until it is saved.
+
+    Tensors: `scale.center`, `scale.scale` float32[d]; `member.I.NAME` the networks' weights;
+    `latent.NAME` the encoder's; of each op trained on, `prior.OP.nest` float32[53],
+    `prior.OP.latent` float32[e], `prior.OP.ids` uint8[k,16] of measured configurations and
+    `prior.OP.rest` float32[k], what each gains beyond the regression.
+    """
+
+    def __init__(self, card: Mapping[str, Any], tensors: Arrays, *, where: str = "") -> None:
+        """Raises: ModelError for tensors that are missing, of another shape or not finite."""
+        self.card = dict(card)
+        self.tensors = dict(tensors)
+        self.version = ""
+        self._remembered: OrderedDict[Any, _Prepared] = OrderedDict()
+        try:
+            self._check()
+        except EmbeddbError as e:
+            told = e.reason if isinstance(e, InputError) else str(e)
+            raise ModelError(told, where=where, hint=_AGAIN) from None
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+            text = " ".join(str(e).split())[:200]
+            raise ModelError(f"not a whole cost model: {text}", where=where, hint=_AGAIN) from None
+
+    # -- files -----------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, path: str | Path) -> CostModel:
+        """Needs neither torch nor safetensors. Raises: ModelError naming the file."""
+        card = model_file.read_card(path, kind="costmodel")
+        version = model_file.version_of(path)
+        try:
+            tensors = arrays_of(Path(path).read_bytes())
+        except (OSError, ValueError, KeyError) as e:
+            raise ModelError(f"cannot be read ({e})", where=str(path), hint=_AGAIN) from None
+        found = cls(card, tensors, where=str(path))
+        found.version = version
+        return found
+
+    def save(self, path: str | Path) -> str:
+        """Write the file, whole or not at all; returns the version, which is then the model's.
+
+        Raises: ModelError if it cannot be written; MissingDependency without torch.
+        """
+        try:
+            import torch
+        except ImportError:
+            raise _no_torch("writing a model") from None
+        tensors = {name: torch.from_numpy(np.array(a)) for name, a in self.tensors.items()}
+        self.version = model_file.save(path, tensors, self.card)
+        return self.version
+
+    # -- what it is ------------------------------------------------------------------------
+
+    @property
+    def members(self) -> int:
+        return int(self.card["settings"]["members"])
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """The ops it was trained on."""
+        return tuple(Op.parse(text) for text in self.card["ops"])
+
+    @cached_property
+    def encoder(self) -> LatentEncoder:
+        return from_tensors(self.card["settings"]["latent"], self.below("latent."))
+
+    @property
+    def every(self) -> bool:
+        """Whether its layout has every parameter, not only the platform's own."""
+        return bool(self.card["settings"]["every"])
+
+    def below(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """The tensors whose names begin so, without the prefix."""
+        cut = len(prefix)
+        return {n[cut:]: a for n, a in self.tensors.items() if n.startswith(prefix)}
+
+    def mismatch(
+        self, platform: Platform, op: Op, featurizer_name: str, featurizer_version: str
+    ) -> str:
+        """Why it may not be used here, one line; empty if it may."""
+        card = self.card
+        made = (card["featurizer"]["name"], card["featurizer"]["version"])
+        if card["platform"]["name"] != platform.name:
+            return f"trained for the platform {card['platform']['name']}, not {platform.name}"
+        if card["kernel"] != op.kernel or op.kernel not in platform.kernels:
+            return f"trained for {card['kernel']}, not {op.kernel}"
+        if op.dtype not in {known.dtype for known in self.ops}:
+            return f"trained for {', '.join(card['ops'])}, not {op.dtype}"
+        if card["platform"]["space"] != space_digest(platform, op):
+            return f"trained for another space of {platform.name} {op.kernel} than it has now"
+        if made != (featurizer_name, featurizer_version):
+            return (
+                f"trained on vectors of {made[0]} {made[1]}, "
+                f"not {featurizer_name} {featurizer_version}"
+            )
+        return ""
+
+    # -- scores ----------------------------------------------------------------------------
+
+    def score(
+        self,
+        vector: NDArray[np.float32],
+        platform: Platform,
+        op: Op,
+        configs: Sequence[Config],
+        sizes: tuple[int, int, int] = (-1, -1, -1),
+    ) -> tuple[Floats, Floats]:
+        """float64[c] predicted log gain over the mean of these configurations, higher is faster,
+        and float64[c] its standard deviation, for a raw vector float32[d].
+
+        `mismatch` says whether the question is one for this model; that is the caller's to ask.
+        Raises: SpaceError for an illegal configuration, or if sizes are needed and not given;
+        ModelError for a vector of another length; MissingDependency without torch, where the
+        predictor is not the default one.
+        """
+        scale = self.below("scale.")
+        if np.shape(vector) != scale["center"].shape:
+            raise ModelError(
+                f"the vector has shape {np.shape(vector)}, the model reads {scale['center'].shape}",
+                hint="it was made by another featurizer",
+            )
+        if not configs:
+            return np.zeros(0), np.zeros(0)
+        settings = self.card["settings"]
+        x = problem(np.asarray(vector)[None], [op], scale)
+        if "featurizer" not in settings["parts"]:
+            x[:, :-1] = 0
+        ready = self._prepared(platform, op, tuple(configs), sizes)
+        if settings["predictor"] == "mlp":
+            each = self._by_numpy(x, ready)
+        else:
+            each = self._by_torch(x, ready)
+        fit = self.card["calibration"]
+        each = fit["slope"] * (each + ready.prior)
+        each -= each.mean(axis=1, keepdims=True)
+        spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
+        return each.mean(axis=0), fit["factor"] * spread
+
+    def _prepared(
+        self,
+        platform: Platform,
+        op: Op,
+        configs: tuple[Config, ...],
+        sizes: tuple[int, int, int],
+    ) -> _Prepared:
+        parts = self.card["settings"]["parts"]
+        nests = nest_inputs(platform, op, configs, sizes)
+        key = (platform.digest, op, configs)
+        found = self._remembered.get(key)
+        if found is not None and np.array_equal(found.nests, nests):
+            return found
+        latents = self.encoder.encode(layout_of(platform.kernel(op), every=self.every).raw(configs))
+        prior = self._prior(op, configs, nests, latents)
+        seen = nests if "mapper" in parts else np.zeros_like(nests)
+        own = latents if "latent" in parts else np.zeros_like(latents)
+        activations: tuple[Any, ...] = ()
+        if self.card["settings"]["predictor"] == "mlp":
+            activations = tuple(self._activations(i, seen, own) for i in range(self.members))
+        found = _Prepared(nests, latents, prior, activations)
+        self._remembered[key] = found
+        while len(self._remembered) > _REMEMBERED:
+            # Another thread may have dropped it already.
+            self._remembered.pop(next(iter(self._remembered)), None)
+        return found
+
+    def _prior(
+        self,
+        op: Op,
+        configs: Sequence[Config],
+        nests: NDArray[np.float32],
+        latents: NDArray[np.float32],
+    ) -> Floats:
+        """float64[c] mean log gain; of a width it was not trained on, that of the nearest."""
+        if not self.card["settings"]["residual"]:
+            return np.zeros(len(configs))
+        near = min(self.ops, key=lambda o: abs(math.log2(o.width / op.width)))
+        held = self.below(f"prior.{near}.")
+        known = {bytes(i): float(r) for i, r in zip(held["ids"], held["rest"], strict=True)}
+        rest = [known.get(bytes.fromhex(c.id), 0.0) for c in configs]
+        found: Floats = nests @ held["nest"] + latents @ held["latent"] + np.array(rest)
+        return found
+
+    def _activations(
+        self, member: int, nests: NDArray[np.float32], latents: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        t = self.below(f"member.{member}.")
+        mapped = linear(t, "mapper.2", np.maximum(linear(t, "mapper.0", nests), 0))
+        add = self.card["settings"]["fusion"] == "add"
+        fused = mapped + latents if add else np.hstack([mapped, latents])
+        first = fused @ t["predictor.of_config.weight"].T
+        if "u.weight" not in t:
+            return first, None
+        return first, linear(t, "v.2", np.maximum(linear(t, "v.0", fused), 0))
+
+    def _by_numpy(self, x: NDArray[np.float32], ready: _Prepared) -> Floats:
+        """float64[members,c] scores without the prior, for one matrix float32[1,d+1]."""
+        out = np.empty((self.members, len(ready.nests)))
+        for i, (first, v) in enumerate(ready.activations):
+            t = self.below(f"member.{i}.")
+            matrix = linear(t, "matrix.3", np.maximum(linear(t, "matrix.0", x), 0))
+            hidden = linear(t, "predictor.of_matrix", np.maximum(matrix, 0)) + first
+            second = linear(t, "predictor.second", np.maximum(hidden, 0, out=hidden))
+            out[i] = linear(t, "predictor.third", np.maximum(second, 0, out=second))[:, 0]
+            if v is not None:
+                out[i] += v @ linear(t, "u", matrix)[0]
+        return out
+
+    def _by_torch(self, x: NDArray[np.float32], ready: _Prepared) -> Floats:
+        import torch
+
+        parts = self.card["settings"]["parts"]
+        nests = torch.from_numpy(ready.nests * np.float32("mapper" in parts))
+        latents = torch.from_numpy(ready.latents * np.float32("latent" in parts))
+        index = torch.arange(len(nests))[None]
+        with torch.no_grad():
+            each = [net(torch.from_numpy(x), nests, latents, index)[0] for net in self._networks]
+        return torch.stack(each).numpy().astype(np.float64)
+
+    @cached_property
+    def _networks(self) -> list[Any]:
+        """The members as torch modules, in evaluation mode."""
+        try:
+            import torch
+
+            from embeddb.models.costmodel import CostNetwork, Shape
+        except ImportError:
+            raise _no_torch("this predictor") from None
+        s = self.card["settings"]
+        d, e = len(self.tensors["scale.center"]), self.encoder.dim
+        shape = Shape(d, e, s["predictor"], s["fusion"], bool(s["bilinear"]))
+        made = []
+        for i in range(self.members):
+            net = CostNetwork(shape)
+            given = self.below(f"member.{i}.")
+            model_file.fill(net, {n: torch.from_numpy(a.copy()) for n, a in given.items()})
+            made.append(net.eval())
+        return made
+
+    # -- checks ----------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Raises: ModelError or what a wrong card or tensor raises, turned to it above."""
+        card, settings = self.card, self.card["settings"]
+        _ = (card["kernel"], card["platform"]["name"], card["platform"]["space"])
+        _ = (card["featurizer"]["name"], card["featurizer"]["version"])
+        known = {"predictor": PREDICTORS, "fusion": FUSIONS}
+        for name, values in known.items():
+            if settings[name] not in values:
+                raise ModelError(f"no {name} {settings[name]!r}")
+        if not set(settings["parts"]) <= set(PARTS):
+            raise ModelError(f"no parts {settings['parts']!r}")
+        fit = [float(card["calibration"][key]) for key in ("slope", "floor", "factor")]
+        if not all(math.isfinite(value) and value > 0 for value in fit):
+            raise ModelError("its calibration is not of finite positive numbers")
+        members = settings["members"]
+        if type(members) is not int or not 1 <= members <= _MOST_MEMBERS or not self.ops:
+            raise ModelError("it has no members or no ops")
+        for name, array in self.tensors.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ModelError(f"tensor {name!r} is not finite")
+        d, e = len(self.tensors["scale.center"]), self.encoder.dim
+        wanted: dict[str, tuple[int, ...]] = {"scale.center": (d,), "scale.scale": (d,)}
+        for op in self.ops if settings["residual"] else ():
+            k = len(self.tensors[f"prior.{op}.ids"])
+            wanted |= {f"prior.{op}.nest": (HOMOGENEOUS_DIM,), f"prior.{op}.latent": (e,)}
+            wanted |= {f"prior.{op}.ids": (k, 16), f"prior.{op}.rest": (k,)}
+        if settings["predictor"] == "mlp":
+            shapes = member_shapes(d, e, settings["fusion"], bool(settings["bilinear"]))
+            for i in range(self.members):
+                wanted |= {f"member.{i}.{name}": s for name, s in shapes.items()}
+        for name, shape in wanted.items():
+            if self.tensors[name].shape != shape:
+                raise ModelError(
+                    f"tensor {name!r} has shape {self.tensors[name].shape}, not {shape}"
+                )
+
+
+def _no_torch(what: str) -> MissingDependency:
+    return MissingDependency(
+        f"{what} needs torch", hint="install the extra `learn`: pip install '.[learn]'"
+    )

@@ -1,0 +1,67 @@
+"""The cost model alone: every configuration in the order that it predicts.
+
+The model sees what no neighbour ran. What it promises is told relative to what it promises of the
+default, so that its own errors about the matrix as a whole cancel out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.query import Candidate, Query
+from tuners.ranking import RankedTuner, by_score, default_candidate
+
+__all__ = ["PLUGIN", "RankTuner", "between", "over_default"]
+
+Floats = NDArray[np.float64]
+
+#: The 90th percentile of a standard normal: an interval from the 10th to the 90th.
+_NINETIETH = 1.2815515655446004
+
+
+class RankTuner(RankedTuner):
+    """Ranks by prediction; the default alone where there is no model."""
+
+    def rank(self) -> Iterator[Candidate]:
+        query = self.query
+        if not query.predicted_configs:
+            yield default_candidate(query)
+            return
+        gain, spread = over_default(query)
+        for at in by_score(-gain):
+            is_default = query.predicted_configs[at] == query.default
+            low, high = between(query, gain[at], 0.0 if is_default else spread[at])
+            yield Candidate(
+                config=dict(query.predicted_configs[at]),
+                score=-float(gain[at]),
+                origin="cost model",
+                expected_gain=math.exp(gain[at]) if query.knows_default else None,
+                gain_low=low,
+                gain_high=high,
+            )
+
+
+def over_default(query: Query) -> tuple[Floats, Floats]:
+    """Predicted log gains float64[p] over the default's own prediction, and the standard deviations
+    float64[p] of these differences, as if errors on two configurations were independent: that is
+    on the wide side."""
+    gain, spread = query.predicted, query.predicted_spread
+    for at, config in enumerate(query.predicted_configs):
+        if config == query.default:
+            return gain - gain[at], np.hypot(spread, spread[at])
+    return gain, spread
+
+
+def between(query: Query, gain: float, spread: float) -> tuple[float | None, float | None]:
+    """The 10th and 90th percentile of a factor over the default whose logarithm is normal; None
+    where the default was never run or the spread is not known."""
+    if not query.knows_default or not math.isfinite(spread):
+        return None, None
+    return math.exp(gain - _NINETIETH * spread), math.exp(gain + _NINETIETH * spread)
+
+
+PLUGIN = RankTuner

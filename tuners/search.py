@@ -1,0 +1,180 @@
+"""Spaces too large to be predicted whole: a walk that the cost model guides, then annealing.
+
+`graph_search` is WACO's: a neighbourhood graph is built over vectors of configurations, without
+the model, and descended with the predicted time in place of the distance. It jumps far, but only
+among the drawn pool. `anneal` moves in the space itself, one parameter at a time, and so reaches
+what the pool does not hold. Both spend predictions, which cost microseconds, never runs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.config import Config
+from embeddb.query import Candidate, Query
+from embeddb.space import ConfigSpace
+from tuners.rank import RankTuner, between
+from tuners.ranking import RankedTuner, default_candidate
+
+__all__ = ["PLUGIN", "Predicted", "SearchTuner", "anneal", "graph_search"]
+
+#: Predictions of one search: half for the graph, half for annealing.
+_BUDGET = 4096
+#: Configurations that the graph is over; a smaller space is in it whole.
+_POOL = 4096
+#: The walk ends when this many best nodes have been expanded, as the `ef` of HNSW.
+_WIDTH = 64
+#: Chains annealed at once, so that a prediction is for a batch.
+_CHAINS = 16
+#: Log gain that a chain gives up with a chance of 1/e, at first and at last.
+_HOT, _COLD = 0.1, 0.005
+_STARTS = 16
+#: Rounds without a new configuration after which annealing ends.
+_STALE = 32
+
+
+class SearchTuner(RankedTuner):
+    """Ranks what a search found; where everything is predicted already, as `rank`."""
+
+    def rank(self) -> Iterator[Candidate]:
+        query = self.query
+        if query.predict is None:
+            yield default_candidate(query)
+            return
+        size = query.space.size()
+        if size is not None and size <= len(query.predicted_configs):
+            yield from RankTuner(query, rng=self.rng).rank()
+            return
+        seen = Predicted(query, _BUDGET)
+        seen.of(query.predicted_configs)
+        graph_search(seen, rng=self.rng, most=_BUDGET // 2)
+        anneal(seen, rng=self.rng)
+        for config in seen.best():
+            gain, spread = seen.gain[config], seen.spread[config]
+            low, high = between(query, gain, spread)
+            yield Candidate(
+                config=dict(config),
+                score=-gain,
+                origin="cost model, searched",
+                expected_gain=math.exp(gain) if query.knows_default else None,
+                gain_low=low,
+                gain_high=high,
+            )
+
+
+class Predicted:
+    """Predictions made so far, at most `budget` of them; a repeated one is free. `gain` and
+    `spread` (of the difference to the default, as `rank` has it) by configuration."""
+
+    def __init__(self, query: Query, budget: int) -> None:
+        assert query.predict is not None
+        self.query, self.budget = query, budget
+        self.gain: dict[Config, float] = {}
+        self.spread: dict[Config, float] = {}
+        self._predict = query.predict
+        self._default_spread = float(query.predict([query.default])[1][0])
+
+    @property
+    def count(self) -> int:
+        return len(self.gain)
+
+    def of(self, configs: Sequence[Config]) -> NDArray[np.float64]:
+        """float64[c] predicted log gains over the default; -inf beyond the budget."""
+        new = [c for c in dict.fromkeys(configs) if c not in self.gain]
+        new = new[: max(self.budget - self.count, 0)]
+        if new:
+            gain, spread = self._predict(new)
+            spread = np.hypot(spread, self._default_spread)
+            self.gain.update(zip(new, gain.tolist(), strict=True))
+            self.spread.update(zip(new, spread.tolist(), strict=True))
+            if self.query.default in new:
+                self.spread[self.query.default] = 0.0
+        return np.array([self.gain.get(c, -math.inf) for c in configs])
+
+    def best(self) -> list[Config]:
+        """Everything predicted, best first; ties in the order in which it was asked for."""
+        return sorted(self.gain, key=lambda c: -self.gain[c])
+
+
+def graph_search(seen: Predicted, *, rng: np.random.Generator, most: int) -> None:
+    """Walk the graph over a pool, always on from the best node that is left, until that is worse
+    than 64 which were expanded, or `most` predictions are made in total.
+
+    WACO's search: HNSW over schedules, the predicted time as the distance to descend.
+    """
+    pool, links = _graph(seen.query, [*seen.best()[:_STARTS]], rng)
+    starts = [*range(min(_STARTS, len(pool))), *rng.permutation(len(pool))[:_STARTS].tolist()]
+    waiting: list[tuple[float, int]] = []
+    visited: set[int] = set()
+    expanded: list[float] = []
+    fresh = list(dict.fromkeys(starts))
+    while fresh or waiting:
+        fresh = fresh[: max(min(most, seen.budget) - seen.count, 0)]
+        visited.update(fresh)
+        for at, gain in zip(fresh, seen.of([pool[i] for i in fresh]), strict=True):
+            heapq.heappush(waiting, (-float(gain), at))
+        if not waiting or seen.count >= most:
+            return
+        cost, node = heapq.heappop(waiting)
+        # Costs of the best _WIDTH expanded, the worst of them on top (negated).
+        if len(expanded) == _WIDTH and cost > -expanded[0]:
+            return
+        heapq.heappush(expanded, -cost)
+        if len(expanded) > _WIDTH:
+            heapq.heappop(expanded)
+        fresh = [int(i) for i in links[node] if i >= 0 and int(i) not in visited]
+
+
+def _graph(
+    query: Query, known: Sequence[Config], rng: np.random.Generator
+) -> tuple[list[Config], NDArray[np.int64]]:
+    """A pool of configurations, the known ones first, and its links int64[r,32]."""
+    from embeddb.encoders.layout import Layout
+    from embeddb.encoders.mapper import homogeneous
+    from embeddb.encoders.vectors import config_vectors
+    from embeddb.vectors.graph import links
+
+    info, platform, op = query.pattern, query.platform, query.op
+    pool = list(dict.fromkeys([*known, *_drawn(query.space, rng)]))
+    nests = homogeneous(platform, op, pool, sizes=(info.m, info.n, info.nnz))
+    own = Layout(platform.kernel(op)).raw(pool)
+    return pool, links(config_vectors(nests, own))
+
+
+def _drawn(space: ConfigSpace, rng: np.random.Generator) -> list[Config]:
+    size = space.size()
+    return [*space.enumerate()] if size and size <= _POOL else space.sample(_POOL, rng=rng)
+
+
+def anneal(seen: Predicted, *, rng: np.random.Generator) -> None:
+    """Simulated annealing until the budget is spent, half of the chains from the best known and
+    half from anywhere: they step to random neighbours, and to what is worse ever less often as
+    they cool. It also ends where the chains find nothing new any more."""
+    space = seen.query.space
+    known = seen.best()[: _CHAINS // 2] or [seen.query.default]
+    chains = [*known, *space.sample(_CHAINS - len(known), rng=rng)]
+    gains = seen.of(chains)
+    near: dict[Config, list[Config]] = {}
+    first, stale = seen.count, 0
+    while seen.count < seen.budget and stale < _STALE:
+        heat = _HOT * (_COLD / _HOT) ** ((seen.count - first) / (seen.budget - first))
+        steps = []
+        for config in chains:
+            if config not in near:
+                near[config] = space.neighbours(config) or [config]
+            steps.append(near[config][int(rng.integers(len(near[config])))])
+        before = seen.count
+        after = seen.of(steps)
+        stale = 0 if seen.count > before else stale + 1
+        chance = np.exp(np.minimum((after - gains) / heat, 0.0))
+        moved = rng.random(len(chains)) < chance
+        chains = [s if go else c for c, s, go in zip(chains, steps, moved, strict=True)]
+        gains = np.where(moved, after, gains)
+
+
+PLUGIN = SearchTuner

@@ -1,0 +1,91 @@
+"""The neighbours' vote and the cost model's prediction, joined.
+
+Both are log gains; each is centred over the configurations that both speak of and the model counts
+with the query's `rank_weight`. What no neighbour ran is judged by the model alone, and doubted as
+`transfer` doubts it, so far as the neighbours count at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.config import Config
+from embeddb.query import Candidate, Query
+from tuners.rank import between, over_default
+from tuners.ranking import RankedTuner, by_score
+from tuners.transfer import TransferTuner, doubt_of_unrun, scores
+
+__all__ = ["PLUGIN", "Joined", "TransferRankTuner", "joined"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """u configurations, those with votes first; `score` float64[u] is a log gain up to a constant
+    (higher is faster), `spread` float64[u] the model's standard deviation (nan: not predicted),
+    `voters` int64[u] how many neighbours ran each."""
+
+    configs: tuple[Config, ...]
+    score: Floats
+    spread: Floats
+    voters: NDArray[np.int64]
+
+
+class TransferRankTuner(RankedTuner):
+    """Ranks by both; by the vote alone where there is no model."""
+
+    def rank(self) -> Iterator[Candidate]:
+        query = self.query
+        if not query.predicted_configs:
+            yield from TransferTuner(query, rng=self.rng).rank()
+            return
+        both = joined(query)
+        default = [at for at, config in enumerate(both.configs) if config == query.default]
+        base = float(both.score[default[0]]) if default else 0.0
+        for at in by_score(-both.score):
+            yield self._candidate(both, int(at), base)
+
+    def _candidate(self, both: Joined, at: int, base: float) -> Candidate:
+        query, voters, gain = self.query, int(both.voters[at]), float(both.score[at]) - base
+        spread = 0.0 if both.configs[at] == query.default else float(both.spread[at])
+        low, high = between(query, gain, spread)
+        return Candidate(
+            config=dict(both.configs[at]),
+            score=-gain,
+            origin=f"{voters} neighbours, cost model" if voters else "cost model",
+            expected_gain=math.exp(gain) if query.knows_default else None,
+            gain_low=low,
+            gain_high=high,
+            voters=voters,
+        )
+
+
+def joined(query: Query) -> Joined:
+    """Vote and prediction over all configurations that either speaks of. With a `rank_weight` of 1
+    the order is the prediction's."""
+    configs = tuple(dict.fromkeys([*query.configs, *query.predicted_configs]))
+    place = {config: at for at, config in enumerate(configs)}
+    vote, predicted, spread = np.full((3, len(configs)), np.nan)
+    voters = np.zeros(len(configs), dtype=np.int64)
+    if query.configs:
+        vote[: len(query.configs)], voters[: len(query.configs)] = scores(query)
+    there = [place[config] for config in query.predicted_configs]
+    predicted[there], spread[there] = over_default(query)
+    common = np.isfinite(vote) & np.isfinite(predicted)
+    if common.any():
+        vote -= vote[common].mean()
+        predicted -= predicted[common].mean()
+    weight = query.rank_weight
+    score = (1.0 - weight) * vote + weight * predicted
+    alone = np.isfinite(predicted) & (voters == 0)
+    score[alone] = predicted[alone] - (1.0 - weight) * doubt_of_unrun(query)
+    return Joined(configs, np.where(np.isfinite(score), score, vote), spread, voters)
+
+
+PLUGIN = TransferRankTuner
