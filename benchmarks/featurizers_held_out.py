@@ -100,7 +100,7 @@ def _judged(
     for name in ("stats", "scnn", "stats-scnn"):
         logs: list[tuple[float, float]] = []
         for fold, own in enumerate(vectors):
-            joined = {i: np.concatenate([stats[i], own[i]]) for i in own}
+            joined = {i: np.concatenate([v, own[i]]) for i, v in stats.items()}
             bench.vectors = {"asked": {"stats": stats, "scnn": own, "stats-scnn": joined}[name]}
             train = np.flatnonzero(row_fold != fold)
             test = bench.counted[row_fold[bench.counted] == fold]

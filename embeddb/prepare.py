@@ -44,7 +44,6 @@ __all__ = [
 MOST_PREDICTED = 4096
 #: Other platforms' winners that join the candidates of such a space: each costs a search there.
 _MOST_FOREIGN = 8
-_SHIPPED = Path(__file__).parent / "data"
 
 
 def with_evidence(
@@ -236,34 +235,33 @@ def _sensible(figures: Any) -> bool:
 
 
 class CostModels:
-    """The cost models that one database can use: its own below its folder, else those that ship.
+    """The cost models of one database, below its folder. None ships for all: a model trained on
+    one machine says less than neighbours that ran on the user's.
 
     A file is read when it is first asked for, and again when it was replaced.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        own = [] if folder is None else [folder / "models"]
-        self._folders = [*own, _SHIPPED]
+        self._folder = None if folder is None else folder / "models"
         self._read: dict[Path, tuple[tuple[int, int], CostModel | str]] = {}
 
     def find(
         self, platform: Platform, op: Op, version_of: Callable[[str], str]
     ) -> tuple[CostModel | None, str]:
-        """The model for an op on a platform, and one line on the first that cannot be used.
+        """The model for an op on a platform, or one line on why it cannot be used.
         `version_of` gives a featurizer's version, or raises EmbeddbError."""
-        note = ""
-        for folder in self._folders:
-            path = folder / f"costmodel-{platform.name}-{op.kernel}.safetensors"
-            try:
-                stat = path.stat()
-            except OSError:
-                continue
-            found = self._open(path, (stat.st_mtime_ns, stat.st_size))
-            reason = found if isinstance(found, str) else _mismatch(found, platform, op, version_of)
-            if not isinstance(found, str) and not reason:
-                return found, note
-            note = note or f"cost model {path.name} is not used: {reason}"
-        return None, note
+        if self._folder is None:
+            return None, ""
+        path = self._folder / f"costmodel-{platform.name}-{op.kernel}.safetensors"
+        try:
+            stat = path.stat()
+        except OSError:
+            return None, ""
+        found = self._open(path, (stat.st_mtime_ns, stat.st_size))
+        reason = found if isinstance(found, str) else _mismatch(found, platform, op, version_of)
+        if isinstance(found, str) or reason:
+            return None, f"cost model {path.name} is not used: {reason}"
+        return found, ""
 
     def apply(
         self,

@@ -33,7 +33,7 @@ from embeddb.errors import InputError
 from embeddb.evidence import curve_of
 from embeddb.query import Candidate, Recommendation
 from indexer.embed import embed
-from indexer.exchange import import_file
+from indexer.exchange import adopt_models, import_file
 from indexer.runners.base import RunOptions
 from tuners.loop import ranked_by_time, recommend
 from tuners.static_best import StaticBestTuner
@@ -151,6 +151,7 @@ def fresh_database(folder: Path, starter: Path) -> Database:
         if report.rejected:
             raise InputError(f"{report.rejected} damaged lines", where=str(starter))
         embed(db)
+        adopt_models(db, starter.parent)
     return Database.open(folder)
 
 
@@ -295,8 +296,8 @@ def legend(rows: Sequence[Row]) -> str:
     noise = [r.noise for r in rows if r.noise is not None]
     spread = f"{100 * statistics.median(noise):.0f} %" if noise else "unknown"
     return (
-        "expected, first, best of 5: factors over the default; expected is what the neighbours\n"
-        "gained, first is the top answer, best of 5 the fastest of the five answers.\n"
+        "expected, first, best of 5: factors over the default; expected is what neighbours or\n"
+        "cost model foretell, first is the top answer, best of 5 the fastest of the five answers.\n"
         "The last columns compare best of 5 with the one schedule that is best on average, and\n"
         "with scipy (one thread) and torch (CSR) where they are installed.\n"
         f"The default's own time varied by +-{spread} between rounds (median)."

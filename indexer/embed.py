@@ -56,7 +56,8 @@ def embed(
         made, problems = _embed_all(db, name, featurizer, missing, progress)
         report.vectors[name] = len(have) + made
         report.problems += problems
-        report.notes += _of_other_weights(db, name, featurizer.version)
+        any_made = report.vectors[name] > 0
+        report.notes += _of_other_weights(db, name, featurizer.version, any_made, again=again)
     scopes = db.scopes()
     for at, (op, scope) in enumerate(scopes):
         if progress is not None:
@@ -69,14 +70,18 @@ def embed(
     return report
 
 
-def _of_other_weights(db: Database, name: str, version: str) -> list[str]:
-    """A line if the last vectors were of another version; from now on this one is the last."""
+def _of_other_weights(
+    db: Database, name: str, version: str, any_made: bool, *, again: bool
+) -> list[str]:
+    """A line if the store keeps vectors of another version; with vectors, this is the last now."""
     key = f"embedded/{name}"
     last = (db.store.notes.get(key) or b"").decode()
-    if last == version:
+    now = version if any_made else ("" if again else last)
+    if now != last:
+        db.store.notes.put(key, now.encode())
+    if again or last in ("", version):
         return []
-    db.store.notes.put(key, version.encode())
-    return [f"vectors of {name} {last} are of another version and not used"] if last else []
+    return [f"vectors of {name} {last} are of another version and not used"]
 
 
 def _embed_all(

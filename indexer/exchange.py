@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,15 @@ from embeddb.store import Partition, Store
 from indexer.readers.embeddb import PlatformDoc, documents
 from indexer.readers.row import Reject
 
-__all__ = ["FORMATS", "ExportReport", "ImportReport", "export", "export_file", "import_file"]
+__all__ = [
+    "FORMATS",
+    "ExportReport",
+    "ImportReport",
+    "adopt_models",
+    "export",
+    "export_file",
+    "import_file",
+]
 
 #: Export formats and the file ending that means them.
 FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
@@ -356,3 +365,17 @@ def _check_id(pattern_id: str) -> None:
         good = False
     if not good:
         raise ReaderError(f"{pattern_id[:40]!r} is no id of a pattern")
+
+
+def adopt_models(db: Database, folder: Path) -> int:
+    """Copy the cost models in `folder` into a database on disk; how many there were.
+
+    Those of the starter lie beside its file: an export holds runs, not what was learned from them.
+    """
+    assert db.store.path is not None
+    home = Path(db.store.path) / "models"
+    found = sorted(folder.glob("costmodel-*.safetensors"))
+    for model in found:
+        home.mkdir(exist_ok=True)
+        shutil.copyfile(model, home / model.name)
+    return len(found)

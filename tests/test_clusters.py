@@ -15,6 +15,7 @@ from embeddb.cli.main import _run
 from embeddb.db import Database
 from embeddb.errors import UsageError
 from embeddb.records import Measurement, PatternInfo, Run
+from indexer.embed import embed
 from indexer.sampling.clusters import cluster
 
 
@@ -130,6 +131,19 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(i for c in document["clusters"] for i in c["members"]) == sorted(by_id)
     assert _run(command) == 0
     assert capsys.readouterr().out == first
+
+
+def test_a_stub_of_known_size_does_not_decide_the_featurizer(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Database.open(folder) as db:
+        info = PatternInfo(id="cd" * 16, name="sized", m=9, n=9, nnz=20, stub=True)
+        run = Run(info.id, OP, "tiny", tiny().default(OP), Measurement(times_s=(1.0,)))
+        db.store.append([run], patterns=[info])
+        embed(db)
+        assert len(db.store.vectors.get("sizes", db.featurizer_version("sizes"), [info.id])) == 1
+    assert _run(["clusters", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["featurizer"] == "stats"
 
 
 def test_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

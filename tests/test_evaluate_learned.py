@@ -31,7 +31,7 @@ from indexer.embed import embed
 from tuners.again import measured_again
 from tuners.evaluate import Bench, evaluate
 from tuners.judge import EvalRow
-from tuners.learned import WEIGHTS, Fit, Seen, best_weight, held_out
+from tuners.learned import WEIGHTS, Fit, Seen, best_weight, held_out, seen_by
 from tuners.transfer import scores
 
 Floats = NDArray[np.float64]
@@ -210,8 +210,13 @@ def test_the_better_of_the_two_gets_the_weight(chance: Database) -> None:
     assert best_weight([]) in WEIGHTS
 
 
-def test_held_out_figures_of_a_card(lawful: Database, chance: Database) -> None:
-    found = held_out(Bench(lawful, OP, "tiny"), always(ByLength(-1.0)))
+def _by_fold(db: Database, scorer: Any) -> list[list[Seen]]:
+    bench = Bench(db, OP, "tiny")
+    return [seen_by(bench, scorer, *rows) for rows in bench.folds(5, 0)]
+
+
+def test_held_out_figures_of_a_card(lawful: Database) -> None:
+    found = held_out(_by_fold(lawful, ByLength(-1.0)))
     assert set(found) == {"transfer", "rank", "transfer+rank"}
     assert found["transfer"]["of_optimum@1"] == pytest.approx(1.0)
     assert found["rank"]["of_optimum@1"] < 0.6
@@ -220,16 +225,11 @@ def test_held_out_figures_of_a_card(lawful: Database, chance: Database) -> None:
         "of_optimum@5": pytest.approx(1.0),
         "weight": 0.0,
     }
-    told: list[tuple[int, int]] = []
-    bench = Bench(chance, OP, "tiny")
-    held_out(bench, always(ByLength()), progress=lambda _, a, b: told.append((a, b)))
-    assert told == [(at, 5) for at in range(1, 6)]
 
 
 def test_nothing_to_hold_out() -> None:
-    db = fill(Database.in_memory(), tiny(), patterns(1))
     with pytest.raises(NothingFound, match="nothing to judge the model by"):
-        held_out(Bench(db, OP, "tiny"), always(ByLength()))
+        held_out([[], []])
 
 
 # -- the ceiling -------------------------------------------------------------------------------

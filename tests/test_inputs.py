@@ -205,6 +205,7 @@ def test_card_form() -> None:
         Reduction().to_json() | {"size": 12.0},
         Reduction().to_json() | {"windows": True},
         Reduction().to_json() | {"window": 1 << 20},
+        Reduction().to_json() | {"windows": 1 << 20, "window": 1},
         ["grid", 1, 1, 1],
     ],
 )

@@ -225,7 +225,8 @@ def test_another_kind_no_file_and_a_large_one(
 ) -> None:
     refused(path, "is a featurizer, not a costmodel", kind="costmodel")
     refused(tmp_path / "absent", "no such file")
-    refused(tmp_path, "no such file")
+    refused(tmp_path / ("x" * 300), "no such file")
+    refused(tmp_path, "is not a file")
     with pytest.raises(ModelError, match="no such file"):
         model_file.version_of(tmp_path / "absent")
     monkeypatch.setattr(model_file, "MAX_BYTES", 1000)

@@ -387,6 +387,10 @@ def test_what_cannot_be_trained_is_one_line(
         (command(tmp_path), 1, "3 groups"),
         (["train", "featurizer", str(tmp_path / "none"), "-o", "x"], 1, "not a folder"),
         (["train", "featurizer", str(tmp_path / "m"), "-o", str(tmp_path / "no" / "x")], 2, "no"),
+        (["train", "featurizer", str(tmp_path / "m"), "-o", str(tmp_path)], 2, "a folder, not"),
+        (["train", "featurizer", str(tmp_path / "m"), "-o", "/"], 2, "a folder, not"),
+        (["train", "featurizer", str(tmp_path / "m"), "-o", ""], 2, "a folder, not"),
+        ([*command(tmp_path), "--lr", "nan"], 2, "--lr is not a number"),
         (["train", "plot", str(tmp_path / "none"), "-o", "x.svg"], 1, "cannot be read"),
     ]
     for words, code, said in cases:

@@ -251,6 +251,21 @@ def test_the_database_s_own_weights_replace_the_shipped(
         assert db.featurizer_version("scnn") == new.version
 
 
+def test_only_vectors_that_are_there_are_said_to_be_of_another_version(
+    tmp_path: Path, made: list[Path], shipped: Path
+) -> None:
+    with Database.create(tmp_path / "db") as db:
+        assert embed(db).notes == []
+        db.use_weights(made[1])
+        assert embed(db).notes == []  # there were no patterns
+        fill(db, tiny(), patterns(2))
+        assert embed(db).notes == []
+        db.use_weights(made[0])
+        assert embed(db, again=True).notes == []  # forgotten just now
+        db.use_weights(made[1])
+        assert len(embed(db).notes) == 2
+
+
 def test_vectors_of_two_versions_never_meet(
     tmp_path: Path, made: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

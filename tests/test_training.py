@@ -257,7 +257,10 @@ def test_a_checkpoint_of_another_training_is_not_gone_on_with(tmp_path: Path) ->
     assert Toy().fit(tmp_path, epochs=1, run="b").epochs == 1
 
 
-@pytest.mark.parametrize("harm", ["cut", "shape", "missing", "card", "moments", "rng"])
+@pytest.mark.parametrize(
+    "harm",
+    ["cut", "shape", "missing", "card", "moments", "rng", "more", "step", "steps", "best", "huge"],
+)
 def test_a_damaged_checkpoint_is_one_line(tmp_path: Path, harm: str) -> None:
     Toy().fit(tmp_path, epochs=2)
     file = checkpoint_of(tmp_path)
@@ -273,6 +276,16 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path, harm: str) -> None:
             tensors["exp_avg/0.weight"] = torch.zeros(1)
         elif harm == "rng":
             tensors["rng"] = torch.zeros(3, dtype=torch.uint8)
+        elif harm == "more":
+            tensors["best/9.weight"] = torch.zeros(1)
+        elif harm == "step":
+            tensors["step/0.weight"] = torch.tensor(-1.0)
+        elif harm == "steps":
+            tensors["step/0.weight"] = torch.ones(5)
+        elif harm == "best":
+            card["best"] = []
+        elif harm == "huge":
+            card["best"] = {"valid_loss": 10**400}
         else:
             card["best_epoch"] = 9
         model_file.save(file, tensors, card)

@@ -38,6 +38,7 @@ __all__ = [
     "best_weight",
     "held_out",
     "outcome_of",
+    "seen_by",
 ]
 
 Floats = NDArray[np.float64]
@@ -196,32 +197,25 @@ def _inner(bench: Bench, train: Rows) -> tuple[Rows, Rows]:
     return (rest, held) if rest.size else (train, np.zeros(0, dtype=np.int64))
 
 
-def held_out(
-    bench: Bench,
-    fit: Fit,
-    *,
-    folds: int = 5,
-    seed: int = 0,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> dict[str, dict[str, float]]:
+def seen_by(bench: Bench, scorer: Scorer, train: Rows, test: Rows) -> list[Seen]:
+    """The test rows as they look to neighbours among the training rows and to the scorer."""
+    return _seen(bench, scorer, bench.queries_of(train, test))
+
+
+def held_out(by_fold: Sequence[Sequence[Seen]]) -> dict[str, dict[str, float]]:
     """What a model's card says of it: `of_optimum@1` and `@5` of `transfer`, `rank` (the model
-    alone) and `transfer+rank`, whose `weight` is the best on all folds.
+    alone) and `transfer+rank`, whose `weight` is the best on all folds. `by_fold` has what
+    `seen_by` gave for each fold and the scorer that learned without it.
 
     The figures of `transfer+rank` are made with the weight that is best on the other folds, so
-    that they do not flatter it. One fit per fold.
+    that they do not flatter it.
 
-    Raises: whatever `fit` raises; NothingFound if there are not two groups to hold out.
+    Raises: NothingFound if nothing was held out.
     """
-    by_fold: list[list[Seen]] = []
-    for at, (train, test) in enumerate(bench.folds(folds, seed)):
-        scorer = bench.learned(fit, train)
-        by_fold.append(_seen(bench, scorer, bench.queries_of(train, test)))
-        if progress is not None:
-            progress(f"judging on {bench.op}", at + 1, folds)
     everything = [s for part in by_fold for s in part]
     if not everything:
         raise NothingFound(
-            f"{bench.op} on {bench.scope}: nothing to judge the model by",
+            "nothing to judge the model by",
             hint="measure matrices of at least two groups, the default among the configurations",
         )
     both: list[Outcome] = []

@@ -18,12 +18,14 @@ __all__ = ["clusters_verb"]
 
 #: Clusters unless asked otherwise: the most matrices of the paper's smaller selection (EA-10).
 _USUAL = 10
+#: Share of the patterns that a featurizer must know to be used unasked.
+_ENOUGH = 0.9
 
 
 @click.command()
 @click.argument("db")
 @click.option(
-    "--featurizer", default="", help="Whose vectors: scnn if it knows most patterns, else another."
+    "--featurizer", default="", help="Whose vectors: scnn if it knows nine of ten, else another."
 )
 @click.option("-k", "count", type=click.IntRange(min=1), help=f"Clusters, {_USUAL} or fewer.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
@@ -73,15 +75,18 @@ def clusters_verb(db: str, featurizer: str, count: int | None, seed: int, as_jso
 def _vectors(
     db: Database, asked: str, ids: list[str]
 ) -> tuple[str, dict[str, NDArray[np.float32]]]:
-    """A featurizer and its vectors by pattern id; unless one is asked for, that which knows most
-    patterns, of equals the learned one.
+    """A featurizer and its vectors by pattern id; unless one is asked for, one that knows nine of
+    ten of the patterns that any knows, the learned one first.
 
     Raises: UsageError if there is no such featurizer; NothingFound without any vector.
     """
     there = db.featurizers()
     plugs = {asked: there.named(asked)} if asked else dict(there)
     found = {name: db.store.vectors.get(name, plug.version, ids) for name, plug in plugs.items()}
-    name = max(found, key=lambda name: (len(found[name]), name == "scnn"))
+    most = max(len(vectors) for vectors in found.values())
+    # A stub that only its sizes are known of must not make all patterns compared by sizes.
+    enough = [name for name, vectors in found.items() if len(vectors) >= _ENOUGH * most]
+    name = "scnn" if "scnn" in enough else enough[0]
     if not found[name]:
         whose = f"of {asked} " if asked else ""
         raise NothingFound(f"no vectors {whose}in the database", hint="run `embeddb embed DB`")

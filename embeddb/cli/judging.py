@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,17 @@ from embeddb.db import Database
 from embeddb.errors import NothingFound
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from embeddb.costmodel import CostModel
-    from embeddb.evidence import Evidence
-    from embeddb.platform import Platform
-    from embeddb.records import PatternInfo
     from indexer.training.costmodel import CostSettings
     from indexer.training.samples import Samples
+    from tuners.evaluate import Bench
+    from tuners.learned import Seen
 
 __all__ = ["Judge", "limited"]
 
 #: Configurations of one matrix among `--samples` (COGNATE, Section 4.1: 5 matrices x 100).
 _PER_MATRIX = 100
+_FOLDS = 5
 
 
 def limited(found: Samples, asked: Mapping[str, Any]) -> Samples:
@@ -42,10 +40,10 @@ def limited(found: Samples, asked: Mapping[str, Any]) -> Samples:
 
 @dataclass(frozen=True)
 class Judge:
-    """Trains as the verb was asked to, in every fold anew, and judges on what was left out.
+    """Trains as the verb was asked to, in every fold anew, and asks about what was left out.
 
-    Where several widths share a model, each is judged with a model of its own width alone: what is
-    said of the shared one is said a little low.
+    The folds are those of all ops together, so that a model of several widths never saw a held-out
+    matrix at another width.
     """
 
     db: Database
@@ -55,36 +53,50 @@ class Judge:
     asked: Mapping[str, Any]
 
     def __call__(
-        self, ops: Iterable[Op], progress: Callable[[str, int, int], None]
+        self, samples: Samples, progress: Callable[[str, int, int], None]
     ) -> dict[str, dict[str, dict[str, float]]]:
         """The card's `held_out`; an op with nothing to hold out is left out, and said."""
-        from tuners.evaluate import Bench
-        from tuners.learned import held_out
+        from indexer.training.costmodel import train
+        from tuners.learned import held_out, seen_by
+        from tuners.splits import split_groups
 
+        groups = samples.groups
+        fold = split_groups(groups, min(_FOLDS, np.unique(groups).size), 0)
+        fold_of = dict(zip(groups.tolist(), fold.tolist(), strict=True))
+        benches = {op: self._bench(op) for op in samples.ops}
+        seen: dict[Op, list[list[Seen]]] = {op: [] for op in benches}
+        for at in range(int(fold.max()) + 1):
+            known = limited(samples.take(np.flatnonzero(fold != at)), self.asked)
+            told = _Part(progress, at, int(fold.max()) + 1)
+            scorer = train(known, self.settings, start=self.start, progress=told)
+            for op, bench in benches.items():
+                held = np.array([fold_of.get(g, -1) == at for g in bench.evidence.groups])
+                test = bench.counted[held[bench.counted]]
+                seen[op].append(seen_by(bench, scorer, np.flatnonzero(~held), test))
         found = {}
-        for op in ops:
-            bench = Bench(self.db, op, self.scope)
-            name = self.asked["featurizer"]
-            bench.vectors = {name: bench.vectors.get(name, {})}
+        for op, by_fold in seen.items():
             try:
-                found[str(op)] = held_out(bench, self._fit, progress=progress)
+                found[str(op)] = held_out(by_fold)
             except NothingFound as e:
-                note(f"warning: not judged: {e}")
+                note(f"warning: {op} on {self.scope}: {e}")
         return found
 
-    def _fit(
-        self,
-        evidence: Evidence,
-        vectors: Mapping[str, Mapping[str, NDArray[np.float32]]],
-        infos: Mapping[str, PatternInfo],
-        where: Platform,
-        op: Op,
-    ) -> CostModel:
-        from indexer.training.costmodel import train
-        from indexer.training.samples import from_evidence
+    def _bench(self, op: Op) -> Bench:
+        from tuners.evaluate import Bench
 
-        name, raw = next(iter(vectors.items()))
-        known = from_evidence(
-            evidence, raw, infos, where, op, featurizer=(name, self.db.featurizer_version(name))
-        )
-        return train(limited(known, self.asked), self.settings, start=self.start)
+        bench = Bench(self.db, op, self.scope)
+        name = self.asked["featurizer"]
+        bench.vectors = {name: bench.vectors.get(name, {}), **bench.vectors}
+        return bench
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Progress of one of several trainings, as part of the whole."""
+
+    told: Callable[[str, int, int], None]
+    at: int
+    of: int
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        self.told("judge", self.at * of + done, self.of * of)

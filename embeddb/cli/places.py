@@ -76,7 +76,7 @@ def _home() -> Path:
 def _import_starter(folder: Path) -> None:
     from embeddb.cli.output import Progress, note
     from indexer.embed import embed
-    from indexer.exchange import import_file
+    from indexer.exchange import adopt_models, import_file
 
     note(f"importing the starter database into {folder} (once)")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -92,6 +92,7 @@ def _import_starter(folder: Path) -> None:
                     f"{STARTER_FILE}: {report.rejected} damaged lines", hint="install embeddb anew"
                 )
             embed(db, progress=progress)
+            adopt_models(db, STARTER_FILE.parent)
         try:
             part.rename(folder)
         except OSError:

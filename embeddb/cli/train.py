@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,9 @@ train_verb.add_command(costmodel_verb)
     help="What the network sees of a pattern.",
 )
 @click.option("--size", default=128, show_default=True, type=click.IntRange(1, 2048), help="Grid.")
-@click.option("--windows", default=8, show_default=True, type=click.IntRange(1), help="How many.")
+@click.option(
+    "--windows", default=8, show_default=True, type=click.IntRange(1, 4096), help="How many."
+)
 @click.option("--window", default=64, show_default=True, type=click.IntRange(1), help="Their side.")
 @click.option(
     "--target",
@@ -95,6 +98,10 @@ def featurizer_verb(matrices: str, out: str, as_json: bool, **asked: Any) -> Non
     file = Path(out)
     if not file.parent.is_dir():
         raise UsageError(f"{out}: there is no folder {file.parent}")
+    if file.is_dir():
+        raise UsageError(f"{file}: a folder, not the file to write")
+    if math.isnan(asked["lr"]):  # click lets it pass every bound
+        raise UsageError("--lr is not a number")
     try:
         with Progress() as progress, threads(asked["threads"]):
             document = _train(matrices, file, asked, progress)

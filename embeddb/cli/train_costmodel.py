@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,6 @@ from embeddb.config import Op
 from embeddb.errors import MissingDependency, UsageError
 
 if TYPE_CHECKING:
-    from embeddb.db import Database
-    from embeddb.platform import Platform
     from indexer.training.costmodel import CostSettings
     from indexer.training.samples import Samples
 
@@ -97,6 +95,7 @@ def _train(
 
     try:
         from indexer.training.costmodel import curves, forget, train, unfinished
+        from indexer.training.samples import samples_of
     except ModuleNotFoundError as e:
         raise MissingDependency(
             f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
@@ -105,7 +104,10 @@ def _train(
     settings = _settings(asked)
     with open_database(db, readonly=True) as opened:
         where = opened.platform(platform)
-        samples = _samples(opened, where, [Op.parse(op) for op in ops], asked)
+        wanted = [Op.parse(op) for op in ops]
+        known = samples_of(opened, where, wanted, featurizer=asked["featurizer"])
+        samples = limited(known, asked)
+        samples.check()
         home = opened.store.path
         file = _target(out, None if home is None else Path(home), samples)
         folder = file.with_name(f"{file.stem}.training")
@@ -118,20 +120,11 @@ def _train(
         model = train(samples, settings, start=start, folder=folder, progress=progress)
         if not asked["no_judge"]:
             judge = Judge(opened, scope_of(where), settings, start, asked)
-            model.card["held_out"] = judge(samples.ops, progress)
+            model.card["held_out"] = judge(known, progress)
     version = model.save(file)
     forget(folder)
     told = {**model.card, "version": version, "curves": [str(c) for c in curves(folder)]}
     return {"file": str(file), **told, "left_out": dict(samples.left_out)}
-
-
-def _samples(db: Database, where: Platform, ops: Sequence[Op], asked: Mapping[str, Any]) -> Samples:
-    """The runs to learn from."""
-    from indexer.training.samples import samples_of
-
-    found = limited(samples_of(db, where, ops, featurizer=asked["featurizer"]), asked)
-    found.check()
-    return found
 
 
 def _target(out: str, home: Path | None, samples: Samples) -> Path:

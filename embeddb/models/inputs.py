@@ -34,6 +34,8 @@ CHANNELS = 3
 _MAX_SIZE = 2048
 #: Most sites all windows of one pattern may have together.
 _MAX_WINDOW_SITES = 1 << 22
+#: Most windows of one pattern: each costs a hash, and a batch holds so many entries.
+_MAX_WINDOWS = 1 << 12
 #: Nonzeros handled at once: bounds the memory to about 50 MB beside the counters.
 _CHUNK = 1 << 20
 
@@ -43,8 +45,8 @@ class Reduction:
     """How patterns are reduced; recorded in the card of every network trained with it.
 
     `size`: most cells of the grid in each direction, 1..2048. `windows`: most windows of one
-    pattern. `window`: rows and columns of a window, cells that all windows have together at most
-    2^22. A kind that does not use a number leaves it as it is.
+    pattern, 1..4096. `window`: rows and columns of a window, cells that all windows have together
+    at most 2^22. A kind that does not use a number leaves it as it is.
 
     Raises: InputError for an unknown kind or a number out of bounds.
     """
@@ -63,6 +65,8 @@ class Reduction:
             raise InputError("sizes are whole numbers from 1", where="reduction")
         if self.size > _MAX_SIZE:
             raise InputError(f"a grid has at most {_MAX_SIZE} cells a side", where="reduction")
+        if self.windows > _MAX_WINDOWS:
+            raise InputError(f"a pattern has at most {_MAX_WINDOWS} windows", where="reduction")
         if self.windows * self.window**2 > _MAX_WINDOW_SITES:
             raise InputError(
                 f"{self.windows} windows of {self.window} x {self.window} have more than "

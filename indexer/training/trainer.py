@@ -29,6 +29,8 @@ __all__ = ["Fitted", "Job", "Progress", "Settings", "checkpoint_of", "curve_of",
 Progress = Callable[[str, int, int], None]
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+#: What comes of restoring a checkpoint whose parts are not what they should be.
+_UNSOUND = (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ class _State:
             )
         try:
             self._restore(tensors, card)
-        except (KeyError, TypeError, ValueError, RuntimeError) as e:
+        except _UNSOUND as e:
             reason = " ".join(str(e).split())[:200]
             raise ModelError(
                 f"not a whole checkpoint: {reason}", where=str(file), hint="remove it"
@@ -230,11 +232,9 @@ class _State:
         self.best = {str(k): float(v) for k, v in card["best"].items()}
         if not 0 < self.best_epoch <= self.epoch or self.settings.watch not in self.best:
             raise ValueError("epochs that do not fit together")
-        self.module.load_state_dict(_below("weights/", tensors))
         self.best_weights = _below("best/", tensors)
-        for name, value in self.module.state_dict().items():
-            if self.best_weights[name].shape != value.shape:
-                raise ValueError(f"best/{name} is of another shape")
+        for weights in (self.best_weights, _below("weights/", tensors)):
+            self.module.load_state_dict(weights)  # refuses what does not fit
         for name, parameter in self.module.named_parameters():
             if f"step/{name}" in tensors:
                 moments = {key: tensors[f"{key}/{name}"] for key in _MOMENTS}
@@ -247,6 +247,8 @@ def _fitting(moments: dict[str, Tensor], parameter: Tensor) -> dict[str, Tensor]
         if moments[key].shape != parameter.shape:
             raise ValueError(f"{key} is of another shape than its weights")
         moments[key] = moments[key].to(parameter)
+    if moments["step"].ndim or moments["step"] < 1:
+        raise ValueError("step counts no steps")
     return moments
 
 
