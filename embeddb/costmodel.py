@@ -239,7 +239,7 @@ class CostModel:
         else:
             each = self._by_torch(x, ready)
         fit = self.card["calibration"]
-        each = fit["slope"] * (each + ready.prior)
+        each = fit["slope"] * (fit.get("trust", 1.0) * each + ready.prior)
         each -= each.mean(axis=1, keepdims=True)
         spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
         return each.mean(axis=0), fit["factor"] * spread
@@ -360,6 +360,8 @@ class CostModel:
         fit = [float(card["calibration"][key]) for key in ("slope", "floor", "factor")]
         if not all(math.isfinite(value) and value > 0 for value in fit):
             raise ModelError("its calibration is not of finite positive numbers")
+        if not 0 <= float(card["calibration"].get("trust", 1.0)) <= 1:
+            raise ModelError("its calibration trusts the network by a number outside 0..1")
         members = settings["members"]
         if type(members) is not int or not 1 <= members <= _MOST_MEMBERS or not self.ops:
             raise ModelError("it has no members or no ops")

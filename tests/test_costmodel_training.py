@@ -16,7 +16,7 @@ import pytest
 from embeddb.cli.main import _run
 from embeddb.config import Op
 from embeddb.db import Database
-from embeddb.errors import UsageError
+from embeddb.errors import ModelError, UsageError
 from embeddb.evidence import Curve, EvidenceRow, join
 from embeddb.platform import load_platform, parse_platform
 from indexer.training import samples as sampling
@@ -30,6 +30,7 @@ from costmodel_samples import evidence, quick, samples  # noqa: E402
 
 from embeddb.costmodel import CostModel  # noqa: E402
 from indexer.training import costmodel, losses, members  # noqa: E402
+from indexer.training.calibration import trust  # noqa: E402
 from indexer.training.costmodel import paper, retarget, train, waco_fa, waco_fm  # noqa: E402
 
 SPADE = load_platform("spade")
@@ -225,6 +226,30 @@ def test_few_groups_hold_none_out() -> None:
     assert made.card["epochs"] == [4]
     assert made.card["metrics"] == {}
     assert made.card["calibration"]["factor"] == 1
+
+
+def test_with_few_groups_the_network_counts_as_far_as_it_was_right() -> None:
+    few = samples(matrices=6)
+    believed = train(few, quick()).card["calibration"]["trust"]
+    assert 0.0 <= believed <= 1.0
+    assert train(samples(matrices=4), quick()).card["calibration"]["trust"] == 0.5  # two groups
+    assert "trust" not in train(samples(), quick()).card["calibration"]
+
+    def trained(on: Any) -> Any:
+        model = train(on, quick(epochs=20))
+        return lambda rest: (model.card, model.tensors)
+
+    whole = samples()
+    wrong = replace(whole, gain=-whole.gain)
+    assert trust(few, trained(whole)) > 0.5
+    assert trust(few, trained(wrong)) == 0.0
+
+
+def test_a_model_with_too_much_trust_is_refused() -> None:
+    made = train(samples(matrices=6), quick())
+    card = {**made.card, "calibration": {**made.card["calibration"], "trust": 2.0}}
+    with pytest.raises(ModelError, match="outside 0"):
+        CostModel(card, made.tensors)
 
 
 def test_a_model_moves_to_another_platform() -> None:

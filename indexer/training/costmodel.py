@@ -26,7 +26,7 @@ from embeddb.costmodel import CostModel, layout_of, space_digest
 from embeddb.encoders.latent import KINDS, Augmented, LatentEncoder, fit, space_rows
 from embeddb.errors import UsageError
 from embeddb.platform import Platform
-from indexer.training.calibration import calibrated
+from indexer.training.calibration import calibrated, trust
 from indexer.training.losses import LOSSES
 from indexer.training.members import FittedMember, Member, fit_member
 from indexer.training.prior import Prior, fit_priors
@@ -147,13 +147,33 @@ def train(
     network is made of is then taken from `start`.
 
     With 8 groups or more each member holds out a tenth of them, another one each, ends early by
-    them, and the spread is calibrated on them; with fewer, training ends after `few_epochs` and
-    the spread is what the members differ by. A training in `folder` that was stopped goes on.
+    them, and the spread is calibrated on them; with fewer, training ends after `few_epochs`, the
+    spread is what the members differ by, and what the network adds to the prior counts as far as it
+    was right about groups left out once. A training in `folder` that was stopped goes on.
 
     Raises: UsageError if there is too little to learn from (`Samples.check`) or `start` is of
     another kernel or featurizer; ModelError if training fails.
     """
     samples.check()
+    card, tensors, scores = _learned(samples, settings, start, folder, progress)
+    model = calibrated(card, tensors, samples, scores)
+    if card["settings"]["residual"] and np.unique(samples.groups).size < _LEAST_GROUPS:
+        single = replace(settings, members=1)
+        model.card["calibration"]["trust"] = trust(
+            samples, lambda rest: _learned(rest, single, start, None, None)[:2]
+        )
+    return model
+
+
+def _learned(
+    samples: Samples,
+    settings: CostSettings,
+    start: CostModel | None,
+    folder: Path | None,
+    progress: Progress | None,
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[Mapping[int, NDArray[np.float64]]]]:
+    """Card and tensors of a model that is not yet calibrated, and what each member says of the
+    rows it did not learn from."""
     if start is not None:
         settings = _inherited(settings, start)
         _check_start(samples, start)
@@ -177,7 +197,7 @@ def train(
     card = _card(samples, settings, start)
     card["metrics"] = _mean([fitted.figures for fitted in made])
     card["epochs"] = [fitted.epochs for fitted in made]
-    return calibrated(card, tensors, samples, [fitted.scores for fitted in made])
+    return card, tensors, [fitted.scores for fitted in made]
 
 
 def _priors(
