@@ -126,7 +126,9 @@ _KILLED = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
+import torch
 from test_training import Toy
+torch.set_num_threads(1)
 toy = Toy()
 loss = toy.loss
 def slow(batch):
