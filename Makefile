@@ -32,7 +32,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,learn,plot,boosted]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,learn,plot,serve]'
 	touch $@
 
 # No cache for the wheel: a cached one may have been built against another torch.

@@ -5,10 +5,11 @@
 DATABASE has (nearly) every configuration of OP on every matrix, measured on the platform SCOPE.
 For every strategy, seed and fold: buy `--budget` samples of the fold's other matrices, train, and
 judge the order it gives on the matrices held out. `--model additive` is the strategies' own signal
-(an effect of each parameter's value, the same for all matrices); `costmodel` trains the cost model
-on what was bought, from `--start MODEL` if one is given. `--judge costmodel` also gives EA and MAB
-their rewards by a cost model, trained after each round, instead of the additive one. A strategy is
-named as for `campaign plan`, or with another number of matrices, as `kmeans:5`.
+(an effect of each parameter's value, the same for all matrices); `costmodel` trains boosted trees,
+the cost model for few samples, on what was bought, told by `--start MODEL` if one is given.
+`--judge costmodel` also gives EA and MAB their rewards by a cost model, trained after each round,
+instead of the additive one. A strategy is named as for `campaign plan`, or with another number of
+matrices, as `kmeans:5`.
 
 RUNS.jsonl gets a line for every strategy, seed and fold; those it has are not done again. The
 result: per strategy the geometric mean share of the optimum that the best of the first 1 and 5
@@ -39,7 +40,7 @@ from embeddb.evidence import Curve, join
 from indexer.sampling.reward import Scorer, Told, additive, ordered_pairs
 from indexer.sampling.strategies import STRATEGIES, clusters_of, strategy
 from indexer.sampling.strategy import Buyer, Pool
-from indexer.training.costmodel import CostSettings, train
+from indexer.training.costmodel import forest, train
 from indexer.training.samples import from_evidence
 from tuners.evaluate import Bench, split_groups
 
@@ -100,7 +101,7 @@ class Board:
         )
         parts = (self.own, self.bench.infos, self.platform, self.bench.op)
         try:
-            made = train(from_evidence(evidence, *parts), CostSettings(seed=seed), start=self.start)
+            made = train(from_evidence(evidence, *parts), forest(seed=seed), start=self.start)
         except UsageError:
             return additive(told)
 

@@ -24,7 +24,7 @@ from embeddb.db import Database
 from indexer.embed import embed
 from indexer.ingest import ingest
 from indexer.readers.row import ReadOptions
-from indexer.training import boosted
+from indexer.training.costmodel import forest
 from indexer.training.samples import samples_of
 
 _OP = Op.parse("spmv:f64")
@@ -40,20 +40,17 @@ _PAIRS = (
 
 
 def cells() -> list[Cell]:
-    found = [
+    return [
         Cell("static, 10 matrices", 0, 10, kind="static"),
         Cell("static, all", 0, ALL, kind="static"),
         Cell("zero-shot", 100, 0),
         Cell("no transfer, 10 matrices", 0, 10),
         Cell("no transfer, 100 matrices", 0, 100),
         Cell("ours, 10 matrices", 100, 10),
+        Cell("trees, 10 matrices", 0, 10, forest()),
+        Cell("trees, 100 matrices", 0, 100, forest()),
+        Cell("trees, 10 matrices and a source", 100, 10, forest()),
     ]
-    if boosted.available():
-        found += [
-            Cell("boosted, 10 matrices", 0, 10, kind="boosted"),
-            Cell("boosted, 100 matrices", 0, 100, kind="boosted"),
-        ]
-    return found
 
 
 def main() -> None:

@@ -18,6 +18,8 @@ from embeddb.pattern import Pattern
 from embeddb.records import Measurement, PatternInfo, Run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from embeddb.db import Database
     from embeddb.matrixio import read_pattern
     from embeddb.platform import Platform, load_platform
@@ -49,11 +51,16 @@ _LAZY = {
 }
 
 
-def open(path: str, *, readonly: bool = False) -> Database:
-    """Open a database folder. Raises: StoreError if there is none."""
-    from embeddb.db import Database
+def open(path: str | Path, *, readonly: bool = False) -> Database:
+    """Open a database folder, or the shipped database by the word `starter`; imported on first use,
+    which takes half a minute (a folder of that name is `./starter`).
 
-    return Database.open(path, readonly=readonly)
+    Raises: StoreError if there is none; InputError if the shipped data is absent.
+    """
+    # What knows the shipped database sits above all that imports this package.
+    places = import_module("embeddb.cli.places")
+    found: Database = places.open_database(str(path), readonly=readonly)
+    return found
 
 
 def __getattr__(name: str) -> Any:

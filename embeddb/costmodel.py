@@ -1,9 +1,10 @@
 """The learned cost model at query time: configurations of one matrix ranked without running them.
 
-An ensemble of small networks (`embeddb.models.costmodel`) over the matrix's vector, the common
-loop nest and the platform's own parameters, added to the platform's prior: what a configuration
-gains on average, from a ridge regression on the same numbers and, where it was measured, its own
-mean. The default predictor is computed with numpy; the others need torch.
+Either an ensemble of small networks (`embeddb.models.costmodel`) over the matrix's vector, the
+common loop nest and the platform's own parameters, added to the platform's prior: what a
+configuration gains on average, from a ridge regression on the same numbers and, where it was
+measured, its own mean. Or boosted trees on the same (`embeddb.models.trees_arrays`), which may read
+what another platform's model says, too. Trees and the default network need numpy, others torch.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embeddb.config import Config, Op
+from embeddb.encoders.inputs import TreeTable, layout_of, nest_inputs, problem, seen_parts
 from embeddb.encoders.latent import LatentEncoder, from_tensors
-from embeddb.encoders.layout import Layout
-from embeddb.encoders.mapper import HOMOGENEOUS_DIM, homogeneous
+from embeddb.encoders.mapper import HOMOGENEOUS_DIM
 from embeddb.errors import EmbeddbError, InputError, MissingDependency, ModelError
-from embeddb.kernel_space import KernelSpace
 from embeddb.models import model_file
 from embeddb.models.costmodel_arrays import (
     FUSIONS,
     PARTS,
     PREDICTORS,
+    activations_of,
     arrays_of,
-    linear,
     member_shapes,
+    scores,
 )
+from embeddb.models.trees_arrays import Forest
 from embeddb.platform import Platform
 
 if TYPE_CHECKING:
@@ -43,47 +45,14 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[Any]]
     Floats = NDArray[np.float64]
 
-__all__ = ["CLIP", "CostModel", "layout_of", "nest_inputs", "problem", "space_digest"]
+__all__ = ["CostModel", "space_digest"]
 
-#: Standardised numbers of a matrix beyond it count as it: one strange matrix is not extrapolated.
-CLIP = 4.0
-#: log2 of a split is brought to the size of a one-hot.
-_SPLIT_SCALE = 8.0
 #: Prepared sets of configurations that are remembered.
 _REMEMBERED = 8
 _MOST_MEMBERS = 64
+#: Columns are counted in 16 bits.
+_MOST_COLUMNS = 32_000
 _AGAIN = "train it again with `embeddb train costmodel`"
-
-
-def layout_of(kernel: KernelSpace, *, every: bool) -> Layout:
-    """Columns of the platform's own parameters, or of every parameter (WACO with feature
-    augmentation, which has no common loop nest)."""
-    if every:
-        names = tuple(p.name for p in kernel.space.params)
-        kernel = KernelSpace(
-            kernel.kernels,
-            kernel.space,
-            default=kernel.default,
-            mapping=None,
-            heterogeneous=names,
-        )
-    return Layout(kernel)
-
-
-def nest_inputs(
-    platform: Platform, op: Op, configs: Sequence[Config], sizes: tuple[int, int, int]
-) -> NDArray[np.float32]:
-    """float32[c,53]: loop nests as the network reads them. Raises: as `homogeneous`."""
-    nests = homogeneous(platform, op, configs, sizes=sizes).copy()
-    nests[:, :4] /= _SPLIT_SCALE
-    return nests
-
-
-def problem(vectors: NDArray[Any], ops: Sequence[Op], scale: Arrays) -> NDArray[np.float32]:
-    """float32[r,d+1]: matrices as the network reads them, the op's width last."""
-    z = (np.asarray(vectors, dtype=np.float64) - scale["center"]) / scale["scale"]
-    width = np.array([[(math.log2(op.width) - 5) / 3] for op in ops])
-    return np.hstack([np.clip(z, -CLIP, CLIP), width]).astype(np.float32)
 
 
 def space_digest(platform: Platform, op: Op | str) -> str:
@@ -96,7 +65,7 @@ def space_digest(platform: Platform, op: Op | str) -> str:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
     """What of c configurations does not depend on the matrix: the network's inputs
-    float32[c,53] and float32[c,e], and for each member its activations float32[c,128] and
+    float32[c,65] and float32[c,e], and for each member its activations float32[c,128] and
     bilinear float32[c,32] (or none)."""
 
     nests: NDArray[np.float32]
@@ -119,12 +88,14 @@ class CostModel:
         self.card = dict(card)
         self.tensors = dict(tensors)
         self.version = ""
+        self.source: CostModel | None = None
         self._remembered: OrderedDict[Any, _Prepared] = OrderedDict()
         try:
             self._check()
         except EmbeddbError as e:
-            told = e.reason if isinstance(e, InputError) else str(e)
-            raise ModelError(told, where=where, hint=_AGAIN) from None
+            raise ModelError(
+                e.reason if isinstance(e, InputError) else str(e), where=where, hint=_AGAIN
+            ) from None
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
             text = " ".join(str(e).split())[:200]
             raise ModelError(f"not a whole cost model: {text}", where=where, hint=_AGAIN) from None
@@ -167,6 +138,25 @@ class CostModel:
     def ops(self) -> tuple[Op, ...]:
         """The ops it was trained on."""
         return tuple(Op.parse(text) for text in self.card["ops"])
+
+    @cached_property
+    def table(self) -> TreeTable:
+        """The columns that trees read."""
+        own, settings = len(self.card["layout"]), self.card["settings"]
+        parts = tuple(settings["parts"])
+        return TreeTable(self.card["vector"], own, parts, bool(settings["every"]))
+
+    @cached_property
+    def _forest(self) -> Forest:
+        members = [self.below(f"member.{i}.") for i in range(self.members)]
+        return Forest(members, self.table.blocks)
+
+    @property
+    def _reads(self) -> int:
+        """Numbers of a matrix."""
+        if self.card["settings"]["predictor"] == "trees":
+            return self.table.vector
+        return len(self.tensors["scale.center"])
 
     @cached_property
     def encoder(self) -> LatentEncoder:
@@ -221,28 +211,47 @@ class CostModel:
         ModelError for a vector of another length; MissingDependency without torch, where the
         predictor is not the default one.
         """
-        scale = self.below("scale.")
-        if np.shape(vector) != scale["center"].shape:
+        if np.shape(vector) != (self._reads,):
             raise ModelError(
-                f"the vector has shape {np.shape(vector)}, the model reads {scale['center'].shape}",
+                f"the vector has shape {np.shape(vector)}, the model reads {(self._reads,)}",
                 hint="it was made by another featurizer",
             )
         if not configs:
             return np.zeros(0), np.zeros(0)
-        settings = self.card["settings"]
-        x = problem(np.asarray(vector)[None], [op], scale)
-        if "featurizer" not in settings["parts"]:
-            x[:, :-1] = 0
-        ready = self._prepared(platform, op, tuple(configs), sizes)
-        if settings["predictor"] == "mlp":
-            each = self._by_numpy(x, ready)
+        if self.card["settings"]["predictor"] == "trees":
+            each = self._by_trees(vector, platform, op, configs, sizes)
         else:
-            each = self._by_torch(x, ready)
+            each = self._by_networks(
+                vector, self._prepared(platform, op, tuple(configs), sizes), op
+            )
         fit = self.card["calibration"]
-        each = fit["slope"] * (fit.get("trust", 1.0) * each + ready.prior)
+        each = fit["slope"] * each
         each -= each.mean(axis=1, keepdims=True)
         spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
         return each.mean(axis=0), fit["factor"] * spread
+
+    def _by_trees(
+        self,
+        vector: NDArray[np.float32],
+        platform: Platform,
+        op: Op,
+        configs: Sequence[Config],
+        sizes: tuple[int, int, int],
+    ) -> Floats:
+        """float64[members,c]."""
+        said = None
+        if self.source is not None:
+            said, _ = self.source.score(vector, platform, op, configs, sizes)
+        return self._forest.score(self.table.of(vector, platform, op, configs, sizes, said))
+
+    def _by_networks(self, vector: NDArray[np.float32], ready: _Prepared, op: Op) -> Floats:
+        """float64[members,c], the prior included."""
+        x = problem(np.asarray(vector)[None], [op], self.below("scale."))
+        if "featurizer" not in self.card["settings"]["parts"]:
+            x[:, :-1] = 0
+        each = self._by_numpy(x, ready) if ready.activations else self._by_torch(x, ready)
+        both: Floats = self.card["calibration"].get("trust", 1.0) * each + ready.prior
+        return both
 
     def _prepared(
         self,
@@ -259,11 +268,12 @@ class CostModel:
             return found
         latents = self.encoder.encode(layout_of(platform.kernel(op), every=self.every).raw(configs))
         prior = self._prior(op, configs, nests, latents)
-        seen = nests if "mapper" in parts else np.zeros_like(nests)
-        own = latents if "latent" in parts else np.zeros_like(latents)
+        seen, own = seen_parts(nests, latents, parts)
         activations: tuple[Any, ...] = ()
         if self.card["settings"]["predictor"] == "mlp":
-            activations = tuple(self._activations(i, seen, own) for i in range(self.members))
+            add = self.card["settings"]["fusion"] == "add"
+            members = [self.below(f"member.{i}.") for i in range(self.members)]
+            activations = tuple(activations_of(t, seen, own, add=add) for t in members)
         found = _Prepared(nests, latents, prior, activations)
         self._remembered[key] = found
         while len(self._remembered) > _REMEMBERED:
@@ -285,40 +295,21 @@ class CostModel:
         held = self.below(f"prior.{near}.")
         known = {bytes(i): float(r) for i, r in zip(held["ids"], held["rest"], strict=True)}
         rest = [known.get(bytes.fromhex(c.id), 0.0) for c in configs]
-        found: Floats = nests @ held["nest"] + latents @ held["latent"] + np.array(rest)
+        own = nests[:, :HOMOGENEOUS_DIM] @ held["nest"]
+        found: Floats = own + latents @ held["latent"] + np.array(rest)
         return found
-
-    def _activations(
-        self, member: int, nests: NDArray[np.float32], latents: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        t = self.below(f"member.{member}.")
-        mapped = linear(t, "mapper.2", np.maximum(linear(t, "mapper.0", nests), 0))
-        add = self.card["settings"]["fusion"] == "add"
-        fused = mapped + latents if add else np.hstack([mapped, latents])
-        first = fused @ t["predictor.of_config.weight"].T
-        if "u.weight" not in t:
-            return first, None
-        return first, linear(t, "v.2", np.maximum(linear(t, "v.0", fused), 0))
 
     def _by_numpy(self, x: NDArray[np.float32], ready: _Prepared) -> Floats:
         """float64[members,c] scores without the prior, for one matrix float32[1,d+1]."""
-        out = np.empty((self.members, len(ready.nests)))
-        for i, (first, v) in enumerate(ready.activations):
-            t = self.below(f"member.{i}.")
-            matrix = linear(t, "matrix.3", np.maximum(linear(t, "matrix.0", x), 0))
-            hidden = linear(t, "predictor.of_matrix", np.maximum(matrix, 0)) + first
-            second = linear(t, "predictor.second", np.maximum(hidden, 0, out=hidden))
-            out[i] = linear(t, "predictor.third", np.maximum(second, 0, out=second))[:, 0]
-            if v is not None:
-                out[i] += v @ linear(t, "u", matrix)[0]
-        return out
+        members = enumerate(ready.activations)
+        return np.array([scores(self.below(f"member.{i}."), x, own) for i, own in members])
 
     def _by_torch(self, x: NDArray[np.float32], ready: _Prepared) -> Floats:
         import torch
 
         parts = self.card["settings"]["parts"]
-        nests = torch.from_numpy(ready.nests * np.float32("mapper" in parts))
-        latents = torch.from_numpy(ready.latents * np.float32("latent" in parts))
+        seen, own = seen_parts(ready.nests, ready.latents, parts)
+        nests, latents = torch.from_numpy(seen), torch.from_numpy(own)
         index = torch.arange(len(nests))[None]
         with torch.no_grad():
             each = [net(torch.from_numpy(x), nests, latents, index)[0] for net in self._networks]
@@ -328,21 +319,13 @@ class CostModel:
     def _networks(self) -> list[Any]:
         """The members as torch modules, in evaluation mode."""
         try:
-            import torch
-
-            from embeddb.models.costmodel import CostNetwork, Shape
+            from embeddb.models.costmodel import Shape, built
         except ImportError:
             raise _no_torch("this predictor") from None
         s = self.card["settings"]
         d, e = len(self.tensors["scale.center"]), self.encoder.dim
         shape = Shape(d, e, s["predictor"], s["fusion"], bool(s["bilinear"]))
-        made = []
-        for i in range(self.members):
-            net = CostNetwork(shape)
-            given = self.below(f"member.{i}.")
-            model_file.fill(net, {n: torch.from_numpy(a.copy()) for n, a in given.items()})
-            made.append(net.eval())
-        return made
+        return built(shape, [self.below(f"member.{i}.") for i in range(self.members)])
 
     # -- checks ----------------------------------------------------------------------------
 
@@ -368,6 +351,30 @@ class CostModel:
         for name, array in self.tensors.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ModelError(f"tensor {name!r} is not finite")
+        if settings["predictor"] == "trees":
+            self._check_trees()
+        else:
+            self._check_networks()
+
+    def _check_trees(self) -> None:
+        """Reads the trees and their source, which checks them."""
+        card, d, names = self.card, self.card["vector"], self.card["layout"]
+        if type(d) is not int or not 0 < d <= _MOST_COLUMNS or not isinstance(names, list):
+            raise ModelError("its card does not say what the trees read")
+        if self.table.width > _MOST_COLUMNS:
+            raise ModelError(f"its trees read more than {_MOST_COLUMNS} numbers")
+        _ = self._forest
+        if "source" not in card:
+            return
+        if "source" in card["source"]:
+            raise ModelError("its source has a source itself")
+        self.source = CostModel(card["source"], self.below("source."))
+        if self.source.card["kernel"] != card["kernel"] or self.source._reads != d:
+            raise ModelError("its source is a model of another kernel or featurizer")
+
+    def _check_networks(self) -> None:
+        """Every tensor is there and has its shape."""
+        settings = self.card["settings"]
         d, e = len(self.tensors["scale.center"]), self.encoder.dim
         wanted: dict[str, tuple[int, ...]] = {"scale.center": (d,), "scale.scale": (d,)}
         for op in self.ops if settings["residual"] else ():

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.atlas import Atlas, atlas_of
 from embeddb.config import Config, Op
 from embeddb.errors import EmbeddbError, MissingDependency, ModelError, NothingFound, UsageError
 from embeddb.evidence import Evidence, curve_of
@@ -25,7 +26,7 @@ from embeddb.featurizers import Featurizers, missing
 from embeddb.partition import PartitionIndex, build_evidence, scope_of
 from embeddb.partition_files import PartitionFiles
 from embeddb.pattern import Pattern
-from embeddb.platform import Platform, builtin_platforms, load_platform
+from embeddb.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.prepare import Clock, CostModels, nearest_widths, with_evidence
 from embeddb.query import Query, Recommendation
 from embeddb.records import PatternInfo, Run
@@ -73,6 +74,12 @@ class Database:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"Database({str(self.store.path or 'in memory')!r})"
+
+    def _repr_html_(self) -> str:
+        return str(import_module("embeddb.notebook").database_html(self))
+
     # -- what there is ---------------------------------------------------------------------
 
     def featurizers(self) -> Featurizers:
@@ -118,7 +125,9 @@ class Database:
             return self._stored(text)
         instances = [p for p in known if p.partition("@")[0] == text]
         if instances and self._stored(instances[0]).portable:
-            return load_platform(text) if text in builtin_platforms() else self._bare(instances[0])
+            # Without an instance: any machine of its kind.
+            own = text not in builtin_platforms()
+            return self._stored(instances[0]).at("") if own else load_platform(text)
         if len(instances) == 1:
             return self._stored(instances[0])
         if instances:
@@ -132,16 +141,12 @@ class Database:
         described = [p for p in known if p.partition("@")[0] == name]
         if described and instance:
             return self._stored(described[0]).at(instance)
-        raise UsageError(f"no platform {text!r}", hint=f"known here: {', '.join(known) or 'none'}")
+        raise UsageError(f"no platform {text!r}", hint=platform_hint(text, known))
 
     def _stored(self, platform_id: str) -> Platform:
         found = self.store.platform(platform_id)
         assert found is not None
         return found
-
-    def _bare(self, platform_id: str) -> Platform:
-        """A portable platform without an instance: any machine of its kind."""
-        return self._stored(platform_id).at("")
 
     # -- partitions ------------------------------------------------------------------------
 
@@ -160,6 +165,11 @@ class Database:
         found = build_evidence(self.store, op, scope)
         return found, self._files.readable(found, self.featurizers())
 
+    def atlas(self, op: Op, platform: Platform) -> Atlas | None:
+        """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""
+        found = self.partition(op, platform)
+        return None if found is None else atlas_of(self.store, found)
+
     def partition_notes(self) -> dict[str, dict[str, Any]]:
         """What is saved of each partition: generation, rows, checksums."""
         return self._files.notes()
@@ -167,6 +177,7 @@ class Database:
     def forget_derived(self) -> None:
         """Drop every vector and partition; `indexer.embed.embed` makes them anew."""
         self.store.vectors.drop()
+        self.store.notes.delete(self.store.notes.items("atlas/"))
         self._files.forget()
 
     def problems(self) -> list[str]:
@@ -188,8 +199,10 @@ class Database:
         op: str | Op,
         count: int = 5,
         calls: float = math.inf,
+        deep: bool = False,
     ) -> Recommendation:
-        """Rank configurations for a pattern; the answer is stored under its `id`.
+        """Rank configurations for a pattern; the answer is stored under its `id`. With `deep` it
+        also says what would change it (`Insight`), which costs seconds.
 
         Raises: UsageError for an unknown platform or op, NothingFound for a pattern known by name
         only where the evidence needs its structure.
@@ -199,7 +212,7 @@ class Database:
         where = self.platform(platform) if isinstance(platform, str) else platform
         what = Op.parse(op) if isinstance(op, str) else op
         made: Recommendation = loop.recommend(
-            self, pattern, loop.local_platform(where), what, count=count, calls=calls
+            self, pattern, loop.local_platform(where), what, count=count, calls=calls, deep=deep
         )
         return made
 
@@ -240,7 +253,7 @@ class Database:
         Raises: UsageError if the platform has no such op.
         """
         clock = Clock(stages_s if stages_s is not None else {})
-        info = _info(pattern)
+        info = PatternInfo.of(pattern)
         space = platform.space(op, m=info.m, n=info.n, nnz=info.nnz)
         partition = self._answering(op, platform)
         clock.lap("open")
@@ -352,7 +365,7 @@ class Database:
         that it can be a neighbour."""
         from embeddb.featurizers.thumbnail import thumbnail
 
-        info = msgspec.structs.replace(_info(pattern), thumbnail=thumbnail(pattern))
+        info = msgspec.structs.replace(PatternInfo.of(pattern), thumbnail=thumbnail(pattern))
         self.store.put_structure(pattern, info)
         for name, featurizer in self.featurizers().items():
             try:
@@ -379,12 +392,3 @@ class Database:
 
 #: A pattern's own curve at another width counts from this many measured configurations on.
 _ENOUGH_AT_OTHER_WIDTH = 8
-
-
-def _info(pattern: Pattern | PatternInfo) -> PatternInfo:
-    if isinstance(pattern, PatternInfo):
-        return pattern
-    m, n = pattern.shape
-    return PatternInfo(
-        id=pattern.id, m=m, n=n, nnz=pattern.nnz, name=pattern.name, group=pattern.group
-    )

@@ -63,13 +63,15 @@ def curve_of(runs: Iterable[Run]) -> dict[Config, Curve]:
 
 
 def _joined(runs: Sequence[Run]) -> Curve:
-    timed = [m for m in (r.measurement for r in runs) if 0 < m.seconds < math.inf]
+    # A median is worth computing once: this is called for every configuration of a partition.
+    medians = [(r.measurement.seconds, r.measurement.conversion_s) for r in runs]
+    timed = [(s, c) for s, c in medians if 0 < s < math.inf]
     if not timed:
         failures = [r.measurement.status for r in runs if not r.measurement.ok]
         return Curve(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
-    times = sorted(m.seconds for m in timed)
+    times = sorted(s for s, _ in timed)
     seconds = statistics.median(times)
-    known = [m.conversion_s for m in timed if m.conversion_s is not None]
+    known = [c for _, c in timed if c is not None]
     spread = (times[-1] - times[0]) / (2 * seconds)
     return Curve(seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok")
 

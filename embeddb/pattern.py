@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,10 @@ class Pattern:
     def __repr__(self) -> str:
         m, n = self.shape
         return f"Pattern({self.name or self.id[:12]!r}, {m}x{n}, nnz={self.nnz})"
+
+    def _repr_html_(self) -> str:
+        # What draws it sits above this module, so it is found by name.
+        return str(import_module("embeddb.notebook").pattern_html(self))
 
     @classmethod
     def from_csr(

@@ -11,8 +11,9 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +28,14 @@ from embeddb.loopnest import LoopNest
 from embeddb.space import ConfigSpace
 from embeddb.space_rules import join, show
 
-__all__ = ["Platform", "builtin_platforms", "load_platform", "parse_platform", "runner_for"]
+__all__ = [
+    "Platform",
+    "builtin_platforms",
+    "load_platform",
+    "parse_platform",
+    "platform_hint",
+    "runner_for",
+]
 
 #: Larger files are refused before they are parsed.
 MAX_BYTES = 1 << 20
@@ -165,11 +173,17 @@ def load_platform(source: str | Path) -> Platform:
     elif base in builtin_platforms():
         platform = _builtin(base)
     else:
-        raise PlatformError(
-            f"no platform {base!r}",
-            hint=f"built in: {join(builtin_platforms())}; or give the path of a TOML file",
-        )
+        raise PlatformError(f"no platform {base!r}", hint=platform_hint(base))
     return platform.at(instance) if instance else platform
+
+
+def platform_hint(text: str, known: Sequence[str] = ()) -> str:
+    """What to say where nothing goes by that name; `known` are those of a database."""
+    built_in = builtin_platforms()
+    close = get_close_matches(text, [*(p.partition("@")[0] for p in known), *built_in], 1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    here = f"known here: {join(known)}; " if known else ""
+    return f"{meant}{here}built in: {join(built_in)}; or give the path of a TOML file"
 
 
 def parse_platform(text: str, *, where: str = "") -> Platform:

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from embeddb.config import Config, Op
 from embeddb.evidence import Curve
+from embeddb.insight import Insight
 from embeddb.platform import Platform
 from embeddb.records import PatternInfo
 from embeddb.space import ConfigSpace
@@ -152,6 +154,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
 
     `features` holds (value, mean, scale) by name; mean and scale are the partition's. `model` is
     the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
+    `pattern` is what was known of the matrix, with its thumbnail, without its features.
     """
 
     id: str
@@ -181,6 +184,16 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     stages_s: dict[str, float] = {}
     model: str = ""
     model_featurizer: str = ""
+    insight: Insight = Insight()
+    pattern: PatternInfo | None = None
+
+    def __repr__(self) -> str:
+        first = self.candidates[0].config if self.candidates else self.default
+        what = f"{self.op} on {self.platform}, {self.pattern_name or self.pattern_id}"
+        return f"Recommendation({self.id!r}, {what}: {Config(first)}, sure: {self.confidence})"
+
+    def _repr_html_(self) -> str:
+        return str(import_module("embeddb.notebook").recommendation_html(self))
 
     def document(self) -> dict[str, Any]:
         """The released JSON form; keys keep their meaning (docs/cli.md)."""
@@ -191,6 +204,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         body: dict[str, Any] = msgspec.to_builtins(self)
         body["default"] = {"config": self.default, "seconds": self.default_seconds}
         body["candidates"] = candidates
+        if self.pattern is not None:
+            body["pattern"] = {k: getattr(self.pattern, k) for k in ("m", "n", "nnz", "group")}
         del body["default_seconds"]
         return body
 

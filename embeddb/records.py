@@ -6,12 +6,14 @@ import hashlib
 import math
 import statistics
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import msgspec
 
 from embeddb.config import Config, Op
 from embeddb.errors import UsageError
+from embeddb.pattern import Pattern
 
 __all__ = ["SOURCES", "STATUSES", "Measurement", "PatternInfo", "Run"]
 
@@ -104,3 +106,17 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
     thumbnail: bytes = b""
     features: dict[str, float] = {}
     about: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, pattern: Pattern | PatternInfo) -> PatternInfo:
+        """The sizes and name of a pattern."""
+        if isinstance(pattern, PatternInfo):
+            return pattern
+        m, n = pattern.shape
+        return cls(id=pattern.id, m=m, n=n, nnz=pattern.nnz, name=pattern.name, group=pattern.group)
+
+    def __repr__(self) -> str:
+        return f"PatternInfo({self.name or self.id[:12]!r}, {self.m}x{self.n}, nnz={self.nnz})"
+
+    def _repr_html_(self) -> str:
+        return str(import_module("embeddb.notebook").pattern_html(self))

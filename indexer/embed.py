@@ -1,4 +1,5 @@
-"""From patterns to vectors to partitions that answer: the last step of the write path."""
+"""From patterns to vectors to partitions that answer, and their maps: the last step of the write
+path."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.atlas import atlas_of
 from embeddb.db import Database
 from embeddb.errors import MissingDependency, ModelError
 from embeddb.featurizers import missing as lacking
@@ -40,7 +42,8 @@ def embed(
     again: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> EmbedReport:
-    """Compute missing vectors of every featurizer and build the partitions that are not current.
+    """Compute missing vectors of every featurizer, build the partitions that are not current, and
+    lay out their maps.
 
     With `again`, everything derived is forgotten first and made anew. A featurizer that cannot
     compute on this machine is a problem, not an error: the others go on.
@@ -66,6 +69,7 @@ def embed(
         if partition is None:
             report.problems.append(f"{op} on {scope}: no featurizer can read its patterns")
         else:
+            atlas_of(db.store, partition)
             report.partitions.append(partition.describe())
     return report
 

@@ -21,7 +21,8 @@ pytest.importorskip("safetensors")
 
 from costmodel_samples import DIM, quick, samples, vectors  # noqa: E402
 
-from embeddb.costmodel import CostModel, problem  # noqa: E402
+from embeddb.costmodel import CostModel  # noqa: E402
+from embeddb.encoders.inputs import problem  # noqa: E402
 from embeddb.models.costmodel import CostNetwork, Shape  # noqa: E402
 from indexer.training.costmodel import train  # noqa: E402
 

@@ -334,6 +334,7 @@ def database(filled: Path, tmp_path: Path) -> str:
 
 
 QUICK = ("--latent", "pca", "--members", "1", "--epochs", "2", "--threads", "1")
+QUICK += ("--predictor", "mlp")
 
 
 def command(*words: str) -> list[str]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from builders import CONFIGS, OP, band, fill, patterns, runs_of, tiny
 from embeddb.config import Config
 from embeddb.db import Database
 from embeddb.errors import NothingFound
-from embeddb.explain import Explanation, explain, near_ties
+from embeddb.explain import Explanation, explain, near_ties, novelty
 from embeddb.query import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.records import Measurement, PatternInfo, Run
 from embeddb.store import Store, memory_store
@@ -123,6 +122,100 @@ def test_what_each_neighbour_contributes(told: Explanation) -> None:
     assert told.evidence == {"crash": 1, "ok": 8, "oom": 1}
 
 
+def test_the_measured_curves(told: Explanation) -> None:
+    """Seconds over the best's, ascending, and where default (a) and answer (c) stand."""
+    first, second, third = told.neighbours
+    assert (first.ratios, first.default_at, first.answer_at) == ([1.0, 2.0, 4.0], 2, 0)
+    assert (second.ratios, second.default_at, second.answer_at) == ([1.0, 3.0, 6.0], 1, 0)
+    assert (third.ratios, third.default_at, third.answer_at) == ([1.0, 2.0], None, 1)
+    assert {(n.m, n.n, n.nnz, n.group) for n in told.neighbours} == {(10, 10, 20, "g")}
+
+
+def test_a_long_curve_is_thinned_and_keeps_what_matters() -> None:
+    made, store = by_hand()
+    many = {Config({"variant": f"v{i}"}): 1.0 + i / 1000 for i in range(1000)} | {A: 1.5005, C: 1.7}
+    for i, config in enumerate(many):
+        run = Run("7" * 32, OP, "tiny", config, Measurement(times_s=(many[config],)))
+        store.append([run], patterns=[PatternInfo(id="7" * 32)] if not i else [])
+    near = [RecommendedNeighbour("7" * 32, "tiny", "long", 1.0, None, 1.0)]
+    (n,) = explain(msgspec.structs.replace(made, neighbours=near), store).neighbours
+    assert len(n.ratios) <= 200 and n.ratios == sorted(n.ratios) and n.measured == 1002
+    assert (n.ratios[0], n.ratios[-1]) == (1.0, pytest.approx(1.999))
+    assert n.default_at is not None and n.ratios[n.default_at] == pytest.approx(1.5005)
+    assert n.answer_at is not None and n.ratios[n.answer_at] == pytest.approx(1.7)
+
+
+@pytest.mark.parametrize(
+    ("percentile", "said"),
+    [
+        (0.1, "nearer than most: only 10 %"),
+        (0.5, "as near as a typical measured pattern: 50 %"),
+        (0.95, "unusually far from what was measured: 95 %"),
+        (0.995, "nothing like this was ever measured here"),
+        (1.0, "nothing like this was ever measured here"),
+        (None, "too few groups"),
+    ],
+)
+def test_novelty_is_one_plain_sentence(percentile: float | None, said: str) -> None:
+    made, _ = by_hand()
+    near = [RecommendedNeighbour(IDS[0], "tiny", "near", 1.0, percentile, 1.0)]
+    told = novelty(msgspec.structs.replace(made, neighbours=near))
+    assert told.startswith(said) and "\n" not in told
+
+
+def test_novelty_of_what_was_measured_or_cannot_be_compared() -> None:
+    made, _ = by_hand()
+
+    def said(**changes: Any) -> str:
+        return novelty(msgspec.structs.replace(made, **changes))
+
+    assert said(link="measured") == "this very pattern was measured here"
+    assert "at another width" in said(link="other-width")
+    assert said(neighbours=[]) == "nothing measured could be compared with it"
+    elsewhere = [RecommendedNeighbour(made.pattern_id, "tiny@b", "asked", 0.0, 0.0, 1.0)]
+    assert said(neighbours=elsewhere).startswith("this very pattern was measured, on another")
+
+
+def test_predicted_against_measured() -> None:
+    made, store = by_hand()
+    assert explain(made, store).within_interval is None
+
+    def within(seconds: float, low: float | None = 2.0) -> bool | None:
+        first = msgspec.structs.replace(
+            made.candidates[0], seconds=seconds, status="ok", gain_low=low, gain_high=4.0
+        )
+        done = msgspec.structs.replace(made, candidates=[first], default_seconds=6.0)
+        return explain(done, store).within_interval
+
+    assert within(2.0) is True and within(1.0) is False and within(4.0) is False
+    assert within(2.0, low=None) is None
+
+
+def test_the_pattern_is_shown_as_it_was_asked_about() -> None:
+    made, store = by_hand()
+    bare = explain(made, store).pattern
+    assert (bare.id, bare.name, bare.m, bare.thumbnail) == ("f" * 32, "asked", -1, b"")
+    assert bare.features == {"rows": 9.0, "fill": 5.5, "flat": 0.0}
+    picture = bytes(range(256)) * 4
+    asked = PatternInfo(id="f" * 32, m=7, n=8, nnz=9, group="g", thumbnail=picture)
+    shown = explain(msgspec.structs.replace(made, pattern=asked), store).pattern
+    assert (shown.m, shown.n, shown.nnz, shown.group, shown.thumbnail) == (7, 8, 9, "g", picture)
+    store.put_patterns([PatternInfo(id="f" * 32, m=5, n=5, nnz=5, thumbnail=picture)])
+    assert explain(made, store).pattern.thumbnail == picture
+    odd = msgspec.structs.replace(asked, thumbnail=b"short")
+    assert explain(msgspec.structs.replace(made, pattern=odd), store).pattern.thumbnail == b""
+
+
+def test_answers_of_older_programs_still_explain() -> None:
+    made, store = by_hand()
+    old = json.loads(msgspec.json.encode(made))
+    for key in ("insight", "pattern", "model", "model_featurizer"):
+        del old[key]
+    told = explain(msgspec.json.decode(json.dumps(old), type=Recommendation), store)
+    assert told == explain(made, store)
+    assert told.insight.simpler == [] and not told.insight.deep
+
+
 def test_where_the_query_differs(told: Explanation) -> None:
     """Weighted mean of rows: (2*1 + 1*2 + 1*6) / 4 = 2.5, three and a quarter deviations off."""
     (rows,) = told.differences
@@ -197,8 +290,10 @@ def test_a_neighbour_that_was_a_stub_when_the_answer_was_given() -> None:
     store.put_structure(real, info_of(real))
     store.adopt("9" * 32, info_of(real))
     after = explain(made, store)
-    assert before.neighbours[0].answer_gain == 4.0
-    assert after.neighbours == before.neighbours and after.evidence == before.evidence
+    (one,), (other,) = before.neighbours, after.neighbours
+    assert one.answer_gain == 4.0 and (one.m, other.m) == (-1, 30)
+    facts = {name: getattr(one, name) for name in ("m", "n", "nnz", "group", "thumbnail")}
+    assert msgspec.structs.replace(other, **facts) == one and after.evidence == before.evidence
 
 
 def test_real_answers_are_explained_and_are_json() -> None:
@@ -246,24 +341,42 @@ OFFLINE = """
 """
 
 
-def test_offline_by_construction(tmp_path: Path) -> None:
-    """No index, no vectors, no model, no network, and none of the heavy packages."""
+@pytest.fixture
+def moved(tmp_path: Path) -> tuple[Path, Explanation]:
+    """A database without its index, moved to another place, and what it explained before."""
     folder = tmp_path / "db"
     with Database.create(folder) as db:
         fill(db, tiny(), patterns(3))
         db.record(runs_of(patterns()[0], tiny()), patterns()[0], tiny())
-        made = db.query(band(137, 14, name="new"), platform="tiny", op=OP)
+        made = db.query(band(137, 14, name="new"), platform="tiny", op=OP, deep=True)
         told = db.explain(made.id)
     shutil.rmtree(folder / "index")
+    return folder.rename(tmp_path / "copy"), told
+
+
+def _offline(folder: Path, told: Explanation, *wrapper: str) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(OFFLINE), str(folder), made.id],
+        [*wrapper, sys.executable, "-c", textwrap.dedent(OFFLINE), str(folder), told.id],
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert run.returncode == 0, run.stderr
     assert msgspec.json.decode(run.stdout, type=Explanation) == told
-    assert math.isclose(told.neighbours[0].weight, made.neighbours[0].weight)
+
+
+def test_offline_by_construction(moved: tuple[Path, Explanation]) -> None:
+    """No index, no vectors, no model, no network, and none of the heavy packages."""
+    folder, told = moved
+    assert told.insight.effects and told.insight.attention and told.pattern.thumbnail
+    _offline(folder, told)
+
+
+def test_offline_in_a_namespace_without_a_network(moved: tuple[Path, Explanation]) -> None:
+    alone = ["unshare", "--net", "--map-root-user"]
+    if not shutil.which("unshare") or subprocess.run([*alone, "true"], check=False).returncode:
+        pytest.skip("this machine lets nobody leave the network")
+    _offline(*moved, *alone)
 
 
 if __name__ == "__main__":

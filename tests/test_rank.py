@@ -508,3 +508,22 @@ def test_without_a_model_nothing_of_it_is_imported(place: Path) -> None:
     )
     assert said.returncode == 0, said.stderr
     assert said.stdout.strip() == "[]"
+
+
+def test_preparation_counts_when_measured_answers_are_ranked_for_few_calls() -> None:
+    """1 s a call after 60 s of preparation is 7 s a call when there are ten."""
+    from builders import band, fill
+
+    from embeddb.db import Database
+    from embeddb.evidence import Curve
+    from tuners.loop import ranked_by_time
+
+    with fill(Database.in_memory(), tiny()) as db:
+        few, many = (
+            db.query(band(137, 14, name="n", group="n"), platform="tiny", op=OP, **asked)
+            for asked in ({"calls": 10}, {})
+        )
+    times = zip(CONFIGS, (4, 2, 1, 3), (0, 0, 60, 0), strict=True)
+    took = {c: Curve(s, 0.0, prepared, 1, "ok") for c, s, prepared in times}
+    first = [Config(ranked_by_time(made, took).candidates[0].config) for made in (few, many)]
+    assert first == [CONFIGS[1], CONFIGS[2]]

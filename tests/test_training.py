@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embeddb.errors import InputError, MissingDependency, ModelError, UsageError
+from embeddb.errors import InputError, ModelError
 from embeddb.models import model_file
-from indexer.training.curves import plot, read_curve
+from indexer.training.curves import read_curve
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -299,17 +299,6 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path, harm: str) -> None:
 # -- curves ------------------------------------------------------------------------------------
 
 
-def test_a_curve_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    Toy().fit(tmp_path, epochs=3)
-    for suffix, start in ((".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF")):
-        out = tmp_path / f"curve{suffix}"
-        assert plot(curve_of(tmp_path), out) == ["train_loss", "valid_loss"]
-        assert out.read_bytes().startswith(start)
-    with pytest.raises(UsageError, match=r"\.svg"):
-        plot(curve_of(tmp_path), tmp_path / "curve.txt")
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -327,13 +316,3 @@ def test_what_is_no_curve_is_refused(tmp_path: Path, text: str, said: str) -> No
     file.write_text(text)
     with pytest.raises(InputError, match=said):
         read_curve(file)
-
-
-def test_without_matplotlib_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Toy().fit(tmp_path, epochs=1)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependency) as missing:
-        plot(curve_of(tmp_path), tmp_path / "x.svg")
-    assert "plot" in missing.value.hint

@@ -20,6 +20,7 @@ from embeddb.evidence import Evidence
 from embeddb.platform import Platform
 from embeddb.query import Query
 from embeddb.records import PatternInfo
+from tuners.choice import order_to_try
 from tuners.judge import Outcome, Truth, judge, ordering
 from tuners.splits import split_groups
 from tuners.transfer import TransferTuner, scores
@@ -104,14 +105,17 @@ class Seen:
 def outcome_of(seen: Seen, weight: float) -> Outcome:
     """The first five by the joined score, judged, with how well it orders what was measured."""
     query, score = seen.query, seen.score(weight)
-    outcome = judge(seen.truth, _first(query, score))
+    outcome = judge(seen.truth, _first(query, score, weight))
     seconds = np.array([seen.truth.times.get(c, math.nan) for c in query.configs])
     opa, tau = ordering(-score, seconds, query.noise)
     return replace(outcome, opa=opa, tau=tau)
 
 
-def _first(query: Query, score: Floats) -> list[Config]:
-    return [query.configs[i] for i in np.argsort(-score, kind="stable")[:_K]]
+def _first(query: Query, score: Floats, weight: float) -> list[Config]:
+    """As the tuners propose them: votes one by one, where a model counts as a set."""
+    spread = query.predicted_spread if weight else np.zeros(len(score))
+    order = order_to_try(query.configs, score, spread)
+    return [query.configs[i] for i in order[:_K]]
 
 
 def best_weight(seen: Sequence[Seen]) -> float:
@@ -124,7 +128,7 @@ def best_weight(seen: Sequence[Seen]) -> float:
 
 
 def _loss(seen: Seen, weight: float) -> float:
-    found = judge(seen.truth, _first(seen.query, seen.score(weight)))
+    found = judge(seen.truth, _first(seen.query, seen.score(weight), weight))
     return -(found.of_optimum_1 + found.of_optimum_5)
 
 

@@ -14,11 +14,13 @@ from embeddb.config import Config, Op
 from embeddb.db import Database
 from embeddb.errors import RunnerUnavailable
 from embeddb.evidence import Curve, curve_of
+from embeddb.featurizers.thumbnail import thumbnail
 from embeddb.pattern import Pattern
 from embeddb.platform import Platform, runner_for
-from embeddb.query import Query, Recommendation, RecommendedNeighbour
+from embeddb.query import Candidate, Query, Recommendation, RecommendedNeighbour
 from embeddb.records import Measurement, PatternInfo, Run
 from tuners.answer import Answer, answer, confidence_of
+from tuners.why import insight, renewed
 
 __all__ = ["local_platform", "measure_answer", "ranked_by_time", "recommend", "tune"]
 
@@ -43,8 +45,10 @@ def recommend(
     count: int = 5,
     calls: float = math.inf,
     seed: int = 0,
+    deep: bool = False,
 ) -> Recommendation:
-    """Rank configurations for a pattern and keep the answer in the store.
+    """Rank configurations for a pattern and keep the answer in the store; with `deep` also find
+    out what would change it, which costs seconds.
 
     Raises: UsageError if the platform has no such op; NothingFound if the pattern is known by
     name only and the evidence needs more.
@@ -54,14 +58,27 @@ def recommend(
     started = time.perf_counter()
     found = answer(query, count, rng=np.random.default_rng(seed))
     stages["transfer"] = time.perf_counter() - started
+    structure = pattern if isinstance(pattern, Pattern) else None
+    about = insight(query, found, db, pattern=structure, deep=deep)
+    stages["insight"] = time.perf_counter() - started - stages["transfer"]
     made = _recommendation(db, query, found, seed=seed)
-    made = msgspec.structs.replace(made, stages_s=stages)
+    asked = _pictured(db, query.pattern, structure)
+    made = msgspec.structs.replace(made, stages_s=stages, insight=about, pattern=asked)
     if db.store.readonly:
         note = "the database is read-only: this answer was not stored"
         return msgspec.structs.replace(made, warnings=[*made.warnings, note])
     db.keep(made)
-    stages["store"] = time.perf_counter() - started - stages["transfer"]
+    stages["store"] = time.perf_counter() - started - stages["transfer"] - stages["insight"]
     return made
+
+
+def _pictured(db: Database, info: PatternInfo, structure: Pattern | None) -> PatternInfo:
+    """What an explanation shows of the matrix, which need not be in the store."""
+    known = db.store.pattern(info.id)
+    picture = info.thumbnail or (known.thumbnail if known is not None else b"")
+    if not picture and structure is not None:
+        picture = thumbnail(structure)
+    return msgspec.structs.replace(info, thumbnail=picture, features={}, about={})
 
 
 def _recommendation(db: Database, query: Query, found: Answer, *, seed: int) -> Recommendation:
@@ -172,9 +189,10 @@ def measure_answer(
     if not db.store.readonly:
         db.record(runs, pattern, here)
     done = msgspec.structs.replace(ranked_by_time(made, curve_of(runs)), platform=here.id)
-    if not db.store.readonly:
-        db.keep(done)
-    return done
+    if db.store.readonly:
+        return done
+    db.keep(done)
+    return renewed(db, done, pattern, here, deep=made.insight.deep)
 
 
 def ranked_by_time(made: Recommendation, curves: Mapping[Config, Curve]) -> Recommendation:
@@ -184,7 +202,13 @@ def ranked_by_time(made: Recommendation, curves: Mapping[Config, Curve]) -> Reco
         curve = curves[Config(candidate.config)]
         seconds = curve.seconds if math.isfinite(curve.seconds) else None
         measured.append(msgspec.structs.replace(candidate, seconds=seconds, status=curve.status))
-    measured.sort(key=lambda c: (c.seconds is None, c.seconds or 0.0, c.score))
+    calls = made.calls or math.inf
+
+    def cost(c: Candidate) -> float:
+        """Per call, with preparation shared out as it was where the answer was ranked."""
+        return (c.seconds or 0.0) + curves[Config(c.config)].conversion_s / calls
+
+    measured.sort(key=lambda c: (c.seconds is None, cost(c), c.score))
     default = curves.get(Config(made.default))
     known = default is not None and math.isfinite(default.seconds)
     return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""The cost model alone: every configuration in the order that it predicts.
+"""The cost model alone: every configuration in the order in which to try them by its predictions.
 
 The model sees what no neighbour ran. What it promises is told relative to what it promises of the
 default, so that its own errors about the matrix as a whole cancel out.
@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.query import Candidate, Query
-from tuners.ranking import RankedTuner, by_score, default_candidate
+from tuners.choice import order_to_try
+from tuners.ranking import RankedTuner, default_candidate
 
 __all__ = ["PLUGIN", "RankTuner", "between", "over_default"]
 
@@ -32,7 +33,7 @@ class RankTuner(RankedTuner):
             yield default_candidate(query)
             return
         gain, spread = over_default(query)
-        for at in by_score(-gain):
+        for at in order_to_try(query.predicted_configs, gain, query.predicted_spread):
             is_default = query.predicted_configs[at] == query.default
             low, high = between(query, gain[at], 0.0 if is_default else spread[at])
             yield Candidate(

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from embeddb.config import Config
 from embeddb.query import Candidate, Query
+from tuners.choice import order_to_try
 from tuners.rank import between, over_default
-from tuners.ranking import RankedTuner, by_score
+from tuners.ranking import RankedTuner
 from tuners.transfer import TransferTuner, doubt_of_unrun, scores
 
 __all__ = ["PLUGIN", "Joined", "TransferRankTuner", "joined"]
@@ -28,12 +29,14 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined:
     """u configurations, those with votes first; `score` float64[u] is a log gain up to a constant
-    (higher is faster), `spread` float64[u] the model's standard deviation (nan: not predicted),
+    (higher is faster), `spread` float64[u] the model's standard deviation over the default's
+    and `own_spread` that of its own (nan: not predicted),
     `voters` int64[u] how many neighbours ran each."""
 
     configs: tuple[Config, ...]
     score: Floats
     spread: Floats
+    own_spread: Floats
     voters: NDArray[np.int64]
 
 
@@ -48,7 +51,7 @@ class TransferRankTuner(RankedTuner):
         both = joined(query)
         default = [at for at, config in enumerate(both.configs) if config == query.default]
         base = float(both.score[default[0]]) if default else 0.0
-        for at in by_score(-both.score):
+        for at in order_to_try(both.configs, both.score, both.own_spread):
             yield self._candidate(both, int(at), base)
 
     def _candidate(self, both: Joined, at: int, base: float) -> Candidate:
@@ -71,12 +74,13 @@ def joined(query: Query) -> Joined:
     the order is the prediction's."""
     configs = tuple(dict.fromkeys([*query.configs, *query.predicted_configs]))
     place = {config: at for at, config in enumerate(configs)}
-    vote, predicted, spread = np.full((3, len(configs)), np.nan)
+    vote, predicted, spread, own_spread = np.full((4, len(configs)), np.nan)
     voters = np.zeros(len(configs), dtype=np.int64)
     if query.configs:
         vote[: len(query.configs)], voters[: len(query.configs)] = scores(query)
     there = [place[config] for config in query.predicted_configs]
     predicted[there], spread[there] = over_default(query)
+    own_spread[there] = query.predicted_spread
     common = np.isfinite(vote) & np.isfinite(predicted)
     if common.any():
         vote -= vote[common].mean()
@@ -85,7 +89,7 @@ def joined(query: Query) -> Joined:
     score = (1.0 - weight) * vote + weight * predicted
     alone = np.isfinite(predicted) & (voters == 0)
     score[alone] = predicted[alone] - (1.0 - weight) * doubt_of_unrun(query)
-    return Joined(configs, np.where(np.isfinite(score), score, vote), spread, voters)
+    return Joined(configs, np.where(np.isfinite(score), score, vote), spread, own_spread, voters)
 
 
 PLUGIN = TransferRankTuner

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from embeddb.cli.explaining import ranked_by, show_choice, show_explanation
 from embeddb.cli.output import (
     Progress,
-    clean,
     duration,
     emit,
     factor,
@@ -26,7 +26,8 @@ from embeddb.cli.output import (
 from embeddb.cli.places import known_pattern, open_database, runner_here
 from embeddb.config import Config, Op
 from embeddb.errors import NothingFound, RunnerUnavailable
-from embeddb.explain import Explanation, explain, near_ties
+from embeddb.explain import explain, near_ties, novelty
+from embeddb.explanation import LINK_WORDS, preparation
 from embeddb.query import Candidate, Recommendation
 
 if TYPE_CHECKING:
@@ -39,14 +40,6 @@ __all__ = ["explain_verb", "query_verb"]
 
 #: Exit code of an answer that is only the platform's default.
 _NO_EVIDENCE = 3
-_LINKS = {
-    "measured": "measured on this very matrix",
-    "other-width": "measured on this very matrix, at another width",
-    "neighbours": "measured on similar matrices",
-    "model": "predicted by the cost model",
-    "static-best": "the platform's best fixed choice",
-    "default": "the platform's default, for want of evidence",
-}
 #: Rounds of `--measure`: each visits the configurations in an order of its own.
 _ROUNDS = 2
 
@@ -58,18 +51,21 @@ _ROUNDS = 2
 @click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
 @click.option("-k", "count", default=5, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--measure", is_flag=True, help="Run the default and the answers on this machine.")
+@click.option("--why", "deep", is_flag=True, help="Also find out what would change the answer.")
 @click.option("--calls", type=click.FloatRange(1), help="Expected calls: preparation then counts.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
 @json_option
 def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any) -> int:
     """Rank configurations for MATRIX: a file, or name or id of a pattern in DB.
 
-    Ends with code 3 if nothing but the platform's default can be said.
+    Ends with code 3 if nothing but the platform's default can be said. --why takes seconds; what
+    it finds stays with the answer, for `embeddb explain`.
 
     \b
     Example:
       embeddb query starter A.mtx --platform cpu --op spmm:64
       embeddb query runs.db A.mtx --platform cpu --op spmm:64 -k 5 --measure --json
+      embeddb query starter A.mtx --platform cpu --op spmm:64 --why
     """
     with open_database(db) as opened, Progress() as progress:
         op = Op.parse(asked["op"])
@@ -93,9 +89,12 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
                 threads=asked["threads"],
                 progress=progress,
             )
+        if asked["deep"]:
+            made = _looked_deeper(opened, made, pattern, platform, progress)
         if made.link == "default":
             have = ", ".join(f"{what} on {scope}" for what, scope in opened.scopes()[:8])
-            note(f"no evidence; there are runs of: {have or 'nothing'}")
+            none = "there are no runs: `embeddb index` reads some, `embeddb measure` makes some"
+            note(f"no evidence; {f'there are runs of: {have}' if have else none}")
     made = msgspec.structs.replace(made, stages_s={"read": read_s, **made.stages_s})
     if as_json:
         emit(made.document())
@@ -154,14 +153,32 @@ def _measured(
     )
 
 
+def _looked_deeper(
+    db: Database,
+    made: Recommendation,
+    pattern: Pattern | PatternInfo,
+    platform: Platform,
+    progress: Progress,
+) -> Recommendation:
+    from tuners.loop import local_platform
+    from tuners.why import renewed
+
+    here = local_platform(platform)
+    return renewed(db, made, pattern, here, deep=True, progress=progress)
+
+
 def _configs(made: Recommendation) -> list[dict[str, Any]]:
     return [c.config for c in made.candidates]
 
 
 def _show_answer(made: Recommendation, pattern: Pattern | PatternInfo, place: str) -> None:
     say(f"{_named(pattern)}; {made.op} on {made.platform}")
-    say(f"answer {made.id}: {_LINKS[made.link]} (link: {made.link}); sure: {made.confidence}")
-    say(_ranked_by(made))
+    link = LINK_WORDS.get(made.link, made.link)
+    say(f"answer {made.id}: {link} (link: {made.link}); sure: {made.confidence}")
+    say(f"ranked by: {ranked_by(made)}")
+    say(f"novelty: {novelty(made)}")
+    if made.simulated:
+        say("SIMULATED or modelled: no time here is of real hardware")
     say()
     measured = any(c.status for c in made.candidates)
     head = ["rank", "gain", "10..90 %", "rests on"]
@@ -180,6 +197,9 @@ def _show_answer(made: Recommendation, pattern: Pattern | PatternInfo, place: st
         row.append(str(Config(config)))
     table([*head, "configuration"], rows)
     _show_remarks(made)
+    if made.candidates:
+        near = min((n.distance for n in made.neighbours), default=None)
+        show_choice(made.insight, made.candidates[0].config, link=made.link, nearest=near)
     say()
     say(f"why: embeddb explain {shlex.quote(place)} {made.id}")
 
@@ -189,16 +209,6 @@ def _named(pattern: Pattern | PatternInfo) -> str:
     if min(*shape, pattern.nnz) < 0:
         return f"{pattern.name} (sizes unknown)"
     return f"{pattern.name}: {shape[0]:,} x {shape[1]:,}, {pattern.nnz:,} nonzeros"
-
-
-def _ranked_by(made: Recommendation | Explanation) -> str:
-    """Which tuner ranked, and the features and model behind it."""
-    parts = [f"ranked by: {made.tuner}"]
-    if made.featurizer and made.neighbours:
-        parts.append(f"neighbours by {made.featurizer}")
-    if made.model:
-        parts.append(f"cost model {made.model} on {made.model_featurizer}")
-    return "; ".join(parts)
 
 
 def _row(c: Candidate, made: Recommendation) -> list[str]:
@@ -215,9 +225,11 @@ def _times(c: Candidate, default_s: float | None) -> list[str]:
 
 
 def _show_remarks(made: Recommendation) -> None:
+    say(preparation(made.calls, measured=any(c.seconds is not None for c in made.candidates)))
     ties = near_ties(made)
     if ties:
-        say(f"ranks 1 and {_ranks(made, ties)} cannot be told apart: within the measured noise")
+        why = "within the measured noise" if made.noise > 0 else "no difference is known"
+        say(f"ranks 1 and {_ranks(made, ties)} cannot be told apart: {why}")
     elif made.noise == 0 and len(made.candidates) > 1:
         say("noise is not known here (nothing was run twice): close ranks may be ties")
     for line in made.warnings:
@@ -231,24 +243,36 @@ def _ranks(made: Recommendation, configs: list[dict[str, Any]]) -> str:
 @click.command("explain")
 @click.argument("db")
 @click.argument("answer")
+@click.option("--html", default="", metavar="OUT", help="Write a report file that needs nothing.")
 @json_option
-def explain_verb(db: str, answer: str, as_json: bool) -> None:
+def explain_verb(db: str, answer: str, html: str, as_json: bool) -> None:
     """Why an answer is what it is. ANSWER: its id, `last`, or a matrix file, name or id.
 
-    Computed from DB alone: no model, no runner, no matrix file needed.
+    Computed from DB alone: no model, no runner, no matrix file needed. OUT is one HTML file that
+    loads nothing from anywhere. What would change the answer is there if it was asked for with
+    `embeddb query --why`.
 
     \b
     Example:
       embeddb explain starter last
       embeddb explain runs.db r1f0c9e2ab34d --json
+      embeddb explain runs.db last --html why.html
     """
     with open_database(db, readonly=True) as opened:
         made = _recommendation(opened, answer)
         found = explain(made, opened.store)
+    if html:
+        from embeddb.cli.report import write_page
+        from embeddb.report import explanation_html
+
+        write_page(explanation_html(found), Path(html))
     if as_json:
         emit(found)
-    else:
-        _show_explanation(found)
+    elif not html:
+        show_explanation(found)
+        if not found.insight.deep:
+            say()
+            say("what would change the answer: ask again with `embeddb query ... --why`")
 
 
 def _recommendation(db: Database, text: str) -> Recommendation:
@@ -258,10 +282,10 @@ def _recommendation(db: Database, text: str) -> Recommendation:
     made = sorted(db.recommendations(), key=lambda r: r.created)
     if text != "last":
         named = db.store.find(text)
-        if not (Path(text).exists() or named or any(r.pattern_id == text for r in made)):
+        if not (_is_file(text) or named or any(r.pattern_id == text for r in made)):
             return db.recommendation(text)  # raises, and names those there are
         ids = {i.id for i in named} | {text}
-        if Path(text).exists():
+        if _is_file(text):
             ids = {known_pattern(db, text).id}
         made = [r for r in made if r.pattern_id in ids]
     if not made:
@@ -272,70 +296,9 @@ def _recommendation(db: Database, text: str) -> Recommendation:
     return made[-1]
 
 
-def _show_explanation(e: Explanation) -> None:
-    simulated = " (simulated: no time is of real hardware)" if e.simulated else ""
-    say(f"answer {e.id}: {e.op} on {e.platform}{simulated} for {e.pattern_name or e.pattern_id}")
-    say(f"  {Config(e.answer)}")
-    say(f"  {_LINKS[e.link]} (link: {e.link}); sure: {e.confidence}")
-    say(f"  {_ranked_by(e)}")
-    gains = [("expected", e.expected_gain), ("measured", e.measured_gain)]
-    said = [f"{what} {factor(gain)}" for what, gain in gains if gain is not None]
-    if said:
-        say(f"  gain over the default: {', '.join(said)}")
-    for line in e.warnings:
-        say(f"  warning: {line}")
-    _show_neighbours(e)
-    if e.differences:
-        say()
-        say("where this matrix differs from its neighbours (in standard deviations)")
-        differing = [
-            (d.feature, f"{d.deviations:+.1f}", f"{d.query:.4g}", f"{d.neighbours:.4g}")
-            for d in e.differences
-        ]
-        table(("feature", "by", "here", "neighbours"), differing, indent="  ")
-    if e.agreement and e.neighbours:
-        say()
-        say("what the neighbours' best configurations agree on")
-        rows = [(a.parameter, a.answer, _votes(a.votes)) for a in e.agreement]
-        table(("parameter", "answer", "votes"), rows, indent="  ")
-    for config in e.near_ties:
-        say(f"as good within the noise: {Config(config)}")
-    _show_rejected(e)
-
-
-def _show_neighbours(e: Explanation) -> None:
-    if not e.neighbours:
-        return
-    total = sum(n.weight for n in e.neighbours)
-    say()
-    say("rests on")
-    rows = [
-        (
-            n.name or n.pattern_id,
-            f"{n.distance:.3g}",
-            "-" if n.percentile is None else f"{100 * n.percentile:.0f}",
-            f"{100 * n.weight / total:.0f} %" if total else "-",
-            n.measured,
-            sum(n.failed.values()),
-            factor(n.answer_gain),
-            factor(n.best_gain),
-        )
-        for n in e.neighbours
-    ]
-    head = ("neighbour", "distance", "percentile", "vote", "configs", "failed")
-    table((*head, "the answer there", "best there"), rows, indent="  ")
-    say("  runs behind it: " + ", ".join(f"{n:,} {s}" for s, n in e.evidence.items()))
-
-
-def _votes(votes: dict[str, float], most: int = 3) -> str:
-    shown = [f"{clean(v)} {100 * w:.0f} %" for v, w in list(votes.items())[:most]]
-    return ", ".join(shown) + (", ..." if len(votes) > most else "")
-
-
-def _show_rejected(e: Explanation, most: int = 5) -> None:
-    if not e.rejected:
-        return
-    say()
-    say(f"not legal for this matrix, though measured elsewhere: {len(e.rejected)}")
-    for config, reason in list(e.rejected.items())[:most]:
-        say(f"  {config}: {reason}")
+def _is_file(text: str) -> bool:
+    """A name from a file may be longer than a path can be."""
+    try:
+        return Path(text).exists()
+    except OSError:
+        return False

@@ -11,14 +11,17 @@ import click
 
 from embeddb.cli.output import Progress, emit, factor, json_option, note, say, share, table
 from embeddb.cli.places import open_database
+from embeddb.cli.train_session import threads
 from embeddb.config import Op
 from embeddb.errors import MissingDependency, NothingFound
 
 if TYPE_CHECKING:
     from embeddb.costmodel import CostModel
+    from embeddb.db import Database
     from embeddb.evidence import Evidence
     from embeddb.platform import Platform
     from embeddb.records import PatternInfo
+    from indexer.training.samples import Samples
     from tuners.evaluate import Vectors
     from tuners.learned import Fit
 
@@ -58,15 +61,10 @@ def eval_verb(
     from tuners.evaluate import evaluate
 
     rankers = learned_rankers() if learned else {}
-    with open_database(db, readonly=True) as opened, Progress() as progress:
-        scopes = [
-            (o, scope)
-            for o, scope in opened.scopes()
-            if platform in ("", scope, scope.partition("@")[0]) and (not op or o == Op.parse(op))
-        ]
-        if not scopes:
-            have = ", ".join(f"{o} on {s}" for o, s in opened.scopes()[:8])
-            raise NothingFound("no runs to judge by", hint=f"there are: {have or 'none'}")
+    # Networks this small gain nothing from a second thread, and lose much where a core is busy.
+    count = 1 if learned else 0
+    with open_database(db, readonly=True) as opened, Progress() as progress, threads(count):
+        scopes = _scopes(opened, platform, op)
         rows = evaluate(
             opened,
             scopes=scopes,
@@ -87,37 +85,64 @@ def eval_verb(
         _show(where, what, list(held))
 
 
+def _scopes(db: Database, platform: str, op: str) -> list[tuple[Op, str]]:
+    """What is asked for, of what there is. Raises: NothingFound if that is nothing."""
+    found = [
+        (o, scope)
+        for o, scope in db.scopes()
+        if platform in ("", scope, scope.partition("@")[0]) and (not op or o == Op.parse(op))
+    ]
+    if not found:
+        have = ", ".join(f"{o} on {s}" for o, s in db.scopes()[:8])
+        hint = f"there are: {have}" if have else "the database is empty: `embeddb index`"
+        raise NothingFound("no runs to judge by", hint=hint)
+    return found
+
+
 def learned_rankers() -> dict[str, Fit]:
     """What `--learned` judges: those whose packages are installed.
 
     Raises: MissingDependency without torch.
     """
-    from indexer.training import boosted
-
     if find_spec("torch") is None:
         raise MissingDependency(
             "--learned trains a cost model, which needs torch",
             hint="install the extra `learn`: pip install '.[learn]'",
         )
-    found: dict[str, Fit] = {"costmodel": _cost_model}
-    if boosted.available():
-        found["boosted"] = boosted.fit
+    from indexer.training.trees import available
+
+    found: dict[str, Fit] = {"costmodel": _network}
+    if available():
+        found["boosted"] = _trees
     else:
-        note("boosted trees are not judged: install the extra `boosted`")
+        note("boosted trees are not judged: install the extra `learn` again, for lightgbm")
     return found
 
 
-def _cost_model(
+def _network(
     evidence: Evidence, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
 ) -> CostModel:
     """The default recipe on the first featurizer's vectors."""
     from indexer.training.costmodel import CostSettings, train
+
+    return train(_samples(evidence, vectors, infos, where, op), CostSettings())
+
+
+def _trees(
+    evidence: Evidence, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
+) -> CostModel:
+    from indexer.training.costmodel import forest, train
+
+    return train(_samples(evidence, vectors, infos, where, op), forest())
+
+
+def _samples(
+    evidence: Evidence, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
+) -> Samples:
     from indexer.training.samples import from_evidence
 
     featurizer, raw = next(iter(vectors.items()), ("", {}))
-    return train(
-        from_evidence(evidence, raw, infos, where, op, featurizer=(featurizer, "")), CostSettings()
-    )
+    return from_evidence(evidence, raw, infos, where, op, featurizer=(featurizer, ""))
 
 
 def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:

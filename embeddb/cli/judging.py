@@ -1,4 +1,5 @@
-"""How good a cost model is on groups it never saw: what its card says, and queries go by."""
+"""How good a cost model is on groups it never saw: what its card says, queries go by, and the
+predictor is chosen by."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from tuners.evaluate import Bench
     from tuners.learned import Seen
 
-__all__ = ["Judge", "limited"]
+__all__ = ["HeldOut", "Judge", "better", "candidates", "limited"]
+
+#: By op and method, `of_optimum@1` and `@5`.
+HeldOut = dict[str, dict[str, dict[str, float]]]
 
 #: Configurations of one matrix among `--samples` (COGNATE, Section 4.1: 5 matrices x 100).
 _PER_MATRIX = 100
@@ -38,6 +42,41 @@ def limited(found: Samples, asked: Mapping[str, Any]) -> Samples:
     return found.limited(matrices, min(each, asked["samples"] // 2 or 1), asked["seed"])
 
 
+def candidates(
+    asked: Mapping[str, Any], samples: Samples, start: CostModel | None
+) -> tuple[tuple[str, ...], str]:
+    """The predictors that may become the model, the likeliest first, and why it is these; empty
+    where one was asked for."""
+    from indexer.training.costmodel import LEAST_GROUPS
+    from indexer.training.trees import available
+
+    if asked["predictor"] != "auto":
+        return (asked["predictor"],), ""
+    groups = np.unique(samples.groups).size
+    if start is not None and start.card["settings"]["predictor"] == "trees":
+        return ("trees",), "trees: that is what the model to start from is of"
+    if not available():
+        return ("mlp",), "mlp: for trees, lightgbm is missing (extra `learn`)"
+    if groups < LEAST_GROUPS:
+        return ("trees",), f"trees: from {groups} groups they learn more than networks"
+    if asked["no_judge"]:
+        return ("mlp",), "mlp: with --no-judge, trees are not tried beside it"
+    return ("mlp", "trees"), ""
+
+
+def better(found: Mapping[str, HeldOut]) -> tuple[str, str]:
+    """The predictor with the largest mean share of the optimum at 1, alone, and the line that says
+    so; of equal ones the first."""
+    shares = {
+        name: [methods["rank"]["of_optimum@1"] for methods in held.values()]
+        for name, held in found.items()
+    }
+    means = {name: float(np.mean(s)) if s else 0.0 for name, s in shares.items()}
+    best = max(means, key=lambda name: means[name])
+    told = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items())
+    return best, f"{best}: of the optimum at 1 on held-out groups, {told}"
+
+
 @dataclass(frozen=True)
 class Judge:
     """Trains as the verb was asked to, in every fold anew, and asks about what was left out.
@@ -52,9 +91,7 @@ class Judge:
     start: CostModel | None
     asked: Mapping[str, Any]
 
-    def __call__(
-        self, samples: Samples, progress: Callable[[str, int, int], None]
-    ) -> dict[str, dict[str, dict[str, float]]]:
+    def __call__(self, samples: Samples, progress: Callable[[str, int, int], None]) -> HeldOut:
         """The card's `held_out`; an op with nothing to hold out is left out, and said."""
         from indexer.training.costmodel import train
         from tuners.learned import held_out, seen_by

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -10,7 +12,7 @@ import click
 
 from embeddb import __version__
 from embeddb.cli.output import clean
-from embeddb.errors import EmbeddbError
+from embeddb.errors import EmbeddbError, UsageError
 
 __all__ = ["cli", "run"]
 
@@ -28,10 +30,16 @@ VERBS = {
     "train": "train",
     "dynamics": "dynamics",
     "eval": "evaluate",
+    "plot": "plot",
+    "report": "report",
+    "serve": "serve",
     "platform": "platforms",
     "db": "database",
+    "completion": "completion",
 }
 
+#: Set by a shell that asks for completions; click reads it.
+COMPLETING = "_EMBEDDB_COMPLETE"
 #: Ended by Ctrl-C, with the state saved.
 INTERRUPTED = 130
 
@@ -45,12 +53,31 @@ class _Verbs(click.Group):
             return None
         module = import_module(f"embeddb.cli.{VERBS[name]}")
         found: click.Command = getattr(module, name.replace("-", "_") + "_verb")
+        if COMPLETING in os.environ:
+            from embeddb.cli.completion import teach
+
+            teach(found)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
+            close = get_close_matches(name, VERBS, 1)
+            hint = f"did you mean `embeddb {close[0]}`?" if close else "all verbs: embeddb --help"
+            raise UsageError(f"No such command {name!r}.", hint=hint)
+        return super().resolve_command(ctx, args)
 
-@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.command(
+    cls=_Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="embeddb")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Which configuration should run this sparse kernel, how sure is that, and why.
 
     \b
@@ -61,6 +88,10 @@ def cli() -> None:
 
     DB is a folder, or `starter` for the database that ships with embeddb.
     """
+    if ctx.invoked_subcommand is None:
+        from embeddb.cli.welcome import welcome
+
+        welcome()
 
 
 def run(args: list[str] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,10 +44,8 @@ def clean(text: object) -> str:
 
 
 def say(text: object = "") -> None:
-    """One line of data. stdout may be of an encoding that lacks a character."""
-    line = clean(text)
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    click.echo(line.encode(encoding, "replace").decode(encoding))
+    """One line of data."""
+    click.echo(_encodable(clean(text)))
 
 
 def note(text: object) -> None:
@@ -77,13 +76,30 @@ def _plain(value: Any) -> Any:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str = "") -> None:
-    """Columns on stdout, numbers to the right; the last column is as wide as it likes."""
+    """Columns on stdout, numbers to the right. A terminal gets a drawn table whose long columns are
+    wrapped; elsewhere, and where it would be too narrow for that, the last column is as wide as it
+    likes. Nothing is ever cut off."""
     cells = [list(head), *([_cell(x) for x in row] for row in rows)]
     right = [all(_numeric(row[i]) for row in cells[1:]) for i in range(len(head))]
+    if _drawable():
+        from embeddb.cli.terminal import draw
+
+        if draw([[_encodable(x) for x in row] for row in cells], right, indent=len(indent)):
+            return
     width = [max(len(row[i]) for row in cells) for i in range(len(head))]
     for row in cells:
         parts = [x.rjust(w) if r else x.ljust(w) for x, w, r in zip(row, width, right, strict=True)]
         say(indent + "  ".join(parts).rstrip())
+
+
+def _drawable() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def _encodable(text: str) -> str:
+    """stdout may be of an encoding that lacks a character."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def _cell(value: object) -> str:

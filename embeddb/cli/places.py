@@ -23,6 +23,7 @@ __all__ = [
     "run_platform",
     "runner_here",
     "starter_folder",
+    "starter_place",
 ]
 
 #: The word for the database that ships with embeddb; a folder of that name is `./starter`.
@@ -45,10 +46,20 @@ def open_database(place: str, *, readonly: bool = False, create: bool = False) -
 
 
 def starter_folder() -> Path:
-    """The shipped database, imported on first use into the user's data folder.
+    """The shipped database, imported on first use into `starter_place`.
 
-    The folder is named by the data's digest, so a newer release brings a database of its own. It
-    is filled under another name and then renamed: a kill leaves no half of it.
+    It is filled under another name and then renamed: a kill leaves no half of it.
+    Raises: InputError if the data file is not there.
+    """
+    folder = starter_place()
+    if not (folder / "data.mdb").is_file():
+        _import_starter(folder)
+    return folder
+
+
+def starter_place() -> Path:
+    """Where the shipped database is, or will be on first use: a folder among the user's data, named
+    by the data's digest, so that a newer release brings a database of its own.
 
     Raises: InputError if the data file is not there.
     """
@@ -59,10 +70,7 @@ def starter_folder() -> Path:
             hint="name a database folder of your own, made with `embeddb index`",
         )
     digest = hashlib.blake2b(STARTER_FILE.read_bytes(), digest_size=6).hexdigest()
-    folder = _home() / f"{STARTER}-{digest}"
-    if not (folder / "data.mdb").is_file():
-        _import_starter(folder)
-    return folder
+    return _home() / f"{STARTER}-{digest}"
 
 
 def _home() -> Path:
@@ -70,7 +78,13 @@ def _home() -> Path:
     if own:
         return Path(own)
     data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "embeddb"
+    try:
+        return (Path(data) if data else Path.home() / ".local" / "share") / "embeddb"
+    except RuntimeError:
+        raise InputError(
+            "this user has no home folder to keep the starter database in",
+            hint="set EMBEDDB_HOME to a folder",
+        ) from None
 
 
 def _import_starter(folder: Path) -> None:
@@ -159,7 +173,10 @@ def _similar(db: Database, text: str) -> str:
 
     names = [info.name for info in islice(db.store.patterns(), _MOST_NAMES) if info.name]
     close = get_close_matches(Path(text).name, names, 3, 0.7)
-    return f"did you mean {', '.join(close)}?" if close else "give the path of a matrix file"
+    if close:
+        return f"did you mean {', '.join(close)}?"
+    nothing = "" if names else "the database is empty: `embeddb index` fills it; "
+    return f"{nothing}give the path of a matrix file"
 
 
 def run_platform(db: Database | None, text: str) -> Platform:

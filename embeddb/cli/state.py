@@ -116,7 +116,8 @@ def _quality(state: dict[str, Any]) -> list[str]:
 def show_states(states: list[dict[str, Any]]) -> None:
     """The same for people; held out: of the optimum, each matrix asked without its group."""
     if not states:
-        say("nothing can be answered yet: there are no runs")
+        say("nothing can be answered yet: there are no runs; `embeddb index DB LOG --platform P`")
+        say("reads some, `embeddb measure DB MATRIX --platform cpu --op spmv` makes some")
         return
     head = ("op", "platform", "patterns", "groups", "configs", "runs", "features")
     rows = []

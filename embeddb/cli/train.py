@@ -1,4 +1,4 @@
-"""`train featurizer|costmodel|plot`: what is learned, resumable after any stop."""
+"""`train featurizer|costmodel`: what is learned, resumable after any stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def train_verb() -> None:
     Example:
       embeddb train featurizer matrices/ -o scnn.safetensors --manifest MANIFEST.csv
       embeddb train costmodel runs.db --platform cpu --op spmm:128
-      embeddb train plot scnn.training/curve.jsonl -o curve.svg
     """
 
 
@@ -181,23 +180,3 @@ def _show(document: dict[str, Any]) -> None:
         f"{document['best_epoch']} of {document['epochs']}); always answering the mean gives "
         f"{document['mean_metrics']['valid_loss']:.4g}"
     )
-
-
-@train_verb.command("plot")
-@click.argument("curve")
-@click.option("-o", "out", required=True, metavar="FILE", help="A .png, .svg or .pdf.")
-@json_option
-def plot_verb(curve: str, out: str, as_json: bool) -> None:
-    """Draw CURVE, the curve.jsonl of a training, also of one that still runs.
-
-    \b
-    Example:
-      embeddb train plot scnn.training/curve.jsonl -o curve.svg
-    """
-    from indexer.training.curves import plot
-
-    drawn = plot(Path(curve), Path(out))
-    if as_json:
-        emit({"file": out, "figures": drawn})
-        return
-    say(f"{out}: {', '.join(drawn)}")

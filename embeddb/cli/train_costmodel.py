@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from embeddb.cli.judging import Judge, limited
+from embeddb.cli.judging import Judge, better, candidates, limited
 from embeddb.cli.output import Progress, emit, json_option, note, plural, say
 from embeddb.cli.places import open_database
 from embeddb.cli.train_session import command_again, threads
@@ -16,12 +17,14 @@ from embeddb.config import Op
 from embeddb.errors import MissingDependency, UsageError
 
 if TYPE_CHECKING:
+    from embeddb.costmodel import CostModel
+    from embeddb.db import Database
     from indexer.training.costmodel import CostSettings
     from indexer.training.samples import Samples
 
 __all__ = ["costmodel_verb"]
 
-_PREDICTORS = ("mlp", "lstm", "gru", "transformer")
+_PREDICTORS = ("auto", "mlp", "lstm", "gru", "transformer", "trees")
 _LATENTS = ("ae", "vae", "pca", "fa")
 
 
@@ -31,9 +34,9 @@ _LATENTS = ("ae", "vae", "pca", "fa")
 @click.option("--op", "ops", required=True, multiple=True, help="Again for more widths.")
 @click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
 @click.option("--featurizer", default="stats", show_default=True, help="Of the matrix.")
-@click.option("--from", "source", default="", metavar="MODEL", help="Fine-tune this model.")
+@click.option("--from", "source", default="", metavar="MODEL", help="Begin with this model.")
 @click.option("--samples", default=0, type=click.IntRange(0), help="So many runs of each op.")
-@click.option("--predictor", default="mlp", show_default=True, type=click.Choice(_PREDICTORS))
+@click.option("--predictor", default="auto", show_default=True, type=click.Choice(_PREDICTORS))
 @click.option("--fusion", default="concat", show_default=True, type=click.Choice(["add", "concat"]))
 @click.option("--latent", default="ae", show_default=True, type=click.Choice(_LATENTS))
 @click.option(
@@ -42,11 +45,18 @@ _LATENTS = ("ae", "vae", "pca", "fa")
     show_default=True,
     type=click.Choice(["listwise", "margin", "logistic"]),
 )
-@click.option("--members", default=3, show_default=True, type=click.IntRange(1, 64))
+@click.option("--members", default=0, type=click.IntRange(0, 64), help="0: 3 networks, 5 trees.")
 @click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--lr", default=1e-3, show_default=True, type=click.FloatRange(0, 1, min_open=True))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
-@click.option("--threads", "count", default=0, type=click.IntRange(0, 1024), help="0: torch's.")
+@click.option(
+    "--threads",
+    "count",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0, 1024),
+    help="0: torch's.",
+)
 @click.option("--no-judge", is_flag=True, help="Do not judge it; queries then do not rank by it.")
 @click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
 @json_option
@@ -59,8 +69,12 @@ def costmodel_verb(
     more, each time without a fifth of the groups, and asked about these. Queries rank by the model,
     by neighbours or by both, whichever was best there.
 
-    With --from, what another platform taught is kept, and --samples 500 takes 100 runs of each of 5
-    matrices that differ in size and density. Checkpoints and curves are kept in a folder that ends
+    --predictor auto: with fewer than 8 groups of matrices trees (where lightgbm is installed), with
+    more a network or trees, whichever is better on groups it did not see.
+
+    With --from, what another platform taught is kept: a network goes on from there, trees are told
+    what that model says. --samples 500 takes 100 runs of each of 5 matrices that differ in size and
+    density. Checkpoints and curves are kept in a folder that ends
     in .training beside the model; Ctrl-C keeps finished epochs.
 
     \b
@@ -94,14 +108,13 @@ def _train(
     from embeddb.partition import scope_of
 
     try:
-        from indexer.training.costmodel import curves, forget, train, unfinished
+        from indexer.training.costmodel import curves, forget, unfinished
         from indexer.training.samples import samples_of
     except ModuleNotFoundError as e:
         raise MissingDependency(
             f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
         ) from None
     start = CostModel.load(asked["source"]) if asked["source"] else None
-    settings = _settings(asked)
     with open_database(db, readonly=True) as opened:
         where = opened.platform(platform)
         wanted = [Op.parse(op) for op in ops]
@@ -117,14 +130,65 @@ def _train(
                 hint="add --resume to go on with it, or remove that folder to begin anew",
             )
         _warn(samples)
-        model = train(samples, settings, start=start, folder=folder, progress=progress)
-        if not asked["no_judge"]:
-            judge = Judge(opened, scope_of(where), settings, start, asked)
-            model.card["held_out"] = judge(known, progress)
+        lesson = _Lesson(samples, known, start, asked, folder)
+        model = lesson.learned(opened, scope_of(where), progress)
     version = model.save(file)
     forget(folder)
-    told = {**model.card, "version": version, "curves": [str(c) for c in curves(folder)]}
+    drawn = [] if model.card["settings"]["predictor"] == "trees" else curves(folder)
+    told = {**model.card, "version": version, "curves": [str(c) for c in drawn]}
     return {"file": str(file), **told, "left_out": dict(samples.left_out)}
+
+
+@dataclass(frozen=True)
+class _Lesson:
+    """What is learned from, and how it was asked for; `known` is what `samples` were taken of."""
+
+    samples: Samples
+    known: Samples
+    start: CostModel | None
+    asked: dict[str, Any]
+    folder: Path
+
+    def learned(
+        self, db: Database, scope: str, progress: Callable[[str, int, int], None]
+    ) -> CostModel:
+        """The model, of the predictor asked for or of the better one, with how it was judged."""
+        from indexer.training.costmodel import train
+
+        names, why = candidates(self.asked, self.samples, self.start)
+        if why:
+            note(f"predictor {why}")
+        settings = {name: self._settings(name) for name in names}
+        # The network first: it is what a stopped training goes on with.
+        first = settings[names[0]]
+        model = train(self.samples, first, start=self.start, folder=self.folder, progress=progress)
+        if self.asked["no_judge"]:
+            return model
+        held = {
+            name: Judge(db, scope, own, self.start, self.asked)(self.known, progress)
+            for name, own in settings.items()
+        }
+        best, why = better(held)
+        if len(names) > 1:
+            note(f"predictor {why}")
+        if best != names[0]:
+            model = train(self.samples, settings[best], start=self.start, progress=progress)
+        model.card["held_out"] = held.pop(best)
+        for name, found in held.items():
+            own = {op: methods["rank"] for op, methods in found.items()}
+            model.card["others"] = {**model.card.get("others", {}), name: own}
+        return model
+
+    def _settings(self, predictor: str) -> CostSettings:
+        from indexer.training.costmodel import CostSettings, forest
+
+        members = {"members": self.asked["members"]} if self.asked["members"] else {}
+        if predictor == "trees":
+            return forest(seed=self.asked["seed"], **members)
+        names = ("fusion", "latent", "loss", "epochs", "lr", "seed")
+        few = min(CostSettings().few_epochs, self.asked["epochs"])
+        own = {name: self.asked[name] for name in names}
+        return CostSettings(predictor=predictor, few_epochs=few, **own, **members)
 
 
 def _target(out: str, home: Path | None, samples: Samples) -> Path:
@@ -144,13 +208,6 @@ def _target(out: str, home: Path | None, samples: Samples) -> Path:
             f"{home}: no model can be written there ({e.strerror})", hint="give -o FILE"
         ) from None
     return home / "models" / name
-
-
-def _settings(asked: dict[str, Any]) -> CostSettings:
-    from indexer.training.costmodel import CostSettings
-
-    names = ("predictor", "fusion", "latent", "loss", "members", "epochs", "lr", "seed")
-    return CostSettings(**{name: asked[name] for name in names})
 
 
 def _warn(samples: Samples) -> None:

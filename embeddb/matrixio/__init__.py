@@ -60,13 +60,15 @@ def read_pattern(
     name: str = "",
     group: str = "",
     max_nnz: int = 2**31 - 1,
+    max_bytes: int = 0,
     format: str = "",
 ) -> Pattern:
     """Read the structure of one matrix file, plain or gzipped.
 
     `name` defaults to the file's stem (`a/b.mtx.gz` -> `b`), `group` to the name. `format` is one
     of `FORMATS` and overrides `sniff`. Sizes are checked against what the file can hold before
-    anything of that size is allocated; a file needs at most max(256 MiB, 200 times its size).
+    anything of that size is allocated; a file needs at most max(256 MiB, 200 times its size),
+    and no more than `max_bytes` if that is given.
 
     Raises: MatrixError naming the file (and line) if it is missing, truncated, lies about its
     size, holds impossible coordinates, has more than `max_nnz` entries or is of no known format.
@@ -77,7 +79,9 @@ def read_pattern(
         if chosen not in FORMATS:
             raise MatrixError(f"unknown matrix format {chosen!r}", where=where, hint=_hint())
         stem = name or _stem(Path(path))
-        source = open_source(Path(path), name=stem, group=group or stem, max_nnz=max_nnz)
+        source = open_source(
+            Path(path), name=stem, group=group or stem, max_nnz=max_nnz, max_bytes=max_bytes
+        )
         read: Callable[[Source], Pattern]
         read = import_module(f"embeddb.matrixio.{FORMATS[chosen]}").read
         pattern = read(source)

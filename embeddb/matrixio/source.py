@@ -30,11 +30,14 @@ class Source:
     max_nnz: int
     size: int
     gzipped: bool
+    max_bytes: int = 0
 
     @property
     def budget(self) -> int:
-        """Bytes that a file of this size may make us unpack or allocate."""
-        return max(_FREE_BYTES, _FREE_RATIO * self.size)
+        """Bytes that a file of this size may make us unpack or allocate, at most `max_bytes` if
+        that is given."""
+        own = max(_FREE_BYTES, _FREE_RATIO * self.size)
+        return min(own, self.max_bytes) if self.max_bytes else own
 
     def error(self, message: str, *, line: int | None = None, hint: str = "") -> MatrixError:
         return MatrixError(message, where=str(self.path), line=line, hint=hint)
@@ -104,12 +107,12 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def open_source(path: Path, *, name: str, group: str, max_nnz: int) -> Source:
+def open_source(path: Path, *, name: str, group: str, max_nnz: int, max_bytes: int = 0) -> Source:
     """Raises: OSError."""
     with path.open("rb") as file:
         gzipped = file.read(2) == b"\x1f\x8b"
         size = file.seek(0, io.SEEK_END)
-    return Source(path, name, group, max_nnz, size, gzipped)
+    return Source(path, name, group, max_nnz, size, gzipped, max_bytes)
 
 
 def open_stream(source: Source) -> IO[bytes]:

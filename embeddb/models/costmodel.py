@@ -13,18 +13,22 @@ predictors, and the bilinear term u(matrix) . v(configuration), which `bilinear`
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from embeddb.errors import UsageError
-from embeddb.models.costmodel_arrays import FUSIONS, PREDICTORS
+from embeddb.models import model_file
+from embeddb.models.costmodel_arrays import FUSIONS, NETWORKS
 
-__all__ = ["CostNetwork", "Shape"]
+__all__ = ["CostNetwork", "Shape", "built"]
 
-#: Numbers of a loop nest, of the matrix embedding, of the mapper, and of a token.
-NEST, MATRIX, MAPPED, TOKEN = 53, 128, 64, 64
+#: Numbers of a loop nest and its tiles, of the matrix embedding, of the mapper, and of a token.
+NEST, MATRIX, MAPPED, TOKEN = 65, 128, 64, 64
 _BILINEAR, _HEADS = 32, 4
 
 
@@ -40,8 +44,8 @@ class Shape:
 
     def __post_init__(self) -> None:
         """Raises: UsageError for parts that do not fit together."""
-        if self.predictor not in PREDICTORS:
-            raise UsageError(f"no predictor {self.predictor!r}: {', '.join(PREDICTORS)}")
+        if self.predictor not in NETWORKS:
+            raise UsageError(f"no predictor {self.predictor!r}: {', '.join(NETWORKS)}")
         if self.fusion not in FUSIONS:
             raise UsageError(f"no fusion {self.fusion!r}: {', '.join(FUSIONS)}")
         if self.fusion == "add" and self.latent != MAPPED:
@@ -82,7 +86,7 @@ class CostNetwork(nn.Module):
             )
 
     def forward(self, x: Tensor, nest: Tensor, latent: Tensor, index: Tensor) -> Tensor:
-        """float32[b,k] from x float32[b,d+1], nest float32[u,53], latent float32[u,e] and
+        """float32[b,k] from x float32[b,d+1], nest float32[u,65], latent float32[u,e] and
         index int64[b,k], positions in u."""
         matrix, mapped = self.matrix(x), self.mapper(nest)
         add = self.shape.fusion == "add"
@@ -142,3 +146,16 @@ class _Sequence(nn.Module):
         read = read[0][:, -1] if self.recurrent else read.mean(1)
         out: Tensor = self.last(read)
         return out.reshape(b, k)
+
+
+def built(shape: Shape, members: Sequence[Mapping[str, NDArray[Any]]]) -> list[CostNetwork]:
+    """Networks with these weights, in evaluation mode.
+
+    Raises: UsageError for a shape that cannot be; ModelError for weights that do not fit it.
+    """
+    made = []
+    for weights in members:
+        net = CostNetwork(shape)
+        model_file.fill(net, {n: torch.from_numpy(a.copy()) for n, a in weights.items()})
+        made.append(net.eval())
+    return made

@@ -11,24 +11,62 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["FUSIONS", "PARTS", "PREDICTORS", "arrays_of", "linear", "member_shapes"]
+    Arrays = Mapping[str, NDArray[Any]]
+    Floats32 = NDArray[np.float32]
+
+__all__ = [
+    "FUSIONS",
+    "NETWORKS",
+    "PARTS",
+    "PREDICTORS",
+    "activations_of",
+    "arrays_of",
+    "member_shapes",
+    "scores",
+]
 
 #: The first is computed here, the others by torch.
-PREDICTORS = ("mlp", "lstm", "gru", "transformer")
+NETWORKS = ("mlp", "lstm", "gru", "transformer")
+#: Trees are computed by `embeddb.models.trees_arrays`.
+PREDICTORS = (*NETWORKS, "trees")
 FUSIONS = ("add", "concat")
 #: What the model sees; the ablations leave one out, which is then all zeros.
-PARTS = ("featurizer", "mapper", "latent")
+PARTS = ("featurizer", "mapper", "tiles", "latent")
 
-_TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "U8": "|u1"}
+_TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I16": "<i2", "U8": "|u1"}
 #: The sizes of `embeddb.models.costmodel`.
-_NEST, _MATRIX, _MAPPED, _HIDDEN, _BILINEAR = 53, 128, 64, 64, 32
+_NEST, _MATRIX, _MAPPED, _HIDDEN, _BILINEAR = 65, 128, 64, 64, 32
 
 
-def linear(
-    tensors: Mapping[str, NDArray[Any]], name: str, rows: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def activations_of(
+    weights: Arrays, nests: Floats32, latents: Floats32, *, add: bool
+) -> tuple[Floats32, Floats32 | None]:
+    """What of a network's score does not depend on the matrix, of nests float32[c,65] and latents
+    float32[c,e]: float32[c,128], and float32[c,32] if it has a bilinear term."""
+    mapped = _linear(weights, "mapper.2", np.maximum(_linear(weights, "mapper.0", nests), 0))
+    fused = mapped + latents if add else np.hstack([mapped, latents])
+    first = fused @ weights["predictor.of_config.weight"].T
+    if "u.weight" not in weights:
+        return first, None
+    return first, _linear(weights, "v.2", np.maximum(_linear(weights, "v.0", fused), 0))
+
+
+def scores(
+    weights: Arrays, x: Floats32, activations: tuple[Floats32, Floats32 | None]
+) -> NDArray[np.float64]:
+    """float64[c] of one network, for one matrix float32[1,d+1] and `activations_of`."""
+    first, v = activations
+    matrix = _linear(weights, "matrix.3", np.maximum(_linear(weights, "matrix.0", x), 0))
+    hidden = _linear(weights, "predictor.of_matrix", np.maximum(matrix, 0)) + first
+    second = _linear(weights, "predictor.second", np.maximum(hidden, 0, out=hidden))
+    out = _linear(weights, "predictor.third", np.maximum(second, 0, out=second))[:, 0]
+    found = out.astype(np.float64)
+    return found if v is None else found + v @ _linear(weights, "u", matrix)[0]
+
+
+def _linear(weights: Arrays, name: str, rows: Floats32) -> Floats32:
     """One layer: float32[r,out] of rows float32[r,in]."""
-    out: NDArray[np.float32] = rows @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
+    out: Floats32 = rows @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
     return out
 
 

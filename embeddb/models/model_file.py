@@ -36,8 +36,8 @@ KINDS = ("featurizer", "costmodel", "checkpoint")
 MAX_BYTES = 1 << 30
 _MAX_HEADER = 1 << 20
 _MAX_RANK = 8
-#: Bytes per element of the types a network here may have; U8 holds generator states.
-_TYPES = {"F64": 8, "F32": 4, "I64": 8, "U8": 1}
+#: Bytes per element of the types a model here may have; U8 holds generator states, I16 trees.
+_TYPES = {"F64": 8, "F32": 4, "I64": 8, "I16": 2, "U8": 1}
 _REQUIRED: dict[str, tuple[str, ...]] = {"featurizer": ("network", "reduction")}
 _AGAIN = "the file is damaged or incomplete: copy or train it again"
 _NOT_OURS = "model files are safetensors written by `embeddb train`"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from embeddb.costmodel import CostModel
 from indexer.training.samples import Samples
 
-__all__ = ["calibrated", "trust"]
+__all__ = ["FEWEST_TO_TRUST", "calibrated", "centred", "trust"]
 
 #: Standard normal quantile of 90 %: an 80 % interval is so many deviations to either side.
 _Z80 = 1.2815515655446004
@@ -19,7 +19,7 @@ _Z80 = 1.2815515655446004
 #: that could be judged.
 _UNJUDGED = 0.15
 #: With fewer groups, leaving one out leaves one matrix, which says nothing of differences.
-_FEWEST_TO_TRUST = 3
+FEWEST_TO_TRUST = 3
 _UNTRIED = 0.5
 
 Floats = NDArray[np.float64]
@@ -42,8 +42,8 @@ def calibrated(
     pairs = [(row, own) for member in scores for row, own in member.items()]
     if not pairs:
         return CostModel({**card, "calibration": rest}, tensors)
-    gains = [_centred(samples.gain[samples.part(row)]) for row, _ in pairs]
-    owns = [_centred(own) for _, own in pairs]
+    gains = [centred(samples.gain[samples.part(row)]) for row, _ in pairs]
+    owns = [centred(own) for _, own in pairs]
     gain, own = np.concatenate(gains), np.concatenate(owns)
     power = float(own @ own)
     slope = float(gain @ own) / power if power > 0 else 1.0
@@ -80,7 +80,7 @@ def trust(
     and tensors, and the factor is the one of least squares on the left-out gains.
     """
     names = np.unique(samples.groups)
-    if names.size < _FEWEST_TO_TRUST:
+    if names.size < FEWEST_TO_TRUST:
         return _UNTRIED
     product, power = 0.0, 0.0
     for name in names:
@@ -88,7 +88,7 @@ def trust(
         card, tensors = learn(samples.take(np.flatnonzero(~held)))
         rows: list[int] = np.flatnonzero(held).tolist()
         both, prior = (_foretold(card, tensors, t, samples, rows) for t in (1.0, 0.0))
-        gain = np.concatenate([_centred(samples.gain[samples.part(row)]) for row in rows])
+        gain = np.concatenate([centred(samples.gain[samples.part(row)]) for row in rows])
         product += float((gain - prior) @ (both - prior))
         power += float((both - prior) @ (both - prior))
     return float(np.clip(product / power, 0.0, 1.0)) if power > 0 else 0.0
@@ -111,7 +111,8 @@ def _factor(ratio: Floats) -> float:
     return float(max(np.quantile(ratio, 0.8) / _Z80, 1e-3))
 
 
-def _centred(values: Floats) -> Floats:
+def centred(values: Floats) -> Floats:
+    """float64[c] without their mean."""
     found: Floats = values - values.mean()
     return found
 

@@ -12,7 +12,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,22 +22,26 @@ from numpy.typing import NDArray
 
 from embeddb import __version__
 from embeddb.config import Op
-from embeddb.costmodel import CostModel, layout_of, space_digest
-from embeddb.encoders.latent import KINDS, Augmented, LatentEncoder, fit, space_rows
+from embeddb.costmodel import CostModel, space_digest
+from embeddb.encoders.inputs import TreeTable, layout_of
+from embeddb.encoders.latent import Augmented, LatentEncoder, fit, space_rows
 from embeddb.errors import UsageError
 from embeddb.platform import Platform
 from indexer.training.calibration import calibrated, trust
-from indexer.training.losses import LOSSES
 from indexer.training.members import FittedMember, Member, fit_member
 from indexer.training.prior import Prior, fit_priors
 from indexer.training.samples import Samples
+from indexer.training.settings import CostSettings, forest, paper, waco_fa, waco_fm
 from indexer.training.tables import Tables
 from indexer.training.trainer import checkpoint_of, curve_of
 from indexer.training.trainer import forget as forget_member
+from indexer.training.trees import Grown, grow, require, tables
 
 __all__ = [
+    "LEAST_GROUPS",
     "CostSettings",
     "curves",
+    "forest",
     "forget",
     "paper",
     "retarget",
@@ -52,86 +56,10 @@ Progress = Callable[[str, int, int], None]
 #: One group in so many is held out of a member, another one of each member.
 _FOLDS = 10
 #: With fewer groups none is held out, and training ends after `few_epochs`.
-_LEAST_GROUPS = 8
+LEAST_GROUPS = 8
 #: Rows of the vector that all platforms share under feature augmentation.
 _AUGMENTED = 256
 _SPACE_ROWS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class CostSettings:
-    """How a cost model is made; the defaults are the best that were found (docs/models.md).
-
-    `latent` is a kind of `embeddb.encoders.latent`; with `every`, all parameters enter it and not
-    only the platform's own. `parts` are those of `embeddb.models.costmodel.PARTS` that the model
-    sees. A batch is `batch` matrices with `configs` configurations each, and an epoch shows every
-    matrix `passes` times. `average` is how slowly the weights that are kept follow those that are
-    trained (0: they are the same).
-    """
-
-    predictor: str = "mlp"
-    fusion: str = "concat"
-    latent: str = "ae"
-    every: bool = False
-    parts: tuple[str, ...] = ("featurizer", "mapper", "latent")
-    loss: str = "listwise"
-    residual: bool = True
-    bilinear: bool = True
-    members: int = 3
-    epochs: int = 60
-    few_epochs: int = 30
-    patience: int = 15
-    lr: float = 1e-3
-    batch: int = 16
-    configs: int = 128
-    passes: int = 1
-    dropout: float = 0.1
-    noise: float = 0.05
-    average: float = 0.98
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Raises: UsageError for a latent or a loss that is not known."""
-        if self.latent not in KINDS:
-            raise UsageError(f"no latent encoder {self.latent!r}", hint=", ".join(KINDS))
-        if self.loss not in LOSSES:
-            raise UsageError(f"no loss {self.loss!r}", hint=", ".join(LOSSES))
-
-
-def paper(**changes: Any) -> CostSettings:
-    """COGNATE's hyper-parameters (Table 3): Adam 1e-4, 100 epochs, margin loss, 32 configurations
-    of a matrix in a batch; one network, and nothing of ours."""
-    plain = CostSettings(
-        fusion="add",
-        loss="margin",
-        residual=False,
-        bilinear=False,
-        members=1,
-        epochs=100,
-        few_epochs=100,
-        patience=100,
-        lr=1e-4,
-        batch=1,
-        configs=32,
-        passes=3,
-        dropout=0.0,
-        noise=0.0,
-        average=0.0,
-    )
-    return replace(plain, **changes)
-
-
-def waco_fa(**changes: Any) -> CostSettings:
-    """WACO's model with feature augmentation: every parameter of every platform has a place of its
-    own, and there is no common loop nest (COGNATE, Section 4.1, "WACO+FA")."""
-    own = {"latent": "fa", "every": True, "fusion": "concat", "parts": ("featurizer", "latent")}
-    return paper(**{**own, **changes})
-
-
-def waco_fm(**changes: Any) -> CostSettings:
-    """WACO's model with feature mapping: the common loop nest, and the platform's own parameters
-    augmented instead of encoded ("WACO+FM")."""
-    return paper(**{"latent": "fa", "fusion": "concat", **changes})
 
 
 def train(
@@ -144,7 +72,8 @@ def train(
 ) -> CostModel:
     """Learn from samples; with `start`, from where that model stands (fine-tuning): matrix side,
     mapper and predictor go on, latent encoder and prior are the samples' platform's own. What the
-    network is made of is then taken from `start`.
+    network is made of is then taken from `start`. Trees do not go on from it: they read what it
+    says of this platform's configurations, zero-shot, and the model holds it as its source.
 
     With 8 groups or more each member holds out a tenth of them, another one each, ends early by
     them, and the spread is calibrated on them; with fewer, training ends after `few_epochs`, the
@@ -152,17 +81,56 @@ def train(
     was right about groups left out once. A training in `folder` that was stopped goes on.
 
     Raises: UsageError if there is too little to learn from (`Samples.check`) or `start` is of
-    another kernel or featurizer; ModelError if training fails.
+    another kernel or featurizer, or cannot be started from; ModelError if training fails;
+    MissingDependency for trees without LightGBM.
     """
     samples.check()
+    if settings.predictor == "trees":
+        card, tensors, scores = _grown(samples, settings, start, progress)
+        return calibrated(card, tensors, samples, scores)
     card, tensors, scores = _learned(samples, settings, start, folder, progress)
     model = calibrated(card, tensors, samples, scores)
-    if card["settings"]["residual"] and np.unique(samples.groups).size < _LEAST_GROUPS:
+    if card["settings"]["residual"] and np.unique(samples.groups).size < LEAST_GROUPS:
         single = replace(settings, members=1)
         model.card["calibration"]["trust"] = trust(
             samples, lambda rest: _learned(rest, single, start, None, None)[:2]
         )
     return model
+
+
+def _grown(
+    samples: Samples, settings: CostSettings, start: CostModel | None, progress: Progress | None
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[Mapping[int, NDArray[np.float64]]]]:
+    """What `_learned` gives, of trees. The source counts only where trees that read it were nearer
+    to the rows they had not seen than trees that do not."""
+    require()
+    settings = replace(settings, residual=False)
+    source = None
+    if start is not None:
+        _check_start(samples, start)
+        source = retarget(start, samples.platform, samples.ops)
+    card = _card(samples, settings, start)
+    columns = TreeTable(card["vector"], len(card["layout"]), settings.parts, settings.every)
+    held = [_held_out(samples.groups, i, settings.seed) for i in range(settings.members)]
+    tried: list[Grown] = []
+    for one in dict.fromkeys((None, source)):
+        if progress is not None:
+            progress("trees", len(tried), 1 + (source is not None))
+        tried.append(grow(samples, tables(samples, columns, one), held, settings.seed))
+    # Without anything left out nothing speaks against the source that was asked for.
+    made = tried[-1]
+    if source is not None and tried[0].loss <= made.loss:
+        source, made = None, tried[0]
+    tensors = {
+        f"member.{i}.{n}": a for i, m in enumerate(made.members) for n, a in m.weights.items()
+    }
+    if start is not None and math.isfinite(made.loss):
+        card["squared_error"] = {"alone": tried[0].loss, "with_source": tried[-1].loss}
+    if source is not None:
+        tensors |= {f"source.{name}": array for name, array in source.tensors.items()}
+        card["source"] = source.card
+    card["metrics"] = _mean([fitted.figures for fitted in made.judged])
+    return card, tensors, [fitted.scores for fitted in made.judged]
 
 
 def _learned(
@@ -175,8 +143,10 @@ def _learned(
     """Card and tensors of a model that is not yet calibrated, and what each member says of the
     rows it did not learn from."""
     if start is not None:
-        settings = _inherited(settings, start)
         _check_start(samples, start)
+        if start.card["settings"]["predictor"] == "trees":
+            raise UsageError("a network cannot go on from trees", hint="choose the predictor trees")
+        settings = _inherited(settings, start)
     encoder = _encoder(samples.platform, samples.ops, settings, start)
     scale = start.below("scale.") if start is not None else _scale(samples.vectors)
     tables = Tables.of(samples, encoder, scale, settings.parts, every=settings.every)
@@ -210,36 +180,57 @@ def _priors(
 
 def retarget(model: CostModel, platform: Platform, ops: tuple[Op, ...]) -> CostModel:
     """The model on a platform it has no samples of (zero-shot): the latent encoder is the
-    platform's own, and of the prior only what it says of loop nests is kept.
+    platform's own, and of the prior only what it says of loop nests is kept. All is kept where
+    both have the same configurations, as devices that run the same programs do. Trees of another
+    space are asked as if no configuration had parameters of its own.
 
-    Raises: UsageError if the platform does not run the kernel, or for no op.
+    Raises: UsageError if the platform does not run the kernel, for no op, or if the model has a
+    source itself.
     """
     if not ops or {op.kernel for op in ops} != {model.card["kernel"]}:
         raise UsageError(f"the model is for {model.card['kernel']} and needs an op of it")
+    if model.source is not None:
+        raise UsageError(
+            "the model reads what another one says, which no third one can start from",
+            hint="start from the model that it was started from",
+        )
     settings = _inherited(CostSettings(), model)
+    same = model.card["platform"]["space"] == space_digest(platform, ops[0])
+    if settings.predictor == "trees":
+        parts = [p for p in settings.parts if same or p != "latent"]
+        card = {**model.card, "settings": {**model.card["settings"], "parts": parts}}
+        return CostModel(_moved(card, model.version, platform, ops), model.tensors)
     encoder = _encoder(platform, ops, settings, model)
     kept = {f"member.{n}": a for n, a in model.below("member.").items()}
     tensors = {**kept, **_common(encoder, model.below("scale."), {})}
     for op in ops if settings.residual else ():
         near = min(model.ops, key=lambda o: abs(math.log2(o.width / op.width)))
+        if same:
+            tensors |= {f"prior.{op}.{n}": a for n, a in model.below(f"prior.{near}.").items()}
+            continue
         tensors[f"prior.{op}.nest"] = model.tensors[f"prior.{near}.nest"]
         tensors[f"prior.{op}.latent"] = np.zeros(encoder.dim, dtype=np.float32)
         tensors[f"prior.{op}.ids"] = np.zeros((0, 16), dtype=np.uint8)
         tensors[f"prior.{op}.rest"] = np.zeros(0, dtype=np.float32)
-    card = {
-        **model.card,
+    return CostModel(_moved(model.card, model.version, platform, ops), tensors)
+
+
+def _moved(
+    card: Mapping[str, Any], parent: str, platform: Platform, ops: tuple[Op, ...]
+) -> dict[str, Any]:
+    return {
+        **card,
         "ops": [str(op) for op in sorted(ops)],
         "platform": _platform(platform, ops[0]),
-        "parent": model.version,
+        "parent": parent,
         "samples": 0,
         "metrics": {},
         "held_out": {},
     }
-    return CostModel(card, tensors)
 
 
 def curves(folder: Path) -> list[Path]:
-    """The curve of each member, as `embeddb train plot` draws it."""
+    """The curve of each member, as `embeddb plot training` draws it."""
     return [curve_of(member) for member in sorted(folder.glob("member-*"))]
 
 
@@ -290,17 +281,16 @@ def _check_start(samples: Samples, start: CostModel) -> None:
 def _encoder(
     platform: Platform, ops: tuple[Op, ...], settings: CostSettings, start: CostModel | None
 ) -> LatentEncoder:
-    """Fitted to this platform and kernel. Under feature augmentation its parameters come after
-    those of the platforms before it."""
+    """Fitted to this platform and kernel; that of `start` where it is for the same space. Under
+    feature augmentation its parameters come after those of the platforms before it."""
+    if start is not None and start.card["platform"]["space"] == space_digest(platform, ops[0]):
+        return start.encoder
     width = layout_of(platform.kernel(ops[0]), every=settings.every).width
     if settings.latent == "fa":
-        same = start is not None and start.card["platform"]["space"] == space_digest(
-            platform, ops[0]
-        )
         at = 0
         if start is not None:
             place = start.encoder.to_tensors()["place"]
-            at = int(place[1] if same else place[0] + place[1])
+            at = int(place[0] + place[1])
         if at + width > _AUGMENTED:
             raise UsageError(f"feature augmentation has {_AUGMENTED} places, not {at + width}")
         return Augmented(width, at, _AUGMENTED)
@@ -340,7 +330,7 @@ def _common(
 def _held_out(groups: NDArray[np.str_], member: int, seed: int) -> NDArray[np.bool_]:
     """bool[r]: the rows a member does not learn from."""
     names, of = np.unique(groups, return_inverse=True)
-    if len(names) < _LEAST_GROUPS:
+    if len(names) < LEAST_GROUPS:
         return np.zeros(len(groups), dtype=np.bool_)
     place = np.random.default_rng([seed, 1]).permutation(len(names))
     folds = min(_FOLDS, len(names))
@@ -383,6 +373,7 @@ def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> 
         "ops": [str(o) for o in samples.ops],
         "platform": _platform(samples.platform, op),
         "layout": list(layout.names),
+        "vector": int(samples.vectors.shape[1]),
         "featurizer": {"name": samples.featurizer, "version": samples.featurizer_version},
         "settings": {**asdict(settings), "parts": list(settings.parts)},
         "data": samples.hash,

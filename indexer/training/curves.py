@@ -1,4 +1,4 @@
-"""The curve of a training: JSON lines, one for each epoch, and a picture of them."""
+"""The curve of a training: JSON lines, one for each epoch. `embeddb plot training` draws it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import json
 import math
 from pathlib import Path
 
-from embeddb.errors import InputError, MissingDependency, UsageError
+from embeddb.errors import InputError
 
-__all__ = ["Line", "plot", "read_curve", "write_curve"]
+__all__ = ["Line", "read_curve", "write_curve"]
 
 #: Figures of one epoch by name; `epoch` is one of them.
 Line = dict[str, float]
 
 #: Larger files are no curves.
 _MOST_BYTES = 64 << 20
-#: In a line, but not drawn.
-_NOT_DRAWN = {"epoch", "seconds"}
-_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def write_curve(file: Path, lines: list[Line]) -> None:
@@ -67,37 +64,3 @@ def _is_number(value: object) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
-
-
-def plot(curve: Path, out: Path) -> list[str]:
-    """Draw every figure of a curve over the epochs, on a log scale where all are positive.
-
-    The format follows the suffix of `out`: .png, .svg or .pdf. Returns the names drawn.
-
-    Raises: InputError for what is not a curve; UsageError for another suffix; MissingDependency
-    without matplotlib.
-    """
-    if out.suffix.lower() not in _SUFFIXES:
-        raise UsageError(f"{out}: a plot ends in {', '.join(_SUFFIXES)}")
-    lines = read_curve(curve)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingDependency(
-            "drawing needs matplotlib", hint="install the extra `plot`: pip install '.[plot]'"
-        ) from None
-    # Without pyplot: no window system is asked for and no global state is kept.
-    figure = Figure(figsize=(7.0, 4.5), layout="constrained")
-    axes = figure.subplots()
-    names = [name for line in lines for name in line if name not in _NOT_DRAWN]
-    names = list(dict.fromkeys(names))
-    for name in names:
-        known = [(line["epoch"], line[name]) for line in lines if name in line]
-        axes.plot(*zip(*known, strict=True), label=name)
-    if all(line[name] > 0 for line in lines for name in names if name in line):
-        axes.set_yscale("log")
-    axes.set_xlabel("epoch")
-    if names:
-        axes.legend()
-    figure.savefig(out, metadata={"Date": None} if out.suffix.lower() == ".svg" else None)
-    return names

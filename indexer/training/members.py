@@ -19,7 +19,7 @@ from indexer.training.tables import Tables
 from indexer.training.trainer import Job, Settings, fit
 
 if TYPE_CHECKING:
-    from indexer.training.costmodel import CostSettings
+    from indexer.training.settings import CostSettings
 
 __all__ = ["FittedMember", "Member", "fit_member"]
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.config import Op
-from embeddb.costmodel import CostModel
+from embeddb.costmodel import CostModel, space_digest
+from embeddb.encoders.mapper import HOMOGENEOUS_DIM
 from indexer.training.samples import Samples
 from indexer.training.tables import Tables
 
@@ -31,7 +32,8 @@ def fit_priors(
     """The prior of each op, and float64[x] that of every entry without the entry itself: a network
     that learns beside it must not meet its own answer there.
 
-    The regression on loop nests is drawn to that of `start` (nearest width), on latents to zero.
+    The regression on loop nests is drawn to that of `start` (nearest width), on latents to zero;
+    where `start` is for the same configurations, all of it is drawn to what they gained there.
     """
     priors: dict[Op, Prior] = {}
     of_entry = np.zeros(len(samples.gain))
@@ -41,19 +43,22 @@ def fit_priors(
         entries = np.flatnonzero(op_of == i)
         column, at = samples.column[entries], tables.at[entries]
         gain = _centred(samples.gain[entries], row_of[entries], column)
-        weights = _regressed(tables, at, gain, _carried(start, op, tables.nests.shape[1]))
-        inputs = np.hstack([tables.nests, tables.latents])
+        # Not of the tiles: on few matrices a line through them leads anywhere.
+        nests = tables.nests[:, :HOMOGENEOUS_DIM]
+        inputs = np.hstack([nests, tables.latents])
+        toward, known = _carried(start, samples, op, inputs.shape[1])
+        weights = _regressed(inputs, at, gain, toward)
         plain = (inputs @ weights)[at]
-        total = np.bincount(column, gain - plain, minlength=len(samples.configs))
+        seen = np.bincount(column, gain - plain, minlength=len(samples.configs))
+        total = seen + _PSEUDO_RUNS * known
         runs = np.bincount(column, minlength=len(samples.configs))
         own = gain - plain
         of_entry[entries] = plain + (total[column] - own) / (runs[column] - 1 + _PSEUDO_RUNS)
-        ran = np.flatnonzero(runs)
+        ran = np.flatnonzero((runs > 0) | (known != 0))
         ids = [np.frombuffer(bytes.fromhex(samples.configs[c].id), np.uint8) for c in ran]
-        split = tables.nests.shape[1]
         priors[op] = {
-            "nest": weights[:split].astype(np.float32),
-            "latent": weights[split:].astype(np.float32),
+            "nest": weights[:HOMOGENEOUS_DIM].astype(np.float32),
+            "latent": weights[HOMOGENEOUS_DIM:].astype(np.float32),
             "ids": np.stack(ids),
             "rest": (total[ran] / (runs[ran] + _PSEUDO_RUNS)).astype(np.float32),
         }
@@ -72,18 +77,29 @@ def _centred(gain: Floats, row: NDArray[np.int64], column: NDArray[np.int32]) ->
     return found
 
 
-def _carried(start: CostModel | None, op: Op, width: int) -> Floats:
-    """float64[53] of the model one starts from."""
+def _carried(
+    start: CostModel | None, samples: Samples, op: Op, width: int
+) -> tuple[Floats, Floats]:
+    """Weights float64[width] of the model one starts from, and float64[c] what each configuration
+    gains there beyond them."""
+    weights, rest = np.zeros(width), np.zeros(len(samples.configs))
     if start is None or not start.card["settings"]["residual"]:
-        return np.zeros(width)
+        return weights, rest
     near = min(start.ops, key=lambda o: abs(math.log2(o.width / op.width)))
-    return np.asarray(start.tensors[f"prior.{near}.nest"], dtype=np.float64)
+    held = start.below(f"prior.{near}.")
+    weights[:HOMOGENEOUS_DIM] = held["nest"]
+    if start.card["platform"]["space"] == space_digest(samples.platform, op):
+        weights[HOMOGENEOUS_DIM:] = held["latent"]
+        known = {bytes(i): float(r) for i, r in zip(held["ids"], held["rest"], strict=True)}
+        rest[:] = [known.get(bytes.fromhex(c.id), 0.0) for c in samples.configs]
+    return weights, rest
 
 
-def _regressed(tables: Tables, at: NDArray[np.int64], gain: Floats, nest: Floats) -> Floats:
+def _regressed(
+    rows: NDArray[np.float32], at: NDArray[np.int64], gain: Floats, toward: Floats
+) -> Floats:
     """Ridge weights float64[53+e]."""
-    inputs = np.hstack([tables.nests, tables.latents]).astype(np.float64)
-    toward = np.concatenate([nest, np.zeros(tables.latents.shape[1])])
+    inputs = rows.astype(np.float64)
     runs = np.bincount(at, minlength=len(inputs))
     rest = np.bincount(at, gain - (inputs @ toward)[at], minlength=len(inputs))
     square = (inputs * runs[:, None]).T @ inputs + _RIDGE * len(at) * np.eye(inputs.shape[1])

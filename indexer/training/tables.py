@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.costmodel import layout_of, nest_inputs, problem
+from embeddb.encoders.inputs import layout_of, nest_inputs, problem, seen_parts
 from embeddb.encoders.latent import LatentEncoder
 from indexer.training.samples import Samples
 
@@ -22,7 +22,7 @@ class Tables:
     """Inputs of r rows with x entries over u distinct configurations (a loop nest may depend on
     the matrix: then one configuration is several).
 
-    Shapes: `x` float32[r,d+1]; `nests` float32[u,53]; `latents` float32[u,e]; `at` int64[x], which
+    Shapes: `x` float32[r,d+1]; `nests` float32[u,65]; `latents` float32[u,e]; `at` int64[x], which
     of the u an entry is; `seen` the nests and latents that the network sees, in which left out
     parts are zero.
     """
@@ -55,15 +55,12 @@ class Tables:
         ran = np.unique(column)
         encoded = encoder.encode(layout.raw([samples.configs[i] for i in ran]))
         nests, latents = distinct[place], encoded[np.searchsorted(ran, column)]
-        seen = (
-            nests if "mapper" in parts else np.zeros_like(nests),
-            latents if "latent" in parts else np.zeros_like(latents),
-        )
+        seen = seen_parts(nests, latents, parts)
         return cls(samples, x, nests, latents, at.astype(np.int64), seen)
 
 
 def _nests(samples: Samples) -> tuple[Floats, NDArray[np.int64]]:
-    """Distinct loop nests float32[n,53], and which of them each entry has, int64[x]."""
+    """Distinct loop nests float32[n,65], and which of them each entry has, int64[x]."""
     places: dict[bytes, int] = {}
     found: list[Floats] = []
     nest_of = np.empty(len(samples.column), dtype=np.int64)

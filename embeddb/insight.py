@@ -1,0 +1,78 @@
+"""What was found out about an answer while it was made; kept with it, so that it can be explained
+later from the store alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["Effect", "Insight", "Move", "NextRun", "SimplerAnswer"]
+
+
+class SimplerAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a simpler method would have said: `default`, `static-best`, `nearest` (the best of the
+    one nearest neighbour), `transfer` (the vote alone), `rank` (the cost model alone).
+
+    `expected_gain` is a factor over the default, by the same evidence the answer is judged by;
+    `same` says that it is the answer itself.
+    """
+
+    method: str
+    config: dict[str, Any]
+    expected_gain: float | None = None
+    same: bool = False
+
+
+class NextRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration worth measuring on this pattern. `worth` is what is gained on average
+    (geometric) by measuring it and then taking the faster of it and the answer (0.02: 2 %)."""
+
+    config: dict[str, Any]
+    expected_gain: float | None
+    gain_high: float | None
+    worth: float
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of one parameter on this pattern: the best and the median gain (factors over the
+    default) of the ranked configurations that have it, with every other parameter free."""
+
+    parameter: str
+    value: str
+    configs: int
+    best_gain: float
+    median_gain: float
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """The smallest tried change of one feature, all others kept, that changes the answer.
+
+    `start` and `end` are raw values of the feature, `deviations` the way between them in standard
+    deviations of the partition, `winner` what would then be answered.
+    """
+
+    feature: str
+    start: float
+    end: float
+    deviations: float
+    winner: dict[str, Any]
+
+
+class Insight(msgspec.Struct, frozen=True, kw_only=True):
+    """`simpler` and `next` come with every answer; `answer_gain` is what the answer itself gains by
+    the evidence that those are judged by (None: not known). `effects`, `moves` and `attention` only
+    where they were asked for (`deep`), for they cost hundreds of queries: `attention` holds, row by
+    row, how far (standard deviations of the partition) the pattern moves in the space that
+    neighbours are found in when the non-zeros of one cell of an `attention_side` x `attention_side`
+    grid are left out.
+    """
+
+    answer_gain: float | None = None
+    simpler: list[SimplerAnswer] = []
+    next: list[NextRun] = []
+    deep: bool = False
+    effects: list[Effect] = []
+    moves: list[Move] = []
+    attention: list[float] = []
+    attention_side: int = 0
