@@ -46,7 +46,7 @@ from indexer.training.costmodel import (
     waco_fm,
 )
 from indexer.training.samples import Samples, samples_of
-from tuners.choice import order_to_try
+from tuners.choice import behind_default, order_to_try
 from tuners.judge import Outcome, Truth, judge, ordering, summarise
 from tuners.learned import Scorer
 from tuners.splits import split_groups
@@ -224,7 +224,11 @@ class Table:
             gain, spread = scorer.score(vector, self.platform, self.op, configs, row.sizes)
             default_s = float(self.evidence.default_s[place[row.pattern_id]])
             truth = Truth(dict(zip(configs, seconds[ran].tolist(), strict=True)), default_s)
-            order = order_to_try(configs, gain, spread)[:5]
+            m, n, nnz = row.sizes
+            default = self.platform.default(self.op, m=m, n=n, nnz=nnz)
+            at = configs.index(default) if default in configs else -1
+            order = order_to_try(configs, gain, spread)
+            order = behind_default(order, gain, at, getattr(scorer, "guard", 0.0))[:5]
             opa, tau = ordering(-gain, seconds[ran], 0.0)
             outcome = judge(truth, [configs[i] for i in order])
             outcomes.append(replace(outcome, opa=opa, tau=tau))

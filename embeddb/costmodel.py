@@ -163,6 +163,11 @@ class CostModel:
         return from_tensors(self.card["settings"]["latent"], self.below("latent."))
 
     @property
+    def guard(self) -> float:
+        """What it must promise over the default, as a log gain, to be believed against it."""
+        return float(self.card["calibration"].get("guard", 0.0))
+
+    @property
     def every(self) -> bool:
         """Whether its layout has every parameter, not only the platform's own."""
         return bool(self.card["settings"]["every"])
@@ -343,6 +348,8 @@ class CostModel:
         fit = [float(card["calibration"][key]) for key in ("slope", "floor", "factor")]
         if not all(math.isfinite(value) and value > 0 for value in fit):
             raise ModelError("its calibration is not of finite positive numbers")
+        if not 0 <= self.guard < math.inf:
+            raise ModelError("the guard of its calibration is not a finite number from 0 on")
         if not 0 <= float(card["calibration"].get("trust", 1.0)) <= 1:
             raise ModelError("its calibration trusts the network by a number outside 0..1")
         members = settings["members"]

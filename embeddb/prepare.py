@@ -183,6 +183,7 @@ def with_prediction(
         predicted_configs=configs,
         predicted=gain,
         predicted_spread=spread,
+        predicted_guard=getattr(scorer, "guard", 0.0),  # a ranker that is no model has none
         predict=predict,
     )
 

@@ -74,7 +74,8 @@ class Query:
 
     With a cost model there are predictions for p configurations: `predicted_configs` (how many is
     stated at `embeddb.prepare.MOST_PREDICTED`), `predicted` float64[p] log gains (centred; higher
-    is faster), `predicted_spread` float64[p] their standard deviations, and `predict` for any other
+    is faster), `predicted_spread` float64[p] their standard deviations, `predicted_guard` the log
+    gain that must be promised over the default to be preferred to it, and `predict` for any other
     configurations. `model` is its version (empty: none) and `model_featurizer` what it read.
     `judged` says what share of the optimum answers reached by method (`transfer`, `rank`,
     `transfer+rank`) when groups were held out; empty: never judged. `rank_weight` is how far the
@@ -110,6 +111,7 @@ class Query:
     predicted_configs: tuple[Config, ...] = ()
     predicted: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     predicted_spread: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    predicted_guard: float = 0.0
     predict: Predict | None = None
     model: str = ""
     model_featurizer: str = ""

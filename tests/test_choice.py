@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embeddb.config import Config
-from tuners.choice import MOST_CHOSEN, order_to_try
+from tuners.choice import MOST_CHOSEN, behind_default, order_to_try
 
 CONFIGS = [
     Config({"panel": p, "split": s, "order": o, "bypass": b})
@@ -73,3 +73,18 @@ def test_the_same_question_has_the_same_answer() -> None:
     spread = np.full(len(CONFIGS), 0.5)
     again = [list(order_to_try(CONFIGS, gain, spread)) for _ in range(2)]
     assert again[0] == again[1]
+
+
+@pytest.mark.parametrize(
+    ("promise", "first"), [(0.05, "default"), (0.2, "default"), (0.21, "promised")]
+)
+def test_the_default_goes_first_unless_enough_is_promised(promise: float, first: str) -> None:
+    gain = np.array([0.0, promise, -1.0])
+    order = behind_default(np.array([1, 0, 2]), gain, default=0, guard=0.2)
+    assert list(order) == ([0, 1, 2] if first == "default" else [1, 0, 2])
+
+
+def test_without_a_default_or_a_guard_the_order_stays() -> None:
+    order, gain = np.array([1, 0, 2]), np.array([0.0, 0.1, -1.0])
+    assert behind_default(order, gain, default=-1, guard=9.0) is order
+    assert list(behind_default(order, gain, default=0, guard=0.0)) == [1, 0, 2]

@@ -241,8 +241,8 @@ def test_with_few_groups_the_network_counts_as_far_as_it_was_right() -> None:
 
     whole = samples()
     wrong = replace(whole, gain=-whole.gain)
-    assert trust(few, trained(whole)) > 0.5
-    assert trust(few, trained(wrong)) == 0.0
+    assert trust(few, trained(whole))["trust"] > 0.5
+    assert trust(few, trained(wrong))["trust"] == 0.0
 
 
 def test_a_model_with_too_much_trust_is_refused() -> None:

@@ -27,6 +27,7 @@ from costmodel_samples import DIM, quick, samples  # noqa: E402
 
 from embeddb.costmodel import CostModel  # noqa: E402
 from indexer.training import costmodel, trees  # noqa: E402
+from indexer.training.calibration import _guard  # noqa: E402
 from indexer.training.costmodel import forest, retarget, train, unfinished  # noqa: E402
 from indexer.training.samples import SampleRow, Samples  # noqa: E402
 from indexer.training.trees import Grown, grow  # noqa: E402
@@ -274,6 +275,33 @@ def test_a_card_of_other_parameters_is_refused_when_asked(model: CostModel) -> N
         score(CostModel(told, model.tensors), samples(), 0)
     with pytest.raises(ModelError, match="the model reads"):
         model.score(np.zeros(DIM + 1, np.float32), SPADE, OP, samples().configs, (9, 9, 9))
+
+
+# -- the default's guard ------------------------------------------------------------------------
+
+
+def test_the_guard_is_what_following_was_worth() -> None:
+    """Per row (promised, gained) over the default: small promises lost, large ones gained."""
+    known = samples(matrices=10)
+    seen = [(0.1, -0.5), (0.2, -0.1), (0.4, 0.3), (0.6, 0.2)]
+    gain, pairs = known.gain.copy(), []
+    for row, (promised, gained) in enumerate(seen):
+        part, info = known.part(row), known.rows[row]
+        m, n, nnz = info.sizes
+        default = SPADE.default(OP, m=m, n=n, nnz=nnz)
+        column = known.column[part]
+        at = next(i for i, c in enumerate(column) if known.configs[c] == default)
+        best = (at + 1) % len(column)
+        own = np.full(len(column), -1.0)
+        own[at], own[best] = 0.0, promised
+        gain[part] = -1.0
+        gain[part.start + at], gain[part.start + best] = 0.0, gained
+        pairs.append((row, own))
+    told = replace(known, gain=gain)
+    assert _guard(told, pairs, 1.0) == pytest.approx(0.2)
+    assert _guard(told, pairs[2:], 1.0) == 0.0
+    assert _guard(told, pairs[:2], 0.5) == pytest.approx(0.1)  # nobody was worth following
+    assert _guard(told, [], 1.0) == 0.0
 
 
 # -- a source ----------------------------------------------------------------------------------

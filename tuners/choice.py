@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embeddb.config import Config
 
-__all__ = ["MOST_CHOSEN", "REACH", "order_to_try"]
+__all__ = ["MOST_CHOSEN", "REACH", "behind_default", "order_to_try"]
 
 Floats = NDArray[np.float64]
 
@@ -54,6 +54,16 @@ def order_to_try(configs: Sequence[Config], gain: Floats, spread: Floats) -> NDA
         best = np.maximum(best, draws[:, chosen[-1]])
     first = near[chosen]
     return np.concatenate([first, order[~np.isin(order, first)]])
+
+
+def behind_default(
+    order: NDArray[np.int64], gain: Floats, default: int, guard: float
+) -> NDArray[np.int64]:
+    """The order with the platform's default (a position; -1: it is not there) before everything,
+    unless the first promises more than `guard` (log gain) over it."""
+    if default < 0 or not len(order) or gain[order[0]] - gain[default] > guard:
+        return order
+    return np.concatenate([[default], order[order != default]]).astype(np.int64)
 
 
 @lru_cache(maxsize=8)

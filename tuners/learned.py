@@ -20,7 +20,7 @@ from embeddb.evidence import Evidence
 from embeddb.platform import Platform
 from embeddb.query import Query
 from embeddb.records import PatternInfo
-from tuners.choice import order_to_try
+from tuners.choice import behind_default, order_to_try
 from tuners.judge import Outcome, Truth, judge, ordering
 from tuners.splits import split_groups
 from tuners.transfer import TransferTuner, scores
@@ -115,6 +115,9 @@ def _first(query: Query, score: Floats, weight: float) -> list[Config]:
     """As the tuners propose them: votes one by one, where a model counts as a set."""
     spread = query.predicted_spread if weight else np.zeros(len(score))
     order = order_to_try(query.configs, score, spread)
+    if weight == 1.0 and query.default in query.configs:
+        at = query.configs.index(query.default)
+        order = behind_default(order, score, at, query.predicted_guard)
     return [query.configs[i] for i in order[:_K]]
 
 
@@ -181,7 +184,13 @@ def see(bench: Bench, scorer: Scorer, row: int, query: Query) -> Seen | None:
     gain, spread = scorer.score(
         vector, query.platform, query.op, query.configs, (info.m, info.n, info.nnz)
     )
-    asked = replace(query, predicted_configs=query.configs, predicted=gain, predicted_spread=spread)
+    asked = replace(
+        query,
+        predicted_configs=query.configs,
+        predicted=gain,
+        predicted_spread=spread,
+        predicted_guard=getattr(scorer, "guard", 0.0),
+    )
     return Seen(asked, bench.truth(row))
 
 

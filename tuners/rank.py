@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.query import Candidate, Query
-from tuners.choice import order_to_try
+from tuners.choice import behind_default, order_to_try
 from tuners.ranking import RankedTuner, default_candidate
 
 __all__ = ["PLUGIN", "RankTuner", "between", "over_default"]
@@ -33,7 +33,8 @@ class RankTuner(RankedTuner):
             yield default_candidate(query)
             return
         gain, spread = over_default(query)
-        for at in order_to_try(query.predicted_configs, gain, query.predicted_spread):
+        order = order_to_try(query.predicted_configs, gain, query.predicted_spread)
+        for at in behind_default(order, gain, _place(query), query.predicted_guard):
             is_default = query.predicted_configs[at] == query.default
             low, high = between(query, gain[at], 0.0 if is_default else spread[at])
             yield Candidate(
@@ -44,6 +45,14 @@ class RankTuner(RankedTuner):
                 gain_low=low,
                 gain_high=high,
             )
+
+
+def _place(query: Query) -> int:
+    """Where the default is among what is predicted, or -1."""
+    try:
+        return query.predicted_configs.index(query.default)
+    except ValueError:
+        return -1
 
 
 def over_default(query: Query) -> tuple[Floats, Floats]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embeddb.cli.output import Progress, emit, json_option, note, plural, say
+from embeddb.cli.output import emit, json_option, note, plural, say
 from embeddb.cli.places import families
 from embeddb.cli.train_costmodel import costmodel_verb
-from embeddb.cli.train_session import command_again, threads
+from embeddb.cli.train_session import session
 from embeddb.errors import MissingDependency, UsageError
 
 if TYPE_CHECKING:
@@ -101,13 +101,8 @@ def featurizer_verb(matrices: str, out: str, as_json: bool, **asked: Any) -> Non
         raise UsageError(f"{file}: a folder, not the file to write")
     if math.isnan(asked["lr"]):  # click lets it pass every bound
         raise UsageError("--lr is not a number")
-    try:
-        with Progress() as progress, threads(asked["threads"]):
-            document = _train(matrices, file, asked, progress)
-    except KeyboardInterrupt:
-        note("")
-        note(f"stopped; go on with: {command_again(click.get_current_context())}")
-        raise
+    with session(asked["threads"]) as progress:
+        document = _train(matrices, file, asked, progress)
     if as_json:
         emit(document)
         return

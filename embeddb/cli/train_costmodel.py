@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.cli.judging import Judge, better, candidates, limited
-from embeddb.cli.output import Progress, emit, json_option, note, plural, say
+from embeddb.cli.output import emit, json_option, note, plural, say
 from embeddb.cli.places import open_database
-from embeddb.cli.train_session import command_again, threads
+from embeddb.cli.train_session import session
 from embeddb.config import Op
 from embeddb.errors import MissingDependency, UsageError
 
@@ -83,13 +83,8 @@ def costmodel_verb(
       embeddb train costmodel spade.db --platform spade --op spmm:128 -o spade.safetensors \\
           --from cpu.safetensors --samples 500
     """
-    try:
-        with Progress() as progress, threads(asked["count"]):
-            document = _train(db, platform, ops, out, asked, progress)
-    except KeyboardInterrupt:
-        note("")
-        note(f"stopped; go on with: {command_again(click.get_current_context())}")
-        raise
+    with session(asked["count"]) as progress:
+        document = _train(db, platform, ops, out, asked, progress)
     if as_json:
         emit(document)
         return

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from embeddb.cli.output import Progress, note
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["command_again", "threads"]
+__all__ = ["command_again", "session", "threads"]
 
 
 @contextmanager
@@ -28,6 +30,18 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def session(count: int) -> Iterator[Progress]:
+    """What training happens in: its progress, its threads, and on Ctrl-C how to go on."""
+    try:
+        with Progress() as progress, threads(count):
+            yield progress
+    except KeyboardInterrupt:
+        note("")
+        note(f"stopped; go on with: {command_again(click.get_current_context())}")
+        raise
 
 
 def command_again(ctx: click.Context) -> str:

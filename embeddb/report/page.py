@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-__all__ = ["markup", "page_style", "render"]
+__all__ = ["MOST_SHOWN", "environment", "markup", "page_style", "render"]
 
 _FOLDER = Path(__file__).parent / "templates"
+#: Longest text that no filter has cut before.
+MOST_SHOWN = 2000
 
 
 def render(template: str, **parts: Any) -> Markup:
@@ -42,20 +44,33 @@ def markup(safe: str) -> Markup:
     return Markup(safe)
 
 
-@cache
-def _environment() -> Environment:
+def environment(folder: Path, nothing: str = "") -> Environment:
+    """The templates of a folder, with the filters of `wording`; what is None shows as `nothing`.
+    Whatever a template forgets, its texts are escaped, cut and made visible."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    def final(value: Any) -> Any:
+        """What an expression of a template shows. `__html__` marks what is escaped already."""
+        if isinstance(value, str) and not hasattr(value, "__html__"):
+            return wording.shown(value, MOST_SHOWN)
+        return nothing if value is None else value
+
     made = Environment(
-        loader=FileSystemLoader(_FOLDER),
+        loader=FileSystemLoader(folder),
         autoescape=True,
-        finalize=_final,
+        finalize=final,
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=StrictUndefined,
     )
     for name in wording.__all__:  # each is a filter
         made.filters[name] = getattr(wording, name)
+    return made
+
+
+@cache
+def _environment() -> Environment:
+    made = environment(_FOLDER)
     made.filters |= {"feature_words": feature_words, "feature_value": _feature_value}
     made.globals["page_style"] = page_style
     return made
@@ -63,14 +78,3 @@ def _environment() -> Environment:
 
 def _feature_value(value: float, feature: str) -> str:
     return feature_value(feature, value)
-
-
-def _final(value: Any) -> Any:
-    """What an expression of a template shows. `__html__` marks what is escaped already."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return wording.shown(value, _MOST)
-    return "" if value is None else value
-
-
-#: A bound for texts that no filter has cut before.
-_MOST = 2000

@@ -75,21 +75,12 @@ def _info(db: Database, pattern: Pattern | PatternInfo) -> PatternInfo:
     """What is known of the pattern, with its thumbnail."""
     if isinstance(pattern, PatternInfo):
         return pattern
-    from embeddb.featurizers.thumbnail import thumbnail
+    from indexer.library import info_of
 
     known = db.store.pattern(pattern.id)
     if known is not None and known.thumbnail:
         return known
-    m, n = pattern.shape
-    return PatternInfo(
-        id=pattern.id,
-        m=m,
-        n=n,
-        nnz=pattern.nnz,
-        name=pattern.name,
-        group=pattern.group,
-        thumbnail=thumbnail(pattern),
-    )
+    return info_of(pattern)
 
 
 def answer(site: Site, asked: Mapping[str, str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 from embeddb import __version__
 from embeddb.report import wording
+from embeddb.report.page import MOST_SHOWN, environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["campaign_link", "link", "render"]
 
 _FOLDER = Path(__file__).parent / "templates"
-#: Longest text that no filter has cut before.
-_MOST = 2000
 
 
 def render(template: str, **parts: Any) -> str:
@@ -56,7 +55,9 @@ def breakable(text: str) -> Markup:
     """A configuration that breaks into lines after its commas."""
     from markupsafe import Markup, escape
 
-    return Markup(",<wbr>").join(escape(part) for part in wording.shown(text, _MOST).split(","))
+    return Markup(",<wbr>").join(
+        escape(part) for part in wording.shown(text, MOST_SHOWN).split(",")
+    )
 
 
 def sizes(row: dict[str, Any]) -> str:
@@ -72,18 +73,7 @@ def count(value: int | None) -> str:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    made = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        finalize=_final,
-        lstrip_blocks=True,
-        trim_blocks=True,
-        undefined=StrictUndefined,
-    )
-    for name in ("factor", "figure", "seconds", "share", "shown", "size", "when"):
-        made.filters[name] = getattr(wording, name)
+    made = environment(_FOLDER, nothing="–")
     made.filters |= {
         "config": config,
         "breakable": breakable,
@@ -93,9 +83,3 @@ def _environment() -> Environment:
     }
     made.globals |= {"link": link, "campaign_link": campaign_link}
     return made
-
-
-def _final(value: Any) -> Any:
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return wording.shown(value, _MOST)
-    return "–" if value is None else value

@@ -62,6 +62,7 @@ def calibrated(
     )
     ratio = error / spread
     model.card["calibration"]["factor"] = _factor(ratio)
+    model.card["calibration"]["guard"] = _guard(samples, pairs, slope)
     if 0 < half.sum() < len(half):
         bounds = np.where(half == 1, _factor(ratio[half == 0]), _factor(ratio[half == 1]))
         covered = float((ratio <= _Z80 * bounds).mean())
@@ -69,11 +70,40 @@ def calibrated(
     return model
 
 
+def _guard(samples: Samples, pairs: Sequence[tuple[int, Floats]], slope: float) -> float:
+    """What the best must promise over the default to be preferred to it: the least promise from
+    which on following it surely gained most (less one standard error), on rows that were not
+    learned from.
+
+    Where the default is hard to beat a model that is right on average still loses to it: what it
+    promises little of is mostly its error.
+    """
+    promised, gained = [], []
+    for row, own in pairs:
+        info, part = samples.rows[row], samples.part(row)
+        m, n, nnz = info.sizes
+        default = samples.platform.default(info.op, m=m, n=n, nnz=nnz)
+        at = [i for i, c in enumerate(samples.column[part]) if samples.configs[c] == default]
+        if at:
+            best, gain = int(own.argmax()), samples.gain[part]
+            promised.append(slope * float(own[best] - own[at[0]]))
+            gained.append(float(gain[best] - gain[at[0]]))
+    if not promised:
+        return 0.0
+    order = np.argsort(promised)[::-1]
+    error = np.std(gained) * np.sqrt(np.arange(len(order) + 1))
+    total = np.concatenate([[0.0], np.cumsum(np.array(gained)[order])]) - error
+    followed = len(total) - 1 - int(total[::-1].argmax())
+    # Of those not followed the one that promised most; nobody: the guard is where it is.
+    return 0.0 if followed == len(order) else max(0.0, promised[order[followed]])
+
+
 def trust(
     samples: Samples,
     learn: Callable[[Samples], tuple[Mapping[str, Any], Mapping[str, NDArray[Any]]]],
-) -> float:
-    """How far to believe what the network adds to the prior, 0..1.
+) -> dict[str, float]:
+    """How far to believe what the network adds to the prior (`trust`, 0..1), and the `guard` of
+    what both then promise.
 
     With few groups none can be held out of the model itself, and a network that learned from five
     matrices can make the prior worse. So each group is left out once of what `learn` makes, card
@@ -81,17 +111,21 @@ def trust(
     """
     names = np.unique(samples.groups)
     if names.size < FEWEST_TO_TRUST:
-        return _UNTRIED
-    product, power = 0.0, 0.0
+        return {"trust": _UNTRIED}
+    seen: list[tuple[int, Floats, Floats]] = []
     for name in names:
         held = samples.groups == name
-        card, tensors = learn(samples.take(np.flatnonzero(~held)))
-        rows: list[int] = np.flatnonzero(held).tolist()
-        both, prior = (_foretold(card, tensors, t, samples, rows) for t in (1.0, 0.0))
-        gain = np.concatenate([centred(samples.gain[samples.part(row)]) for row in rows])
-        product += float((gain - prior) @ (both - prior))
-        power += float((both - prior) @ (both - prior))
-    return float(np.clip(product / power, 0.0, 1.0)) if power > 0 else 0.0
+        made = learn(samples.take(np.flatnonzero(~held)))
+        for row in np.flatnonzero(held).tolist():
+            both, prior = (_foretold(*made, t, samples, row) for t in (1.0, 0.0))
+            seen.append((row, both, prior))
+    missed = [centred(samples.gain[samples.part(row)]) - prior for row, _, prior in seen]
+    added = [both - prior for _, both, prior in seen]
+    power = sum(float(more @ more) for more in added)
+    product = sum(float(gap @ more) for gap, more in zip(missed, added, strict=True))
+    believed = float(np.clip(product / power, 0.0, 1.0)) if power > 0 else 0.0
+    pairs = [(row, prior + believed * (both - prior)) for row, both, prior in seen]
+    return {"trust": believed, "guard": _guard(samples, pairs, 1.0)}
 
 
 def _foretold(
@@ -99,12 +133,11 @@ def _foretold(
     tensors: Mapping[str, NDArray[Any]],
     believed: float,
     samples: Samples,
-    rows: Sequence[int],
+    row: int,
 ) -> Floats:
-    """float64[x]: gains foretold of the samples of some rows, centred by row."""
+    """float64[x]: gains foretold of the samples of a row, centred."""
     plain = {"slope": 1.0, "floor": 1.0, "factor": 1.0, "trust": believed}
-    model = CostModel({**card, "calibration": plain}, tensors)
-    return np.concatenate([_said(model, samples, row)[0] for row in rows])
+    return _said(CostModel({**card, "calibration": plain}, tensors), samples, row)[0]
 
 
 def _factor(ratio: Floats) -> float:

@@ -92,7 +92,7 @@ def train(
     model = calibrated(card, tensors, samples, scores)
     if card["settings"]["residual"] and np.unique(samples.groups).size < LEAST_GROUPS:
         single = replace(settings, members=1)
-        model.card["calibration"]["trust"] = trust(
+        model.card["calibration"] |= trust(
             samples, lambda rest: _learned(rest, single, start, None, None)[:2]
         )
     return model
