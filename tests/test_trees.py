@@ -280,10 +280,8 @@ def test_a_card_of_other_parameters_is_refused_when_asked(model: CostModel) -> N
 # -- the default's guard ------------------------------------------------------------------------
 
 
-def test_the_guard_is_what_following_was_worth() -> None:
-    """Per row (promised, gained) over the default: small promises lost, large ones gained."""
-    known = samples(matrices=10)
-    seen = [(0.1, -0.5), (0.2, -0.1), (0.4, 0.3), (0.6, 0.2)]
+def judged(known: Samples, seen: list[tuple[float, float]]) -> tuple[Samples, list[Any]]:
+    """Rows whose best (promised, gained) so much over the default, and what was said of them."""
     gain, pairs = known.gain.copy(), []
     for row, (promised, gained) in enumerate(seen):
         part, info = known.part(row), known.rows[row]
@@ -297,11 +295,19 @@ def test_the_guard_is_what_following_was_worth() -> None:
         gain[part] = -1.0
         gain[part.start + at], gain[part.start + best] = 0.0, gained
         pairs.append((row, own))
-    told = replace(known, gain=gain)
+    return replace(known, gain=gain), pairs
+
+
+def test_the_guard_is_what_following_was_worth() -> None:
+    known = samples(matrices=10)
+    mixed = [(0.1, -0.5), (0.2, -0.1), (0.4, 0.3), (0.6, 0.2)] * 2
+    told, pairs = judged(known, mixed)
     assert _guard(told, pairs, 1.0) == pytest.approx(0.2)
-    assert _guard(told, pairs[2:], 1.0) == 0.0
-    assert _guard(told, pairs[:2], 0.5) == pytest.approx(0.1)  # nobody was worth following
-    assert _guard(told, [], 1.0) == 0.0
+    assert _guard(told, pairs, 0.5) == pytest.approx(0.1)
+    assert _guard(told, pairs[:7], 1.0) == 0.0  # too few to tell
+    assert _guard(*judged(known, [(0.1, 0.3)] * 8), 1.0) == 0.0
+    losing = [(0.1 * i, -0.2) for i in range(1, 9)]
+    assert _guard(*judged(known, losing), 1.0) == pytest.approx(0.8)  # nobody was worth it
 
 
 # -- a source ----------------------------------------------------------------------------------
