@@ -33,6 +33,7 @@ from embeddb.models.costmodel_arrays import (
     PREDICTORS,
     activations_of,
     arrays_of,
+    calibration_problem,
     member_shapes,
     scores,
 )
@@ -164,7 +165,7 @@ class CostModel:
 
     @property
     def guard(self) -> float:
-        """What it must promise over the default, as a log gain, to be believed against it."""
+        """The log gain it must promise over the default to be believed against it."""
         return float(self.card["calibration"].get("guard", 0.0))
 
     @property
@@ -339,19 +340,13 @@ class CostModel:
         card, settings = self.card, self.card["settings"]
         _ = (card["kernel"], card["platform"]["name"], card["platform"]["space"])
         _ = (card["featurizer"]["name"], card["featurizer"]["version"])
-        known = {"predictor": PREDICTORS, "fusion": FUSIONS}
-        for name, values in known.items():
+        for name, values in (("predictor", PREDICTORS), ("fusion", FUSIONS)):
             if settings[name] not in values:
                 raise ModelError(f"no {name} {settings[name]!r}")
         if not set(settings["parts"]) <= set(PARTS):
             raise ModelError(f"no parts {settings['parts']!r}")
-        fit = [float(card["calibration"][key]) for key in ("slope", "floor", "factor")]
-        if not all(math.isfinite(value) and value > 0 for value in fit):
-            raise ModelError("its calibration is not of finite positive numbers")
-        if not 0 <= self.guard < math.inf:
-            raise ModelError("the guard of its calibration is not a finite number from 0 on")
-        if not 0 <= float(card["calibration"].get("trust", 1.0)) <= 1:
-            raise ModelError("its calibration trusts the network by a number outside 0..1")
+        if wrong := calibration_problem(card["calibration"]):
+            raise ModelError(wrong)
         members = settings["members"]
         if type(members) is not int or not 1 <= members <= _MOST_MEMBERS or not self.ops:
             raise ModelError("it has no members or no ops")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "PREDICTORS",
     "activations_of",
     "arrays_of",
+    "calibration_problem",
     "member_shapes",
     "scores",
 ]
@@ -87,6 +89,21 @@ def member_shapes(d: int, e: int, fusion: str, bilinear: bool) -> dict[str, tupl
     found: dict[str, tuple[int, ...]] = {f"{name}.weight": s for name, s in layers.items()}
     found |= {f"{name}.bias": s[:1] for name, s in layers.items()}
     return {**found, "predictor.of_config.weight": (_MATRIX, fused)}
+
+
+def calibration_problem(fit: Mapping[str, Any]) -> str:
+    """What is wrong with the numbers that make scores log gains; empty: nothing.
+
+    Raises: KeyError, TypeError or ValueError for one that is missing or no number.
+    """
+    scales = [float(fit[key]) for key in ("slope", "floor", "factor")]
+    if not all(math.isfinite(value) and value > 0 for value in scales):
+        return "its calibration is not of finite positive numbers"
+    if not 0 <= float(fit.get("guard", 0.0)) < math.inf:
+        return "the guard of its calibration is not a finite number from 0 on"
+    if not 0 <= float(fit.get("trust", 1.0)) <= 1:
+        return "its calibration trusts the network by a number outside 0..1"
+    return ""
 
 
 def arrays_of(data: bytes) -> dict[str, NDArray[Any]]:
