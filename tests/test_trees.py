@@ -310,6 +310,14 @@ def test_the_guard_is_what_following_was_worth() -> None:
     assert _guard(*judged(known, losing), 1.0) == pytest.approx(0.8)  # nobody was worth it
 
 
+def test_the_guard_is_of_one_default_and_stays_behind_when_that_changes() -> None:
+    made = train(samples("cpu", configs=30, matrices=20), forest(members=1))
+    made.card["calibration"]["guard"] = 0.3
+    assert retarget(made, load_platform("cpu"), (OP,)).guard == 0.3
+    assert retarget(made, SPADE, (OP,)).guard == 0.0
+    assert made.guard == 0.3
+
+
 # -- a source ----------------------------------------------------------------------------------
 
 

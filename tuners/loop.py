@@ -103,17 +103,7 @@ def _recommendation(db: Database, query: Query, found: Answer, *, seed: int) -> 
         tuner=found.tuner,
         default=dict(query.default),
         candidates=found.candidates,
-        neighbours=[
-            RecommendedNeighbour(
-                n.pattern_id,
-                n.platform,
-                n.name,
-                n.distance,
-                n.percentile if math.isfinite(n.percentile) else None,
-                float(w),
-            )
-            for n, w in zip(query.neighbours, query.weights, strict=True)
-        ],
+        neighbours=_neighbours(query),
         confidence=confidence,
         warnings=warnings,
         rejected={str(config): reason for config, reason in query.rejected.items()},
@@ -133,6 +123,20 @@ def _recommendation(db: Database, query: Query, found: Answer, *, seed: int) -> 
         model=found.model,
         model_featurizer=query.model_featurizer if found.model else "",
     )
+
+
+def _neighbours(query: Query) -> list[RecommendedNeighbour]:
+    return [
+        RecommendedNeighbour(
+            n.pattern_id,
+            n.platform,
+            n.name,
+            n.distance,
+            n.percentile if math.isfinite(n.percentile) else None,
+            float(w),
+        )
+        for n, w in zip(query.neighbours, query.weights, strict=True)
+    ]
 
 
 def tune(

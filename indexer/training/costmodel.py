@@ -218,10 +218,15 @@ def retarget(model: CostModel, platform: Platform, ops: tuple[Op, ...]) -> CostM
 def _moved(
     card: Mapping[str, Any], parent: str, platform: Platform, ops: tuple[Op, ...]
 ) -> dict[str, Any]:
+    there = _platform(platform, ops[0])
+    fit = dict(card["calibration"])
+    if there["space"] != card["platform"]["space"]:
+        fit.pop("guard", None)  # it was about another default
     return {
         **card,
         "ops": [str(op) for op in sorted(ops)],
-        "platform": _platform(platform, ops[0]),
+        "platform": there,
+        "calibration": fit,
         "parent": parent,
         "samples": 0,
         "metrics": {},
