@@ -228,6 +228,14 @@ def test_few_groups_hold_none_out() -> None:
     assert made.card["calibration"]["factor"] == 1
 
 
+def test_a_network_of_few_groups_is_judged_on_all_its_rows(tmp_path: Path) -> None:
+    known, how = samples(matrices=20), quick(epochs=2, few_epochs=2)
+    card, _, judged = costmodel._learned(known, how, None, tmp_path, None)
+    assert sorted(row for scores in judged for row in scores) == list(range(20))
+    assert len(judged) == 4
+    assert len(card["epochs"]) == len(costmodel.curves(tmp_path)) == 1
+
+
 def test_with_few_groups_the_network_counts_as_far_as_it_was_right() -> None:
     few = samples(matrices=6)
     believed = train(few, quick()).card["calibration"]["trust"]

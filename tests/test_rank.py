@@ -30,6 +30,7 @@ from embeddb.records import Measurement, PatternInfo, Run
 from embeddb.testing.tuners import sample_queries
 from indexer.library import info_of
 from tuners.answer import answer, confidence_of, method_of
+from tuners.learned import _first
 from tuners.rank import RankTuner
 from tuners.transfer import TransferTuner, doubt_of_unrun, scores
 from tuners.transfer_rank import TransferRankTuner, joined
@@ -162,6 +163,26 @@ def test_at_the_ends_of_the_weight_one_of_them_decides() -> None:
     assert _variants(alone) == _variants(RankTuner(query, rng=rng()).ask(9)) == "cabd"
     voted = joined(replace(query, rank_weight=0.0)).score
     assert np.argsort(-voted).tolist() == np.argsort(-scores(query)[0]).tolist()
+
+
+@pytest.mark.parametrize("weight", [0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("over", [True, False])
+def test_the_guard_counts_as_far_as_the_model_and_the_judge_answers_alike(
+    weight: float, over: bool
+) -> None:
+    """The guard lies a little under or over what is promised."""
+    query = _known({"a": 0.2, "b": 0.0, "c": 1.5, "d": -1.0}, rank_weight=weight)
+    score = joined(query).score
+    promised = float(score.max() - score[query.configs.index(query.default)])
+    assert promised > 0
+    guard = promised / weight + (-0.01 if over else 0.01)
+    query = replace(query, predicted_guard=guard)
+    found = [Config(c.config) for c in TransferRankTuner(query, rng=rng()).ask(9)]
+    assert (found[0] == query.default) != over
+    assert len(set(found)) == len(query.configs)
+    assert found[0] == _first(query, score, weight)[0]
+    if weight == 1.0:
+        assert found == [Config(c.config) for c in RankTuner(query, rng=rng()).ask(9)]
 
 
 def test_what_was_not_predicted_counts_by_its_votes() -> None:

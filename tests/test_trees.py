@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from embeddb.config import Op
 from embeddb.errors import MissingDependency, ModelError, UsageError
@@ -27,7 +29,7 @@ from costmodel_samples import DIM, quick, samples  # noqa: E402
 
 from embeddb.costmodel import CostModel  # noqa: E402
 from indexer.training import costmodel, trees  # noqa: E402
-from indexer.training.calibration import _guard  # noqa: E402
+from indexer.training.calibration import _guard, held_out, judged_only  # noqa: E402
 from indexer.training.costmodel import forest, retarget, train, unfinished  # noqa: E402
 from indexer.training.samples import SampleRow, Samples  # noqa: E402
 from indexer.training.trees import Grown, grow  # noqa: E402
@@ -298,16 +300,53 @@ def judged(known: Samples, seen: list[tuple[float, float]]) -> tuple[Samples, li
     return replace(known, gain=gain), pairs
 
 
-def test_the_guard_is_what_following_was_worth() -> None:
+def test_the_guard_is_what_following_lost() -> None:
     known = samples(matrices=10)
     mixed = [(0.1, -0.5), (0.2, -0.1), (0.4, 0.3), (0.6, 0.2)] * 2
     told, pairs = judged(known, mixed)
-    assert _guard(told, pairs, 1.0) == pytest.approx(0.2)
-    assert _guard(told, pairs, 0.5) == pytest.approx(0.1)
-    assert _guard(told, pairs[:7], 1.0) == 0.0  # too few to tell
-    assert _guard(*judged(known, [(0.1, 0.3)] * 8), 1.0) == 0.0
+    assert _guard(told, pairs) == pytest.approx(0.15)
+    assert _guard(told, [(row, 3 * own) for row, own in pairs]) == pytest.approx(0.15)
+    assert _guard(told, pairs[:7]) == 0.0  # too few to tell
+    assert _guard(*judged(known, [(0.1, 0.3)] * 8)) == 0.0
     losing = [(0.1 * i, -0.2) for i in range(1, 9)]
-    assert _guard(*judged(known, losing), 1.0) == pytest.approx(0.8)  # nobody was worth it
+    assert _guard(*judged(known, losing)) == pytest.approx(0.2)
+
+
+def test_a_row_without_its_default_says_nothing_of_the_guard() -> None:
+    known = samples(matrices=10)
+    told, pairs = judged(known, [(0.1, -0.2)] * 10)
+    row, own = pairs[0]
+    part, info = told.part(row), told.rows[row]
+    m, n, nnz = info.sizes
+    default = SPADE.default(OP, m=m, n=n, nnz=nnz)
+    other = next(i for i, c in enumerate(told.configs) if c != default)
+    column = told.column.copy()
+    column[part] = np.where([told.configs[c] == default for c in column[part]], other, column[part])
+    without = replace(told, column=column)
+    assert _guard(without, [(row, own)] * 8) == 0.0
+    assert _guard(told, [(row, own)] * 8) == pytest.approx(0.2)
+
+
+@given(count=st.integers(1, 60), parts=st.integers(2, 12), seed=st.integers(0, 9))
+def test_what_is_only_judged_leaves_each_row_out_once(count: int, parts: int, seed: int) -> None:
+    groups = np.array([f"g{i // 2}" for i in range(count)])
+    names = np.unique(groups).size
+    held = [held_out(groups, i, seed) for i in range(2)]
+    apart = judged_only(groups, held, seed, parts)
+    if names < 3 or sum(out.sum() for out in held) >= 24:
+        assert apart == []
+        return
+    assert len(apart) == min(parts, names)
+    assert (np.sum(apart, axis=0) == 1).all()
+    for out in apart:
+        assert not set(groups[out]) & set(groups[~out])
+
+
+def test_a_model_of_few_groups_is_judged_on_all_its_rows() -> None:
+    known = samples(matrices=20)
+    made, judged = costmodel._grown(known, forest(members=2), None, None)[1:]
+    assert sum(len(scores) for scores in judged) == 20
+    assert {name.split(".")[1] for name in made if name.startswith("member.")} == {"0", "1"}
 
 
 def test_the_guard_is_of_one_default_and_stays_behind_when_that_changes() -> None:

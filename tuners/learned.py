@@ -24,7 +24,7 @@ from tuners.choice import behind_default, order_to_try
 from tuners.judge import Outcome, Truth, judge, ordering
 from tuners.splits import split_groups
 from tuners.transfer import TransferTuner, scores
-from tuners.transfer_rank import joined
+from tuners.transfer_rank import guard_of, joined
 
 if TYPE_CHECKING:
     from tuners.evaluate import Bench
@@ -115,9 +115,9 @@ def _first(query: Query, score: Floats, weight: float) -> list[Config]:
     """As the tuners propose them: votes one by one, where a model counts as a set."""
     spread = query.predicted_spread if weight else np.zeros(len(score))
     order = order_to_try(query.configs, score, spread)
-    if weight == 1.0 and query.default in query.configs:
+    if weight and query.default in query.configs:
         at = query.configs.index(query.default)
-        order = behind_default(order, score, at, query.predicted_guard)
+        order = behind_default(order, score, at, guard_of(replace(query, rank_weight=weight)))
     return [query.configs[i] for i in order[:_K]]
 
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from embeddb.config import Config
 from embeddb.query import Candidate, Query
-from tuners.choice import order_to_try
+from tuners.choice import behind_default, order_to_try
 from tuners.rank import between, over_default
 from tuners.ranking import RankedTuner
 from tuners.transfer import TransferTuner, doubt_of_unrun, scores
 
-__all__ = ["PLUGIN", "Joined", "TransferRankTuner", "joined"]
+__all__ = ["PLUGIN", "Joined", "TransferRankTuner", "guard_of", "joined"]
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +51,9 @@ class TransferRankTuner(RankedTuner):
         both = joined(query)
         default = [at for at, config in enumerate(both.configs) if config == query.default]
         base = float(both.score[default[0]]) if default else 0.0
-        for at in order_to_try(both.configs, both.score, both.own_spread):
+        order = order_to_try(both.configs, both.score, both.own_spread)
+        place = default[0] if default and math.isfinite(base) else -1
+        for at in behind_default(order, both.score, place, guard_of(query)):
             yield self._candidate(both, int(at), base)
 
     def _candidate(self, both: Joined, at: int, base: float) -> Candidate:
@@ -67,6 +69,12 @@ class TransferRankTuner(RankedTuner):
             gain_high=high,
             voters=voters,
         )
+
+
+def guard_of(query: Query) -> float:
+    """What the first must promise over the default by the joined score, a log gain: of the model's
+    own guard the share with which it counts. The vote has a guard of its own."""
+    return query.rank_weight * query.predicted_guard
 
 
 def joined(query: Query) -> Joined:

@@ -38,6 +38,8 @@ PARTS = ("featurizer", "mapper", "tiles", "latent")
 _TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I16": "<i2", "U8": "|u1"}
 #: The sizes of `embeddb.models.costmodel`.
 _NEST, _MATRIX, _MAPPED, _HIDDEN, _BILINEAR = 65, 128, 64, 64, 32
+#: Multiplications of one product up to which OpenBLAS stays on one thread (its interface/gemm.c).
+_ONE_THREAD = 4 * 65536
 
 
 def activations_of(
@@ -47,7 +49,7 @@ def activations_of(
     float32[c,e]: float32[c,128], and float32[c,32] if it has a bilinear term."""
     mapped = _linear(weights, "mapper.2", np.maximum(_linear(weights, "mapper.0", nests), 0))
     fused = mapped + latents if add else np.hstack([mapped, latents])
-    first = fused @ weights["predictor.of_config.weight"].T
+    first = _product(fused, weights["predictor.of_config.weight"])
     if "u.weight" not in weights:
         return first, None
     return first, _linear(weights, "v.2", np.maximum(_linear(weights, "v.0", fused), 0))
@@ -68,8 +70,19 @@ def scores(
 
 def _linear(weights: Arrays, name: str, rows: Floats32) -> Floats32:
     """One layer: float32[r,out] of rows float32[r,in]."""
-    out: Floats32 = rows @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-    return out
+    weight = weights[f"{name}.weight"]
+    return _product(rows, weight) + weights[f"{name}.bias"]
+
+
+def _product(rows: Floats32, weight: Floats32) -> Floats32:
+    """float32[r,out]: rows float32[r,in] by weight float32[out,in], in parts that OpenBLAS leaves
+    to one thread: where the cores are busy its other threads are waited for, 20 ms instead of 1."""
+    at_once = max(1, _ONE_THREAD // weight.size)
+    found = np.empty((len(rows), len(weight)), dtype=np.float32)
+    for start in range(0, len(rows), at_once):
+        part = slice(start, start + at_once)
+        np.matmul(rows[part], weight.T, out=found[part])
+    return found
 
 
 def member_shapes(d: int, e: int, fusion: str, bilinear: bool) -> dict[str, tuple[int, ...]]:

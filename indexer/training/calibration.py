@@ -11,8 +11,23 @@ from numpy.typing import NDArray
 from embeddb.costmodel import CostModel
 from indexer.training.samples import Samples
 
-__all__ = ["FEWEST_TO_TRUST", "calibrated", "centred", "trust"]
+__all__ = [
+    "FEWEST_TO_TRUST",
+    "FOLDS",
+    "LEAST_GROUPS",
+    "calibrated",
+    "centred",
+    "held_out",
+    "judged_only",
+    "trust",
+]
 
+#: One group in so many is held out of a member, another one of each member.
+FOLDS = 10
+#: With fewer groups none is held out of a member, and training ends after `few_epochs`.
+LEAST_GROUPS = 8
+#: Rows. Where the members hold out fewer, others are made that are only judged.
+_ENOUGH = 24
 #: Standard normal quantile of 90 %: an 80 % interval is so many deviations to either side.
 _Z80 = 1.2815515655446004
 #: Spread where the members agree, if no group was held out to tell: a common error of the models
@@ -21,11 +36,40 @@ _UNJUDGED = 0.15
 #: With fewer groups, leaving one out leaves one matrix, which says nothing of differences.
 FEWEST_TO_TRUST = 3
 _UNTRIED = 0.5
-#: With fewer answers to judge by, one bad one would send everybody to the default: from 5 matrices
-#: that cost 9 points of the optimum on SPADE's timing model.
+#: With fewer answers to judge by, one bad one is most of what is known.
 _FEWEST_TO_GUARD = 8
 
 Floats = NDArray[np.float64]
+
+
+def held_out(groups: NDArray[np.str_], member: int, seed: int) -> NDArray[np.bool_]:
+    """bool[r]: the rows a member does not learn from."""
+    place, count = _placed(groups, seed)
+    if count < LEAST_GROUPS:
+        return np.zeros(len(groups), dtype=np.bool_)
+    folds = min(FOLDS, count)
+    held: NDArray[np.bool_] = place % folds == member % folds
+    return held
+
+
+def judged_only(
+    groups: NDArray[np.str_], held: Sequence[NDArray[np.bool_]], seed: int, parts: int
+) -> list[NDArray[np.bool_]]:
+    """At most `parts` masks bool[r] of which each row is in one: what others leave out that are
+    only judged. None where those of the members, `held`, leave enough rows out to judge by, or
+    where there are too few groups to judge by at all."""
+    place, count = _placed(groups, seed)
+    if count < FEWEST_TO_TRUST or sum(int(out.sum()) for out in held) >= _ENOUGH:
+        return []
+    parts = min(parts, count)
+    return [place % parts == part for part in range(parts)]
+
+
+def _placed(groups: NDArray[np.str_], seed: int) -> tuple[NDArray[np.int64], int]:
+    """int64[r], the place of a row's group in an order that is drawn, and how many groups."""
+    names, of = np.unique(groups, return_inverse=True)
+    place = np.random.default_rng([seed, 1]).permutation(len(names))
+    return place[of], len(names)
 
 
 def calibrated(
@@ -65,7 +109,7 @@ def calibrated(
     )
     ratio = error / spread
     model.card["calibration"]["factor"] = _factor(ratio)
-    model.card["calibration"]["guard"] = _guard(samples, pairs, slope)
+    model.card["calibration"]["guard"] = _guard(samples, pairs)
     if 0 < half.sum() < len(half):
         bounds = np.where(half == 1, _factor(ratio[half == 0]), _factor(ratio[half == 1]))
         covered = float((ratio <= _Z80 * bounds).mean())
@@ -73,32 +117,23 @@ def calibrated(
     return model
 
 
-def _guard(samples: Samples, pairs: Sequence[tuple[int, Floats]], slope: float) -> float:
-    """What the best must promise over the default to be preferred to it: the least promise from
-    which on following it surely gained most (less one standard error), on rows that were not
-    learned from.
+def _guard(samples: Samples, pairs: Sequence[tuple[int, Floats]]) -> float:
+    """What the best must promise over the default to be preferred to it: what following it lost on
+    the rows that were not learned from, a mean over all of them, those where it won counting 0.
 
     0 where there are too few to tell. Where the default is hard to beat a model that is right on
     average still loses to it: what it promises little of is mostly its error.
     """
-    promised, gained = [], []
+    lost = []
     for row, own in pairs:
         info, part = samples.rows[row], samples.part(row)
         m, n, nnz = info.sizes
         default = samples.platform.default(info.op, m=m, n=n, nnz=nnz)
         at = [i for i, c in enumerate(samples.column[part]) if samples.configs[c] == default]
         if at:
-            best, gain = int(own.argmax()), samples.gain[part]
-            promised.append(slope * float(own[best] - own[at[0]]))
-            gained.append(float(gain[best] - gain[at[0]]))
-    if len(promised) < _FEWEST_TO_GUARD:
-        return 0.0
-    order = np.argsort(promised)[::-1]
-    error = np.std(gained) * np.sqrt(np.arange(len(order) + 1))
-    total = np.concatenate([[0.0], np.cumsum(np.array(gained)[order])]) - error
-    followed = len(total) - 1 - int(total[::-1].argmax())
-    # Of those not followed the one that promised most; nobody: the guard is where it is.
-    return 0.0 if followed == len(order) else max(0.0, promised[order[followed]])
+            gain = samples.gain[part]
+            lost.append(max(0.0, float(gain[at[0]] - gain[int(own.argmax())])))
+    return float(np.mean(lost)) if len(lost) >= _FEWEST_TO_GUARD else 0.0
 
 
 def trust(
@@ -128,7 +163,7 @@ def trust(
     product = sum(float(gap @ more) for gap, more in zip(missed, added, strict=True))
     believed = float(np.clip(product / power, 0.0, 1.0)) if power > 0 else 0.0
     pairs = [(row, prior + believed * (both - prior)) for row, both, prior in seen]
-    return {"trust": believed, "guard": _guard(samples, pairs, 1.0)}
+    return {"trust": believed, "guard": _guard(samples, pairs)}
 
 
 def _foretold(

@@ -27,7 +27,14 @@ from embeddb.encoders.inputs import TreeTable, layout_of
 from embeddb.encoders.latent import Augmented, LatentEncoder, fit, space_rows
 from embeddb.errors import UsageError
 from embeddb.platform import Platform
-from indexer.training.calibration import calibrated, trust
+from indexer.training.calibration import (
+    FOLDS,
+    LEAST_GROUPS,
+    calibrated,
+    held_out,
+    judged_only,
+    trust,
+)
 from indexer.training.members import FittedMember, Member, fit_member
 from indexer.training.prior import Prior, fit_priors
 from indexer.training.samples import Samples
@@ -53,10 +60,9 @@ __all__ = [
 
 Progress = Callable[[str, int, int], None]
 
-#: One group in so many is held out of a member, another one of each member.
-_FOLDS = 10
-#: With fewer groups none is held out, and training ends after `few_epochs`.
-LEAST_GROUPS = 8
+#: What is trained of networks only to be judged leaves out one part in so many: they cost more than
+#: trees, of which `FOLDS` are grown.
+_PARTS = 4
 #: Rows of the vector that all platforms share under feature augmentation.
 _AUGMENTED = 256
 _SPACE_ROWS = 4096
@@ -111,12 +117,13 @@ def _grown(
         source = retarget(start, samples.platform, samples.ops)
     card = _card(samples, settings, start)
     columns = TreeTable(card["vector"], len(card["layout"]), settings.parts, settings.every)
-    held = [_held_out(samples.groups, i, settings.seed) for i in range(settings.members)]
+    held = [held_out(samples.groups, i, settings.seed) for i in range(settings.members)]
+    apart = judged_only(samples.groups, held, settings.seed, FOLDS)
     tried: list[Grown] = []
     for one in dict.fromkeys((None, source)):
         if progress is not None:
             progress("trees", len(tried), 1 + (source is not None))
-        tried.append(grow(samples, tables(samples, columns, one), held, settings.seed))
+        tried.append(grow(samples, tables(samples, columns, one), held, apart, settings.seed))
     # Without anything left out nothing speaks against the source that was asked for.
     made = tried[-1]
     if source is not None and tried[0].loss <= made.loss:
@@ -153,21 +160,26 @@ def _learned(
     priors, of_entry = _priors(samples, tables, settings, start)
     tensors = _common(encoder, scale, priors)
     named, groups = _named(samples, settings, start), samples.groups
-    made: list[FittedMember] = []
+    held = [held_out(groups, i, settings.seed) for i in range(settings.members)]
+    enough = np.unique(groups).size >= LEAST_GROUPS  # with fewer, `trust` leaves them out
+    apart = judged_only(groups, held, settings.seed, _PARTS) if enough else []
+    fits: list[FittedMember] = []
     with ExitStack() as stack:
-        place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for i in range(settings.members):
-            held = _held_out(groups, i, settings.seed)
-            member = Member(tables, of_entry, settings, held, index=i, run=named)
+        passing = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for i, out in enumerate([*held, *apart]):
+            stops = i < len(held)
+            member = Member(tables, of_entry, settings, out, index=i, run=named, stops=stops)
             first = start.below(f"member.{i % start.members}.") if start is not None else None
-            told = _within(progress, i, settings.members)
-            made.append(fit_member(member, first, place / f"member-{i}", told))
+            told = _within(progress, i, len(held) + len(apart))
+            place = folder if folder is not None and stops else passing
+            fits.append(fit_member(member, first, place / f"member-{i}", told))
+    made, judged = fits[: len(held)], fits[len(held) :]
     for i, fitted in enumerate(made):
         tensors |= {f"member.{i}.{name}": a for name, a in fitted.weights.items()}
     card = _card(samples, settings, start)
     card["metrics"] = _mean([fitted.figures for fitted in made])
     card["epochs"] = [fitted.epochs for fitted in made]
-    return card, tensors, [fitted.scores for fitted in made]
+    return card, tensors, [fitted.scores for fitted in judged or made]
 
 
 def _priors(
@@ -330,17 +342,6 @@ def _common(
     for op, prior in priors.items():
         found |= {f"prior.{op}.{n}": a for n, a in prior.items() if n != "gain"}
     return found
-
-
-def _held_out(groups: NDArray[np.str_], member: int, seed: int) -> NDArray[np.bool_]:
-    """bool[r]: the rows a member does not learn from."""
-    names, of = np.unique(groups, return_inverse=True)
-    if len(names) < LEAST_GROUPS:
-        return np.zeros(len(groups), dtype=np.bool_)
-    place = np.random.default_rng([seed, 1]).permutation(len(names))
-    folds = min(_FOLDS, len(names))
-    held: NDArray[np.bool_] = place[of] % folds == member % folds
-    return held
 
 
 def _named(samples: Samples, settings: CostSettings, start: CostModel | None) -> str:

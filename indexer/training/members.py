@@ -32,7 +32,8 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
     """What a member learns: `prior` float64[x] of every entry, `held` bool[r] the rows it does not
-    see, `run` the name of the whole training."""
+    see, `run` the name of the whole training. With `stops` the held rows end it early; what they
+    are then asked flatters it a little, on few rows more."""
 
     tables: Tables
     prior: Floats
@@ -40,6 +41,7 @@ class Member:
     held: NDArray[np.bool_]
     index: int
     run: str
+    stops: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +61,7 @@ def fit_member(
     progress: Callable[[str, int, int], None],
 ) -> FittedMember:
     """Train one network, from the weights `first` if there are any."""
-    s, held = member.settings, bool(member.held.any())
+    s, held = member.settings, member.stops and bool(member.held.any())
     tables = member.tables
     seed = s.seed * 1000 + member.index
     shape = Shape(tables.x.shape[1] - 1, tables.latents.shape[1], s.predictor, s.fusion, s.bilinear)
@@ -180,9 +182,9 @@ class _Lesson:
         return out
 
     def validate(self) -> dict[str, float]:
-        """Loss, PRL, OPA and tau on the held-out rows. With none, only how many epochs are left,
-        which makes the last epoch the best."""
-        if not self.member.held.any():
+        """Loss, PRL, OPA and tau on the held-out rows. With none, or where they do not end it, only
+        how many epochs are left, which makes the last epoch the best."""
+        if not (self.member.stops and self.member.held.any()):
             steps = int(self.module.get_buffer("steps"))
             return {"epochs_left": self.member.settings.few_epochs - steps / self.steps}
         losses, found = [], []

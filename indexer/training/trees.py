@@ -21,7 +21,7 @@ from embeddb.encoders.inputs import TreeTable
 from embeddb.errors import MissingDependency, UsageError
 from embeddb.models.trees_arrays import MOST_SPLITS, TENSORS
 from embeddb.policy import effects
-from indexer.training.calibration import FEWEST_TO_TRUST, centred
+from indexer.training.calibration import centred
 from indexer.training.losses import figures
 from indexer.training.samples import Samples
 
@@ -140,15 +140,17 @@ class Grown:
 
 
 def grow(
-    samples: Samples, rows: Sequence[Table], held: Sequence[NDArray[np.bool_]], seed: int
+    samples: Samples,
+    rows: Sequence[Table],
+    held: Sequence[NDArray[np.bool_]],
+    apart: Sequence[NDArray[np.bool_]],
+    seed: int,
 ) -> Grown:
-    """One member for each mask bool[r] of `held`. Where these leave nothing out, as there are too
-    few groups, each group is left out once of a member that is only judged."""
+    """One member for each mask bool[r] of `held`, and for each of `apart` one that is only judged;
+    without any, the members are."""
     members = [_fit(samples, rows, out, seed * 1000 + i) for i, out in enumerate(held)]
-    judged = [m for m in members if m.scores]
-    names = np.unique(samples.groups)
-    if not judged and names.size >= FEWEST_TO_TRUST:
-        judged = [_fit(samples, rows, samples.groups == n, seed * 1000) for n in names]
+    judged = [_fit(samples, rows, out, seed * 1000) for out in apart]
+    judged = judged or [m for m in members if m.scores]
     missed = [
         np.square(centred(own) - centred(samples.gain[samples.part(row)])).mean()
         for member in judged
