@@ -31,6 +31,7 @@ from embeddb.prepare import Clock, CostModels, nearest_widths, with_evidence
 from embeddb.query import Query, Recommendation
 from embeddb.records import PatternInfo, Run
 from embeddb.store import Store, memory_store, open_store
+from embeddb.store.model_files import model_entries, register_files, registry_problems
 
 if TYPE_CHECKING:
     from embeddb.costmodel import CostModel
@@ -97,9 +98,11 @@ class Database:
 
         if self.store.path is None:
             raise UsageError("a database in memory has no folder for weights")
+        before = model_entries(self.store)
         version = install(Path(file), self.store.path)
         self._featurizers = Featurizers(self.store.path)
         self._files = PartitionFiles(self.store)  # open ones hold vectors of the old weights
+        register_files(self.store, before)
         return version
 
     def scopes(self) -> list[tuple[Op, str]]:
@@ -183,7 +186,8 @@ class Database:
     def problems(self) -> list[str]:
         """Everything wrong with store and derived files; the latter heal on the next use."""
         derived = self._files.problems(self.featurizers())
-        return self.store.problems() + self.featurizers().problems() + derived
+        models = [*self.featurizers().problems(), *registry_problems(self.store)]
+        return self.store.problems() + models + derived
 
     def repairs(self) -> list[str]:
         """Derived files that were found stale or damaged since opening, and were rebuilt."""
@@ -344,7 +348,8 @@ class Database:
     # -- keeping answers and runs ----------------------------------------------------------
 
     def keep(self, made: Recommendation) -> None:
-        """Store a recommendation under its id."""
+        """Store a recommendation under its id, and the card of the model it rests on."""
+        self._models.register(made.model, self.store)
         self.store.recommendations.put(made.id, msgspec.json.encode(made))
 
     def recommendation(self, rec_id: str) -> Recommendation:

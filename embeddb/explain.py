@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from embeddb.config import Config, Op
+from embeddb.errors import StoreCorrupt
 from embeddb.evidence import Curve, curve_of
 from embeddb.explanation import (
     Agreement,
@@ -28,6 +29,7 @@ from embeddb.platform import Platform
 from embeddb.query import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.records import PatternInfo, Run
 from embeddb.store import Store
+from embeddb.store.model_facts import ModelFacts, facts_of
 
 __all__ = [
     "Agreement",
@@ -71,6 +73,7 @@ def explain(made: Recommendation, store: Store) -> Explanation:
     told: dict[str, Any] = {name: getattr(made, name) for name in _AS_GIVEN}
     return Explanation(
         **told,
+        learned=_learned(made, store),
         answer=dict(answer),
         expected_gain=first.expected_gain if first else None,
         measured_gain=gain,
@@ -86,6 +89,14 @@ def explain(made: Recommendation, store: Store) -> Explanation:
         own=list(_own(made, store, platform, pattern)),
         runnable=platform is not None and bool(platform.runner),
     )
+
+
+def _learned(made: Recommendation, store: Store) -> ModelFacts | None:
+    try:
+        entry = store.models.get(made.model)
+    except StoreCorrupt:  # one damaged card is no reason to explain nothing
+        return None
+    return None if entry is None else facts_of(entry)
 
 
 def _own(

@@ -10,6 +10,7 @@ import msgspec
 from embeddb.config import Config
 from embeddb.insight import Insight
 from embeddb.query import Candidate
+from embeddb.store.model_facts import ModelFacts
 
 __all__ = [
     "BESIDE",
@@ -147,7 +148,8 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence behind one recommendation; see docs/cli.md for the JSON keys. `tuner`,
     `featurizer` and `model` say what ranked, in which features and with which cost model (empty:
-    with none).
+    with none); `learned` is what that model had learned from, also after it was replaced (None: no
+    model, or its card was never registered).
 
     `novelty` says in one sentence how near the measured patterns are. `within_interval` says
     whether the answer's measured gain lies in its predicted 10..90 % interval (None: not measured,
@@ -181,6 +183,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     featurizer: str = ""
     model: str = ""
     model_featurizer: str = ""
+    learned: ModelFacts | None = None
     candidates: list[Candidate] = []
     default: dict[str, Any] = {}
     default_seconds: float | None = None

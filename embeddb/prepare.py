@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.config import Config, Op
-from embeddb.errors import EmbeddbError, ModelError, UsageError
+from embeddb.errors import EmbeddbError, ModelError, StoreCorrupt, UsageError
 from embeddb.evidence import Evidence, curve_of
 from embeddb.partition import Averages, PartitionIndex
 from embeddb.platform import Platform
 from embeddb.policy import votes
 from embeddb.query import Neighbour, Query
 from embeddb.space import ConfigSpace
+from embeddb.store.model_table import ModelEntry
 
 if TYPE_CHECKING:
     from embeddb.costmodel import CostModel
@@ -285,6 +286,15 @@ class CostModels:
         except EmbeddbError as e:
             return replace(query, model_note=f"cost model {model.version} is not used: {e}")
         return with_judgement(query, model)
+
+    def register(self, version: str, store: Store) -> None:
+        """Keep the card of the model that an answer rests on, unless the store has it."""
+        for path, (_, found) in list(self._read.items()):
+            if not isinstance(found, str) and found.version == version:
+                # No card, or one too large to keep, is no reason to withhold the answer.
+                with suppress(ModelError, StoreCorrupt):
+                    if store.models.get(version) is None:
+                        store.models.register([ModelEntry(version, found.card, path.name)])
 
     def _open(self, path: Path, stamp: tuple[int, int]) -> CostModel | str:
         """The model, or what is wrong with its file."""

@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,9 @@ from embeddb.platform import Platform, builtin_platforms, load_platform, parse_p
 from embeddb.records import PatternInfo, Run
 from embeddb.space import ConfigSpace
 from embeddb.store import Partition, Store
-from indexer.readers.embeddb import PlatformDoc, documents
+from embeddb.store.model_table import ModelEntry, checked
+from indexer.exchange_models import adopt_models, model_docs
+from indexer.readers.embeddb import ModelDoc, PlatformDoc, Record, documents
 from indexer.readers.row import Reject
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
 FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
 #: Records per transaction.
 _BATCH = 10_000
+#: Cards per transaction: a hostile one may be of a quarter of a megabyte.
+_MODELS = 64
 #: The featurizers whose vectors travel with the patterns, so that they answer without structure.
 _TRAVELS = ("stats", "scnn")
 
@@ -54,6 +57,7 @@ class ExportReport:
     platforms: list[str] = field(default_factory=list)
     patterns: int = 0
     runs: int = 0
+    models: int = 0
 
     def document(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -67,6 +71,7 @@ class ImportReport:
     platforms: list[str] = field(default_factory=list)
     patterns: int = 0
     runs: int = 0
+    models: int = 0
     added: int = 0
     duplicates: int = 0
     rejected: int = 0
@@ -159,7 +164,9 @@ def export(
         known = None if ids is None else set(report.platforms)
         docs = [d for d in _platform_docs(db.store) if known is None or d.id in known]
         report.platforms = [d.id for d in docs]
-        write_jsonl(out, runs, _with_features(db, infos), docs)
+        models = list(model_docs(db.store, chosen if platform or op else None))
+        report.models = len(models)
+        write_jsonl(out, runs, _with_features(db, infos), docs, models)
     elif format in FORMATS:
         plain = {"csv": write_csv, "t4": write_t4, "c-header": write_c_header}
         plain[format](out, runs, infos)
@@ -262,7 +269,7 @@ def import_file(
     try:
         for record in documents(path):
             job.take(record)
-            if len(job.runs) + len(job.infos) >= _BATCH:
+            if len(job.runs) + len(job.infos) >= _BATCH or len(job.models) >= _MODELS:
                 job.write()
                 if progress is not None:
                     progress(job.report.runs + job.report.patterns)
@@ -280,13 +287,14 @@ class _Import:
         self.report = ImportReport(str(path))
         self.runs: list[Run] = []
         self.infos: list[PatternInfo] = []
+        self.models: list[ModelEntry] = []
         self._store = store
         self._rejects_path = path.with_name(path.name + ".rejects.jsonl") if rejects else None
         self._rejects_out: TextIO | None = None
         self._platforms: dict[str, Platform] = {}
         self._spaces: dict[tuple[str, Op], tuple[ConfigSpace, set[str]]] = {}
 
-    def take(self, record: PlatformDoc | PatternInfo | Run | Reject) -> None:
+    def take(self, record: Record) -> None:
         try:
             if isinstance(record, Run):
                 self.report.runs += 1
@@ -298,10 +306,15 @@ class _Import:
                 self.infos.append(record)
             elif isinstance(record, PlatformDoc):
                 self._put_platform(record)
+            elif isinstance(record, ModelDoc):
+                # Of a model without a file: it is not in use here. A known version stays as it is.
+                entry = ModelEntry(record.version, record.card, registered=record.registered)
+                self.models.append(checked(entry))
+                self.report.models += 1
             else:
                 self._reject(record)
         except EmbeddbError as e:
-            text = getattr(record, "id", "")
+            text = getattr(record, "id", getattr(record, "version", ""))
             self._reject(Reject(0, str(e), f"{type(record).__name__} {text}"[:200]))
 
     def _put_platform(self, doc: PlatformDoc) -> None:
@@ -352,6 +365,9 @@ class _Import:
             self.report.added += result.added
             self.report.duplicates += result.duplicates
             self.runs, self.infos = [], []
+        if self.models:
+            self._store.models.register(self.models)
+            self.models = []
 
     def close(self) -> None:
         if self._rejects_out is not None:
@@ -365,17 +381,3 @@ def _check_id(pattern_id: str) -> None:
         good = False
     if not good:
         raise ReaderError(f"{pattern_id[:40]!r} is no id of a pattern")
-
-
-def adopt_models(db: Database, folder: Path) -> int:
-    """Copy the cost models in `folder` into a database on disk; how many there were.
-
-    Those of the starter lie beside its file: an export holds runs, not what was learned from them.
-    """
-    assert db.store.path is not None
-    home = Path(db.store.path) / "models"
-    found = sorted(folder.glob("costmodel-*.safetensors"))
-    for model in found:
-        home.mkdir(exist_ok=True)
-        shutil.copyfile(model, home / model.name)
-    return len(found)

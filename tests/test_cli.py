@@ -212,7 +212,12 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "platform list": ["platform", "list", "--db", board.db],
         "platform show": ["platform", "show", "spade"],
         "platform check": ["platform", "check", board.toml],
+        "platform nearest": [
+            *("platform", "nearest", "spade", "cpu"),
+            *("--op", "spmm:32", "--sizes", "9,9,9"),
+        ],
         "db stat": ["db", "stat", board.db],
+        "db models": ["db", "models", board.db],
         "db check": ["db", "check", board.db],
         "db rebuild": ["db", "rebuild", board.db],
         "db export": ["db", "export", board.db, export],
@@ -505,6 +510,9 @@ def test_the_starter_is_imported_once(
     assert folder.name.startswith("starter-")
     assert _run(["explain", "starter", "last"]) == 0
     assert "importing" not in capsys.readouterr().err
+    # A release that ships other models brings a database of its own.
+    (tmp_path / "costmodel-cpu-spmm.safetensors").write_bytes(b"trained again")
+    assert places.starter_place() != folder
 
 
 def test_an_interrupted_import_leaves_no_half_database(

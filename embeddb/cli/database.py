@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from embeddb.cli.database_models import models_verb
 from embeddb.cli.output import Progress, duration, emit, json_option, note, plural, say, size, table
 from embeddb.cli.places import open_database
 from embeddb.cli.state import scope_states, show_states
@@ -16,19 +17,24 @@ from embeddb.config import Op
 from embeddb.db import Database
 from embeddb.errors import StoreCorrupt, UsageError
 from embeddb.store import SCHEMA
+from embeddb.store.model_files import register_files, unregistered
 
 __all__ = ["db_verb"]
 
 
 @click.group("db")
 def db_verb() -> None:
-    """Look after a database: stat, check, rebuild, export, import, upgrade, compact.
+    """Look after a database: stat, models, check, rebuild, export, import, upgrade, compact.
 
     \b
     Example:
       embeddb db stat runs.db
+      embeddb db models runs.db
       embeddb db export runs.db runs.jsonl.gz
     """
+
+
+db_verb.add_command(models_verb)
 
 
 @db_verb.command("stat")
@@ -72,14 +78,16 @@ def check_verb(db: str, as_json: bool) -> int:
     """
     try:
         with open_database(db, readonly=True) as opened:
-            found = opened.problems()
+            found, notes = opened.problems(), unregistered(opened.store)
     except StoreCorrupt as e:
-        found = [str(e)]
+        found, notes = [str(e)], []
     if as_json:
-        emit({"database": db, "damaged": bool(found), "problems": found})
+        emit({"database": db, "damaged": bool(found), "problems": found, "notes": notes})
     else:
         for line in found:
             say(line)
+        for line in notes:
+            note(line)
         say(f"{db}: {plural(len(found), 'problem') if found else 'no problems'}")
     return 1 if found else 0
 
@@ -88,7 +96,8 @@ def check_verb(db: str, as_json: bool) -> int:
 @click.argument("db")
 @json_option
 def rebuild_verb(db: str, as_json: bool) -> None:
-    """Make everything derived (vectors, indexes) anew from the runs and patterns of DB.
+    """Make everything derived (vectors, indexes) anew from the runs and patterns of DB, and
+    register its model files.
 
     \b
     Example:
@@ -98,6 +107,7 @@ def rebuild_verb(db: str, as_json: bool) -> None:
 
     with open_database(db) as opened, Progress() as progress:
         report = embed(opened, again=True, progress=progress)
+        report.problems += register_files(opened.store)
     if as_json:
         body = {"partitions": report.partitions, "problems": report.problems}
         emit({"database": db, "vectors": report.vectors, **body})

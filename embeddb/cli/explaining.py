@@ -66,6 +66,8 @@ def _show_answer(e: Explanation) -> None:
         _line("warning", text)
     _line("novelty", e.novelty or "not known")
     _note(f"ranked by: {ranked_by(e)}")
+    if e.model:
+        _line("learned", e.learned.lesson if e.learned else "not known: it was not registered")
     _line("asked", f"{_when(e.created)}; the database was at generation {e.generation}")
     if len(e.near_ties):
         many = [change(config, e.answer) for config in e.near_ties]

@@ -59,7 +59,7 @@ def starter_folder() -> Path:
 
 def starter_place() -> Path:
     """Where the shipped database is, or will be on first use: a folder among the user's data, named
-    by the data's digest, so that a newer release brings a database of its own.
+    by the digest of runs and models, so that a newer release brings a database of its own.
 
     Raises: InputError if the data file is not there.
     """
@@ -69,8 +69,10 @@ def starter_place() -> Path:
             where=str(STARTER_FILE),
             hint="name a database folder of your own, made with `embeddb index`",
         )
-    digest = hashlib.blake2b(STARTER_FILE.read_bytes(), digest_size=6).hexdigest()
-    return _home() / f"{STARTER}-{digest}"
+    digest = hashlib.blake2b(digest_size=6)
+    for file in (STARTER_FILE, *sorted(STARTER_FILE.parent.glob("costmodel-*.safetensors"))):
+        digest.update(file.read_bytes())
+    return _home() / f"{STARTER}-{digest.hexdigest()}"
 
 
 def _home() -> Path:

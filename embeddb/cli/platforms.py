@@ -1,4 +1,4 @@
-"""`platform list|show|check`: what can be run where, and whether a platform file is right."""
+"""`platform list|show|check|nearest`: what can be run where, and whether a file is right."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from embeddb.cli.output import clean, emit, json_option, plural, say, table
 from embeddb.cli.places import open_database
+from embeddb.cli.platform_nearest import nearest_verb
 from embeddb.platform import Platform, builtin_platforms, load_platform
 from embeddb.space import Param
 
@@ -26,7 +27,11 @@ def platform_verb() -> None:
       embeddb platform list
       embeddb platform show spade
       embeddb platform check my_platform.toml
+      embeddb platform nearest spade cpu --op spmm:128 --sizes 50000,20000,1000000
     """
+
+
+platform_verb.add_command(nearest_verb)
 
 
 @platform_verb.command("list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from embeddb.cli.output import emit, json_option, note, plural, say
 from embeddb.cli.places import open_database
 from embeddb.cli.train_session import session
 from embeddb.config import Op
-from embeddb.errors import MissingDependency, UsageError
+from embeddb.errors import EmbeddbError, MissingDependency, ModelError, UsageError
+from embeddb.store.model_files import MODELS, entry_of, register_files
 
 if TYPE_CHECKING:
     from embeddb.costmodel import CostModel
@@ -65,9 +67,9 @@ def costmodel_verb(
 ) -> None:
     """Train a model on the runs in DB that ranks configurations on matrices nobody ran.
 
-    Without -o the model is the database's own from then on. It is then judged: trained five times
-    more, each time without a fifth of the groups, and asked about these. Queries rank by the model,
-    by neighbours or by both, whichever was best there.
+    Without -o the model is the database's own from then on, and `db models` lists what it learned
+    from. It is also judged: trained five times more, each time without a fifth of the groups, and
+    asked about these. Queries rank by it, by neighbours or by both, whichever was best there.
 
     --predictor auto: with fewer than 8 groups of matrices trees (where lightgbm is installed), with
     more a network or trees, whichever is better on groups it did not see.
@@ -127,7 +129,7 @@ def _train(
         _warn(samples)
         lesson = _Lesson(samples, known, start, asked, folder)
         model = lesson.learned(opened, scope_of(where), progress)
-    version = model.save(file)
+    version = _saved(model, file, db=db, home=home)
     forget(folder)
     drawn = [] if model.card["settings"]["predictor"] == "trees" else curves(folder)
     told = {**model.card, "version": version, "curves": [str(c) for c in drawn]}
@@ -197,12 +199,32 @@ def _target(out: str, home: Path | None, samples: Samples) -> Path:
         raise UsageError("a database in memory has no folder for models", hint="give -o FILE")
     name = f"costmodel-{samples.platform.name}-{samples.ops[0].kernel}.safetensors"
     try:
-        (home / "models").mkdir(exist_ok=True)
+        (home / MODELS).mkdir(exist_ok=True)
     except OSError as e:
         raise UsageError(
             f"{home}: no model can be written there ({e.strerror})", hint="give -o FILE"
         ) from None
-    return home / "models" / name
+    return home / MODELS / name
+
+
+def _saved(model: CostModel, file: Path, *, db: str, home: Path | None) -> str:
+    """Write the model and, where it is the database's own, register it: the file first, so that a
+    database that is busy cannot cost a training. Returns its version."""
+    own = home is not None and file.parent.resolve() == (Path(home) / MODELS).resolve()
+    before = []
+    with suppress(ModelError):  # there is none, or nothing can be told of it
+        before.append(entry_of(file))
+    version = model.save(file)
+    if own:
+        try:
+            with open_database(db) as opened:
+                problems = register_files(opened.store, before)
+        except EmbeddbError as e:
+            problems = [str(e)]
+        for line in problems:
+            note(f"warning: {file} is saved and in use but not registered: {line}")
+            note(f"the next answer that rests on it, or `embeddb db rebuild {db}`, registers it")
+    return version
 
 
 def _warn(samples: Samples) -> None:

@@ -13,20 +13,21 @@ import numpy as np
 from embeddb.config import Config, Op
 from embeddb.encoders.layout import Layout
 from embeddb.encoders.mapper import homogeneous
+from embeddb.errors import SpaceError
 from embeddb.platform import Platform
-from embeddb.space import ConfigSpace
+from embeddb.space_parts import Assignment, Part
 from embeddb.space_rules import Param
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Nearest", "config_vectors", "nearest_legal", "nest_distances"]
+__all__ = ["Nearest", "config_vectors", "nearest_configs", "nearest_legal", "nest_distances"]
 
 #: What a distance of 1 is in log2 of a split: 2^16 is the largest split of the built-in platforms.
 _SPLIT_RANGE = 16.0
-#: Spaces up to this size are compared whole; in larger ones the nearest is searched for.
+#: Up to so many choices of a nest are compared whole; among more the nearest is searched for.
 _ENUMERATED = 4096
-#: Rounds of that search; each moves at least one parameter closer, so few are ever needed.
+#: Steps of that search from one start, beside one for each nest asked for.
 _ROUNDS = 20
 #: Places that search starts from, at most, beside the default.
 _STARTS = 32
@@ -68,34 +69,53 @@ def nearest_legal(
     sizes: tuple[int, int, int] = (-1, -1, -1),
 ) -> list[Nearest]:
     """For each configuration of `source`, the nearest legal one of `target` on a matrix of these
-    rows, columns and non-zeros (-1 is unknown), by `nest_distances`.
+    rows, columns and non-zeros (-1 is unknown): the first of `nearest_configs`."""
+    return [found[0] for found in nearest_configs(target, source, op, configs, sizes=sizes)]
 
-    Ties go to the target's default: least different in its own parameters (squared distance of
-    `Layout.raw`), then most values in common, then declared order. Where both platforms declare
-    the same space, a configuration stands for itself, or for `ConfigSpace.nearest`. Spaces of more
-    than 4096 configurations are searched from the default, one parameter at a time; one that is
-    nearer by a joint move of several can be missed.
 
-    Raises: SpaceError if a loop nest needs a size that is not given; UsageError if a platform
-    does not run this kernel.
+def nearest_configs(
+    target: Platform,
+    source: Platform,
+    op: Op,
+    configs: Sequence[Mapping[str, Any]],
+    *,
+    k: int = 1,
+    sizes: tuple[int, int, int] = (-1, -1, -1),
+) -> list[list[Nearest]]:
+    """For each configuration of `source`, legal ones of `target` with the k nearest loop nests by
+    `nest_distances`, nearest first; fewer where the target has fewer nests.
+
+    There is one configuration per nest, since all that share it are equally near:
+    the one least different from the target's default in its own parameters (squared distance of
+    `Layout.raw`), then with most values in common, then in declared order. Ties between nests are
+    decided in the same way. Where both platforms declare the same space, a configuration stands
+    for itself, or for `ConfigSpace.nearest`, and others follow.
+
+    Targets with up to 4096 choices of a nest are compared whole. In others, the parts of the space
+    that are independent of one another are replaced one at a time, which finds the nearest where
+    no two parts decide the same split or order together; otherwise, and where a part is itself too
+    large to list, nearer ones can be missed.
+
+    Raises: SpaceError if a loop nest needs a size that is not given, or if nothing is legal;
+    UsageError if a platform does not run this kernel.
     """
     m, n, nnz = sizes
-    kernel, space = target.kernel(op), target.space(op, m=m, n=n, nnz=nnz)
-    default = target.default(op, m=m, n=n, nnz=nnz)
+    kernel, default = target.kernel(op), target.default(op, m=m, n=n, nnz=nnz)
+    itself: list[list[Nearest]] = [[] for _ in configs]
     if kernel.digest_form() == source.kernel(op).digest_form():
-        return [Nearest(space.nearest(config) or default, 0.0) for config in configs]
+        space = target.space(op, m=m, n=n, nnz=nnz)
+        stand = [space.nearest(config) or default for config in configs]
+        itself = [[Nearest(config, 0.0)] for config in stand]
+        if k == 1 or kernel.mapping is None:
+            return itself
+        configs = stand
     if kernel.mapping is None or source.kernel(op).mapping is None:
-        return [Nearest(default, None) for _ in configs]
-    there = homogeneous(source, op, configs, sizes=sizes)
-    size = space.size()
-    if size is not None and size <= _ENUMERATED:
-        known = [*space.enumerate()]
-        nests = homogeneous(target, op, known, sizes=sizes)
-        extents = (m, n, op.width)
-        near = nest_distances(there, nests, extents)
-        return [_pick(Layout(kernel), known, row, default) for row in near]
-    search = _Search(target, op, space, default, sizes)
-    return [search.run(row[None]) for row in there]
+        return [[Nearest(default, None)] for _ in configs]
+    found = _Goal(target, op, sizes).nearest(homogeneous(source, op, configs, sizes=sizes), k)
+    return [
+        [*first, *(x for x in others if not first or (x.distance or 0.0) > _TIE)][:k]
+        for first, others in zip(itself, found, strict=True)
+    ]
 
 
 def nest_distances(
@@ -133,64 +153,148 @@ def _pair_orders(nests: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.where(places[:, _PAIRS[0]] < places[:, _PAIRS[1]], 1.0, -1.0)
 
 
-def _pick(
-    layout: Layout, known: Sequence[Config], distances: NDArray[np.float64], default: Config
-) -> Nearest:
-    least = float(distances.min())
-    tied = [known[int(i)] for i in np.flatnonzero(distances <= least + _TIE)]
-    own = layout.raw([*tied, default])
-    strange = ((own[:-1] - own[-1]) ** 2).sum(axis=1)
-    shared = [len(default.items() & config.items()) for config in tied]
-    best = min(range(len(tied)), key=lambda i: (strange[i], -shared[i], i))
-    return Nearest(tied[best], least)
+class _Goal:
+    """The legal configurations of a target, as far as their loop nests differ."""
 
+    def __init__(self, target: Platform, op: Op, sizes: tuple[int, int, int]) -> None:
+        m, n, nnz = sizes
+        self.target, self.op, self.sizes = target, op, sizes
+        self.extents = (m, n, op.width)
+        self.space = target.space(op, m=m, n=n, nnz=nnz)
+        self.default = target.default(op, m=m, n=n, nnz=nnz)
+        self.layout = Layout(target.kernel(op))
+        mapped = target.homogeneous(op)
+        #: By independent part: its parameters, and its assignments that the nest can tell apart.
+        self.choices: list[tuple[Sequence[str], list[Assignment]]] = []
+        #: Parameters of the nest in parts with more of them than can be listed.
+        self.walked: list[Param] = []
+        for part in self.space.parts:
+            names = [name for name in part.names if name in mapped]
+            choices = self._choices(part, names) if names else []
+            if choices:
+                self.choices.append((part.names, choices))
+            elif names:
+                self.walked += [self.space.rules.by_name[name] for name in names]
 
-class _Search:
-    """Coordinate descent over the parameters of the loop nest, for spaces too large to compare
-    whole: from the default, and from it with each choice that the nest depends on."""
+    def nearest(self, nests: NDArray[np.float32], k: int) -> list[list[Nearest]]:
+        """For each of float32[q,53], what `nearest_configs` returns for it."""
+        if self.walked or math.prod(len(c) for _, c in self.choices) > _ENUMERATED:
+            starts = self._starts()
+            pools = [self._search(nest[None], starts, k) for nest in nests]
+            return [self._rank([*p], np.array([*p.values()]), k) for p in pools]
+        known = [self.default]
+        for names, choices in self.choices:
+            known = [_with(config, names, choice) for config in known for choice in choices]
+        apart = nest_distances(nests, self._nests(known), self.extents)
+        return [self._rank(known, row, k) for row in apart]
 
-    def __init__(
-        self,
-        target: Platform,
-        op: Op,
-        space: ConfigSpace,
-        default: Config,
-        sizes: tuple[int, int, int],
-    ) -> None:
-        self.target, self.op, self.space, self.sizes = target, op, space, sizes
-        self.params = [space.rules.by_name[name] for name in target.homogeneous(op)]
-        choices = [p for p in self.params if p.kind in ("choice", "bool")]
+    def _choices(self, part: Part, names: Sequence[str]) -> list[Assignment]:
+        """One assignment for each that these parameters tell apart, the one most like the default;
+        none where there are too many to list.
+
+        Raises: SpaceError if there is no legal one.
+        """
+        if part.listed is None:
+            return []
+        if not part.listed:
+            raise SpaceError(f"no configuration of {self.target.id} is legal on this matrix")
+        alike: dict[tuple[Any, ...], list[Assignment]] = {}
+        for assignment in part.listed:
+            alike.setdefault(tuple(map(assignment.get, names)), []).append(assignment)
+        if len(alike) > _ENUMERATED:
+            return []
+        rest = {n: v for n, v in self.default.items() if n not in part.names}
+        return [
+            same[self._usual([{**rest, **assignment} for assignment in same])]
+            for same in alike.values()
+        ]
+
+    def _usual(self, configs: Sequence[Mapping[str, Any]]) -> int:
+        """Which is most like the default in what is its own."""
+        if len(configs) == 1:
+            return 0
+        own = self.layout.raw([*configs, self.default])
+        strange = ((own[:-1] - own[-1]) ** 2).sum(axis=1)
+        shared = [len(self.default.items() & config.items()) for config in configs]
+        return min(range(len(configs)), key=lambda i: (strange[i], -shared[i], i))
+
+    def _rank(
+        self, known: Sequence[Config], distances: NDArray[np.float64], k: int
+    ) -> list[Nearest]:
+        left, found = distances.copy(), list[Nearest]()
+        nests = self._nests(known) if k > 1 else None
+        for _ in range(k):
+            least = float(left.min())
+            if least == math.inf:
+                break
+            tied = np.flatnonzero(left <= least + _TIE)
+            at = int(tied[self._usual([known[int(i)] for i in tied])])
+            found.append(Nearest(known[at], least))
+            if nests is not None:
+                left[(nests == nests[at]).all(axis=1)] = math.inf
+        return found
+
+    def _starts(self) -> list[Config]:
+        """The default, and from it each choice that the nest depends on."""
+        params = [self.space.rules.by_name[name] for name in self.target.homogeneous(self.op)]
+        choices = [p for p in params if p.kind in ("choice", "bool")]
         # Nothing else is wished for, so that what is tied to the choice gives way, not the choice.
         wishes = [{p.name: value} for p in choices for value in p.values]
-        found = [default, *(space.nearest(wish) or default for wish in wishes[:_STARTS])]
-        self.starts = list(dict.fromkeys(found))
+        found = [self.space.nearest(wish) or self.default for wish in wishes[:_STARTS]]
+        return list(dict.fromkeys([self.default, *found]))
 
-    def run(self, nest: NDArray[np.float32]) -> Nearest:
-        """The nearest found to float32[1,53]."""
-        reached = [self._descend(nest, start) for start in self.starts]
-        config, distance = min(reached, key=lambda pair: pair[1])
-        return Nearest(config, distance)
+    def _search(
+        self, nest: NDArray[np.float32], starts: Sequence[Config], k: int
+    ) -> dict[Config, float]:
+        """What was found near float32[1,53] from each start, with the distance: always on from the
+        nearest that was not gone on from, until the k nearest nests were."""
+        pool: dict[Config, float] = {}
+        done: set[Config] = set()
+        for start in starts:
+            mine = {start: float(self._distances(nest, [start])[0])}
+            for _ in range(_ROUNDS + k):
+                config = self._next(mine, done, k)
+                if config is None:
+                    break
+                done.add(config)
+                mine.update(self._around(nest, config, mine[config], k))
+            pool.update(mine)
+        return pool
 
-    def _descend(self, nest: NDArray[np.float32], start: Config) -> tuple[Config, float]:
-        best, distance = start, float(self._distances(nest, [start])[0])
-        for _ in range(_ROUNDS):
-            before = distance
-            for param in self.params:
-                nested = {p.name: best[p.name] for p in self.params if p.name in best}
-                wishes = [{**nested, param.name: value} for value in self._values(param, best)]
-                apart = self._distances(nest, wishes)
-                # Repairing an illegal wish is what costs: only those that are nearer are tried.
-                for i in np.argsort(apart, kind="stable"):
-                    if apart[i] >= distance - _TIE:
-                        break
-                    legal = self.space.nearest(wishes[i]) or best
-                    reached = float(self._distances(nest, [legal])[0])
-                    if reached < distance - _TIE:
-                        best, distance = legal, reached
-                        break
-            if distance >= before:
+    def _next(self, mine: Mapping[Config, float], done: set[Config], k: int) -> Config | None:
+        """The nearest not gone on from, if it is among the k nearest nests."""
+        seen: set[bytes] = set()
+        for config in sorted(mine, key=mine.__getitem__):
+            if config not in done:
+                return config
+            seen.add(self._nests([config]).tobytes())
+            if len(seen) == k:
                 break
-        return best, distance
+        return None
+
+    def _around(
+        self, nest: NDArray[np.float32], config: Config, distance: float, k: int
+    ) -> dict[Config, float]:
+        """Legal configurations that differ in one part, or nearly in one parameter of a part that
+        cannot be listed."""
+        moved = [
+            _with(config, names, choice) for names, choices in self.choices for choice in choices
+        ]
+        found = dict(zip(moved, self._distances(nest, moved).tolist(), strict=True))
+        nested = {n: config[n] for n in self.target.homogeneous(self.op) if n in config}
+        for param in self.walked:
+            wishes = [{**nested, param.name: value} for value in self._values(param, config)]
+            apart = self._distances(nest, wishes)
+            # Repairing an illegal wish is what costs: those that are no nearer are not tried, but
+            # for k - 1 of them.
+            for tried, i in enumerate(np.argsort(apart, kind="stable")):
+                if apart[i] >= distance - _TIE and tried >= k - 1:
+                    break
+                legal = self.space.nearest(wishes[i]) or config
+                found[legal] = float(self._distances(nest, [legal])[0])
+                if k == 1 and found[legal] < distance - _TIE:
+                    break
+        return found
 
     def _values(self, param: Param, config: Config) -> list[Any]:
         """What a parameter can become: any value, or an order with two neighbours swapped."""
@@ -205,7 +309,19 @@ class _Search:
     def _distances(
         self, nest: NDArray[np.float32], configs: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float64]:
-        nests = homogeneous(self.target, self.op, configs, sizes=self.sizes)
-        extents = (self.sizes[0], self.sizes[1], self.op.width)
-        found: NDArray[np.float64] = nest_distances(nest, nests, extents)[0]
+        found: NDArray[np.float64] = nest_distances(nest, self._nests(configs), self.extents)[0]
         return found
+
+    def _nests(self, configs: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+        """float32[c,53], with a split of the whole extent written as 1: equal rows are 0 apart."""
+        nests = homogeneous(self.target, self.op, configs, sizes=self.sizes)
+        for split, extent in enumerate(self.extents):
+            if extent >= 0:
+                whole = nests[:, split] >= math.log2(max(extent, 1)) - _TIE
+                nests[whole, split] = 0.0
+        return nests
+
+
+def _with(config: Config, names: Sequence[str], choice: Assignment) -> Config:
+    """The configuration with an independent part replaced."""
+    return Config({**{n: v for n, v in config.items() if n not in names}, **choice})

@@ -9,6 +9,7 @@ from embeddb.config import Config, Op
 from embeddb.errors import StoreCorrupt
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn
+from embeddb.store.model_table import decode_entry
 
 __all__ = ["inconsistencies"]
 
@@ -28,6 +29,11 @@ def inconsistencies(engine: Engine) -> list[str]:
         for key, raw in txn.scan("structure"):
             try:
                 codec.decode_structure(raw, pattern_id=key.hex(), name="", group="")
+            except StoreCorrupt as e:
+                found.append(str(e))
+        for key, raw in txn.scan("model"):
+            try:
+                decode_entry(key, raw)
             except StoreCorrupt as e:
                 found.append(str(e))
         members = {key for key, _ in txn.scan("member")}

@@ -21,13 +21,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-__all__ = ["TABLES", "Engine", "Txn", "generation_of", "raise_generation"]
+__all__ = ["ADDED", "TABLES", "Engine", "Txn", "generation_of", "raise_generation"]
 
 #: Every table of schema 1; see docs/data-model.md for keys and values.
 TABLES = (
     "meta", "pattern", "structure", "name", "alias", "platform", "partition", "member",
-    "config", "run", "vector", "recommendation", "note", "journal",
+    "config", "run", "vector", "recommendation", "note", "journal", "model",
 )  # fmt: skip
+#: Those that came later: where one is lacking it reads as empty, and the first write makes it.
+ADDED = frozenset({"model"})
 
 T = TypeVar("T")
 

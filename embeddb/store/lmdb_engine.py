@@ -29,7 +29,7 @@ from embeddb.errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from embeddb.store.engine import TABLES, Txn
+from embeddb.store.engine import ADDED, TABLES, Txn
 from embeddb.store.failures import translating
 from embeddb.store.lmdb_files import (
     DATA_FILE,
@@ -47,12 +47,15 @@ T = TypeVar("T")
 
 
 class _LmdbTxn:
+    """`dbs` holds the tables' handles by name; None for one that this database lacks."""
+
     def __init__(self, txn: Any, dbs: dict[str, Any]) -> None:
         self._txn = txn
         self._dbs = dbs
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        raw = self._txn.get(key, db=self._dbs[table])
+        db = self._dbs[table]
+        raw = None if db is None else self._txn.get(key, db=db)
         return None if raw is None else _open_value(table, key, raw)
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
@@ -71,7 +74,10 @@ class _LmdbTxn:
             yield key, _open_value(table, key, raw)
 
     def _raw(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._txn.cursor(db=self._dbs[table]) as cursor:
+        db = self._dbs[table]
+        if db is None:
+            return
+        with self._txn.cursor(db=db) as cursor:
             if not (cursor.set_range(prefix) if prefix else cursor.first()):
                 return
             for key, raw in cursor.iternext(keys=True, values=True):
@@ -80,7 +86,8 @@ class _LmdbTxn:
                 yield key, raw
 
     def count(self, table: str) -> int:
-        return int(self._txn.stat(self._dbs[table])["entries"])
+        db = self._dbs[table]
+        return 0 if db is None else int(self._txn.stat(db)["entries"])
 
     def damaged(self, table: str) -> Iterator[str]:
         for key, raw in self._raw(table, b""):
@@ -168,24 +175,43 @@ class LmdbEngine:
     def _handles(self) -> dict[str, Any]:
         """LMDB opens them in a write transaction of its own unless the environment is read-only:
         under the writer lock, so that opening does not wait for ever."""
-        return {name: self._env.open_db(name.encode(), create=False) for name in TABLES}
+        return {name: self._handle(name) for name in TABLES}
+
+    def _handle(self, name: str) -> Any:
+        try:
+            return self._env.open_db(name.encode(), create=False)
+        except lmdb.NotFoundError:
+            if name not in ADDED:
+                raise
+            return None
+
+    def _add_tables(self) -> None:
+        """Make what a database of an older program lacks, in a transaction of its own."""
+        lacking = [name for name, handle in self._dbs.items() if handle is None]
+        if lacking:
+            with self._env.begin(write=True) as txn:
+                for name in lacking:
+                    self._env.open_db(name.encode(), txn=txn)
+            # Not changed in place: an open read cannot use a handle that is younger than itself.
+            self._dbs = self._handles()
 
     @contextmanager
     def read(self) -> Iterator[_LmdbTxn]:
         self._same_process()
         with translating(self._folder, lmdb.Error):
-            txn, thread = self._begin()
+            txn, dbs, thread = self._begin()
             try:
-                yield _LmdbTxn(txn, self._dbs)
+                yield _LmdbTxn(txn, dbs)
             finally:
                 txn.abort()
                 self._gate.leave(thread)
 
-    def _begin(self) -> tuple[Any, int]:
+    def _begin(self) -> tuple[Any, dict[str, Any], int]:
         while True:
             thread = self._gate.enter()
             try:
-                return self._env.begin(), thread
+                dbs = self._dbs
+                return self._env.begin(), dbs, thread
             except lmdb.MapResizedError:
                 self._gate.leave(thread)
             except BaseException:
@@ -198,6 +224,7 @@ class LmdbEngine:
         with self._writer_lock(), translating(self._folder, lmdb.Error):
             while True:
                 try:
+                    self._add_tables()
                     with self._env.begin(write=True) as txn:
                         return body(_LmdbTxn(txn, self._dbs))
                 except lmdb.MapResizedError:

@@ -19,6 +19,7 @@ from embeddb.store import codec
 from embeddb.store.check import inconsistencies
 from embeddb.store.engine import Engine, Txn, generation_of, raise_generation
 from embeddb.store.merge import adopted_info, merge_info, name_key, renamed, resolved
+from embeddb.store.model_table import ModelTable
 from embeddb.store.tables import BlobTable, VectorTable
 
 __all__ = ["SCHEMA", "AppendResult", "Partition", "Store"]
@@ -68,6 +69,7 @@ class Store:
         self.recommendations = BlobTable(engine, "recommendation")
         self.notes = BlobTable(engine, "note")
         self.journal = BlobTable(engine, "journal")
+        self.models = ModelTable(engine)
         self._check_schema()
 
     @property

@@ -7,6 +7,7 @@ The first line is `{"format": "embeddb", "version": 1}`. Every other line is an 
     ["op", 0, "spmm:128"]
     ["config", 0, {"tile": 4}]
     ["run", pattern, op, platform, config, measurement, campaign, replaces]
+    ["model", version, registered, card]
     ["end", platforms, patterns, runs]
 
 A run names its pattern, op, platform and config by the numbers their lines gave them, so that a
@@ -31,10 +32,14 @@ from embeddb.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
 from indexer.readers.lines import json_lines
 from indexer.readers.row import MatrixRef, ReadOptions, Reject, RunRow, wrong_file
 
-__all__ = ["VERSION", "EmbeddbReader", "PlatformDoc", "documents"]
+__all__ = ["VERSION", "EmbeddbReader", "ModelDoc", "PlatformDoc", "Record", "documents"]
 
 VERSION = 1
 T = TypeVar("T")
+#: What a record raises that is none; nesting without end is a way to end a program.
+_UNUSABLE = (
+    EmbeddbError, msgspec.ValidationError, TypeError, ValueError, LookupError, RecursionError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,19 @@ class PlatformDoc:
     id: str
     text: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDoc:
+    """A registered model: its version, when it was registered (seconds since 1970) and its card."""
+
+    version: str
+    registered: float
+    card: dict[str, Any]
+
+
+#: What a line of an export may hold.
+Record = PlatformDoc | PatternInfo | Run | ModelDoc | Reject
 
 
 @dataclass(slots=True)
@@ -59,7 +77,7 @@ class _Seen:
     ended: bool = False
 
 
-def documents(path: Path) -> Iterator[PlatformDoc | PatternInfo | Run | Reject]:
+def documents(path: Path) -> Iterator[Record]:
     """Every record of an export in file order; a run comes after its platform and pattern.
 
     A damaged line is a `Reject`, and so is a file that ends before its end line.
@@ -69,7 +87,7 @@ def documents(path: Path) -> Iterator[PlatformDoc | PatternInfo | Run | Reject]:
         yield found
 
 
-def _numbered(path: Path) -> Iterator[tuple[int, PlatformDoc | PatternInfo | Run | Reject]]:
+def _numbered(path: Path) -> Iterator[tuple[int, Record]]:
     lines = json_lines(path)
     _check_header(path, next(lines, (1, None))[1])
     seen = _Seen()
@@ -79,7 +97,7 @@ def _numbered(path: Path) -> Iterator[tuple[int, PlatformDoc | PatternInfo | Run
             if isinstance(record, Reject):
                 raise ReaderError(record.reason)
             found = _record(_revived(record), seen)
-        except (EmbeddbError, msgspec.ValidationError, TypeError, ValueError, LookupError) as error:
+        except _UNUSABLE as error:
             seen.rejected += 1
             reason = error.reason if isinstance(error, ReaderError) else f"not a record: {error}"
             yield line, Reject(line, reason, msgspec.json.encode(_shown(record)).decode()[:200])
@@ -106,7 +124,7 @@ def _check_header(path: Path, header: Any) -> None:
         )
 
 
-def _record(record: Any, seen: _Seen) -> PlatformDoc | PatternInfo | Run | None:
+def _record(record: Any, seen: _Seen) -> Record | None:
     """One line's record, or None for a line that only defines a number."""
     if not isinstance(record, list) or not record:
         raise ReaderError("not a record")
@@ -114,6 +132,10 @@ def _record(record: Any, seen: _Seen) -> PlatformDoc | PatternInfo | Run | None:
     if kind == "run":
         seen.runs += 1
         return _run(rest, seen)
+    if kind == "model":
+        version, registered, card = rest
+        body = {"version": version, "registered": registered, "card": card}
+        return msgspec.convert(body, ModelDoc)
     if kind == "end":
         _check_end(rest, seen)
         return None

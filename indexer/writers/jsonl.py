@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import msgspec
 
 from embeddb.records import Measurement, PatternInfo, Run
-from indexer.readers.embeddb import VERSION, PlatformDoc
+from indexer.readers.embeddb import VERSION, ModelDoc, PlatformDoc
 
 __all__ = ["write_jsonl"]
 
@@ -22,6 +22,7 @@ def write_jsonl(
     runs: Iterable[Run],
     patterns: Iterable[PatternInfo],
     platforms: Iterable[PlatformDoc] = (),
+    models: Iterable[ModelDoc] = (),
 ) -> None:
     """Write a complete export: loss-free, and the same bytes for the same records in the same
     order. Patterns and platforms that only runs mention are written with their id alone."""
@@ -44,6 +45,8 @@ def write_jsonl(
             lines.number("config", run.config, [dict(run.config)]),
         ]
         lines.put(["run", *numbers, measured, *ends])
+    for model in models:
+        lines.put(["model", model.version, model.registered, model.card])
     lines.put(["end", lines.count("platform"), lines.count("pattern"), written])
 
 

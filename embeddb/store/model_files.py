@@ -1,0 +1,125 @@
+"""The model files in a database's folder, and whether the registry says the same of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embeddb.errors import ModelError, StoreCorrupt
+from embeddb.models.model_file import read_card, version_of
+from embeddb.store.model_table import ModelEntry, checked, in_use
+
+if TYPE_CHECKING:
+    from embeddb.store.store import Store
+
+__all__ = [
+    "MODELS",
+    "entry_of",
+    "model_entries",
+    "model_states",
+    "register_files",
+    "registry_problems",
+    "unregistered",
+]
+
+#: The folder of models, below the database's own.
+MODELS = "models"
+#: What is wrong in words.
+_SAID = {
+    "file missing": "its file is missing",
+    "file differs": "the file is of another version",
+    "file damaged": "the file cannot be read",
+}
+#: Kind of model by the names that a database looks for.
+_KINDS = {"costmodel-*.safetensors": "costmodel", "scnn.safetensors": "featurizer"}
+
+
+def entry_of(path: Path) -> ModelEntry:
+    """What there is to register of a model file. Raises: ModelError if it cannot be read."""
+    kind = next((kind for names, kind in _KINDS.items() if path.match(names)), "")
+    version = version_of(path)
+    card = read_card(path, kind=kind)
+    if version_of(path) != version:
+        raise ModelError("it changed while it was read", where=str(path), hint="try again")
+    return checked(ModelEntry(version, card, path.name))
+
+
+def register_files(store: Store, replaced: Iterable[ModelEntry] = ()) -> list[str]:
+    """Bring the registry to what lies in the database's folder, in one transaction; one line for
+    each file that cannot be registered. `replaced` are models whose files were in use until now.
+
+    Raises: StoreLocked, StoreReadOnly, StoreFull as every write does.
+    """
+    paths = _files(store)
+    found, bad = _read(paths)
+    known = store.models.entries()
+    gone = {entry.file for entry in known if entry.used} - {path.name for path in paths}
+    store.models.register([*replaced, *found], gone=gone)
+    return list(bad.values())
+
+
+def model_entries(store: Store) -> list[ModelEntry]:
+    """What there is to register of the model files in the database's folder."""
+    return _read(_files(store))[0]
+
+
+def model_states(store: Store, entries: Iterable[ModelEntry]) -> dict[str, str]:
+    """Of each version `in use`, `replaced`, `file missing`, `file differs`, `file damaged`, or `no
+    file here` (it came with an export, or its file was taken away)."""
+    listed = list(entries)
+    found, bad = _read(_files(store))
+    there = {entry.file: entry.version for entry in found}
+    last = in_use(listed)
+    states = {}
+    for entry in listed:
+        state = "replaced" if entry.used else "no file here"
+        if entry.used and last[entry.file] is entry:
+            state = "file damaged" if entry.file in bad else "file missing"
+            if entry.file in there:
+                state = "in use" if there[entry.file] == entry.version else "file differs"
+        states[entry.version] = state
+    return states
+
+
+def registry_problems(store: Store) -> list[str]:
+    """One line for each model in use whose file is not the one that was registered."""
+    try:
+        entries = store.models.entries()
+    except StoreCorrupt:  # the store's own check names the damage
+        return []
+    states = model_states(store, entries)
+    return [
+        f"model {entry.file}: version {entry.version} is registered as in use, but {_SAID[state]}; "
+        "`embeddb db rebuild` registers what is there"
+        for entry in entries
+        if (state := states[entry.version]) in _SAID
+    ]
+
+
+def unregistered(store: Store) -> list[str]:
+    """One line for each model file that is not registered: it answers, but nothing will be known of
+    it once it is replaced."""
+    found, bad = _read(_files(store))
+    known = {entry.version for entry in store.models.entries()}
+    names = [entry.file for entry in found if entry.version not in known]
+    said = "not registered; the first answer that rests on it, or `embeddb db rebuild`, does that"
+    return [*(f"model {name}: {said}" for name in names), *bad.values()]
+
+
+def _files(store: Store) -> list[Path]:
+    if store.path is None:
+        return []
+    folder = store.path / MODELS
+    return sorted(path for names in _KINDS for path in folder.glob(names) if path.is_file())
+
+
+def _read(paths: Iterable[Path]) -> tuple[list[ModelEntry], dict[str, str]]:
+    """The entries, and by name what is wrong with those files that cannot be read."""
+    found, bad = [], {}
+    for path in paths:
+        try:
+            found.append(entry_of(path))
+        except ModelError as e:
+            bad[path.name] = str(e)
+    return found, bad
