@@ -16,6 +16,7 @@ from embeddb.evidence import Curve
 from embeddb.query import Candidate, Query
 from tuners.rank import RankTuner
 from tuners.ranking import RankedTuner, default_candidate
+from tuners.search import SearchTuner, predicted_whole
 from tuners.static_best import StaticBestTuner
 from tuners.transfer import TransferTuner
 from tuners.transfer_rank import TransferRankTuner
@@ -36,6 +37,8 @@ _METHODS: dict[str, tuple[str, type[RankedTuner]]] = {
     "rank": ("rank", RankTuner),
     "transfer+rank": ("transfer-rank", TransferRankTuner),
 }
+#: What takes the place of `rank` in a space too large to be predicted whole.
+_SEARCH: tuple[str, type[RankedTuner]] = ("search", SearchTuner)
 
 
 class Answer:
@@ -65,7 +68,8 @@ def answer(query: Query, count: int, *, rng: np.random.Generator) -> Answer:
     space."""
     enough = count + len(query.own) + len(query.own_width)
     method = method_of(query)
-    name, tuner = _METHODS[method]
+    large = method == "rank" and not predicted_whole(query)
+    name, tuner = _SEARCH if large else _METHODS[method]
     rest = _not_failed(query, tuner(query, rng=rng).ask(enough))
     model = "" if method == "transfer" else query.model
     found = _from_curve(query, query.own)

@@ -83,8 +83,9 @@ def evaluate(
                 note(f"{op} on {scope}: {name} is not judged: {why}")
     if not rows:
         raise NothingFound(
-            "nothing to judge: no op and platform has runs of two or more groups of matrices",
-            hint="measure or ingest more matrices",
+            "nothing to judge: no op and platform has two or more groups of matrices that ran the "
+            "platform's default and something else",
+            hint="measure or ingest more matrices, with the default among the configurations",
         )
     return rows
 

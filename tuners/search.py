@@ -4,6 +4,10 @@
 the model, and descended with the predicted time in place of the distance. It jumps far, but only
 among the drawn pool. `anneal` moves in the space itself, one parameter at a time, and so reaches
 what the pool does not hold. Both spend predictions, which cost microseconds, never runs.
+
+What a search found ran nowhere, so it is never the first answer: of what a model likes best in a
+space that it knows little of it promises too much. Behind one that ran it is worth measuring
+(docs/models.md, "Large spaces").
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +23,14 @@ from numpy.typing import NDArray
 from embeddb.config import Config
 from embeddb.query import Candidate, Query
 from embeddb.space import ConfigSpace
+from tuners.choice import order_to_try
 from tuners.rank import RankTuner, between
-from tuners.ranking import RankedTuner, default_candidate
+from tuners.ranking import RankedTuner
 
-__all__ = ["PLUGIN", "Predicted", "SearchTuner", "anneal", "graph_search"]
+__all__ = ["PLUGIN", "Predicted", "SearchTuner", "anneal", "graph_search", "predicted_whole"]
 
-#: Predictions of one search: half for the graph, half for annealing.
-_BUDGET = 4096
+#: Predictions of one search: half for the graph, half for annealing. Twice as many find no more.
+_BUDGET = 2048
 #: Configurations that the graph is over; a smaller space is in it whole.
 _POOL = 4096
 #: The walk ends when this many best nodes have been expanded, as the `ef` of HNSW.
@@ -39,37 +45,54 @@ _STALE = 32
 
 
 class SearchTuner(RankedTuner):
-    """Ranks what a search found; where everything is predicted already, as `rank`."""
+    """The best predicted that ran somewhere, then what a search found; where everything is
+    predicted already, as `rank`. The search is made when a second candidate is asked for."""
 
     def rank(self) -> Iterator[Candidate]:
         query = self.query
-        if query.predict is None:
-            yield default_candidate(query)
+        ranked = RankTuner(query, rng=self.rng).rank()
+        if query.predict is None or predicted_whole(query):
+            yield from ranked
             return
-        size = query.space.size()
-        if size is not None and size <= len(query.predicted_configs):
-            yield from RankTuner(query, rng=self.rng).rank()
-            return
+        known = next(ranked)
+        yield known
         seen = Predicted(query, _BUDGET)
         seen.of(query.predicted_configs)
         graph_search(seen, rng=self.rng, most=_BUDGET // 2)
         anneal(seen, rng=self.rng)
-        for config in seen.best():
-            gain, spread = seen.gain[config], seen.spread[config]
-            low, high = between(query, gain, spread)
-            yield Candidate(
-                config=dict(config),
-                score=-gain,
-                origin="cost model, searched",
-                expected_gain=math.exp(gain) if query.knows_default else None,
-                gain_low=low,
-                gain_high=high,
-            )
+        configs = [c for c in seen.best() if c != Config(known.config)]
+        gain = np.array([seen.gain[c] for c in configs])
+        spread = np.array([seen.spread[c] for c in configs])
+        for at in order_to_try(configs, gain, spread):
+            yield self._candidate(seen, configs[at])
+
+    def _candidate(self, seen: Predicted, config: Config) -> Candidate:
+        query, gain = self.query, seen.gain[config]
+        is_default = config == query.default
+        low, high = between(query, gain, 0.0 if is_default else seen.over_default(config))
+        return Candidate(
+            config=dict(config),
+            score=-gain,
+            origin="cost model" if config in self._known else "cost model, searched",
+            expected_gain=math.exp(gain) if query.knows_default else None,
+            gain_low=low,
+            gain_high=high,
+        )
+
+    @cached_property
+    def _known(self) -> frozenset[Config]:
+        return frozenset(self.query.predicted_configs)
+
+
+def predicted_whole(query: Query) -> bool:
+    """Whether every legal configuration is among those predicted."""
+    size = query.space.size()
+    return size is not None and size <= len(query.predicted_configs)
 
 
 class Predicted:
-    """Predictions made so far, at most `budget` of them; a repeated one is free. `gain` and
-    `spread` (of the difference to the default, as `rank` has it) by configuration."""
+    """Predictions made so far, at most `budget` of them; a repeated one is free. `gain` over the
+    default and `spread` (its own standard deviation) by configuration."""
 
     def __init__(self, query: Query, budget: int) -> None:
         assert query.predict is not None
@@ -89,12 +112,13 @@ class Predicted:
         new = new[: max(self.budget - self.count, 0)]
         if new:
             gain, spread = self._predict(new)
-            spread = np.hypot(spread, self._default_spread)
             self.gain.update(zip(new, gain.tolist(), strict=True))
             self.spread.update(zip(new, spread.tolist(), strict=True))
-            if self.query.default in new:
-                self.spread[self.query.default] = 0.0
         return np.array([self.gain.get(c, -math.inf) for c in configs])
+
+    def over_default(self, config: Config) -> float:
+        """Standard deviation of the gain over the default, as `rank` has it."""
+        return math.hypot(self.spread[config], self._default_spread)
 
     def best(self) -> list[Config]:
         """Everything predicted, best first; ties in the order in which it was asked for."""
