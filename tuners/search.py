@@ -64,15 +64,16 @@ class SearchTuner(RankedTuner):
         gain = np.array([seen.gain[c] for c in configs])
         spread = np.array([seen.spread[c] for c in configs])
         for at in order_to_try(configs, gain, spread):
-            yield self._candidate(seen, configs[at])
+            yield self._candidate(seen, configs[at], known.score)
 
-    def _candidate(self, seen: Predicted, config: Config) -> Candidate:
+    def _candidate(self, seen: Predicted, config: Config, first: float) -> Candidate:
+        """However much is promised of it, its score is not below that of the `first`."""
         query, gain = self.query, seen.gain[config]
         is_default = config == query.default
         low, high = between(query, gain, 0.0 if is_default else seen.over_default(config))
         return Candidate(
             config=dict(config),
-            score=-gain,
+            score=max(-gain, first),
             origin="cost model" if config in self._known else "cost model, searched",
             expected_gain=math.exp(gain) if query.knows_default else None,
             gain_low=low,
