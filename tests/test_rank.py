@@ -177,12 +177,16 @@ def test_the_guard_counts_as_far_as_the_model_and_the_judge_answers_alike(
     assert promised > 0
     guard = promised / weight + (-0.01 if over else 0.01)
     query = replace(query, predicted_guard=guard)
-    found = [Config(c.config) for c in TransferRankTuner(query, rng=rng()).ask(9)]
+    told = TransferRankTuner(query, rng=rng()).ask(9)
+    found = [Config(c.config) for c in told]
     assert (found[0] == query.default) != over
+    assert told[0].score == min(c.score for c in told)
     assert len(set(found)) == len(query.configs)
     assert found[0] == _first(query, score, weight)[0]
     if weight == 1.0:
-        assert found == [Config(c.config) for c in RankTuner(query, rng=rng()).ask(9)]
+        alone = RankTuner(query, rng=rng()).ask(9)
+        assert found == [Config(c.config) for c in alone]
+        assert alone[0].score == min(c.score for c in alone)
 
 
 def test_what_was_not_predicted_counts_by_its_votes() -> None:

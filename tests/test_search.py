@@ -106,6 +106,7 @@ def test_the_tuner_searches_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     assert second.expected_gain is not None and second.expected_gain > 1
     assert second.gain_low is not None and second.gain_low < second.expected_gain
     assert all(found[i].score <= found[i + 1].score for i in range(6, 19))
+    assert first.score == min(c.score for c in found)
     default = SearchTuner(query, rng=np.random.default_rng(3)).ask(600)
     assert len(default) <= 600
 

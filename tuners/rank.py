@@ -34,12 +34,14 @@ class RankTuner(RankedTuner):
             return
         gain, spread = over_default(query)
         order = order_to_try(query.predicted_configs, gain, query.predicted_spread)
-        for at in behind_default(order, gain, _place(query), query.predicted_guard):
+        order = behind_default(order, gain, _place(query), query.predicted_guard)
+        for at in order:
             is_default = query.predicted_configs[at] == query.default
             low, high = between(query, gain[at], 0.0 if is_default else spread[at])
             yield Candidate(
                 config=dict(query.predicted_configs[at]),
-                score=-float(gain[at]),
+                # Behind the default a promise that was not believed is no better score.
+                score=-float(min(gain[at], gain[order[0]])),
                 origin="cost model",
                 expected_gain=math.exp(gain[at]) if query.knows_default else None,
                 gain_low=low,

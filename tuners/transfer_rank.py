@@ -53,16 +53,19 @@ class TransferRankTuner(RankedTuner):
         base = float(both.score[default[0]]) if default else 0.0
         order = order_to_try(both.configs, both.score, both.own_spread)
         place = default[0] if default and math.isfinite(base) else -1
-        for at in behind_default(order, both.score, place, guard_of(query)):
-            yield self._candidate(both, int(at), base)
+        order = behind_default(order, both.score, place, guard_of(query))
+        for at in order:
+            # Behind the default a promise that was not believed is no better score.
+            most = float(both.score[order[0]]) - base
+            yield self._candidate(both, int(at), base, most)
 
-    def _candidate(self, both: Joined, at: int, base: float) -> Candidate:
+    def _candidate(self, both: Joined, at: int, base: float, most: float) -> Candidate:
         query, voters, gain = self.query, int(both.voters[at]), float(both.score[at]) - base
         spread = 0.0 if both.configs[at] == query.default else float(both.spread[at])
         low, high = between(query, gain, spread)
         return Candidate(
             config=dict(both.configs[at]),
-            score=-gain,
+            score=-min(gain, most),
             origin=f"{voters} neighbours, cost model" if voters else "cost model",
             expected_gain=math.exp(gain) if query.knows_default else None,
             gain_low=low,
