@@ -164,6 +164,11 @@ class CostModel:
         return from_tensors(self.card["settings"]["latent"], self.below("latent."))
 
     @property
+    def instance(self) -> str:
+        """The platform instance whose runs it learned from; empty in cards that do not say."""
+        return str(self.card["platform"].get("id", ""))
+
+    @property
     def guard(self) -> float:
         """The log gain it must promise over the default to be believed against it."""
         return float(self.card["calibration"].get("guard", 0.0))
@@ -186,6 +191,8 @@ class CostModel:
         made = (card["featurizer"]["name"], card["featurizer"]["version"])
         if card["platform"]["name"] != platform.name:
             return f"trained for the platform {card['platform']['name']}, not {platform.name}"
+        if "@" in self.instance and self.instance != platform.id:
+            return f"trained on the runs of {self.instance}, and this is {platform.id}"
         if card["kernel"] != op.kernel or op.kernel not in platform.kernels:
             return f"trained for {card['kernel']}, not {op.kernel}"
         if op.dtype not in {known.dtype for known in self.ops}:

@@ -9,6 +9,7 @@ with embeddb.open("runs.db") as db:
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +24,15 @@ from embeddb.errors import EmbeddbError, MissingDependency, ModelError, NothingF
 from embeddb.evidence import Evidence, curve_of
 from embeddb.explain import Explanation, explain
 from embeddb.featurizers import Featurizers, missing
-from embeddb.partition import PartitionIndex, build_evidence, scope_of
+from embeddb.partition import PartitionIndex
 from embeddb.partition_files import PartitionFiles
 from embeddb.pattern import Pattern
 from embeddb.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.prepare import Clock, CostModels, nearest_widths, with_evidence
 from embeddb.query import Query, Recommendation
 from embeddb.records import PatternInfo, Run
+from embeddb.scopes import build_evidence, scope_of, scope_partitions
+from embeddb.state import usual_at
 from embeddb.store import Store, memory_store, open_store
 from embeddb.store.model_files import model_entries, register_files, registry_problems
 
@@ -158,7 +161,13 @@ class Database:
         return self._files.refresh(op, scope, self.featurizers())
 
     def partition(self, op: Op, platform: Platform) -> PartitionIndex | None:
-        """The evidence for an op on a platform as of now; None if there is none."""
+        """The evidence for an op on a platform as of now; None if it was never measured."""
+        known = scope_partitions(self.store, op, scope_of(platform))
+        return self.answering(op, platform) if known else None
+
+    def answering(self, op: Op, platform: Platform) -> PartitionIndex | None:
+        """What answers for an op on a platform: its own evidence, and where that is thin or missing
+        other widths and value types of the kernel beside it; None if there is none of these."""
         return self._files.get(op, scope_of(platform), self.featurizers())
 
     def evidence(
@@ -204,19 +213,25 @@ class Database:
         count: int = 5,
         calls: float = math.inf,
         deep: bool = False,
+        reproducible: bool = False,
     ) -> Recommendation:
         """Rank configurations for a pattern; the answer is stored under its `id`. With `deep` it
-        also says what would change it (`Insight`), which costs seconds.
+        also says what would change it (`Insight`), which costs seconds. With `reproducible` it
+        leaves out configurations whose sums run in an order that varies from call to call.
 
-        Raises: UsageError for an unknown platform or op, NothingFound for a pattern known by name
+        Raises: UsageError for an unknown platform or op, or one whose file does not say which
+        configurations are reproducible; NothingFound for a pattern known by name
         only where the evidence needs its structure.
         """
         # The search side sits above this facade (tuners import it), so it is found by name.
         loop = import_module("tuners.loop")
         where = self.platform(platform) if isinstance(platform, str) else platform
         what = Op.parse(op) if isinstance(op, str) else op
+        here = loop.local_platform(where)
+        if reproducible:
+            here = here.reproducible(what)
         made: Recommendation = loop.recommend(
-            self, pattern, loop.local_platform(where), what, count=count, calls=calls, deep=deep
+            self, pattern, here, what, count=count, calls=calls, deep=deep
         )
         return made
 
@@ -259,9 +274,10 @@ class Database:
         clock = Clock(stages_s if stages_s is not None else {})
         info = PatternInfo.of(pattern)
         space = platform.space(op, m=info.m, n=info.n, nnz=info.nnz)
-        partition = self._answering(op, platform)
+        partition = self.answering(op, platform)
         clock.lap("open")
-        own = curve_of(self.store.runs(platform.id, op, info.id))
+        normal = usual_at(self.store, platform.id)
+        own = curve_of(self.store.runs(platform.id, op, info.id), normal)
         width_op, own_width = self._other_width(platform, op, info.id)
         query = Query(
             info,
@@ -282,6 +298,7 @@ class Database:
                 if not own and not own_width:
                     raise
             clock.lap("features")
+            self._files.prime(partition, platform)
             query = with_evidence(query, partition, vector, name_of=self._name)
             clock.lap("search")
         query = self._models.apply(
@@ -310,19 +327,10 @@ class Database:
         except EmbeddbError:
             if not missing(self.featurizers().named(partition.featurizer)):
                 raise
-            other = self._answering(op, platform)
+            other = self.answering(op, platform)
             if other is None or other.featurizer == partition.featurizer:
                 raise
         return other, self.vector(pattern, other.featurizer)
-
-    def _answering(self, op: Op, platform: Platform) -> PartitionIndex | None:
-        """The evidence at this width; at the nearest other one where this was never measured."""
-        found = self.partition(op, platform)
-        if found is not None:
-            return found
-        near = [o for o, scope in self.scopes() if scope == scope_of(platform)]
-        widths = nearest_widths(near, op)
-        return self.partition(widths[0], platform) if widths else None
 
     def _other_width(
         self, platform: Platform, op: Op, pattern_id: str
@@ -330,14 +338,15 @@ class Database:
         """What was measured on this pattern at the nearest other width."""
         known = [p.op for p in self.store.partitions() if p.platform == platform.id]
         for near in nearest_widths((o for o in known if o.width != op.width), op):
-            curve = curve_of(self.store.runs(platform.id, near, pattern_id))
+            runs = self.store.runs(platform.id, near, pattern_id)
+            curve = curve_of(runs, usual_at(self.store, platform.id))
             if sum(math.isfinite(c.seconds) for c in curve.values()) >= _ENOUGH_AT_OTHER_WIDTH:
                 return near, curve
         return None, {}
 
     def named_features(self, query: Query) -> dict[str, tuple[float, float, float]]:
         """(value, mean, scale) of the query's features in the partition that answered."""
-        partition = self.partition(query.evidence_op or query.op, query.platform)
+        partition = self.answering(query.op, query.platform)
         if partition is None or partition.featurizer != query.featurizer or not query.vector.size:
             return {}
         plug = self.featurizers()[partition.featurizer]
@@ -365,14 +374,16 @@ class Database:
         raws = self.store.recommendations.items().values()
         return [msgspec.json.decode(raw, type=Recommendation) for raw in raws]
 
-    def add_pattern(self, pattern: Pattern) -> None:
+    def add_pattern(self, pattern: Pattern, *, only: Collection[str] | None = None) -> None:
         """Keep a pattern's structure, thumbnail and those vectors that can be computed here, so
-        that it can be a neighbour."""
+        that it can be a neighbour; with `only`, vectors of these featurizers alone."""
         from embeddb.featurizers.thumbnail import thumbnail
 
         info = msgspec.structs.replace(PatternInfo.of(pattern), thumbnail=thumbnail(pattern))
         self.store.put_structure(pattern, info)
         for name, featurizer in self.featurizers().items():
+            if only is not None and name not in only:
+                continue
             try:
                 vector = featurizer.embed(pattern)
             except (MissingDependency, ModelError):

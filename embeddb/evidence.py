@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from embeddb.config import Config, Op
 from embeddb.records import Run
+from embeddb.state import State, astray, tells_state
 
 __all__ = ["FAILED_GAIN", "Curve", "Evidence", "EvidenceRow", "curve_of", "join"]
 
@@ -32,11 +33,17 @@ WINNER_GAIN = math.log(1.25)
 
 
 class EvidenceRow(NamedTuple):
-    """Whose times a row holds."""
+    """Whose times a row holds; `op` is what ran where that is not the evidence's own."""
 
     pattern_id: str
     platform: str
     group: str
+    op: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What a row is unique by."""
+        return self.pattern_id, self.platform, self.op
 
 
 class Curve(NamedTuple):
@@ -44,7 +51,8 @@ class Curve(NamedTuple):
 
     `seconds` is the median over runs of their medians (infinite if none was ok), `spread` half the
     relative range of those medians (0 with one run), `conversion_s` the median preparation cost.
-    A run that is ok but tells no time above zero does not count.
+    A run that is ok but tells no time above zero does not count, nor does one made in another state
+    of the machine than the usual one where there are others.
     """
 
     seconds: float
@@ -54,26 +62,43 @@ class Curve(NamedTuple):
     status: str
 
 
-def curve_of(runs: Iterable[Run]) -> dict[Config, Curve]:
-    """Runs of one pattern, op and platform, joined per configuration."""
+def curve_of(runs: Iterable[Run], normal: Callable[[], State] | None = None) -> dict[Config, Curve]:
+    """Runs of one pattern, op and platform, joined per configuration. `normal` gives the usual
+    state of the machine (`embeddb.state.usual_at`); it is called where runs tell theirs."""
     by_config: dict[Config, list[Run]] = {}
     for run in runs:
         by_config.setdefault(run.config, []).append(run)
-    return {config: _joined(held) for config, held in by_config.items()}
+    return {config: _joined(held, normal) for config, held in by_config.items()}
 
 
-def _joined(runs: Sequence[Run]) -> Curve:
+def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Curve:
     # A median is worth computing once: this is called for every configuration of a partition.
     medians = [(r.measurement.seconds, r.measurement.conversion_s) for r in runs]
     timed = [(s, c) for s, c in medians if 0 < s < math.inf]
     if not timed:
         failures = [r.measurement.status for r in runs if not r.measurement.ok]
         return Curve(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
+    if len(timed) > 1 and normal is not None:
+        timed = _in_state(runs, medians, normal) or timed
     times = sorted(s for s, _ in timed)
     seconds = statistics.median(times)
     known = [c for _, c in timed if c is not None]
     spread = (times[-1] - times[0]) / (2 * seconds)
     return Curve(seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok")
+
+
+def _in_state(
+    runs: Sequence[Run],
+    medians: Sequence[tuple[float, float | None]],
+    normal: Callable[[], State],
+) -> list[tuple[float, float | None]]:
+    """Those made in the usual state; empty if none was, or none tells its state."""
+    contexts = [run.measurement.context for run in runs]
+    if not any(tells_state(context) for context in contexts):
+        return []
+    usual = normal()
+    held = zip(contexts, medians, strict=True)
+    return [m for context, m in held if 0 < m[0] < math.inf and not astray(context, usual)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,10 +191,25 @@ class Evidence:
             self.winners,
         )
 
+    def of_platform(self, platform_id: str) -> Evidence:
+        """Only the rows of one platform instance, and the configurations that these ran."""
+        rows = [i for i, row in enumerate(self.rows) if row.platform == platform_id]
+        return self.take(np.array(rows, dtype=np.int64)).pruned()
+
+    def without(self, configs: Iterable[Config]) -> Evidence:
+        """Without some configurations; all rows stay."""
+        return self.only(set(self.configs) - set(configs))
+
     def tried_on(self, share: float) -> Evidence:
         """Only the configurations that at least this share of the rows tried (failures count)."""
         counts = np.bincount(self.column, minlength=len(self.configs))
-        kept = (counts >= share * len(self.rows))[self.column]
+        wanted = counts >= share * len(self.rows)
+        return self.only([c for c, keep in zip(self.configs, wanted, strict=True) if keep])
+
+    def only(self, configs: Iterable[Config]) -> Evidence:
+        """Only some configurations; all rows stay."""
+        wanted = set(configs)
+        kept = np.array([c in wanted for c in self.configs], dtype=np.bool_)[self.column]
         ends = np.concatenate([[0], np.cumsum(kept)])[self.indptr]
         return replace(
             self,
@@ -189,10 +229,10 @@ class Evidence:
         return replace(self, configs=configs, column=place[self.column])
 
     def merged(self, other: Evidence) -> Evidence:
-        """Both, with the rows of `other` in place of rows of the same pattern and platform."""
-        theirs = {row[:2] for row in other.rows}
+        """Both, with the rows of `other` in place of rows of the same pattern, platform and op."""
+        theirs = {row.key for row in other.rows}
         kept = self.take(
-            np.array([i for i, r in enumerate(self.rows) if r[:2] not in theirs], dtype=np.int64)
+            np.array([i for i, r in enumerate(self.rows) if r.key not in theirs], dtype=np.int64)
         )
         configs = sorted({*kept.configs, *other.configs}, key=lambda c: c.json)
         position = {config: at for at, config in enumerate(configs)}

@@ -21,6 +21,7 @@ from embeddb.explanation import (
     Agreement,
     Difference,
     Explanation,
+    MachineShare,
     NeighbourEvidence,
     OwnRuns,
     PatternView,
@@ -28,6 +29,7 @@ from embeddb.explanation import (
 from embeddb.platform import Platform
 from embeddb.query import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.records import PatternInfo, Run
+from embeddb.state import usual_at
 from embeddb.store import Store
 from embeddb.store.model_facts import ModelFacts, facts_of
 
@@ -88,7 +90,15 @@ def explain(made: Recommendation, store: Store) -> Explanation:
         within_interval=_within(first, gain) if made.calls is None else None,
         own=list(_own(made, store, platform, pattern)),
         runnable=platform is not None and bool(platform.runner),
+        machines=list(_machines(made, store)),
     )
+
+
+def _machines(made: Recommendation, store: Store) -> Iterator[MachineShare]:
+    for name, share in sorted(made.machines.items(), key=lambda x: (-x[1], x[0])):
+        platform = store.platform(name)
+        facts = {} if platform is None else dict(platform.environment)
+        yield MachineShare(platform=name, share=share, own=name == made.platform, facts=facts)
 
 
 def _learned(made: Recommendation, store: Store) -> ModelFacts | None:
@@ -138,9 +148,9 @@ def _neighbours(
     made: Recommendation, store: Store, answer: Config, counts: Counter[str]
 ) -> Iterator[NeighbourEvidence]:
     """What each neighbour ran; its runs are counted by status."""
-    op = Op.parse(made.evidence_op)
     platforms: dict[str, Platform | None] = {}
     for near in made.neighbours:
+        op = Op.parse(near.op or made.evidence_op)
         platform = platforms.setdefault(near.platform, store.platform(near.platform))
         pattern_id = store.resolve(near.pattern_id)
         info = store.pattern(pattern_id) or PatternInfo(id=pattern_id)
@@ -149,7 +159,8 @@ def _neighbours(
         default = Config(made.default)
         if platform is not None:
             default = platform.default(op, m=info.m, n=info.n, nnz=info.nnz)
-        yield _evidence(near, info, curve_of(runs), default, answer)
+        curve = curve_of(runs, usual_at(store, near.platform))
+        yield _evidence(near, info, curve, default, answer)
 
 
 def _pattern(made: Recommendation, store: Store) -> PatternView:

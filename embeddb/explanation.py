@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from typing import Any
 
@@ -19,9 +20,11 @@ __all__ = [
     "Agreement",
     "Difference",
     "Explanation",
+    "MachineShare",
     "NeighbourEvidence",
     "OwnRuns",
     "PatternView",
+    "paid_off",
     "preparation",
 ]
 
@@ -61,6 +64,13 @@ def preparation(calls: float | None, *, measured: bool) -> str:
         )
     told = f"preparing a format counts where its cost is known, shared out over {calls:,.0f} calls"
     return told + ("; the measured times leave it out" if measured else "")
+
+
+def paid_off(calls: float | None) -> str:
+    """From which call on preparing has paid off, for a table: `at once`, `23`, `-`."""
+    if calls is None:
+        return "-"
+    return "at once" if calls == 0 else f"{math.ceil(calls):,}"
 
 
 class PatternView(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +145,25 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     deviations: float
 
 
+class MachineShare(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance whose runs an answer rests on: `share` of the vote, `facts` as its environment
+    has them, `own` whether it is the one asked about."""
+
+    platform: str
+    share: float
+    own: bool
+    facts: dict[str, str] = {}
+
+    @property
+    def words(self) -> str:
+        """Processor, compiler and threads, as far as they are told."""
+        told = [self.facts.get(name, "") for name in ("cpu", "compiler")]
+        if threads := self.facts.get("threads"):
+            told.append(f"{threads} {'thread' if threads == '1' else 'threads'}")
+        march = [f for f in self.facts.get("flags", "").split() if f.startswith("-march=")]
+        return ", ".join([t for t in told if t] + march)
+
+
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """How the neighbours' winners vote on one parameter: value (as text) to share of weight.
     `open` is true where no value has two thirds."""
@@ -157,7 +186,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     when the answer was given, `evidence_op` the operation the neighbours ran, `default_seconds`
     what the default took here where it was measured. `own` holds what is stored of the answer and
     of the default on this very pattern, where they ran. `calls` is the number of calls over which
-    preparation was shared out (None: it was left out), `noise` the spread between repeated runs
+    preparation was shared out (None: it was left out), `machines` are the instances whose runs
+    voted, the most first, `noise` the spread between repeated runs
     (0: nothing was run twice), `runnable` whether the platform can be measured at all.
     """
 
@@ -198,6 +228,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     calls: float | None = None
     noise: float = 0.0
     runnable: bool = False
+    machines: list[MachineShare] = []
 
     @property
     def compared_gain(self) -> float | None:

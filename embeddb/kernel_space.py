@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -16,7 +16,10 @@ from embeddb.loopnest import LoopNest, complete_order
 from embeddb.space import ConfigSpace
 from embeddb.space_rules import Param, Rules, join, show
 
-__all__ = ["KernelSpace", "LoopMapping", "Table", "read_space"]
+__all__ = ["VARYING", "KernelSpace", "LoopMapping", "Table", "read_space"]
+
+#: Why a configuration is left out of a reproducible space.
+VARYING = "sums in varying order"
 
 _T = TypeVar("_T")
 _SPLITS = ("I", "J", "K", "K2")
@@ -127,7 +130,11 @@ class LoopMapping:
 
 
 class KernelSpace:
-    """The space, default and mapping of the kernels that one section serves."""
+    """The space, default and mapping of the kernels that one section serves.
+
+    `varying` are conditions that hold for configurations whose sums run in an order that varies
+    from call to call (None: the file does not say); `reproducible` says that these were left out.
+    """
 
     def __init__(
         self,
@@ -137,6 +144,8 @@ class KernelSpace:
         default: Config,
         mapping: LoopMapping | None,
         heterogeneous: tuple[str, ...],
+        varying: tuple[str, ...] | None = None,
+        reproducible: bool = False,
     ) -> None:
         self.kernels = kernels
         self.space = space
@@ -145,6 +154,8 @@ class KernelSpace:
         used = mapping.names() if mapping else set()
         self.homogeneous = tuple(p.name for p in space.params if p.name in used)
         self.heterogeneous = heterogeneous
+        self.varying = varying
+        self.reproducible = reproducible
         self._bound = lru_cache(maxsize=256)(lambda known: space.bind(dict(known)))
 
     def bind(self, symbols: Mapping[str, int]) -> ConfigSpace:
@@ -163,8 +174,21 @@ class KernelSpace:
         known = {n: v for n, v in seen.items() if v is not None}
         return self.mapping.nest({**symbols, **known}, {p.name for p in space.params})
 
+    def steady(self, varying: Sequence[str]) -> KernelSpace:
+        """The same without configurations for which one of these conditions holds."""
+        return KernelSpace(
+            self.kernels,
+            self.space.without(varying, VARYING),
+            default=self.default,
+            mapping=self.mapping,
+            heterogeneous=self.heterogeneous,
+            varying=tuple(varying),
+            reproducible=True,
+        )
+
     def digest_form(self) -> dict[str, Any]:
-        """Everything that makes two spaces different, as plain data."""
+        """Everything that makes two spaces different, as plain data. Whether a choice is open and
+        what varies is not among it: neither changes what a stored configuration means."""
         mapping = self.mapping
         return {
             "kernels": sorted(self.kernels),
@@ -206,10 +230,15 @@ def read_space(table: Table) -> KernelSpace:
     reason = space.reason(default)
     if reason:
         raise table.fault("default", f"is not legal: {reason}")
-    heterogeneous = _heterogeneous(table, space, mapping)
+    heterogeneous, varying = _heterogeneous(table, space, mapping), _varying(table, space)
     table.done()
     return KernelSpace(
-        tuple(kernels), space, default=default, mapping=mapping, heterogeneous=heterogeneous
+        tuple(kernels),
+        space,
+        default=default,
+        mapping=mapping,
+        heterogeneous=heterogeneous,
+        varying=varying,
     )
 
 
@@ -223,8 +252,9 @@ def _read_param(table: Table, name: str) -> Param:
     whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
     aliases = table.table("aliases").data
     when = table.take("when", str, "")
+    opened = table.take("open", bool, False)
     table.done()
-    return Param(name, kind, tuple(whole), when, tuple(aliases.items()))  # type: ignore[arg-type]  # Param checks the kind
+    return Param(name, kind, tuple(whole), when, tuple(aliases.items()), opened)  # type: ignore[arg-type]  # Param checks the kind
 
 
 def _read_mapping(table: Table, rules: Rules) -> LoopMapping:
@@ -287,6 +317,22 @@ def _heterogeneous(
         if name not in listed and name not in used:
             raise table.fault("heterogeneous", f"{name!r} is neither here nor in the loop nest")
     return tuple(n for n in names if n in listed)
+
+
+def _varying(table: Table, space: ConfigSpace) -> tuple[str, ...] | None:
+    conditions = table.texts("varying")
+    if "varying" not in table.data:
+        return None
+    known = {param.name for param in space.params}
+    for i, text in enumerate(conditions):
+        where = f"varying[{i}]"
+        try:
+            names = space.rules.expression(text, where, condition=True).names
+        except SpaceError as error:
+            raise table.fault(error.where or where, error.reason) from None
+        if not names & known:
+            raise table.fault(where, f"{text!r} mentions no parameter")
+    return tuple(conditions)
 
 
 def _items(table: Table) -> list[tuple[str, Any]]:

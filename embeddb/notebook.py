@@ -44,6 +44,7 @@ def database_html(db: Database) -> str:
 
 def recommendation_html(made: Recommendation) -> str:
     """The ranked configurations beside the default."""
+    from embeddb.explanation import paid_off
     from embeddb.report.wording import seconds
 
     rows = [
@@ -52,6 +53,7 @@ def recommendation_html(made: Recommendation) -> str:
             _factor(c.expected_gain),
             f"{_factor(c.gain_low)} – {_factor(c.gain_high)}" if c.gain_low and c.gain_high else "",
             "" if c.seconds is None else seconds(c.seconds),
+            "" if c.break_even_calls is None else paid_off(c.break_even_calls),
             c.origin,
             str(Config(c.config)),
         )
@@ -62,7 +64,7 @@ def recommendation_html(made: Recommendation) -> str:
         f"default: {Config(made.default)}",
         *made.warnings,
     ]
-    head = ("rank", "gain", "10–90 %", "measured", "rests on", "configuration")
+    head = ("rank", "gain", "10–90 %", "measured", "pays off", "rests on", "configuration")
     title = f"{made.pattern_name or made.pattern_id}: answer {made.id}"
     return _block(title, _simulated(lines, simulated=made.simulated), _table(head, rows))
 

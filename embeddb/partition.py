@@ -8,12 +8,13 @@ does not hold.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
 import zipfile
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -22,58 +23,44 @@ from numpy.typing import NDArray
 
 from embeddb.config import Config, Op
 from embeddb.errors import StoreCorrupt, UsageError
-from embeddb.evidence import WINNER_GAIN, Evidence, EvidenceRow, curve_of, join
+from embeddb.evidence import WINNER_GAIN, Evidence, EvidenceRow
 from embeddb.featurizers import NEED_NETWORK
+from embeddb.machines import Facts
 from embeddb.platform import Platform
 from embeddb.policy import (
     Metric,
     Policy,
-    effects,
-    fit_policy,
-    greedy_cover,
-    mean_gain,
     surely_positive,
-    votes,
 )
-from embeddb.records import PatternInfo
-from embeddb.store import Partition, Store
+from embeddb.policy_fit import (
+    Fitted,
+    LeftOut,
+    Near,
+    fit_policy,
+)
+from embeddb.pooling import Source
+from embeddb.preparation import PreparationTable
 from embeddb.vectors import VectorIndex
 from embeddb.vectors.faiss_index import FaissIndex
+from embeddb.view import Ground, View, across, base_gains, ground_of, known_policy, view_of
 
-__all__ = ["PartitionIndex", "build_evidence", "scope_of"]
-
-
-def scope_of(platform: Platform) -> str:
-    """Portable platforms share evidence between instances; others keep to themselves."""
-    return platform.name if platform.portable else platform.id
+__all__ = [
+    "PartitionIndex",
+]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Averages:
-    """What holds for the platform as a whole, over r rows and c configurations.
-
-    `level` float64[r] and `prior` float64[c] are the additive fit of the gains, `mean` float64[c]
-    the plain mean gain, `cover` int64[<=c] a fixed set that serves most patterns, best first.
-    In the latter two a failure counts as the default, which is what trying it would cost. A
-    finite number of `calls` shares out the conversion, as in `Evidence.gains`.
-    """
-
-    level: NDArray[np.float64]
-    prior: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    cover: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, evidence: Evidence, *, calls: float = math.inf) -> Averages:
-        tried = evidence.gains(calls=calls, failed=0.0)
-        fit = effects(votes(evidence.gains(calls=calls)))
-        return cls(*fit, mean_gain(tried), greedy_cover(tried))
+#: Views that stay at hand: one per machine and number of calls asked about.
+_MOST_VIEWS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionIndex:
-    """Shapes: `ids` p patterns; `vectors` float32[p,d] raw features; `row_of` the evidence rows
-    of each pattern; `far` float64[p] ascending leave-one-group-out nearest distances."""
+    """Shapes: `ids` p patterns; `vectors` float32[p,d] raw features; `near` their nearest ones of
+    other groups; `far` float64[p] ascending leave-one-group-out nearest distances.
+
+    `policy` is judged on all rows together, `left_out` (None: too few machines) by leaving machines
+    out; `facts` are the environments of the instances.
+    """
 
     op: Op
     scope: str
@@ -84,8 +71,10 @@ class PartitionIndex:
     vectors: NDArray[np.float32]
     metric: Metric
     policy: Policy
-    averages: Averages
+    left_out: LeftOut | None
     far: NDArray[np.float64]
+    near: Near
+    facts: Mapping[str, Facts]
     index: VectorIndex
 
     @classmethod
@@ -96,6 +85,7 @@ class PartitionIndex:
         *,
         scope: str,
         generation: int = 0,
+        facts: Mapping[str, Facts] | None = None,
     ) -> PartitionIndex:
         """Fit metric and policy, and index every pattern that has a vector.
 
@@ -103,30 +93,36 @@ class PartitionIndex:
         order of preference: the one whose neighbours answer best with groups held out is used. One
         that needs a network must be better by more than two standard errors.
         """
-        tried = {name: _fitted(evidence, vectors) for name, vectors in readable.items()}
+        known = facts or {}
+        tried = {name: _fitted(evidence, vectors, known) for name, vectors in readable.items()}
         name = _preferred(tried)
-        fit = tried[name]
+        ids, raw, fit = tried[name]
+        ground = ground_of(_held(evidence, ids), ids, fit.near, known)
+        several = len({row.platform for row in evidence.rows}) > 1 and not evidence.winners
         return cls(
             evidence.op,
             scope,
             name,
             generation,
             evidence,
-            fit.ids,
-            fit.raw,
+            ids,
+            raw,
             fit.metric,
             fit.policy,
-            Averages.of(evidence),
+            across(ground) if several else None,
             fit.far,
-            FaissIndex.build(fit.ids, fit.metric.apply(fit.raw)),
+            fit.near,
+            known,
+            FaissIndex.build(ids, fit.metric.apply(raw)),
         )
 
     def nearest(
-        self, vector: NDArray[np.float32], *, exclude: Collection[str] = ()
+        self, vector: NDArray[np.float32], *, count: int = 0, exclude: Collection[str] = ()
     ) -> tuple[list[str], NDArray[np.float64]]:
-        """The policy's k nearest patterns to raw features float32[d], with distances."""
+        """The `count` (0: the policy's k) nearest patterns to raw features float32[d], with
+        distances."""
         ids, distances = self.index.search(
-            self.metric.apply(vector[None, :]), self.policy.k, exclude=exclude
+            self.metric.apply(vector[None, :]), count or self.policy.k, exclude=exclude
         )
         return ids[0], np.asarray(distances[0][: len(ids[0])], dtype=np.float64)
 
@@ -136,12 +132,114 @@ class PartitionIndex:
             return math.nan
         return float(np.searchsorted(self.far, distance, side="left")) / self.far.size
 
-    def row_of(self, pattern_id: str, platform: str) -> int:
-        """The evidence row of an indexed pattern: the asked platform's, else the fullest."""
+    @cached_property
+    def ground(self) -> Ground:
+        """What every view stands on: first the indexed patterns in their order, then the others."""
+        rest = sorted({row.pattern_id for row in self.evidence.rows} - set(self.ids))
+        places = np.full((len(rest), self.near.places.shape[1]), -1, dtype=np.int64)
+        none = np.full(places.shape, np.inf)
+        near = Near(np.vstack([self.near.places, places]), np.vstack([self.near.distances, none]))
+        return ground_of(self.evidence, (*self.ids, *rest), near, self.facts)
+
+    def view(self, platform: Platform, *, calls: float = math.inf) -> View:
+        """The partition as one instance sees it; kept, for there are few."""
+        key = (platform.id, calls)
+        found = self._views.get(key)
+        if found is None:
+            ground, target = self.ground, Source(platform.id, self.op)
+            if platform.id not in ground.facts:
+                facts = {**ground.facts, platform.id: platform.environment}
+                ground = replace(ground, facts=facts)
+            known = self.policies.get(platform.id)
+            found = view_of(ground, target, self.policy, self.left_out, calls=calls, policy=known)
+            if found.judged == "here":
+                self.policies[platform.id] = found.policy
+            while len(self._views) >= _MOST_VIEWS:
+                self._views.pop(next(iter(self._views)), None)
+            self._views[key] = found
+        return found
+
+    def known_policy(self, platform: Platform) -> Policy:
+        """How neighbours vote on a pattern that other instances ran and this one did not."""
+        found = self._known.get(platform.id)
+        if found is None:
+            found = known_policy(self.ground, self.view(platform), self.left_out)
+            self._known[platform.id] = found
+        return found
+
+    @cached_property
+    def _known(self) -> dict[str, Policy]:
+        return {}
+
+    @cached_property
+    def _views(self) -> dict[tuple[str, float], View]:
+        return {}
+
+    @cached_property
+    def policies(self) -> dict[str, Policy]:
+        """Policies judged on an instance's own runs."""
+        return {}
+
+    @cached_property
+    def preparation(self) -> PreparationTable | None:
+        """What preparing takes on the patterns of the views; None where no run tells."""
+        return PreparationTable.of(self.evidence, self.ground.ids)
+
+    @property
+    def stamp(self) -> str:
+        """16 hex digits that change with what a policy is found from."""
+        h = hashlib.blake2b(self.policy.to_json().encode(), digest_size=8)
+        for array in (self.evidence.indptr, self.evidence.column, self.evidence.seconds):
+            h.update(array.tobytes())
+        return h.hexdigest()
+
+    def at(self, generation: int) -> PartitionIndex:
+        """The same as of a later generation, in which nothing of it has changed."""
+        found = replace(self, generation=generation)
+        for name in _KEPT:
+            if name in self.__dict__:
+                found.__dict__[name] = self.__dict__[name]
+        return found
+
+    def grown(
+        self,
+        newer: Evidence,
+        vectors: Mapping[str, NDArray[np.float32]],
+        facts: Mapping[str, Facts],
+    ) -> PartitionIndex:
+        """With newer rows, and `vectors` float32[d] of the patterns that are new with them; metric
+        and policies of the whole stay until it is built again."""
+        evidence = self.evidence.merged(newer)
+        ids, raw, index = self.ids, self.vectors, self.index
+        if vectors:
+            ids = tuple(sorted({*ids, *vectors}))
+            known = dict(zip(self.ids, self.vectors, strict=True)) | dict(vectors)
+            raw = np.array([known[i] for i in ids], dtype=np.float32)
+            index = FaissIndex.build(ids, self.metric.apply(raw))
+        return replace(
+            self,
+            evidence=evidence,
+            ids=ids,
+            vectors=raw,
+            near=_near_again(self, evidence, ids, raw),
+            facts=facts,
+            index=index,
+        )
+
+    def place_of(self, pattern_id: str) -> int:
+        """Where the views have a pattern."""
+        return self._places[pattern_id]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {pattern_id: at for at, pattern_id in enumerate(self.ground.ids)}
+
+    def row_of(self, pattern_id: str, platform: str = "") -> int:
+        """An evidence row of a pattern: the asked platform's, else the fullest."""
         found = self._rows_by_pattern[pattern_id]
         own = [i for i in found if self.evidence.rows[i].platform == platform]
         lengths = np.diff(self.evidence.indptr)
-        return own[0] if own else max(found, key=lambda i: (int(lengths[i]), -i))
+        return max(own or found, key=lambda i: (int(lengths[i]), -i))
 
     @cached_property
     def _rows_by_pattern(self) -> dict[str, list[int]]:
@@ -156,7 +254,7 @@ class PartitionIndex:
             "op": str(self.op),
             "scope": self.scope,
             "featurizer": self.featurizer,
-            "patterns": len({row.pattern_id for row in self.evidence.rows}),
+            "patterns": len({row.pattern_id for row in self.evidence.rows if not row.op}),
             "indexed": len(self.ids),
             "configs": len(self.evidence.configs),
             "measured": len(self.evidence.seconds),
@@ -190,14 +288,17 @@ class PartitionIndex:
             "ids": list(self.ids),
             "winners": e.winners,
             "policy": self.policy.to_json(),
+            "left_out": self.left_out.to_json() if self.left_out else "",
+            "facts": {name: dict(facts) for name, facts in self.facts.items()},
         }
         out = io.BytesIO()
         arrays: dict[str, Any] = {
             "head": np.frombuffer(json.dumps(head).encode(), dtype=np.uint8),
             **{name: getattr(e, name) for name in _EVIDENCE_ARRAYS},
             "vectors": self.vectors,
-            **{f"averages_{k}": getattr(self.averages, k) for k in Averages.__slots__},
             "far": self.far,
+            "near": self.near.places,
+            "near_distances": self.near.distances,
             **{f"metric_{k}": v for k, v in self.metric.arrays().items()},
         }
         np.savez(out, **arrays)
@@ -236,11 +337,16 @@ class PartitionIndex:
             a["vectors"],
             metric,
             Policy.from_json(head["policy"]),
-            Averages(*(a[f"averages_{k}"] for k in Averages.__slots__)),
+            LeftOut.from_json(head["left_out"]) if head["left_out"] else None,
             a["far"],
+            Near(a["near"], a["near_distances"]),
+            {str(k): {str(n): str(v) for n, v in f.items()} for k, f in head["facts"].items()},
             index(ids, metric.apply(a["vectors"])),
         )
 
+
+#: What stays as it was computed where nothing has changed.
+_KEPT = ("_known", "ground", "preparation", "_views", "policies", "_places", "_rows_by_pattern")
 
 #: What reading a file of an older program, or one that is no npz, may raise.
 _UNREADABLE = (
@@ -254,32 +360,39 @@ _ERRORS = 2.0
 
 
 class _Fit(NamedTuple):
-    """`losses` by row of the evidence: pattern and platform."""
+    """Of one featurizer: `ids` p patterns, `raw` float32[p,d] features, and what they led to."""
 
     ids: tuple[str, ...]
     raw: NDArray[np.float32]
-    metric: Metric
-    policy: Policy
-    far: NDArray[np.float64]
-    losses: dict[EvidenceRow, float]
+    fit: Fitted
 
 
-def _fitted(evidence: Evidence, vectors: Mapping[str, NDArray[np.float32]]) -> _Fit:
-    rows = [i for i, row in enumerate(evidence.rows) if row.pattern_id in vectors]
-    ids = tuple(sorted({evidence.rows[i].pattern_id for i in rows}))
+def _fitted(
+    evidence: Evidence, vectors: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Facts]
+) -> _Fit:
+    ids = tuple(sorted({row.pattern_id for row in evidence.rows if row.pattern_id in vectors}))
     raw = np.array([vectors[i] for i in ids], dtype=np.float32)
-    known = evidence.take(np.array(rows, dtype=np.int64))
-    at = {pattern_id: i for i, pattern_id in enumerate(ids)}
-    of_row = raw[[at[row.pattern_id] for row in known.rows]]
-    metric, policy, far, losses = fit_policy(of_row, known.gains(), known.groups)
-    return _Fit(ids, raw, metric, policy, far, dict(zip(known.rows, losses.tolist(), strict=True)))
+    known = _held(evidence, ids)
+    nowhere = Near(np.zeros((len(ids), 0), dtype=np.int64), np.zeros((len(ids), 0)))
+    ground = ground_of(known, ids, nowhere, facts)
+    gains, trust = base_gains(ground)
+    of = {row.pattern_id: row.group for row in known.rows}
+    groups = np.array([of[i] for i in ids], dtype=np.str_)
+    return _Fit(ids, raw, fit_policy(raw, gains, groups, trust))
+
+
+def _held(evidence: Evidence, ids: Collection[str]) -> Evidence:
+    """Only the rows of some patterns."""
+    held = set(ids)
+    rows = [i for i, row in enumerate(evidence.rows) if row.pattern_id in held]
+    return evidence.take(np.array(rows, dtype=np.int64))
 
 
 def _preferred(tried: Mapping[str, _Fit]) -> str:
     """The name of least loss; of those that need a network only one that is surely better."""
 
     def best(names: Iterable[str]) -> str:
-        return min(names, key=lambda n: (_loss(tried[n].policy), list(tried).index(n)), default="")
+        return min(names, key=lambda n: (_loss(tried[n].fit), list(tried).index(n)), default="")
 
     plain, costly = best(tried.keys() - NEED_NETWORK), best(tried.keys() & NEED_NETWORK)
     if not (plain and costly):
@@ -288,66 +401,42 @@ def _preferred(tried: Mapping[str, _Fit]) -> str:
 
 
 def _surely_better(one: _Fit, other: _Fit) -> bool:
-    both = [row for row in one.losses if row in other.losses]
-    gain = np.array([other.losses[row] - one.losses[row] for row in both])
+    place = {pattern_id: at for at, pattern_id in enumerate(other.ids)}
+    both = [(at, place[i]) for at, i in enumerate(one.ids) if i in place]
+    if not both:
+        return False
+    mine, theirs = np.array(both).T
+    gain = other.fit.losses[theirs] - one.fit.losses[mine]
     judged = np.isfinite(gain)
-    group = np.unique([row.group for row in both], return_inverse=True)[1]
+    group = one.fit.groups[mine]
     return bool(judged.any()) and surely_positive(gain[judged], group[judged], errors=_ERRORS)
 
 
-def _loss(policy: Policy) -> float:
-    return policy.loss if math.isfinite(policy.loss) else math.inf
+def _loss(fit: Fitted) -> float:
+    return fit.policy.loss if math.isfinite(fit.policy.loss) else math.inf
 
 
 _EVIDENCE_ARRAYS = ("indptr", "column", "seconds", "conversion", "spread", "default_s")
 
 
-def build_evidence(
-    store: Store, op: Op, scope: str, *, only: Collection[str] | None = None
-) -> Evidence:
-    """Evidence of every partition of the scope, or of some patterns of it."""
-    platforms = (store.platform(p.platform) for p in scope_partitions(store, op, scope))
-    winners = any(p is not None and p.traits.get("winners_only") for p in platforms)
-    return join(op, _rows(store, op, scope, only), winners=winners)
-
-
-def scope_partitions(store: Store, op: Op, scope: str) -> list[Partition]:
-    return [
-        p for p in store.partitions() if p.op == op and scope in (p.platform, _name(p.platform))
-    ]
-
-
-def _name(platform_id: str) -> str:
-    return platform_id.partition("@")[0]
-
-
-def _rows(store: Store, op: Op, scope: str, only: Collection[str] | None) -> Iterable[Any]:
-    if only is None:
-        infos = {info.id: info for info in store.patterns()}
-    else:
-        infos = {i: info for i in only if (info := store.pattern(i)) is not None}
-    for partition in scope_partitions(store, op, scope):
-        platform = store.platform(partition.platform)
-        if platform is None or scope_of(platform) != scope:
-            continue
-        if only is None:
-            chunks = _by_pattern(store.runs(partition.platform, op))
-        else:
-            chunks = ((i, list(store.runs(partition.platform, op, i))) for i in only)
-        for pattern_id, runs in chunks:
-            if runs:
-                info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
-                group = info.group or info.name or info.id
-                default = platform.default(op, m=info.m, n=info.n, nnz=info.nnz)
-                yield EvidenceRow(pattern_id, partition.platform, group), default, curve_of(runs)
-
-
-def _by_pattern(runs: Iterable[Any]) -> Iterable[tuple[str, list[Any]]]:
-    held: list[Any] = []
-    for run in runs:
-        if held and held[-1].pattern_id != run.pattern_id:
-            yield held[-1].pattern_id, held
-            held = []
-        held.append(run)
-    if held:
-        yield held[-1].pattern_id, held
+def _near_again(
+    partition: PartitionIndex, evidence: Evidence, ids: Sequence[str], raw: NDArray[np.float32]
+) -> Near:
+    """The nearest ones of other groups where patterns were added to `partition`: known ones keep
+    theirs, new ones are looked up."""
+    count = partition.near.places.shape[1]
+    old = np.array([*(ids.index(i) for i in partition.ids), -1], dtype=np.int64)
+    places = np.full((len(ids), count), -1, dtype=np.int64)
+    distances = np.full((len(ids), count), np.inf)
+    places[old[:-1]] = old[partition.near.places]
+    distances[old[:-1]] = partition.near.distances
+    group = {row.pattern_id: row.group for row in evidence.rows}
+    groups = np.array([group.get(i, "") for i in ids])
+    at = partition.metric.apply(raw).astype(np.float64)
+    for new in np.setdiff1d(np.arange(len(ids)), old[:-1]):
+        far = np.sqrt(((at - at[new]) ** 2).sum(axis=1))
+        far[groups == groups[new]] = np.inf
+        order = np.argsort(far, kind="stable")[:count]
+        order = order[np.isfinite(far[order])]
+        places[new, : len(order)], distances[new, : len(order)] = order, far[order]
+    return Near(places, distances)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -20,15 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.config import Op
-from embeddb.errors import StoreCorrupt
+from embeddb.errors import StoreCorrupt, StoreError
 from embeddb.evidence import Evidence
-from embeddb.featurizers import missing
-from embeddb.partition import (
-    Averages,
-    PartitionIndex,
-    build_evidence,
-    scope_partitions,
-)
+from embeddb.featurizers import NEED_NETWORK, missing
+from embeddb.partition import PartitionIndex
+from embeddb.platform import Platform
+from embeddb.policy import Policy
+from embeddb.scopes import build_evidence, facts_of, pooled_partitions
 from embeddb.store import Store
 from embeddb.vectors.faiss_index import FaissIndex
 
@@ -62,11 +60,15 @@ class PartitionFiles:
 
     def _refresh(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> PartitionIndex | None:
         generation = self._store.generation
-        evidence = build_evidence(self._store, op, scope)
+        chosen = pooled_partitions(self._store, op, scope)
+        evidence = build_evidence(self._store, op, scope, partitions=chosen)
         readable = self.readable(evidence, featurizers)
         if not readable:
             return None
-        built = PartitionIndex.build(evidence, readable, scope=scope, generation=generation)
+        facts = facts_of(self._store, op, scope)
+        built = PartitionIndex.build(
+            evidence, readable, scope=scope, generation=generation, facts=facts
+        )
         self._save(built, {name: featurizers[name].version for name in readable})
         self._open[str(op), scope] = built
         return built
@@ -85,7 +87,13 @@ class PartitionFiles:
         }
         here = {name: v for name, v in found.items() if not missing(featurizers[name])}
         found = here or found
-        enough = {name: v for name, v in found.items() if len(v) >= 0.9 * len(ids)}
+        most = max((len(v) for v in found.values()), default=0)
+        # One that costs a network must know every pattern: those it lacks could not be neighbours.
+        enough = {
+            name: v
+            for name, v in found.items()
+            if len(v) >= 0.9 * len(ids) and (name not in NEED_NETWORK or len(v) == most)
+        }
         fullest = max(found, key=lambda name: len(found[name]), default="")
         return enough or {name: v for name, v in found.items() if name == fullest}
 
@@ -117,7 +125,7 @@ class PartitionFiles:
         with self._lock:
             found = self._open.get((str(op), scope)) or self._load(op, scope, featurizers)
             if found is None:
-                if not scope_partitions(self._store, op, scope):
+                if not pooled_partitions(self._store, op, scope):
                     return None
                 return self._refresh(op, scope, featurizers)
             if self._lacks(found, featurizers):
@@ -129,45 +137,50 @@ class PartitionFiles:
                     return self._refresh(op, scope, featurizers)
                 if changed:
                     found = self._patched(found, changed, featurizers)
-                found = replace(found, generation=now)
+                found = found.at(now)
             self._open[str(op), scope] = found
             return found
+
+    def prime(self, partition: PartitionIndex, platform: Platform) -> None:
+        """Have the view of a machine ready, with the policy that its own runs chose: found before
+        and noted, or found now, which takes seconds."""
+        key = f"policy/{partition.op}/{partition.scope}/{platform.id}"
+        stamp = partition.stamp
+        if platform.id not in partition.policies:
+            noted = _read_note(self._store.notes.get(key) or b"")
+            if noted.get("stamp") == stamp:
+                with suppress(KeyError, TypeError, ValueError):
+                    partition.policies[platform.id] = Policy.from_json(noted["policy"])
+        before = partition.policies.get(platform.id)
+        found = partition.view(platform)
+        if found.judged == "here" and before is None and not self._store.readonly:
+            body = {"stamp": stamp, "policy": found.policy.to_json()}
+            with suppress(StoreError):  # busy or full: it can be found again
+                self._store.notes.put(key, json.dumps(body).encode())
 
     def _changed_since(self, partition: PartitionIndex) -> tuple[set[str], bool]:
         """Patterns with newer runs or vectors, and whether a row has lost its runs: a stub's go
         to the pattern that adopts it."""
         changed: set[str] = set()
-        held: set[tuple[str, str]] = set()
-        for p in scope_partitions(self._store, partition.op, partition.scope):
+        held: set[tuple[str, str, str]] = set()
+        for p in pooled_partitions(self._store, partition.op, partition.scope):
             members = self._store.members(p)
             changed |= {i for i, written in members.items() if written > partition.generation}
-            held |= {(pattern_id, p.platform) for pattern_id in members}
-        return changed, any(row[:2] not in held for row in partition.evidence.rows)
+            op = "" if p.op == partition.op else str(p.op)
+            held |= {(pattern_id, p.platform, op) for pattern_id in members}
+        return changed, any(row.key not in held for row in partition.evidence.rows)
 
     def _patched(
         self, partition: PartitionIndex, changed: set[str], featurizers: Mapping[str, Any]
     ) -> PartitionIndex:
         """The partition with newer runs scanned in; metric and policy stay until a refresh."""
-        newer = build_evidence(self._store, partition.op, partition.scope, only=changed)
-        evidence = partition.evidence.merged(newer)
+        op, scope = partition.op, partition.scope
+        chosen = pooled_partitions(self._store, op, scope)
+        newer = build_evidence(self._store, op, scope, only=changed, partitions=chosen)
         featurizer = featurizers[partition.featurizer]
         fresh = changed - set(partition.ids)
         vectors = self._store.vectors.get(partition.featurizer, featurizer.version, fresh)
-        ids, raw = partition.ids, partition.vectors
-        if vectors:
-            ids = tuple(sorted([*ids, *vectors]))
-            known = dict(zip(partition.ids, partition.vectors, strict=True)) | vectors
-            raw = np.array([known[i] for i in ids], dtype=np.float32)
-        return replace(
-            partition,
-            evidence=evidence,
-            ids=ids,
-            vectors=raw,
-            averages=Averages.of(evidence),
-            index=FaissIndex.build(ids, partition.metric.apply(raw))
-            if vectors
-            else partition.index,
-        )
+        return partition.grown(newer, vectors, facts_of(self._store, op, scope))
 
     # -- files -----------------------------------------------------------------------------
 

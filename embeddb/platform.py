@@ -33,6 +33,7 @@ __all__ = [
     "builtin_platforms",
     "load_platform",
     "parse_platform",
+    "platform_here",
     "platform_hint",
     "runner_for",
 ]
@@ -84,10 +85,17 @@ class Platform:
     @cached_property
     def digest(self) -> str:
         """blake2b-128 hex of the parsed spaces, defaults and mappings: changes when what the
-        stored configurations mean changes, not with comments, titles or traits."""
+        stored configurations mean changes, not with comments, titles or traits, nor when a choice
+        is opened."""
         forms = [self.kernels[k].digest_form() for k in sorted(self.kernels)]
         canonical = json.dumps(forms, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+    @property
+    def open_choices(self) -> frozenset[tuple[str, str]]:
+        """Kernel and parameter of every choice that takes new values."""
+        spaces = ((kernel, part.space) for kernel, part in self.kernels.items())
+        return frozenset((kernel, name) for kernel, space in spaces for name in space.rules.open)
 
     def kernel(self, op: Op | str) -> KernelSpace:
         """Raises: UsageError if the platform does not run this kernel."""
@@ -104,6 +112,26 @@ class Platform:
         Raises: UsageError if the platform does not run this kernel.
         """
         return self.kernel(op).bind(_symbols(op, m, n, nnz))
+
+    def reproducible(self, op: Op) -> Platform:
+        """The platform with only those configurations of a kernel whose sums run in the same order
+        in every call. A stored platform of an older file takes the word of the built-in one.
+
+        Raises: UsageError if the file does not say which these are.
+        """
+        part = self.kernel(op)
+        varying = part.varying
+        if varying is None and self.name in builtin_platforms():
+            known = _builtin(self.name)
+            varying = known.kernel(op).varying if known.digest == self.digest else None
+        if varying is None:
+            raise UsageError(
+                f"platform {self.id} does not say which configurations of {op.kernel} sum in "
+                "varying order",
+                hint=f"its file needs `varying = [...]` in the [[space]] of {op.kernel}: "
+                "conditions as in `constraints`, [] if none does",
+            )
+        return replace(self, kernels={**self.kernels, op.kernel: part.steady(varying)})
 
     def default(self, op: Op, *, m: int = -1, n: int = -1, nnz: int = -1) -> Config:
         """The default as it is stored for an m x n matrix: a number in place of a symbol, or the
@@ -242,6 +270,18 @@ def runner_for(platform: Platform) -> Any:
     if problem:
         raise RunnerUnavailable(problem)
     return runner
+
+
+def platform_here(runner: Any, *, threads: int = 0) -> Platform:
+    """A runner's platform as this machine is, with the facts that the runner can measure; asked
+    for before something is run here, since measuring them may take seconds.
+
+    Raises: RunnerUnavailable if it cannot be measured here.
+    """
+    if hasattr(runner, "facts"):
+        runner.facts(threads=threads)
+    found: Platform = runner.platform(threads=threads)
+    return found
 
 
 def _read_kernels(table: Table) -> dict[str, KernelSpace]:

@@ -19,6 +19,7 @@ docs/decisions/neighbour-vote.md has the alternatives and their figures.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,39 +28,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "CLIP",
+    "PSEUDO_RUNS",
     "Metric",
     "Policy",
+    "doubt",
     "effects",
-    "fit_policy",
     "greedy_cover",
+    "is_default",
     "mean_gain",
     "plain_metric",
     "surely_positive",
     "votes",
+    "weigh",
 ]
 
 Floats = NDArray[np.float64]
 
 #: Bounds the weight of a neighbour at distance zero to 11 times that of the k-th.
 _SOFTEN = 0.1
-#: Weight of the foretold gains in the metric against the plain features.
-_STRETCH = 1.0
-#: Ridge penalty per pattern, on standardised features.
-_RIDGE = 0.1
 #: Log gains beyond it count as it, so that one hopeless schedule does not outvote what matters.
-_CLIP = 1.5
+CLIP = 1.5
 #: Pseudo-runs with which a configuration's mean gain is drawn to zero.
-_PSEUDO_RUNS = 1.0
-_NEIGHBOURS = (3, 5, 8, 12, 20, 40)
-#: Parts in which a learned metric is tried on groups it was not fitted to.
-_FOLDS = 5
-_SHRINKS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, np.inf)
-#: What is used where nothing can be judged: records of winners only, or one group of matrices.
-_UNPROVEN_K, _UNPROVEN_SHRINK = 8, 4.0
-#: Numbers gathered at once in the fit: bounds its memory to about 32 MB.
-_BLOCK = 4_000_000
-#: Patterns beyond it are left out of the fit (a pairwise distance matrix is made), not of answers.
-_MOST_FITTED = 4000
+PSEUDO_RUNS = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,13 +97,26 @@ def plain_metric(raw: NDArray[np.float32]) -> Metric:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How many neighbours are asked, how far the platform's average is kept, and how well both
-    did when groups were held out: mean log loss to the oracle, beside the static best's."""
+    did when groups were held out: mean log loss to the oracle, beside the static best's.
+
+    A first choice must promise more than `guard` (log gain) over the default, or the default goes
+    first: the guard under which the fewest held-out answers were slower than the default, of those
+    that cost next to nothing. Of the first choices that are then not the default, `bias` is the
+    mean of what was got less what was promised (log gains over the default), `low` and `high` the
+    10th and 90th percentile of the same; nan where too few were judged. `across`: judged by leaving
+    whole machines out, as well as groups.
+    """
 
     k: int
     shrink: float
     loss: float = float("nan")
     static_loss: float = float("nan")
     fitted_on: int = 0
+    bias: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    guard: float = 0.0
+    across: bool = False
 
     def weights(self, distances: Floats) -> Floats:
         """Votes float64[k] of neighbours at ascending distances float64[k]."""
@@ -139,6 +143,11 @@ class Policy:
             float(read["loss"]),
             float(read["static_loss"]),
             int(read["fitted_on"]),
+            float(read["bias"]),
+            float(read["low"]),
+            float(read["high"]),
+            float(read["guard"]),
+            bool(read["across"]),
         )
 
 
@@ -156,7 +165,7 @@ def weigh(distances: Floats) -> Floats:
 
 def votes(gains: Floats) -> Floats:
     """Gains as they vote: what is slower than a limit counts as that limit; nan stays."""
-    return np.maximum(gains, -_CLIP)
+    return np.maximum(gains, -CLIP)
 
 
 def effects(gains: Floats) -> tuple[Floats, Floats]:
@@ -170,8 +179,15 @@ def effects(gains: Floats) -> tuple[Floats, Floats]:
     level, prior = np.zeros(len(gains)), np.zeros(gains.shape[1])
     for _ in range(8):
         level = (values - ran * prior).sum(axis=1) / np.maximum(ran.sum(axis=1), 1)
-        prior = (values - ran * level[:, None]).sum(axis=0) / (ran.sum(axis=0) + _PSEUDO_RUNS)
+        prior = (values - ran * level[:, None]).sum(axis=0) / (ran.sum(axis=0) + PSEUDO_RUNS)
     return level, prior
+
+
+def is_default(gains: Floats) -> NDArray[np.bool_]:
+    """bool[c]: gained exactly nothing wherever it ran, as the default does; but for a row or two
+    on which the default itself failed, whose gains are told otherwise."""
+    found: NDArray[np.bool_] = 2 * (gains == 0.0).sum(axis=0) > np.isfinite(gains).sum(axis=0)
+    return found
 
 
 def mean_gain(gains: Floats) -> Floats:
@@ -197,146 +213,24 @@ def greedy_cover(gains: Floats, most: int = 64) -> NDArray[np.int64]:
     return np.array(chosen, dtype=np.int64)
 
 
-def fit_policy(
-    raw: NDArray[np.float32], gains: Floats, groups: NDArray[np.str_]
-) -> tuple[Metric, Policy, Floats, Floats]:
-    """Metric, policy, ascending leave-one-group-out nearest distances, and the log loss float64[r]
-    of each row with its group held out (nan: not judged).
+def doubt(
+    centred: Floats, weights: Floats, support: Floats, prior: Floats, shrink: float
+) -> Floats:
+    """By how much the standard error of a vote with the weight of support float64[s] exceeds that
+    of a configuration that all neighbours ran; 0 where all did. `centred` float64[k,c] are gains
+    less each neighbour's level, `weights` float64[k], `prior` float64[c].
 
-    `raw` float32[r,d] features, `gains` float64[r,c] and `groups` str[r] of the same rows; rows
-    with a single run cannot be judged and are left out. Where none can be judged the vote is an
-    unproven but moderate one.
+    Where configurations are sampled per pattern, the best of hundreds of votes by one or two
+    neighbours each would mostly be the luckiest.
     """
-    taught = np.flatnonzero(np.isfinite(gains).sum(axis=1) >= 2)
-    if taught.size > _MOST_FITTED:
-        taught = taught[np.linspace(0, taught.size - 1, _MOST_FITTED).astype(np.int64)]
-    metric, losses = plain_metric(raw), np.full(len(gains), np.nan)
-    if taught.size < 2 or np.unique(groups[taught]).size < 2:
-        return metric, Policy(_UNPROVEN_K, _UNPROVEN_SHRINK), np.zeros(0), losses
-    g, group = votes(gains[taught]), np.unique(groups[taught], return_inverse=True)[1]
-    level, _ = effects(g)
-    z, centred = metric.standardised(raw[taught]), g - level[:, None]
-    found = {learned: _held_out(z, centred, group, learned=learned) for learned in (False, True)}
-    table = {
-        (k, shrink, learned): loss
-        for learned, near in found.items()
-        for (k, shrink), loss in _losses(*near, g, group).items()
-    }
-    k, shrink, learned = _chosen(table, group)
-    if learned:
-        metric = Metric(metric.center, metric.scale, _learned(z, centred))
-    static = float(table[k, np.inf, learned].mean())
-    losses[taught] = table[k, shrink, learned]
-    loss = float(table[k, shrink, learned].mean())
-    nearest = found[learned][1][:, 0]
-    policy = Policy(k, shrink, loss, static, int(taught.size))
-    return metric, policy, np.sort(nearest[np.isfinite(nearest)]), losses
-
-
-def _held_out(
-    z: Floats, centred: Floats, group: NDArray[np.int64], *, learned: bool
-) -> tuple[NDArray[np.int64], Floats]:
-    """Nearest rows of other groups, as `_nearest_others`, for all rows.
-
-    A learned metric is fitted without the groups it is tried on: with as many features as patterns
-    it would otherwise foretell any gains, and neighbours would be believed that are not alike.
-    """
-    folds = min(_FOLDS, int(group.max()) + 1)
-    near: list[NDArray[np.int64]] = []
-    distances: list[Floats] = []
-    for fold in range(folds):
-        rest = group % folds != fold
-        seen = z @ _learned(z[rest], centred[rest]) if learned else z
-        places, far = _nearest_others(seen, group, ~rest)
-        near.append(places)
-        distances.append(far)
-    order = np.argsort(np.argsort(group % folds, kind="stable"), kind="stable")
-    return np.concatenate(near)[order], np.concatenate(distances)[order]
-
-
-def _learned(z: Floats, centred: Floats) -> Floats:
-    """(I + s W W^T)^(1/2), W the ridge weights from features z[r,d] to gains [r,c]."""
-    rows, d = z.shape
-    y = np.clip(np.where(np.isfinite(centred), centred, 0.0), -_CLIP, _CLIP)
-    y = y - y.mean(axis=0)
-    w = np.linalg.solve(z.T @ z + _RIDGE * rows * np.eye(d), z.T @ y)
-    foretold = float(((z @ w) ** 2).sum()) / rows
-    if foretold < 1e-12:
-        return np.eye(d)
-    root, axes = np.linalg.eigh(np.eye(d) + _STRETCH**2 * d / foretold * (w @ w.T))
-    stretched: Floats = axes * np.sqrt(root) @ axes.T
-    return stretched
-
-
-def _nearest_others(
-    z: Floats, group: NDArray[np.int64], of: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], Floats]:
-    """Nearest rows of other groups than each row in `of` bool[r]: positions and distances [o,k],
-    ascending, ties by position."""
-    most = min(max(min(_NEIGHBOURS[-1], len(z) // 3), _NEIGHBOURS[0]), len(z))
-    square = (z**2).sum(axis=1)
-    d = np.sqrt(np.maximum(square[of, None] + square[None] - 2.0 * z[of] @ z.T, 0.0))
-    d[group[of, None] == group[None]] = np.inf
-    near = np.sort(np.argpartition(d, most - 1, axis=1)[:, :most], axis=1)
-    order = np.argsort(np.take_along_axis(d, near, axis=1), axis=1, kind="stable")
-    near = np.take_along_axis(near, order, axis=1)
-    return near, np.take_along_axis(d, near, axis=1)
-
-
-def _losses(
-    near: NDArray[np.int64], distances: Floats, gains: Floats, group: NDArray[np.int64]
-) -> dict[tuple[int, float], Floats]:
-    """Log loss [r] to the best run of each row with its group held out, per (k, shrink)."""
-    ran = np.isfinite(gains)
-    level, _ = effects(gains)
-    centred = gains - level[:, None]
-    prior = _others_prior(centred, group)
-    ks = sorted({min(k, near.shape[1]) for k in _NEIGHBOURS})
-    known = np.where(ran, gains, -np.inf)
-    best = known.max(axis=1)
-    table = {(k, shrink): np.empty(len(gains)) for k in ks for shrink in _SHRINKS}
-    step = max(1, _BLOCK // (ks[-1] * gains.shape[1]))
-    for start in range(0, len(gains), step):
-        rows = np.arange(start, min(start + step, len(gains)))
-        gathered = centred[near[rows]]
-        for k in ks:
-            votes = _vote(weigh(distances[rows, :k]), gathered[:, :k])
-            for shrink in _SHRINKS:
-                score = np.where(ran[rows], _shrunk(*votes, prior[rows], shrink), -np.inf)
-                table[k, shrink][rows] = best[rows] - known[rows, score.argmax(axis=1)]
-    return table
-
-
-def _others_prior(centred: Floats, group: NDArray[np.int64]) -> Floats:
-    """The prior [r,c] each row would have if its own group had never been measured."""
     ran = np.isfinite(centred)
-    sums, counts = np.zeros((2, int(group.max()) + 1, centred.shape[1]))
-    np.add.at(sums, group, np.where(ran, centred, 0.0))
-    np.add.at(counts, group, ran)
-    prior: Floats = ((sums.sum(0) - sums) / (counts.sum(0) - counts + _PSEUDO_RUNS))[group]
-    return prior
-
-
-def _vote(weights: Floats, centred: Floats) -> tuple[Floats, Floats]:
-    """Weighted sum of gains [q,k,c] and the weight that ran each: both [q,c]."""
-    ran = np.isfinite(centred)
-    total = np.matmul(weights[:, None], np.where(ran, centred, 0.0))[:, 0]
-    return total, np.matmul(weights[:, None], ran.astype(np.float64))[:, 0]
-
-
-def _shrunk(total: Floats, weight: Floats, prior: Floats, shrink: float) -> Floats:
-    if np.isinf(shrink):
-        return prior
-    return (total + max(shrink, 1e-6) * prior) / (weight + max(shrink, 1e-6))
-
-
-def _chosen(
-    table: dict[tuple[int, float, bool], Floats], group: NDArray[np.int64]
-) -> tuple[int, float, bool]:
-    """The least loss; the static best if that is not a standard error (over groups) better."""
-    k, shrink, learned = min(table, key=lambda at: float(table[at].mean()))
-    gain = table[k, np.inf, learned] - table[k, shrink, learned]
-    return (k, shrink if surely_positive(gain, group) else np.inf, learned)
+    off = np.where(ran, centred - prior, 0.0)
+    spread = math.sqrt(float((off**2).sum()) / max(int(ran.sum()), 1))
+    one, full = float(weights.mean()), float(weights.sum() + max(shrink, 1e-6))
+    # One nobody ran, where shrink is 0, is doubted like one that only the farthest neighbour ran.
+    least = np.maximum(support, weights.min())
+    found: Floats = spread * (np.sqrt(one / least) - math.sqrt(one / full))
+    return found
 
 
 def surely_positive(gain: Floats, group: NDArray[np.int64], *, errors: float = 1.0) -> bool:

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from embeddb.config import Config, Op
 from embeddb.errors import EmbeddbError, ModelError, StoreCorrupt, UsageError
 from embeddb.evidence import Evidence, curve_of
-from embeddb.partition import Averages, PartitionIndex
+from embeddb.partition import PartitionIndex
 from embeddb.platform import Platform
-from embeddb.policy import votes
-from embeddb.query import Neighbour, Query
+from embeddb.pooling import Source
+from embeddb.query import Neighbour, Promise, Query
 from embeddb.space import ConfigSpace
+from embeddb.state import usual_at
 from embeddb.store.model_table import ModelEntry
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "foreign_winners",
     "judged",
     "nearest_widths",
+    "shared_out",
     "with_evidence",
     "with_judgement",
     "with_prediction",
@@ -60,34 +62,49 @@ def with_evidence(
     instance of a portable platform measured on it is the nearest neighbour there can be. Without a
     vector there are no neighbours, only what holds for the platform as a whole.
     """
-    evidence, averages = partition.evidence, partition.averages
-    if math.isfinite(query.calls):
-        averages = Averages.of(evidence, calls=query.calls)
+    evidence, view = partition.evidence, partition.view(query.platform, calls=query.calls)
+    averages, policy = view.averages, view.policy
     ids: list[str] = []
     distances = np.zeros(0)
     if vector is not None:
-        ids, distances = partition.nearest(vector, exclude={query.pattern.id} if query.own else ())
-    rows = np.array([partition.row_of(i, query.platform.id) for i in ids], dtype=np.int64)
+        if not query.own and query.pattern.id in partition.ids:
+            policy = partition.known_policy(query.platform)
+        excluded = {query.pattern.id} if query.own else ()
+        ids, distances = partition.nearest(vector, count=policy.k, exclude=excluded)
+    rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
     found, rejected = _split_legal(evidence, query.space)
     legal = sorted(found.values())
     place = {at: new for new, at in enumerate(legal)}
+    weights = policy.weights(distances)
+    sources = [belief.source for belief in view.beliefs]
+    table = partition.preparation
+    cost = table.cost(rows, weights, query.platform.id, partition.op) if table else None
     return replace(
         query,
+        preparation=cost,
         configs=tuple(sorted(found, key=found.__getitem__)),
-        gains=votes(evidence.gains(rows, calls=query.calls)[:, legal]),
+        gains=view.gains[rows][:, legal],
+        trust=view.trust[rows][:, legal],
         levels=averages.level[rows],
-        weights=partition.policy.weights(distances),
+        weights=weights,
         prior=averages.prior[legal],
         mean=averages.mean[legal],
-        shrink=partition.policy.shrink,
+        shrink=policy.shrink,
         cover=np.array([place[at] for at in averages.cover if at in place], dtype=np.int64),
-        evidence_op=partition.op,
-        held_out=math.nan if evidence.winners else math.exp(-partition.policy.loss),
+        evidence_op=_main_op(sources, view.shares[rows], weights, partition.op),
+        held_out=math.nan if evidence.winners else math.exp(-policy.loss),
+        judged_by=view.judged,
+        promise=Promise.of(policy),
+        machines=_machines(sources, view.shares[rows], weights),
+        measured_here=view.own,
+        elsewhere=any(source.platform != query.platform.id for source in sources),
+        failing=view.failing[rows][:, legal],
+        machine_effects=view.effects[:, legal],
         knows_default=bool(evidence.knows_default.any()),
         noise=evidence.noise,
         neighbours=tuple(
-            _neighbour(partition, int(row), float(distance), name_of)
-            for row, distance in zip(rows, distances, strict=True)
+            _neighbour(partition, i, sources[int(shares.argmax())], float(distance), name_of)
+            for i, shares, distance in zip(ids, view.shares[rows], distances, strict=True)
         ),
         rejected=rejected,
         vector=np.zeros(0, dtype=np.float32) if vector is None else vector,
@@ -95,16 +112,44 @@ def with_evidence(
     )
 
 
+def _machines(
+    sources: Sequence[Source], shares: NDArray[np.float64], weights: NDArray[np.float64]
+) -> dict[str, float]:
+    """How much of the vote rests on runs of each platform instance, the most first."""
+    found: dict[str, float] = {}
+    if len(weights):
+        mass = weights @ shares / max(float(weights.sum()), 1e-12)
+        for source, share in zip(sources, mass, strict=True):
+            found[source.platform] = found.get(source.platform, 0.0) + float(share)
+    return dict(sorted(found.items(), key=lambda x: (-x[1], x[0])))
+
+
+def _main_op(
+    sources: Sequence[Source],
+    shares: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    asked: Op,
+) -> Op:
+    """The op that most of the vote ran; where nobody votes the one that most was measured at."""
+    if not len(weights):
+        return asked if any(s.op == asked for s in sources) else sources[0].op
+    mass: dict[Op, float] = {}
+    for source, share in zip(sources, weights @ shares, strict=True):
+        mass[source.op] = mass.get(source.op, 0.0) + float(share)
+    return max(mass, key=lambda op: (mass[op], op == asked))
+
+
 def _neighbour(
     partition: PartitionIndex,
-    row: int,
+    pattern_id: str,
+    source: Source,
     distance: float,
     name_of: Callable[[str], str] | None,
 ) -> Neighbour:
-    whose = partition.evidence.rows[row]
-    name = name_of(whose.pattern_id) if name_of is not None else ""
+    group = partition.evidence.rows[partition.row_of(pattern_id)].group
+    name = name_of(pattern_id) if name_of is not None else ""
     percentile = partition.percentile(distance)
-    return Neighbour(whose.pattern_id, whose.platform, name, whose.group, distance, percentile)
+    return Neighbour(pattern_id, source.platform, name, group, distance, percentile, str(source.op))
 
 
 def _split_legal(
@@ -176,9 +221,9 @@ def with_prediction(
     def predict(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         # A model centres what it is asked for: only differences within one call mean anything.
         gain, spread = scored((query.default, *asked))
-        return gain[1:] - gain[0], spread[1:]
+        return shared_out(query, asked, gain[1:] - gain[0], spread[1:])
 
-    gain, spread = scored(configs)
+    gain, spread = scored(configs) if math.isinf(query.calls) else predict(configs)
     return replace(
         query,
         predicted_configs=configs,
@@ -189,22 +234,53 @@ def with_prediction(
     )
 
 
+def shared_out(
+    query: Query,
+    configs: Sequence[Config],
+    gain: NDArray[np.float64],
+    spread: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Log gains float64[c] over the default and their standard deviations with the preparation
+    shared out over the query's calls; as they are where that is not known."""
+    if query.preparation is None or math.isinf(query.calls):
+        return gain, spread
+    base, *ratio = query.preparation.of((query.default, *configs)) / query.calls
+    running = np.exp(-gain)
+    cost = running + np.array(ratio)
+    # Errors of the two parts are independent, each counts by its part in the cost.
+    part = running / cost
+    both = np.hypot(part * spread, (1.0 - part) * query.preparation.spread)
+    return np.log1p(base) - np.log(cost), both
+
+
 def with_judgement(query: Query, model: CostModel) -> Query:
     """The query with which model predicted, and how good its answers were: at the width that the
     neighbours ran, or where there are none at the nearest one that was judged."""
     op = query.evidence_op or query.op
-    figures = judged(model.card, op, near=query.evidence_op is None)
+    # A model of a time when machines were not told apart is believed where there is only one.
+    here = bool(model.instance) or not query.elsewhere
+    figures = judged(model.card, op, near=query.evidence_op is None) if here else {}
     at_1 = {method: float(f["of_optimum@1"]) for method, f in figures.items()}
     weight = float(figures.get("transfer+rank", {}).get("weight", 0.5))
-    note = f"cost model {model.version} was never judged at {op} with groups held out: it does not "
+    note = f"cost model {model.version} was never judged at {op} with groups held out"
+    if not here:
+        note = f"cost model {model.version} was judged on another machine"
     return replace(
         query,
         model=model.version,
         model_featurizer=str(model.card["featurizer"]["name"]),
         judged=at_1,
         rank_weight=min(max(weight, 0.0), 1.0),
-        model_note="" if at_1 else note + "rank",
+        model_note="" if at_1 else f"{note}: it does not rank",
+        unrun_first=bool(_unrun_first(model.card, op)),
     )
+
+
+def _unrun_first(card: Mapping[str, Any], op: Op) -> bool:
+    """Whether hidden configurations have shown that one which ran nowhere may go first."""
+    hidden = card.get("hidden")
+    figures = hidden.get(str(op)) if isinstance(hidden, dict) else None
+    return isinstance(figures, dict) and figures.get("unrun_first") is True
 
 
 def judged(
@@ -254,16 +330,19 @@ class CostModels:
         `version_of` gives a featurizer's version, or raises EmbeddbError."""
         if self._folder is None:
             return None, ""
-        path = self._folder / f"costmodel-{platform.name}-{op.kernel}.safetensors"
-        try:
-            stat = path.stat()
-        except OSError:
-            return None, ""
-        found = self._open(path, (stat.st_mtime_ns, stat.st_size))
-        reason = found if isinstance(found, str) else _mismatch(found, platform, op, version_of)
-        if isinstance(found, str) or reason:
-            return None, f"cost model {path.name} is not used: {reason}"
-        return found, ""
+        why = ""
+        for name in dict.fromkeys((platform.id, platform.name)):
+            path = self._folder / f"costmodel-{name}-{op.kernel}.safetensors"
+            try:
+                stat = path.stat()
+            except OSError:
+                continue
+            found = self._open(path, (stat.st_mtime_ns, stat.st_size))
+            reason = found if isinstance(found, str) else _mismatch(found, platform, op, version_of)
+            if not isinstance(found, str) and not reason:
+                return found, ""
+            why = why or f"cost model {path.name} is not used: {reason}"
+        return None, why
 
     def apply(
         self,
@@ -339,7 +418,8 @@ def foreign_winners(store: Store, query: Query) -> list[Config]:
         same = (partition.op.kernel, partition.op.dtype) == (query.op.kernel, query.op.dtype)
         if source is None or source.name == query.platform.name or not same:
             continue
-        curves = (curve_of(store.runs(source.id, partition.op, i)) for i in ids)
+        normal = usual_at(store, source.id)
+        curves = (curve_of(store.runs(source.id, partition.op, i), normal) for i in ids)
         best = [min(c, key=lambda config: c[config].seconds) for c in curves if c]
         wanted = list(dict.fromkeys(best))[: _MOST_FOREIGN - len(found)]
         try:

@@ -17,6 +17,8 @@ from embeddb.config import Config, Op
 from embeddb.evidence import Curve
 from embeddb.insight import Insight
 from embeddb.platform import Platform
+from embeddb.policy import Policy
+from embeddb.preparation import PreparationCost
 from embeddb.records import PatternInfo
 from embeddb.space import ConfigSpace
 
@@ -25,6 +27,7 @@ __all__ = [
     "Candidate",
     "Neighbour",
     "Predict",
+    "Promise",
     "Query",
     "Recommendation",
     "RecommendedNeighbour",
@@ -43,6 +46,7 @@ class Neighbour(NamedTuple):
 
     `percentile` is the share of leave-one-out nearest-neighbour distances in this partition that
     are smaller: 0.5 is a typical neighbour, 1.0 says that nothing measured was ever this far.
+    `platform` and `op` are those whose runs count most there.
     """
 
     pattern_id: str
@@ -51,6 +55,26 @@ class Neighbour(NamedTuple):
     group: str
     distance: float
     percentile: float
+    op: str = ""
+
+
+class Promise(NamedTuple):
+    """What promises were worth where groups (and machines) were held out: by how much the first
+    choice gained more than it was promised, on average, and the 10th and 90th percentile of that;
+    log gains. nan: too few were judged. What promises no more than `guard` over the default goes
+    behind it."""
+
+    bias: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    guard: float = 0.0
+
+    @classmethod
+    def of(cls, policy: Policy) -> Promise:
+        return cls(policy.bias, policy.low, policy.high, policy.guard)
+
+
+_NO_PROMISE = Promise()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,14 +87,23 @@ class Query:
     float64[c] gain, `shrink` the number of neighbours the prior counts as,
     `cover` int64[<=c] positions of a fixed set that serves most patterns, best first.
 
+    `trust` float64[k,c] is what each gain counts as a vote beside a run of this very instance,
+    `failing` float64[k,c] what part of the runs behind it failed, `machines` how much of the vote
+    rests on which instance, `machine_effects` float64[s,c] by how much more a configuration gains
+    on each other instance than on all together; `measured_here` counts the patterns measured on
+    this one, `elsewhere` says that there are others.
+
     `knows_default` is false where no pattern's default was ever run: gains are then relative to
-    whatever ran, good for ranking only. `evidence_op` is the operation the neighbours ran: another
-    width where this one was never measured. `held_out` is the share of the optimum that
+    whatever ran, good for ranking only. `evidence_op` is the operation that most of the vote ran:
+    another width where this one was hardly measured. `held_out` is the share of the optimum that
     answers from this evidence reach when whole groups are held out (nan: too few to tell, or
-    winners only). `own` holds what was measured on the very pattern,
-    `own_width` the same at another width. `configs` are legal here; what was measured elsewhere but
-    is not legal here is in `rejected` with the reason. `vector` float32[d] holds the raw features
-    the neighbours were found by.
+    winners only), `judged_by` on whose runs: `here` (this very instance), `machines` (left out
+    whole) or `elsewhere`, and `promise` what promises were worth there. `own` holds what was
+    measured on the very pattern, `own_width` the same at another width. `configs` are legal here;
+    what was measured elsewhere but is not legal here is in `rejected` with the reason.
+    `preparation` is what bringing the matrix into a configuration's form is expected to cost (None:
+    nothing is known of that). `vector` float32[d] holds the raw features the neighbours were found
+    by.
 
     With a cost model there are predictions for p configurations: `predicted_configs` (how many is
     stated at `embeddb.prepare.MOST_PREDICTED`), `predicted` float64[p] log gains (centred; higher
@@ -79,7 +112,8 @@ class Query:
     configurations. `model` is its version (empty: none) and `model_featurizer` what it read.
     `judged` says what share of the optimum answers reached by method (`transfer`, `rank`,
     `transfer+rank`) when groups were held out; empty: never judged. `rank_weight` is how far the
-    model counts against the vote in the last, 0 to 1. `model_note` says why a model that is there
+    model counts against the vote in the last, 0 to 1. `unrun_first`: hidden configurations have
+    shown that one which ran nowhere may be the first. `model_note` says why a model that is there
     does not rank.
     """
 
@@ -104,8 +138,18 @@ class Query:
     own_width_op: Op | None = None
     evidence_op: Op | None = None
     held_out: float = math.nan
+    judged_by: str = "here"
+    promise: Promise = _NO_PROMISE
+    trust: NDArray[np.float64] = field(default_factory=lambda: np.ones((0, 0)))
+    machines: Mapping[str, float] = field(default_factory=dict)
+    measured_here: int = 0
+    elsewhere: bool = False
+    failing: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    unrun_first: bool = False
+    machine_effects: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     rejected: dict[Config, str] = field(default_factory=dict)
     calls: float = math.inf
+    preparation: PreparationCost | None = None
     vector: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     featurizer: str = ""
     predicted_configs: tuple[Config, ...] = ()
@@ -125,7 +169,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     default (1.3: thirty percent faster) with an interval, None where nothing is known.
 
     `origin` says what it rests on; `voters` counts the neighbours that ran it. `seconds` and
-    `status` are set once it was measured here.
+    `status` are set once it was measured here. `break_even_calls` is the number of calls from which
+    preparing it has paid off beside the default (0: there is nothing to prepare; None: it is not
+    faster, or that is not known).
     """
 
     config: dict[str, Any]
@@ -137,6 +183,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     voters: int = 0
     seconds: float | None = None
     status: str | None = None
+    break_even_calls: float | None = None
 
 
 class RecommendedNeighbour(msgspec.Struct, frozen=True):
@@ -148,6 +195,7 @@ class RecommendedNeighbour(msgspec.Struct, frozen=True):
     distance: float
     percentile: float | None
     weight: float
+    op: str = ""
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +205,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     `features` holds (value, mean, scale) by name; mean and scale are the partition's. `model` is
     the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
     `pattern` is what was known of the matrix, with its thumbnail, without its features.
+    `reproducible`: configurations whose sums run in varying order were left out.
     """
 
     id: str
@@ -188,6 +237,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     model_featurizer: str = ""
     insight: Insight = Insight()
     pattern: PatternInfo | None = None
+    machines: dict[str, float] = {}
+    reproducible: bool = False
 
     def __repr__(self) -> str:
         first = self.candidates[0].config if self.candidates else self.default

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -15,7 +16,7 @@ from embeddb.config import Config, Op
 from embeddb.errors import UsageError
 from embeddb.pattern import Pattern
 
-__all__ = ["SOURCES", "STATUSES", "Measurement", "PatternInfo", "Run"]
+__all__ = ["SOURCES", "STATUSES", "Measurement", "PatternInfo", "Run", "in_context"]
 
 #: What can become of one run. Everything but `ok` is a failure of that configuration.
 STATUSES = ("ok", "invalid", "build", "crash", "timeout", "wrong", "oom")
@@ -53,6 +54,11 @@ class Measurement(msgspec.Struct, frozen=True, array_like=True):
     @property
     def ok(self) -> bool:
         return self.status == "ok"
+
+
+def in_context(m: Measurement, facts: Mapping[str, float | str]) -> Measurement:
+    """The same measurement with further facts of the moment."""
+    return msgspec.structs.replace(m, context={**m.context, **facts}) if facts else m
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode

@@ -45,6 +45,11 @@ class ConfigSpace:
     A constraint that mentions an unresolved symbol, or a parameter absent from the configuration,
     counts as satisfied. Values larger than the matrix stay legal unless a constraint says so.
 
+    A choice may be *open*: `reason` and `check` take values that it does not list, while
+    `enumerate`, `sample` and `nearest` give listed ones only, and `neighbours` no other new value
+    than the one it starts from.
+    `without` gives a space that some legal configurations are left out of.
+
     `prefer` are values (a default configuration) taken where `nearest` has no other wish.
     Instances are immutable.
 
@@ -68,7 +73,7 @@ class ConfigSpace:
         self.symbols = dict(symbols)
         self.prefer = prefer
         self.params = rules.params
-        self.constraints = tuple(c.text for c in rules.constraints)
+        self.constraints = tuple(c.text for c in rules.constraints if c.text not in rules.reasons)
         self._checks = [
             (
                 p.name,
@@ -103,6 +108,16 @@ class ConfigSpace:
             return self
         space = ConfigSpace.__new__(ConfigSpace)
         return space._setup(self.rules, {**self.symbols, **known}, self.prefer)
+
+    def without(self, conditions: Sequence[str], reason: str) -> ConfigSpace:
+        """The space less the configurations for which one of the conditions is true; `reason` says
+        why. They are not among its `constraints`.
+
+        Raises: SpaceError for an expression that is none, or that mentions no parameter.
+        """
+        refused = {f"not ({condition})": reason for condition in conditions}
+        rules = Rules(self.params, self.constraints, {**self.rules.reasons, **refused})
+        return ConfigSpace.__new__(ConfigSpace)._setup(rules, self.symbols, self.prefer)
 
     def canonical(self, config: Mapping[str, Any]) -> Config:
         """The stored form of a configuration: aliases and true/false replaced, numbers that
@@ -143,6 +158,12 @@ class ConfigSpace:
             return number
         return next((s for s in param.values if self.symbols.get(str(s)) == number), value)
 
+    def new_values(self, config: Mapping[str, Any]) -> dict[str, Value]:
+        """By parameter, the values of a legal configuration that an open choice does not list."""
+        stored = self.canonical(config) if self.rules.open else {}
+        params = self.rules.open
+        return {n: v for n, v in stored.items() if n in params and v not in params[n].values}
+
     # --- legality --------------------------------------------------------------------------
 
     def reason(self, config: Mapping[str, Any]) -> str | None:
@@ -167,7 +188,9 @@ class ConfigSpace:
                 if not self.rules.is_permutation(name, value):
                     return self._not_a_value(name, value)
             elif type(value) is bool or type(value) is tuple or value not in allowed:
-                return self._not_a_value(name, value)
+                refusal = self._not_a_value(name, value)
+                if refusal:
+                    return refusal
             seen += 1
         if seen != len(values):
             unknown = sorted(values.keys() - self.rules.by_name.keys())[0]
@@ -175,6 +198,8 @@ class ConfigSpace:
             return f"unknown parameter {unknown!r}; parameters: {names}"
         for constraint in self.rules.constraints:
             if constraint.holds(env) is False:
+                if constraint.text in self.rules.reasons:
+                    return self.rules.reasons[constraint.text]
                 named = [n for n in values if n in constraint.names]
                 given = ", ".join(f"{n}={show(values[n])}" for n in named)
                 sizes = [f"{s}={self.symbols[s]}" for s in SYMBOLS if s in constraint.names]
@@ -194,9 +219,13 @@ class ConfigSpace:
         return {**self.symbols, **{n: v for n, v in seen.items() if v is not None}}
 
     def _not_a_value(self, name: str, value: Any) -> str:
+        """Why not; empty for a new value of an open choice."""
         param = self.rules.by_name[name]
-        kind = "an order of" if param.kind == "permutation" else "one of"
-        return f"parameter {name!r}: {show(value)} is not {kind} {join(map(show, param.values))}"
+        if param.kind == "permutation":
+            refusal = f"is not an order of {join(map(show, param.values))}"
+        else:
+            refusal = param.refusal(value)
+        return f"parameter {name!r}: {show(value)} {refusal}" if refusal else ""
 
     # --- the whole space -------------------------------------------------------------------
 
@@ -268,12 +297,15 @@ class ConfigSpace:
 
     def nearest(self, values: Mapping[str, Any]) -> Config | None:
         """The legal configuration closest to an assignment that may be partial or come from
-        another space (unknown names are ignored); None only if the space is empty.
+        another space (unknown names and new values of an open choice are ignored); None only if
+        the space is empty.
 
         The distance adds up, per parameter: |log2 a - log2 b| over the range of an int, 1 for a
         different choice, the share of inverted pairs for a permutation.
         """
         wish = self.canonical({n: v for n, v in values.items() if n in self.rules.by_name})
+        new = self.new_values(wish)
+        wish = Config({n: v for n, v in wish.items() if n not in new}) if new else wish
         if self.reason(wish) is None:
             return wish
         found: Assignment = {}

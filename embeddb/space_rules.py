@@ -5,7 +5,7 @@ from __future__ import annotations
 import graphlib
 import keyword
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -25,6 +25,8 @@ MAX_VALUES = 1000
 MAX_PERMUTED = 8
 MAX_TEXT = 64
 MAX_NUMBER = 2**53
+#: What an open choice takes as a new text, so that a broken row does not become a value.
+NEW_TEXT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:/-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,9 @@ class Param:
     `values` are in order, small to large for an int (usually powers of two); the names to be
     ordered for a permutation; `(0, 1)` for a bool, as run logs write it. An int may also take
     symbols. With `when`, the parameter is part of a configuration only where that expression over
-    other parameters is true. `aliases` are other spellings in run logs, as (text, value).
+    other parameters is true. `aliases` are other spellings in run logs, as (text, value). An `open`
+    choice takes values that it does not list, as runs bring them; only the listed are proposed by
+    what walks, draws from or searches the space.
 
     Raises: SpaceError naming the field.
     """
@@ -44,6 +48,7 @@ class Param:
     values: tuple[Value, ...]
     when: str = ""
     aliases: tuple[tuple[str, Value], ...] = ()
+    open: bool = False
 
     def __post_init__(self) -> None:
         reserved = keyword.iskeyword(self.name) or self.name in FUNCTIONS or self.name in SYMBOLS
@@ -64,6 +69,24 @@ class Param:
         for text, value in self.aliases:
             if value not in self.values or self.kind == "permutation":
                 raise _fault(self, "aliases", f"{text!r} stands for {show(value)}, not a value")
+        if self.open and self.kind != "choice":
+            raise _fault(self, "open", f"only a choice can be open, not type {self.kind!r}")
+
+    def refusal(self, value: Any) -> str:
+        """Why a value that is not listed cannot be taken as a new one; empty: it can be."""
+        texts = [v for v in self.values if isinstance(v, str)]
+        if not self.open:
+            return f"is not one of {join(map(show, self.values))}"
+        if isinstance(value, str) and texts:
+            same = next((v for v in texts if v.lower() == value.lower()), None)
+            if same is not None:
+                return f"differs from {same} in capitals only: give it as an alias of {same}"
+            if NEW_TEXT.fullmatch(value) and value not in SYMBOLS:
+                return ""
+            return f"cannot be a new value: at most {MAX_TEXT} letters, digits and _ . + - : /"
+        if type(value) in (int, float) and len(texts) < len(self.values):
+            return "" if abs(value) <= MAX_NUMBER else "is too large"
+        return f"is of another type than {join(map(show, self.values))}"
 
     def _check_value(self, value: Value) -> None:
         is_int = isinstance(value, int) and not isinstance(value, bool)
@@ -84,11 +107,18 @@ class Rules:
     """The declaration of a space, checked and compiled once, shared by all its resolutions.
 
     `groups` are the independent parts: names in an order in which every condition comes after
-    the parameters it depends on.
+    the parameters it depends on. `reasons` are further constraints, and what to say of a
+    configuration that breaks one.
     """
 
-    def __init__(self, params: tuple[Param, ...], constraints: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        params: tuple[Param, ...],
+        constraints: tuple[str, ...],
+        reasons: Mapping[str, str] | None = None,
+    ) -> None:
         self.params = params
+        self.reasons = dict(reasons or {})
         self.by_name = {p.name: p for p in params}
         if not params:
             raise SpaceError("a space needs at least one parameter", where="params")
@@ -109,7 +139,8 @@ class Rules:
             if p.when
         }
         self.constraints = [
-            self.expression(text, f"constraints[{i}]") for i, text in enumerate(constraints)
+            self.expression(text, f"constraints[{i}]")
+            for i, text in enumerate((*constraints, *self.reasons))
         ]
         for i, constraint in enumerate(self.constraints):
             if not constraint.names & self.by_name.keys():
@@ -121,6 +152,7 @@ class Rules:
             used |= constraint.names & set(SYMBOLS)
         self.symbols = {str(s) for s in used}
         self.aliases = {p.name: dict(p.aliases) for p in params if p.aliases}
+        self.open = {p.name: p for p in params if p.open}
         self.plain = not self.symbolic and all(p.kind != "bool" and not p.aliases for p in params)
         self.groups = self._groups(self._ordered())
         self._items = {p.name: frozenset(p.values) for p in params if p.kind == "permutation"}

@@ -1,4 +1,5 @@
-"""What `make demo` runs: ask the starter database about four matrices, then check by measuring.
+"""What `make demo` runs: ask the starter database about four matrices, calibrate it to this machine
+for a minute, ask again, and check both answers by measuring.
 
 python examples/demo.py [MATRIX]
 
@@ -31,16 +32,20 @@ from embeddb.cli.main import cli
 from embeddb.config import Config
 from embeddb.errors import InputError
 from embeddb.evidence import curve_of
-from embeddb.query import Candidate, Recommendation
+from embeddb.query import Candidate, Query, Recommendation
+from indexer.calibrate import Calibration, Wish
 from indexer.embed import embed
 from indexer.exchange import adopt_models, import_file
 from indexer.runners.base import RunOptions
+from tuners.answer import answer
 from tuners.loop import ranked_by_time, recommend
 from tuners.static_best import StaticBestTuner
 
 OPS = (Op.parse("spmm:32"), Op.parse("spmm:128"))
 #: Every round visits all matrices again, in another order, so that drift does not become rank.
 ROUNDS = 5
+#: Seconds of measuring other, generated matrices between the first question and the second.
+CALIBRATE_S = 60.0
 #: No new round is begun after this many seconds of measuring; the first is always finished.
 ENOUGH_S = 60.0
 OPTIONS = RunOptions(repeats=5, max_repeats=25, min_time_s=0.03, timeout_s=10.0)
@@ -48,12 +53,14 @@ OPTIONS = RunOptions(repeats=5, max_repeats=25, min_time_s=0.03, timeout_s=10.0)
 
 @dataclass(slots=True)
 class Case:
-    """One question: its answer, the fixed schedule to compare with, and what was measured."""
+    """One question: its answer, the one given after calibrating (None: not calibrated), the fixed
+    schedule to compare with, and what was measured."""
 
     pattern: Pattern
     op: Op
     made: Recommendation
     static: Config | None
+    after: Recommendation | None = None
     runs: list[Run] = field(default_factory=list)
     others: dict[str, list[float]] = field(default_factory=dict)
 
@@ -61,6 +68,8 @@ class Case:
     def configs(self) -> list[Config]:
         """Everything to measure, once each."""
         asked = [Config(self.made.default), *(config_of(c) for c in self.made.candidates)]
+        if self.after is not None:
+            asked += [config_of(c) for c in self.after.candidates]
         return list(dict.fromkeys([*asked, *([self.static] if self.static else [])]))
 
 
@@ -68,8 +77,9 @@ class Case:
 class Row:
     """One line of the result: milliseconds, and factors by which ours is faster (None: no figure).
 
-    `first` and `best` are the first answer and the best of all of them, over the default; the
-    rest is the best of all over others. `noise` is half the relative range of the default's times.
+    `first` and `best` are the first answer and the best of all of them, over the default, and
+    `after` and `after_best` the same of the answer after calibrating; the rest is the best of all
+    over others. `noise` is half the relative range of the default's times.
     """
 
     matrix: str
@@ -83,6 +93,8 @@ class Row:
     torch: float | None
     expected: float | None
     noise: float | None
+    after: float | None = None
+    after_best: float | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,9 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def demo(
-    out: Path, matrices: Sequence[Path], *, starter: Path | None = None, runner: Any = None
+    out: Path,
+    matrices: Sequence[Path],
+    *,
+    starter: Path | None = None,
+    runner: Any = None,
+    calibrate_s: float = CALIBRATE_S,
 ) -> int:
-    """Import, ask, measure, explain. Tests give a runner and a starter file of their own."""
+    """Import, ask, calibrate, ask again, measure, explain. Tests give a runner and starter of
+    their own."""
     started = time.monotonic()
     folder = out / "demo.db"
     with fresh_database(folder, starter or starter_file()) as db:
@@ -112,6 +130,10 @@ def demo(
         cases = [ask(db, read_pattern(path), platform, op) for path in paths for op in OPS]
         show(answers_table(cases), "What the starter database answers, nothing measured yet:")
         if runner is not None:
+            if calibrate_s > 0:
+                calibrate(db, runner, calibrate_s)
+                for case in cases:
+                    case.after = recommend(db, case.pattern, platform, case.op, count=5)
             measure(cases, runner, platform)
             keep(db, cases, platform)
             rows = [row_of(case) for case in cases]
@@ -175,6 +197,24 @@ def ask(db: Database, pattern: Pattern, platform: Platform, op: Op) -> Case:
     return Case(pattern, op, made, Config(fixed[0].config) if fixed else None)
 
 
+# -- calibrating -------------------------------------------------------------------------------
+
+
+def calibrate(db: Database, runner: Any, seconds: float) -> None:
+    """What `embeddb calibrate` does, on generated matrices that are not those asked about."""
+    say(f"calibrating to this machine for {seconds:.0f} s, on generated matrices")
+    made = Calibration(db, runner, Wish(OPS, seconds), ask=first_answers).run()
+    for op in made.ops:
+        before, after = (f"{v:.3f}" if v is not None else "-" for v in (op.before, op.after))
+        say(f"  {op.op}: share of the best measured {before} before, {after} after")
+
+
+def first_answers(query: Query, count: int) -> list[Config]:
+    """What `embeddb query` would answer."""
+    found = answer(query, count, rng=np.random.default_rng(0))
+    return [config_of(c) for c in found.candidates]
+
+
 # -- measuring -----------------------------------------------------------------------------------
 
 
@@ -216,6 +256,8 @@ def row_of(case: Case) -> Row:
     ours = [curves[config_of(c)].seconds for c in case.made.candidates]
     best = min(ours)
     others = {name: statistics.median(times) for name, times in case.others.items()}
+    told = case.after.candidates if case.after else []
+    after = [curves[config_of(c)].seconds for c in told]
     static = curves[case.static].seconds if case.static else math.inf
     return Row(
         matrix=case.pattern.name,
@@ -229,6 +271,8 @@ def row_of(case: Case) -> Row:
         torch=factor(others.get("torch-csr", math.inf), best),
         expected=case.made.candidates[0].expected_gain,
         noise=finite(default.spread) if math.isfinite(default.seconds) else None,
+        after=factor(default.seconds, after[0]) if after else None,
+        after_best=factor(default.seconds, min(after)) if after else None,
     )
 
 
@@ -271,7 +315,7 @@ def config_of(candidate: Candidate) -> Config:
 
 RESULT_HEAD = (
     "matrix", "op", "default ms", "best ms", "expected", "first", "best of 5",
-    "/ static best", "/ scipy", "/ torch",
+    "calibrated", "best of 5", "/ static best", "/ scipy", "/ torch",
 )  # fmt: skip
 
 
@@ -288,7 +332,7 @@ def results_table(rows: Sequence[Row]) -> str:
 
 def factors(r: Row) -> list[float | None]:
     """In the order of the table's last columns."""
-    return [r.expected, r.first, r.best, r.static, r.scipy, r.torch]
+    return [r.expected, r.first, r.best, r.after, r.after_best, r.static, r.scipy, r.torch]
 
 
 def legend(rows: Sequence[Row]) -> str:
@@ -297,9 +341,10 @@ def legend(rows: Sequence[Row]) -> str:
     spread = f"{100 * statistics.median(noise):.0f} %" if noise else "unknown"
     return (
         "expected, first, best of 5: factors over the default; expected is what neighbours or\n"
-        "cost model foretell, first is the top answer, best of 5 the fastest of the five answers.\n"
-        "The last columns compare best of 5 with the one schedule that is best on average, and\n"
-        "with scipy (one thread) and torch (CSR) where they are installed.\n"
+        "cost model foretell, first is the top answer, best of 5 the fastest of the five;\n"
+        "calibrated: the same after a minute of measuring generated matrices on this machine.\n"
+        "The last columns compare the first best of 5 with the one schedule that is best on\n"
+        "average, and with scipy (one thread) and torch (CSR) where they are installed.\n"
         f"The default's own time varied by +-{spread} between rounds (median)."
     )
 

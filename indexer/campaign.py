@@ -3,9 +3,10 @@
 A campaign is a folder. `plan.json` says what to measure; a *task* is one matrix, one op, one
 round, and its outcome is the file `results/<task>.jsonl`, a line per configuration, written as it
 is measured. Nothing but finished lines counts: a line cut by a kill is dropped, and its point is
-measured again. Matrices whose rounds disagree get further rounds, listed in `settle.json`; no
-round is ever dropped. Workers never open the database; whoever runs the campaign reads finished
-tasks into it, each at most once, so a folder may be filled on one machine and read on another.
+measured again. Matrices whose rounds disagree, or were measured while the machine was in another
+state (`states/<task>.jsonl`), get further rounds, listed in `settle.json`; no round is ever
+dropped. Workers never open the database; whoever runs the campaign reads finished tasks into it,
+each at most once, so a folder may be filled on one machine and read on another.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from embeddb.db import Database
 from embeddb.errors import InputError
 from embeddb.pattern import Pattern
 from embeddb.platform import Platform
-from embeddb.records import SOURCES, STATUSES, Measurement, Run
+from embeddb.records import SOURCES, STATUSES, Measurement, Run, in_context
 from indexer.agreement import AGREE, Agreement, comparisons, summary
 from indexer.campaign_file import read_plan, write_plan, write_whole
 from indexer.campaign_plan import Plan
+from indexer.campaign_state import TaskStates, normal_of
 
 __all__ = ["Campaign", "Progress", "Task"]
 
@@ -170,17 +172,37 @@ class Campaign:
         return [list(dict.fromkeys(pairs)) for pairs in rounds]
 
     def settle(self, least: float = AGREE) -> bool:
-        """Add a round for every (matrix, op) whose complete rounds disagree; False if none."""
+        """Add a round for every (matrix, op) whose complete rounds disagree, or that has fewer
+        rounds than planned in the machine's usual state; False if there is none."""
+        spoilt = Counter((t.matrix, t.op) for t in self.spoilt())
         pairs = [
             (m, op)
             for m, op in self._pairs()
-            if (compared := comparisons(self._rounds(m, op)))
-            and not any(c.agrees(least) for c in compared)
+            if self._disagree(m, op, least) or self._owed(m, op, spoilt[m, op])
         ]
         if pairs:
             write_whole(self.folder / "settle.json", msgspec.json.encode([*self._settling, pairs]))
             self._settling.append(pairs)
         return bool(pairs)
+
+    def _disagree(self, matrix: int, op: str, least: float) -> bool:
+        compared = comparisons(self._rounds(matrix, op))
+        return bool(compared) and not any(c.agrees(least) for c in compared)
+
+    def _owed(self, matrix: int, op: str, spoilt: int) -> bool:
+        complete = len(self._rounds(matrix, op))
+        return spoilt > 0 and complete - spoilt < self.plan.rounds <= complete
+
+    def spoilt(self) -> list[Task]:
+        """Complete tasks during which the machine's state changed, or which were measured in
+        another state than the campaign's median."""
+        complete = [task for task in self.tasks() if not self.missing(task)]
+        normal = normal_of(self.states(task) for task in complete)
+        return [task for task in complete if self.states(task).spoilt(normal)] if normal else []
+
+    def states(self, task: Task) -> TaskStates:
+        """The machine's states around a task."""
+        return TaskStates(self.folder / "states" / f"{task.id}.jsonl")
 
     @property
     def settling_rounds(self) -> int:
@@ -314,9 +336,11 @@ class Campaign:
         if self.is_stored(db, task) or self.missing(task):
             return 0
         op, name = Op.parse(task.op), f"{self.id}:{task.round}"
+        lines = self.lines(task)
+        states = self.states(task).contexts(len(lines))
         runs = [
-            Run(pattern.id, op, platform.id, config, m, name)
-            for config, m in self.lines(task).items()
+            Run(pattern.id, op, platform.id, config, in_context(m, state), name)
+            for (config, m), state in zip(lines.items(), states, strict=True)
         ]
         db.record([], pattern, platform)
         stamp = json.dumps({"runs": len(runs)}).encode()

@@ -21,9 +21,9 @@ import numpy as np
 from embeddb.config import Config, Op
 from embeddb.db import Database
 from embeddb.errors import UsageError
-from embeddb.partition import build_evidence, scope_of
 from embeddb.platform import Platform
 from embeddb.policy import greedy_cover
+from embeddb.scopes import build_evidence, scope_of
 from embeddb.space import ConfigSpace
 from indexer.sampling.strategy import Round
 

@@ -16,7 +16,8 @@ from embeddb.config import Op
 from embeddb.db import Database
 from embeddb.errors import InputError
 from embeddb.pattern import Pattern
-from embeddb.platform import Platform, parse_platform
+from embeddb.platform import Platform, parse_platform, platform_here
+from embeddb.state import state_now
 from indexer.agreement import AGREE
 from indexer.campaign import Campaign, Progress, Task
 from indexer.campaign_file import write_whole
@@ -30,8 +31,9 @@ _BUILT_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Up to `rounds` further rounds for matrices no two rounds of which agree: Spearman at least
-    `least`, or only near-ties in another order."""
+    """Up to `rounds` further rounds for matrices no two rounds of which agree (Spearman at least
+    `least`, or only near-ties in another order), or that were measured while the machine was in
+    another state."""
 
     rounds: int = 1
     least: float = AGREE
@@ -54,7 +56,7 @@ class CampaignJob:
         Raises: InputError if the folder holds times of another machine, a matrix is not the one
         that was planned, or another run of this campaign is going on.
         """
-        platform = self.runner.platform(threads=self.options.threads)
+        platform = platform_here(self.runner, threads=self.options.threads)
         _claim(self.campaign, platform)
         with _alone(self.campaign.folder):
             return self._run(platform, settle or Settle())
@@ -74,10 +76,21 @@ class CampaignJob:
         what = "measure again" if campaign.settling_rounds else "measure"
         for task in tasks:
             pattern = self._pattern(task)
+            missing = len(campaign.missing(task))
+            if missing:
+                self._note_state(task)
             for _ in campaign.measure(task, self.runner, pattern, options=self.options):
                 done.measured += 1
                 self.told(what, done.measured, done.points)
+            if missing:
+                self._note_state(task)
             campaign.store(self.db, task, pattern, platform)
+
+    def _note_state(self, task: Task) -> None:
+        """Have the state of the machine as it is now beside the task's results."""
+        done = len(self.campaign.wanted(task)) - len(self.campaign.missing(task))
+        now = state_now(self.runner, threads=self.options.threads)
+        self.campaign.states(task).note(done, now)
 
     def _prepare(self, tasks: list[Task]) -> None:
         """Have what a runner compiles compiled before anything is timed."""

@@ -170,8 +170,8 @@ def _compile(text: str, executable: Path, target: Sequence[str]) -> None:
     found = cpu_build.compiler()
     if found is None:
         raise RunnerUnavailable("gcc not found: install a C compiler to count what a kernel does")
-    dropped = ("-march=native", "-shared", "-fPIC")
-    flags = [flag for flag in cpu_build.FLAGS if flag not in dropped] + list(target)
+    dropped = (cpu_build.flags()[1], "-shared", "-fPIC")
+    flags = [flag for flag in cpu_build.flags() if flag not in dropped] + list(target)
     command = [found[0], *flags, "-x", "c", "-", "-o", str(executable)]
     try:
         done = subprocess.run(

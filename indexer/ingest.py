@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 
 from embeddb import plugins
-from embeddb.config import Config, Op
+from embeddb.config import Config, Op, Value
 from embeddb.errors import PlatformError, ReaderError, UsageError
 from embeddb.pattern import stub_id
 from embeddb.platform import Platform, load_platform
 from embeddb.records import PatternInfo, Run
 from embeddb.space import ConfigSpace
+from embeddb.space_rules import show
 from embeddb.store import Store
 from indexer.library import Library, info_of
 from indexer.readers.row import MatrixRef, ReadOptions, Reject, RunRow, guess
@@ -50,6 +51,8 @@ class IngestReport:
     stubs: int = 0
     seconds: float = 0.0
     problems: list[str] = field(default_factory=list)
+    #: By parameter, values that an open choice does not list, and how many rows have each.
+    new_values: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         body = {name: getattr(self, name) for name in self.__slots__}
@@ -128,6 +131,9 @@ def _journal_key(path: Path, reader: str, platform: Platform, options: ReadOptio
                 while block := file.read(1 << 20):
                     h.update(block)
     h.update(f"{reader}\0{platform.id}\0{platform.digest}\0{options!r}".encode())
+    if platform.open_choices:
+        # What was rejected while a choice was closed is taken when the file is read again.
+        h.update(repr(sorted(platform.open_choices)).encode())
     return f"ingest/{h.hexdigest()}"
 
 
@@ -143,6 +149,7 @@ class _Job:
         self._rejects = _beside(path, store)
         self._judges: dict[tuple[str, Op, str], tuple[ConfigSpace, dict[str, Config]]] = {}
         self._judge: tuple[ConfigSpace, dict[str, Config]]
+        self._new: dict[str, dict[str, Value]] = {}
         self._campaign = f"{report.reader}:{path.name}"
         self._matrix: MatrixRef | None = None
         self._op: Op | None = None
@@ -166,6 +173,7 @@ class _Job:
         state = _state(self.store.journal.get(journal) if journal else None)
         report.resumed_at = report.rows = state.get("rows", 0)
         report.rejected = state.get("rejected", 0)
+        report.new_values = state.get("new_values", {})
         if report.rejected:
             self._forget_rejects_after(report.rejected)
         rows = islice(rows, report.rows, None)
@@ -174,7 +182,7 @@ class _Job:
             runs, rejects = self._split(batch)
             self._write_rejects(rejects, first=report.rejected == 0)
             report.rejected += len(rejects)
-            mark = json.dumps({"rows": report.rows, "rejected": report.rejected}).encode()
+            mark = self._mark()
             result = self.store.append(
                 runs,
                 patterns=self._matrices.fresh(),
@@ -186,6 +194,13 @@ class _Job:
                 progress(report.rows)
         report.seconds = time.monotonic() - started
         report.problems = self._matrices.library.problems
+
+    def _mark(self) -> bytes:
+        """What the journal keeps of a file read so far."""
+        done: dict[str, Any] = {"rows": self.report.rows, "rejected": self.report.rejected}
+        if self.report.new_values:
+            done["new_values"] = self.report.new_values
+        return json.dumps(done).encode()
 
     def _split(self, batch: list[RunRow | Reject]) -> tuple[list[Run], list[Reject]]:
         runs: list[Run] = []
@@ -241,6 +256,11 @@ class _Job:
             if reason is not None:
                 raise ReaderError(reason)
             legal = known[config.json] = space.canonical(config)
+            if space.rules.open:
+                self._new[legal.json] = space.new_values(legal)
+        for name, value in self._new.get(legal.json, {}).items():
+            rows = self.report.new_values.setdefault(name, {})
+            rows[show(value)] = rows.get(show(value), 0) + 1
         return legal
 
     def _forget_rejects_after(self, count: int) -> None:
@@ -271,7 +291,7 @@ def _beside(path: Path, store: Store) -> Path:
     return folder / f"{path.name}.rejects.jsonl"
 
 
-def _state(raw: bytes | None) -> Mapping[str, int]:
+def _state(raw: bytes | None) -> Mapping[str, Any]:
     return json.loads(raw) if raw else {}
 
 
@@ -290,7 +310,7 @@ class _Platforms:
             if row.platform and row.platform != self._base.name:
                 raise ReaderError(f"the row is of platform {row.platform}, not {self._base.name}")
             fixed = self._base.instance or not row.instance
-            found = self._base if fixed else self._base.at(row.instance)
+            found = self._base if fixed else self._base.at(row.instance, row.facts)
             self._store.put_platform(found)
             self.used.add(found.id)
             self._known[key] = found

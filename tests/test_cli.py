@@ -176,6 +176,10 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "query": board.query(),
         "explain": ["explain", board.db, "last"],
         "measure": ["measure", board.db, board.new, *plan[:4], "--configs", "2", "--baselines"],
+        "calibrate": [
+            *("calibrate", board.db, "--platform", "toy", "--op", "spmm:32"),
+            *("--minutes", "0.5", "--matrices", str(board.matrices)),
+        ],
         "campaign plan": ["campaign", "plan", board.db, campaign, *plan, "--configs", "3"],
         "campaign run": ["campaign", "run", board.db, campaign],
         "campaign resume": ["campaign", "resume", board.db, campaign],
@@ -396,6 +400,11 @@ def test_stubs_get_their_structure_when_the_matrices_arrive(
             1,
             "not one of 4, 8, 16",
         ),
+        (["calibrate", "DB", "--platform", "gpu-kernels", "--op", "spmm:4"], 1, "no runner"),
+        (["calibrate", "DB", "--platform", "toy", "--op", "spmv"], 2, "has no spmv"),
+        (["calibrate", "DB", "--platform", "toy", "--minutes", "0"], 2, "range"),
+        (["calibrate", "DB", "--platform", "toy", "--matrices", "gone"], 1, "not a folder"),
+        (["calibrate", "DB", "--platform", "spade"], 2, "name them: --op spmm:32"),
         (["campaign", "run", "DB", "nowhere"], 1, "campaign plan"),
         (["platform", "show", "none"], 1, "no platform 'none'"),
         (["platform", "check", "gone.toml"], 1, "cannot be read"),
@@ -441,6 +450,20 @@ def test_a_runner_that_is_broken_leaves_queries_working(
     assert _run(board.query("--measure")) == 1
     assert capsys.readouterr().err == "embeddb: the toy is broken\n"
     assert _run(board.query("--threads", "1")) == 0
+
+
+def test_a_calibration_for_people(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["calibrate", board.db, "--platform", "toy", "--minutes", "0.5"]
+    (board.matrices / "bad.mtx").write_text("%%MatrixMarket nonsense\n")
+    try:
+        assert _run([*args, "--matrices", str(board.matrices)]) == 0
+    finally:
+        (board.matrices / "bad.mtx").unlink()
+    shown = capsys.readouterr()
+    assert "toy@t0: " in shown.out and " of 30 s" in shown.out
+    assert "spmm:32 " in shown.out and "before, after: " in shown.out
+    assert "everything was measured" in shown.out
+    assert "left out: " in shown.err and "bad.mtx" in shown.err
 
 
 def test_ctrl_c_keeps_what_was_measured(

@@ -24,6 +24,7 @@ from embeddb.testing.runners import RunnerContract
 from indexer.runners import cpu_build, cpu_codegen
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
+from indexer.runners.cpu_session import Session
 from indexer.runners.replay import ReplayRunner
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
@@ -249,11 +250,19 @@ def test_ctrl_c_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         assert statuses(runner, pattern, 4, [DEFAULT]) == ["ok"]
         process = runner._session._process
         assert process is not None
-        timer = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
+        request, timers = Session.request, []
+
+        def interrupted(session: Session, *args: Any, **kwargs: Any) -> Any:
+            """Compiling is over by now, however long it took."""
+            timers.append(threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)))
+            timers[-1].start()
+            return request(session, *args, **kwargs)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Session, "request", interrupted)
             statuses(runner, pattern, 4, [TILED])
-        timer.join()
+        timers[0].join()
+        assert len(timers) == 1
         assert process.poll() is not None
         assert statuses(runner, pattern, 4, [DEFAULT]) == ["ok"]
 

@@ -119,7 +119,11 @@ def test_an_operation_never_measured_is_answered_from_the_nearest_width() -> Non
     assert made.confidence != "high"
     told = db.explain(made.id)
     assert all(near.measured == 4 and near.best_gain for near in told.neighbours)
-    assert db.query(new, platform="tiny", op=Op("spmm", 64, "f64")).link == "default"
+    other = db.query(new, platform="tiny", op=Op("spmm", 64, "f64"))
+    assert (other.link, other.evidence_op, _first(other)) == (
+        "neighbours", "spmm:32", {"variant": "c"},
+    )  # fmt: skip
+    assert any("rests on spmm:32" in line for line in other.warnings)
     # a pattern's own four configurations at the other width are too few to be its own answer
     assert db.query(patterns()[2], platform="tiny", op=WIDE).link == "neighbours"
 

@@ -186,7 +186,7 @@ def test_the_whole_demo(
 ) -> None:
     out, runner = tmp_path / "out", FakeRunner()
     paths = written(patterns, tmp_path / "in")
-    assert demo.demo(out, paths, starter=starter, runner=runner) == 0
+    assert demo.demo(out, paths, starter=starter, runner=runner, calibrate_s=0) == 0
     assert runner.rounds == demo.ROUNDS * 8
     shown = capsys.readouterr().out
     answers, results = shown.split("What was measured")
@@ -195,7 +195,8 @@ def test_the_whole_demo(
     assert "neighbours" in answers and "k1ijk0" in answers
     assert "torch" not in results.splitlines()[2]  # it crashed: no column of its own
     mean = next(line for line in results.splitlines() if line.startswith("geometric mean"))
-    assert mean.split()[-4:] == ["2.00x", "2.00x", "1.00x", "8.00x"]
+    uncalibrated = ["-", "-"]
+    assert mean.split()[-6:] == ["2.00x", "2.00x", *uncalibrated, "1.00x", "8.00x"]
     told = json.loads((out / "explain-cube-spmm_32.json").read_text())
     assert told["measured_gain"] == pytest.approx(2.0)
     assert "rests on" in (out / "explain-tall-spmm_128.txt").read_text()
@@ -214,7 +215,10 @@ def test_the_demo_starts_anew_each_time(
     path = written(patterns, tmp_path / "in")[0]
     before = starter.read_bytes()
     for _ in range(2):
-        assert demo.demo(tmp_path / "out", [path], starter=starter, runner=FakeRunner()) == 0
+        assert (
+            demo.demo(tmp_path / "out", [path], starter=starter, runner=FakeRunner(), calibrate_s=0)
+            == 0
+        )
     assert starter.read_bytes() == before
     with Database.open(tmp_path / "out" / "demo.db") as db:
         first = min(db.recommendations(), key=lambda r: r.created)
@@ -260,7 +264,7 @@ def test_measuring_ends_when_time_is_up(
     monkeypatch.setattr(demo, "ENOUGH_S", -1.0)
     runner = FakeRunner()
     path = written(patterns, tmp_path / "in")[0]
-    demo.demo(tmp_path / "out", [path], starter=starter, runner=runner)
+    demo.demo(tmp_path / "out", [path], starter=starter, runner=runner, calibrate_s=0)
     assert runner.rounds == 2  # one round of two ops
 
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from embeddb.config import Config, Op
 from embeddb.db import Database
 from embeddb.errors import ReaderError, StoreError, StoreFull, UsageError
-from embeddb.partition import build_evidence
 from embeddb.pattern import Pattern
 from embeddb.platform import Platform, parse_platform
 from embeddb.records import Run
+from embeddb.scopes import build_evidence
 from embeddb.store import Store, memory_store
 from indexer import ingest as module
 from indexer.embed import adopt_stubs, embed

@@ -32,6 +32,7 @@ EXAMPLES: list[tuple[str, str, ReadOptions, int]] = [
     ("waco", "waco/SpMM/CollectedData/toy_4x16_1.txt", ReadOptions(), 3),
     ("cognate", "cognate.csv", ReadOptions(op=SPMM, unit="ms"), 3),
     ("ginkgo", "ginkgo/spmv_times.csv", ReadOptions(), 6),
+    ("morpheus", "toy-square_set-serial.csv", ReadOptions(), 5),
     ("lcm", "lcm_spmm.csv", ReadOptions(), 2),
     ("lcm", "lcm_spmv.csv", ReadOptions(), 2),
     ("ra-spmm", "rtx9000_sweep.csv", ReadOptions(), 4),

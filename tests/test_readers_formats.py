@@ -76,6 +76,30 @@ def test_cognate(tmp_path: Path) -> None:
     assert [line for line, _ in rejects_of("cognate", bare, op=SPMM, unit="ms")] == [2, 3]
 
 
+def test_morpheus(tmp_path: Path) -> None:
+    path = GOLDEN / "toy-square_set-serial.csv"
+    rows = runs_of("morpheus", path)
+    assert [row.config["format"] for row in rows] == ["coo", "csr", "dia", "csr", "hdc"]
+    assert [row.measurement.status for row in rows] == ["ok", "ok", "crash", "ok", "ok"]
+    assert rows[0].measurement.times_s == (2.5e-05,) and rows[2].measurement.times_s == ()
+    assert {(row.instance, str(row.op)) for row in rows} == {("toy-serial", "spmv:f64")}
+    assert all(row.facts == {"backend": "serial"} for row in rows)
+    known = runs_of("morpheus", path, features=GOLDEN / "ginkgo/matrix_features.csv")
+    toy = known[0].matrix
+    assert (toy.group, toy.m) == ("Made", 8) and toy.features and not known[3].matrix.features
+    odd = tmp_path / "odd.csv"
+    head = path.read_text().splitlines()[0]
+    odd.write_text(f"{head}\ntoy,6,1.0,1\ntoy,1,-1,1\n,1,1.0,1\ntoy,\ntoy,1,nan,1\n")
+    assert [reason for _, reason in rejects_of("morpheus", odd)] == [
+        "no format 6: they are 0 to 5",
+        "time '-1' is not positive",
+        "no matrix name",
+        "2 cells where the header has 4",
+        "'nan' is not a finite number",
+    ]
+    assert {row.instance for row in runs_of("morpheus", path, instance="mine")} == {"mine"}
+
+
 def test_ginkgo() -> None:
     rows = runs_of("ginkgo", GOLDEN / "ginkgo/spmv_times.csv")
     statuses = [row.measurement.status for row in rows]
@@ -234,6 +258,7 @@ REAL = [
     ("ra-spmm", "ra-spmm/rtx3090_sweep.csv", 1920, {"ok": 1920}),
     ("ra-spmm", "ra-spmm/rtx3090_unseen_sweep.csv", 324, {"ok": 308, "crash": 16}),
     ("liteform", "liteform/hyb_best_2279.csv.gz", 11395, {"ok": 10770, "crash": 625}),
+    ("morpheus", "morpheus/cirrus-square_set-serial.csv.gz", 12636, {"ok": 11643, "crash": 993}),
 ]
 
 
@@ -269,6 +294,25 @@ def test_real_ginkgo(shared: Path) -> None:
     assert len({(row.matrix.group, row.matrix.name) for row in rows}) == 2838
     assert len({row.instance for row in rows}) == 8
     assert all(len(row.matrix.features) == 27 for row in rows)
+
+
+@pytest.mark.shared
+def test_real_morpheus(shared: Path) -> None:
+    """Eight sets; lines that lost their time are rejects; names find their features."""
+    folder, sets, found, cut = shared / "runs" / "morpheus", set(), 0, 0
+    features = shared / "runs" / "ginkgo" / "matrix_features.csv.gz"
+    for path in sorted(folder.glob("*.csv.gz")):
+        rows = rows_of("morpheus", path, features=features)
+        good = [row for row in rows if isinstance(row, RunRow)]
+        sets |= {row.instance for row in good}
+        found += len({r.matrix.name for r in good if len(r.matrix.features) == 27})
+        cut += len(rows) - len(good)
+        test = (folder / "test_lists" / path.name.replace(".csv.gz", ".txt")).read_text().split()
+        assert set(test) <= {row.matrix.name for row in good}
+    assert sets == {"a64fx-openmp", "a64fx-serial", "ampere-cuda", "archer2-openmp"} | {
+        "cirrus-cuda", "cirrus-openmp", "cirrus-serial", "xci-serial",
+    }  # fmt: skip
+    assert (found, cut) == (16_458, 44)
 
 
 @pytest.mark.shared

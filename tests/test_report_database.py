@@ -239,3 +239,14 @@ def test_figures_are_numbers(facts: DatabaseFacts) -> None:
             walk(part)
 
     walk(msgspec.to_builtins(facts))
+
+
+def test_what_is_known_of_machines_is_told_in_words() -> None:
+    """Of instances with an environment; old ones without facts stay readable."""
+    pair = tiny("pair", portable=True)
+    db = fill(Database.in_memory(), pair.at("one", {"l2_bytes": "1048576", "<i x>": "x"}))
+    fill(db, pair.at("old"))
+    facts = database_facts(db)
+    assert facts.machines == {"pair@one": [("second level cache", "1 MiB"), ("<i x>", "x")]}
+    page = database_html(facts)
+    assert "second level cache" in page and "1 MiB" in page and "<i x>" not in page

@@ -18,7 +18,6 @@ from builders import OP, band, fill, patterns, tiny
 from embeddb.cli.main import _run
 from embeddb.db import Database
 from embeddb.errors import MissingDependency, ModelError, UsageError
-from embeddb.evidence import EvidenceRow
 from embeddb.featurizers import Featurizers, scnn
 from embeddb.featurizers.scnn import OWN, Scnn
 from embeddb.featurizers.stats import Stats
@@ -26,7 +25,12 @@ from embeddb.featurizers.stats_scnn import StatsScnn
 from embeddb.models import model_file
 from embeddb.partition import _Fit, _preferred
 from embeddb.pattern import Pattern
-from embeddb.policy import Policy
+from embeddb.policy import (
+    Policy,
+)
+from embeddb.policy_fit import (
+    Fitted,
+)
 from embeddb.records import PatternInfo
 from embeddb.testing.featurizers import FeaturizerContract, extreme_patterns
 from indexer import embed as module
@@ -125,13 +129,13 @@ class TestStatsScnn(FeaturizerContract):
 @pytest.mark.parametrize(("gain", "chosen"), [(0.2, "scnn"), (0.001, "stats"), (-0.2, "stats")])
 def test_a_network_must_be_surely_better(gain: float, chosen: str) -> None:
     """By more than a standard error of the same matrices' losses, over their groups."""
-    rows = [EvidenceRow(f"{i:032x}", "tiny", f"g{i // 2}") for i in range(20)]
+    ids, groups = tuple(f"{i:032x}" for i in range(20)), np.arange(20) // 2
     noise = np.random.default_rng(0).normal(0.0, 0.1, 20)
 
     def fit(losses: Any) -> Any:
         policy = Policy(8, 4.0, float(losses.mean()), 1.0, 20)
-        by_row = dict(zip(rows, losses.tolist(), strict=True))
-        return _Fit((), np.zeros((0, 1)), None, policy, np.zeros(0), by_row)
+        found: Any = Fitted(None, policy, np.zeros(0), losses, None, groups)  # type: ignore[arg-type]
+        return _Fit(ids, np.zeros((20, 1), dtype=np.float32), found)
 
     assert _preferred({"stats": fit(0.5 + noise * 0), "scnn": fit(0.5 - gain + noise)}) == chosen
 

@@ -419,6 +419,33 @@ def test_platforms(store: Store) -> None:
     assert store.platform("nowhere") is None
 
 
+def test_what_is_known_of_a_machine_grows_and_is_never_lost(store: Store) -> None:
+    """Each fact as it was told last; a writer that knows fewer takes none away."""
+    told = [
+        {"cpu": "x", "threads": "2"},
+        {"cpu": "x", "threads": "2", "l2_bytes": "1048576", "wake_us": "7"},
+        {"cpu": "x", "threads": "2"},
+        {"cpu": "x", "threads": "2", "wake_us": "9"},
+    ]
+    for facts in told:
+        store.put_platform(load_platform("cpu").at("here", facts))
+    found = store.platform("cpu@here")
+    assert found is not None
+    assert found.environment == {**told[0], "l2_bytes": "1048576", "wake_us": "9"}
+
+
+def test_a_sample_is_of_many_patterns_and_few_runs_of_each(store: Store) -> None:
+    runs = [make_run(f"{p:032x}", v) for p in range(10) for v in range(4)]
+    store.append(runs)
+    (partition,) = {(r.platform, r.op) for r in runs}
+    there = store.partition(*partition)
+    assert there is not None
+    found = store.sample(there, patterns=5, runs=2)
+    assert len(found) == 10 and len({r.pattern_id for r in found}) == 5
+    assert {r.id for r in found} <= {r.id for r in runs}
+    assert {r.id for r in store.sample(there, patterns=99, runs=99)} == {r.id for r in runs}
+
+
 def test_a_platform_whose_space_changed_is_refused(store: Store) -> None:
     platform = load_platform("gpu-kernels")
     store.put_platform(platform)

@@ -2,7 +2,7 @@
 
 Neighbours and cost model are one step of it: which of them ranks, or both, is what answered best
 with groups held out (the figures are in the model's card). A model that was never judged does not
-rank, nor does one where preparation has a price, of which it knows nothing.
+rank, nor does one where preparation has a price of which nothing is known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tuners.static_best import StaticBestTuner
 from tuners.transfer import TransferTuner
 from tuners.transfer_rank import TransferRankTuner
 
-__all__ = ["GOOD", "Answer", "answer", "confidence_of", "method_of"]
+__all__ = ["GOOD", "Answer", "answer", "confidence_of", "failure_chance", "method_of"]
 
 #: A choice was measured: the default and something else, or two others.
 _FEWEST_MEASURED = 2
@@ -29,6 +29,10 @@ _FEWEST_MEASURED = 2
 GOOD = 0.9
 #: Nearest neighbours of nearly all measured patterns are nearer than this percentile.
 _STRANGE = 0.99
+#: A configuration that failed on this part of the neighbours is doubted.
+_FAILS = 0.2
+#: Below this part of the vote an answer rests on other machines.
+_OWN_SHARE = 0.5
 #: With fewer neighbours than this the vote is left to the platform's average.
 _FEWEST_NEIGHBOURS = 3
 #: What can rank, simplest first, by the names that a model's card judges them under.
@@ -56,8 +60,11 @@ def method_of(query: Query) -> str:
     is of each, the simplest of equals."""
     near = len(query.neighbours) >= _FEWEST_NEIGHBOURS and bool(query.configs)
     able = ["transfer"] if near else []
-    if query.predicted_configs and math.isinf(query.calls):
-        able += ["rank", "transfer+rank"] if near else ["rank"]
+    if query.predicted_configs and (math.isinf(query.calls) or query.preparation is not None):
+        # Cards judge calls without end. For few the model alone was up to 2.4 points behind the
+        # vote, joined with it at most 0.1 (benchmarks/results/calls_cpu.json).
+        alone = not near or math.isinf(query.calls)
+        able += ["rank"] * alone + ["transfer+rank"] * near
         able = [m for m in able if m == "transfer" or m in query.judged]
     return max(able, key=lambda m: query.judged.get(m, -math.inf), default="transfer")
 
@@ -141,8 +148,9 @@ def _merged(first: list[Candidate], then: list[Candidate], count: int) -> list[C
     return out[:count]
 
 
-def confidence_of(query: Query, link: str) -> tuple[str, list[str]]:
-    """`high`, `medium` or `low`, and one line for everything that lowers it."""
+def confidence_of(query: Query, link: str, first: Config | None = None) -> tuple[str, list[str]]:
+    """`high`, `medium` or `low`, and one line for everything that lowers it; `first` is the first
+    candidate."""
     doubts: list[str] = []
     if link in ("static-best", "default"):
         return "low", ["no measured pattern is comparable; the answer is the same for any matrix"]
@@ -151,21 +159,45 @@ def confidence_of(query: Query, link: str) -> tuple[str, list[str]]:
     if link == "other-width":
         return "medium", [f"measured on this very pattern, but at {query.own_width_op}"]
     method = method_of(query)
-    if query.neighbours and query.evidence_op != query.op:
-        doubts.append(f"nothing was measured at {query.op} here; this rests on {query.evidence_op}")
-    held_out = query.held_out if method == "transfer" else query.judged[method]
-    if held_out < GOOD:
-        share = f"{100 * held_out:.0f} %"
-        doubts.append(f"held-out answers from these runs reach only {share} of the optimum")
-    elif query.knows_default and math.isnan(held_out):
-        doubts.append("too few matrices were measured to know how good answers here are")
+    doubts += _doubts_of_judgement(query, method)
     if not query.knows_default:
         doubts.append("the default was never run here: what a configuration gains is not known")
     if not query.neighbours:
         doubts.append("no measured pattern is comparable; the cost model alone ranks")
         return "medium", doubts
-    far = _doubts_of_neighbours(query)
-    return _level(query, doubts + far), doubts + far
+    doubts += _doubts_of_neighbours(query) + _doubts_of_machine(query)
+    chance = failure_chance(query, first)
+    if chance >= _FAILS:
+        doubts.append(f"it failed in {100 * chance:.0f} % of the runs on patterns like this")
+    return _level(query, doubts), doubts
+
+
+def failure_chance(query: Query, config: Config | None) -> float:
+    """Part of the neighbours' runs of a configuration that failed, weighted as their votes; 0 where
+    none ran it."""
+    if config is None or config not in query.configs or not query.failing.size:
+        return 0.0
+    at = query.configs.index(config)
+    ran = query.weights * np.isfinite(query.gains[:, at])
+    return float(ran @ query.failing[:, at] / ran.sum()) if ran.sum() else 0.0
+
+
+def _doubts_of_judgement(query: Query, method: str) -> list[str]:
+    """What is known of how good such answers are, and on whose runs that was found."""
+    doubts: list[str] = []
+    if query.neighbours and query.evidence_op not in (None, query.op):
+        doubts.append(f"hardly measured at {query.op}: this rests on {query.evidence_op}")
+    held_out = query.held_out if method == "transfer" else query.judged[method]
+    where = "held-out answers from these runs"
+    if method == "transfer" and query.judged_by == "machines":
+        where = "answers for machines that were held out"
+    if held_out < GOOD:
+        doubts.append(f"{where} reach only {100 * held_out:.0f} % of the optimum")
+    elif query.knows_default and math.isnan(held_out):
+        doubts.append("too few matrices were measured to know how good answers here are")
+    elif method == "transfer" and query.judged_by == "elsewhere":
+        doubts.append("how good answers are was found on another machine only")
+    return doubts
 
 
 def _doubts_of_neighbours(query: Query) -> list[str]:
@@ -175,16 +207,27 @@ def _doubts_of_neighbours(query: Query) -> list[str]:
         doubts.append("nothing like this pattern was ever measured here")
     elif nearest.percentile > 0.9:
         doubts.append("the nearest measured pattern is unusually far")
-    if all(n.platform != query.platform.id for n in query.neighbours):
-        doubts.append(
-            "measured on another machine of this kind: evidence, not an answer for this one"
-        )
     if len({n.group for n in query.neighbours}) == 1:
         doubts.append("all neighbours come from one group of matrices")
     return doubts
 
 
+def _doubts_of_machine(query: Query) -> list[str]:
+    """Whether the vote is of this machine; `calibrate` is what changes that."""
+    if not query.elsewhere:
+        return []
+    own, platform = query.machines.get(query.platform.id, 0.0), query.platform
+    how = f"; `embeddb calibrate` measures it in minutes, --platform {platform.name}"
+    can = how if platform.runner and platform.portable else ""
+    if not query.measured_here:
+        return [f"nothing was measured on this machine: evidence, not an answer for it{can}"]
+    if own < _OWN_SHARE:
+        return [f"{100 * (1 - own):.0f} % of the vote is of other machines{can}"]
+    return []
+
+
 def _level(query: Query, doubts: list[str]) -> str:
-    if query.neighbours[0].percentile > _STRANGE:
+    unproven = query.judged_by == "elsewhere" and query.elsewhere and not query.measured_here
+    if query.neighbours[0].percentile > _STRANGE or unproven:
         return "low"
     return "medium" if doubts else "high"

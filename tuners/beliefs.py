@@ -19,7 +19,7 @@ from embeddb.query import Query
 from tuners.answer import method_of
 from tuners.choice import REACH
 from tuners.rank import over_default
-from tuners.transfer import scores
+from tuners.transfer import promises, scores
 from tuners.transfer_rank import joined
 
 __all__ = ["Beliefs", "alike", "beliefs"]
@@ -71,7 +71,7 @@ def _ranked(query: Query, link: str, answer: Config) -> Beliefs:
     if method == "transfer":
         score = scores(query)[0] if query.configs else np.zeros(0)
         spread, apart = _spread_of_votes(query, score, answer)
-        found = _plain(query, query.configs, score, spread)
+        found = _plain(query, query.configs, promises(query) if query.configs else score, spread)
         return replace(found, apart=apart, better=_better_by_votes(query, answer))
     if method == "rank":
         gain, _ = over_default(query)

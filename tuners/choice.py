@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embeddb.config import Config
 
-__all__ = ["MOST_CHOSEN", "REACH", "behind_default", "order_to_try"]
+__all__ = ["MOST_CHOSEN", "REACH", "behind_default", "order_to_try", "ran_first"]
 
 Floats = NDArray[np.float64]
 
@@ -64,6 +64,18 @@ def behind_default(
     if default < 0 or not len(order) or gain[order[0]] - gain[default] > guard:
         return order
     return np.concatenate([[default], order[order != default]]).astype(np.int64)
+
+
+def ran_first(
+    order: NDArray[np.int64], ran: NDArray[np.bool_], *, unrun_first: bool
+) -> NDArray[np.int64]:
+    """The order with the first of those that ran anywhere (bool[c]) before everything, unless it
+    has been shown that one which never ran may be first. Of what nobody ran a model knows least,
+    and the best of hundreds of such predictions is mostly its largest error."""
+    known = order[ran[order]]
+    if unrun_first or not len(known) or ran[order[0]]:
+        return order
+    return np.concatenate([known[:1], order[order != known[0]]]).astype(np.int64)
 
 
 @lru_cache(maxsize=8)

@@ -8,6 +8,7 @@ answers queries. Definitions are those of docs/evaluation.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from embeddb.policy import plain_metric
 from embeddb.prepare import with_evidence
 from embeddb.query import Query
 from embeddb.records import PatternInfo
+from embeddb.scopes import scope_partitions
 from embeddb.vectors.numpy_index import NumpyIndex
 from tuners.again import measured_again
 from tuners.answer import answer
@@ -33,13 +35,21 @@ from tuners.static_best import StaticBestTuner
 from tuners.static_top_k import StaticTopKTuner
 from tuners.transfer import scores
 
-__all__ = ["Bench", "Vectors", "complete_rows", "counted_rows", "evaluate", "split_groups"]
+__all__ = [
+    "COMMON_SHARE",
+    "Bench",
+    "Vectors",
+    "complete_rows",
+    "counted_rows",
+    "evaluate",
+    "split_groups",
+]
 
 #: A matrix counts when at least this share of its configurations ran.
 _COUNTED_SHARE = 0.6
 #: A configuration counts when at least this share of the matrices tried it. Where campaigns sample
 #: configurations per matrix, a proposal from outside could hardly ever be judged.
-_COMMON_SHARE = 0.8
+COMMON_SHARE = 0.8
 #: A matrix is complete when it tried at least this share of all configurations anyone tried.
 _COMPLETE_SHARE = 0.6
 #: Neighbours of the plain baseline, as in the prototype that docs/evaluation.md cites.
@@ -73,14 +83,14 @@ def evaluate(
     MissingDependency if a ranker needs a package that is not installed.
     """
     rows: list[EvalRow] = []
-    for op, scope in scopes if scopes is not None else db.scopes():
-        bench = Bench(db, op, scope, complete=complete)
+    for op, scope, instance in _questions(db, scopes):
+        bench = Bench(db, op, scope, complete=complete, instance=instance)
         if not bench.ready:
             continue
         rows += bench.table(seeds, folds, progress, rankers)
         for name, why in bench.refused.items():
             if note is not None:
-                note(f"{op} on {scope}: {name} is not judged: {why}")
+                note(f"{op} on {instance or scope}: {name} is not judged: {why}")
     if not rows:
         raise NothingFound(
             "nothing to judge: no op and platform has two or more groups of matrices that ran the "
@@ -88,6 +98,16 @@ def evaluate(
             hint="measure or ingest more matrices, with the default among the configurations",
         )
     return rows
+
+
+def _questions(
+    db: Database, scopes: Sequence[tuple[Op, str]] | None
+) -> Iterator[tuple[Op, str, str]]:
+    """Op, scope and, where several machines ran it, each of these: an answer is for one."""
+    for op, scope in scopes if scopes is not None else db.scopes():
+        named = sorted({p.platform for p in scope_partitions(db.store, op, scope)})
+        for instance in named if len(named) > 1 else [""]:
+            yield op, scope, instance
 
 
 def counted_rows(evidence: Evidence) -> NDArray[np.int64]:
@@ -108,20 +128,25 @@ def complete_rows(evidence: Evidence) -> NDArray[np.int64]:
 
 class Bench:
     """One op in one scope, with everything that does not depend on the fold; `ready` if there
-    is something to hold out."""
+    is something to hold out. With an `instance` only its rows are asked about and learned from by
+    rankers; all vote."""
 
-    def __init__(self, db: Database, op: Op, scope: str, *, complete: bool = False) -> None:
-        self.op, self.scope = op, scope
+    def __init__(
+        self, db: Database, op: Op, scope: str, *, complete: bool = False, instance: str = ""
+    ) -> None:
+        self.op, self.scope, self.instance = op, scope, instance
         evidence, self.vectors = db.evidence(op, scope)
         if complete:
             evidence = evidence.take(complete_rows(evidence))
         #: All configurations, the uncommon ones too: rankers may learn from them.
         self.whole = evidence
-        self.evidence = evidence.tried_on(_COMMON_SHARE)
+        own = evidence.of_platform(instance) if instance else evidence
+        self.evidence = evidence.only(own.tried_on(COMMON_SHARE).configs)
         seen = [self.evidence.rows[i].pattern_id for i in range(len(self.evidence.rows))]
         indexed = set.union(*(set(v) for v in self.vectors.values())) if self.vectors else set()
         self.counted = np.array(
-            [i for i in counted_rows(self.evidence) if seen[i] in indexed], dtype=np.int64
+            [i for i in counted_rows(self.evidence) if seen[i] in indexed and self._asked(i)],
+            dtype=np.int64,
         )
         self.ready = np.unique(self.evidence.groups[self.counted]).size >= 2
         self.infos = {i: db.store.pattern(i) or PatternInfo(id=i) for i in set(seen)}
@@ -130,6 +155,16 @@ class Bench:
         self.simulated = any(p.simulated for p in self.platforms.values())
         self.refused: dict[str, str] = {}
         self._again = measured_again(db.store, op, self.evidence, self.counted, self.default)
+
+    def _asked(self, row: int) -> bool:
+        """Whether a row is one to be judged by, and for rankers to learn from."""
+        return self.instance in ("", self.evidence.rows[row].platform)
+
+    def of(self, evidence: Evidence) -> Bench:
+        """The same with other configurations to judge by; the rows are the same."""
+        found = copy(self)
+        found.evidence = evidence
+        return found
 
     def table(
         self,
@@ -168,7 +203,13 @@ class Bench:
     def _row(self, method: str, by_seed: list[list[Outcome]]) -> EvalRow:
         figures, spread = summarise(by_seed)
         return EvalRow(
-            self.scope, str(self.op), method, len(by_seed[0]), figures, spread, self.simulated
+            self.instance or self.scope,
+            str(self.op),
+            method,
+            len(by_seed[0]),
+            figures,
+            spread,
+            self.simulated,
         )
 
     def folds(self, folds: int, seed: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -192,13 +233,15 @@ class Bench:
     ) -> Iterator[tuple[int, Query]]:
         """Each of the test rows with the question it poses to what the training rows know."""
         known = self.evidence.take(train).pruned()
-        partition = PartitionIndex.build(known, self.vectors, scope=self.scope)
+        facts = {i: p.environment for i, p in self.platforms.items()}
+        partition = PartitionIndex.build(known, self.vectors, scope=self.scope, facts=facts)
         for row in test:
-            yield int(row), self._query(int(row), partition)
+            yield int(row), self.query(int(row), partition)
 
     def learned(self, fit: Fit, train: NDArray[np.int64]) -> Scorer:
         """What a ranker learns from the training rows and the features of their matrices alone."""
-        known = self.whole.take(train).pruned()
+        own = np.array([row for row in train if self._asked(int(row))], dtype=np.int64)
+        known = self.whole.take(own).pruned()
         ids = {row.pattern_id for row in known.rows}
         featurizer, vectors = self._features()
         return fit(
@@ -253,12 +296,13 @@ class Bench:
 
     def default(self, row: int) -> Config:
         """The platform's default on a row's matrix."""
-        pattern_id, platform_id, _ = self.evidence.rows[row]
+        pattern_id, platform_id = self.evidence.rows[row][:2]
         info = self.infos[pattern_id]
         return self.platforms[platform_id].default(self.op, m=info.m, n=info.n, nnz=info.nnz)
 
-    def _query(self, row: int, partition: PartitionIndex) -> Query:
-        pattern_id, platform_id, _ = self.evidence.rows[row]
+    def query(self, row: int, partition: PartitionIndex) -> Query:
+        """The question a row poses to what a partition knows."""
+        pattern_id, platform_id = self.evidence.rows[row][:2]
         info, platform = self.infos[pattern_id], self.platforms[platform_id]
         space = platform.space(self.op, m=info.m, n=info.n, nnz=info.nnz)
         bare = Query(info, platform, self.op, space, self.default(row))

@@ -7,7 +7,7 @@ scorer; the harness lets it learn anew in every fold, from the training groups a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,11 +18,13 @@ from embeddb.config import Config, Op
 from embeddb.errors import EmbeddbError, MissingDependency, NothingFound
 from embeddb.evidence import Evidence
 from embeddb.platform import Platform
+from embeddb.policy import surely_positive
 from embeddb.query import Query
 from embeddb.records import PatternInfo
 from tuners.choice import behind_default, order_to_try
 from tuners.judge import Outcome, Truth, judge, ordering
 from tuners.splits import split_groups
+from tuners.ties import settled
 from tuners.transfer import TransferTuner, scores
 from tuners.transfer_rank import guard_of, joined
 
@@ -38,6 +40,7 @@ __all__ = [
     "Seen",
     "best_weight",
     "held_out",
+    "hidden_figures",
     "outcome_of",
     "seen_by",
 ]
@@ -114,7 +117,7 @@ def outcome_of(seen: Seen, weight: float) -> Outcome:
 def _first(query: Query, score: Floats, weight: float) -> list[Config]:
     """As the tuners propose them: votes one by one, where a model counts as a set."""
     spread = query.predicted_spread if weight else np.zeros(len(score))
-    order = order_to_try(query.configs, score, spread)
+    order = settled(query, query.configs, order_to_try(query.configs, score, spread), score)
     if weight and query.default in query.configs:
         at = query.configs.index(query.default)
         order = behind_default(order, score, at, guard_of(replace(query, rank_weight=weight)))
@@ -253,4 +256,39 @@ def _shares(outcomes: Sequence[Outcome]) -> dict[str, float]:
     return {
         "of_optimum@1": math.exp(float(np.mean([o.of_optimum_1 for o in outcomes]))),
         "of_optimum@5": math.exp(float(np.mean([o.of_optimum_5 for o in outcomes]))),
+    }
+
+
+def hidden_figures(
+    parts: Sequence[tuple[Sequence[Seen], Collection[Config]]],
+) -> dict[str, float | bool]:
+    """Mean shares of the optimum of the model's first choice, with configurations hidden from it:
+    among those that ran (`known`) and among all (`all`); `unrun_first` if the latter is surely
+    better, by a standard error over groups. `parts` are matrices and what was hidden there.
+
+    A matrix counts where it ran something hidden, and something else.
+    """
+    known: list[float] = []
+    both: list[float] = []
+    groups: list[str] = []
+    for seen, hidden in parts:
+        for one in seen:
+            query = one.query
+            ran = np.array([c in one.truth.times for c in query.configs], dtype=np.bool_)
+            unseen = np.array([c in hidden for c in query.configs], dtype=np.bool_)
+            if not (ran & unseen).any() or not (ran & ~unseen).any():
+                continue
+            score = one.score(1.0)
+            for among, found in ((ran & ~unseen, known), (ran, both)):
+                first = query.configs[int(np.where(among, score, -np.inf).argmax())]
+                found.append(judge(one.truth, [first]).of_optimum_1)
+            groups.append(query.pattern.group or query.pattern.id)
+    if not known:
+        return {"unrun_first": False}
+    gain = np.array(both) - np.array(known)
+    group = np.unique(groups, return_inverse=True)[1]
+    return {
+        "known": math.exp(float(np.mean(known))),
+        "all": math.exp(float(np.mean(both))),
+        "unrun_first": surely_positive(gain, group),
     }

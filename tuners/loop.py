@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,10 +17,12 @@ from embeddb.errors import RunnerUnavailable
 from embeddb.evidence import Curve, curve_of
 from embeddb.featurizers.thumbnail import thumbnail
 from embeddb.pattern import Pattern
-from embeddb.platform import Platform, runner_for
+from embeddb.platform import Platform, platform_here, runner_for
 from embeddb.query import Candidate, Query, Recommendation, RecommendedNeighbour
-from embeddb.records import Measurement, PatternInfo, Run
+from embeddb.records import Measurement, PatternInfo, Run, in_context
+from embeddb.state import APART, State, apart, between, state_now, state_of, usual_at
 from tuners.answer import Answer, answer, confidence_of
+from tuners.break_even import measured_break_even, with_break_even
 from tuners.why import insight, renewed
 
 __all__ = ["local_platform", "measure_answer", "ranked_by_time", "recommend", "tune"]
@@ -83,7 +86,8 @@ def _pictured(db: Database, info: PatternInfo, structure: Pattern | None) -> Pat
 
 def _recommendation(db: Database, query: Query, found: Answer, *, seed: int) -> Recommendation:
     created = time.time()
-    confidence, warnings = confidence_of(query, found.link)
+    first = Config(found.candidates[0].config) if found.candidates else None
+    confidence, warnings = confidence_of(query, found.link, first)
     warnings += db.repairs()
     if query.model_note:
         warnings.append(query.model_note)
@@ -102,7 +106,7 @@ def _recommendation(db: Database, query: Query, found: Answer, *, seed: int) -> 
         link=found.link,
         tuner=found.tuner,
         default=dict(query.default),
-        candidates=found.candidates,
+        candidates=with_break_even(query, found.candidates),
         neighbours=_neighbours(query),
         confidence=confidence,
         warnings=warnings,
@@ -121,7 +125,9 @@ def _recommendation(db: Database, query: Query, found: Answer, *, seed: int) -> 
         if own_default is not None and math.isfinite(own_default.seconds)
         else None,
         model=found.model,
+        reproducible=query.platform.kernel(query.op).reproducible,
         model_featurizer=query.model_featurizer if found.model else "",
+        machines={name: share for name, share in query.machines.items() if share > 0.0},
     )
 
 
@@ -134,6 +140,7 @@ def _neighbours(query: Query) -> list[RecommendedNeighbour]:
             n.distance,
             n.percentile if math.isfinite(n.percentile) else None,
             float(w),
+            n.op,
         )
         for n, w in zip(query.neighbours, query.weights, strict=True)
     ]
@@ -178,11 +185,12 @@ def measure_answer(
     Raises: RunnerUnavailable if the platform cannot be measured here.
     """
     runner = runner_for(platform or db.platform(made.platform))
-    here = runner.platform(threads=options.threads)
+    here = platform_here(runner, threads=options.threads)
     op = Op.parse(made.op)
     configs = list(
         dict.fromkeys([Config(made.default), *(Config(c.config) for c in made.candidates)])
     )
+    before = state_now(runner, threads=options.threads)
     runs = []
     for at in range(rounds):
         order = np.random.default_rng(made.seed + at).permutation(len(configs))
@@ -190,13 +198,29 @@ def measure_answer(
             runs.append(Run(pattern.id, op, here.id, config, m, f"query:{made.id}"))
             if progress is not None:
                 progress(f"{config}: {m.status}")
+    state = between(before, state_now(runner, threads=options.threads))
+    runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
+    done = measured_break_even(ranked_by_time(made, curve_of(runs)), runs)
+    done = msgspec.structs.replace(done, platform=here.id)
+    if warning := _state_warning(state, usual_at(db.store, here.id)()):
+        done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
     if not db.store.readonly:
         db.record(runs, pattern, here)
-    done = msgspec.structs.replace(ranked_by_time(made, curve_of(runs)), platform=here.id)
     if db.store.readonly:
         return done
     db.keep(done)
     return renewed(db, done, pattern, here, deep=made.insight.deep)
+
+
+def _state_warning(context: Mapping[str, float], normal: State) -> str:
+    """One sentence where this machine is not in the state its stored runs were made in."""
+    far = apart(state_of(context), normal)
+    if far is None or far <= APART:
+        return ""
+    return (
+        f"this machine is not in the state its evidence is of: what it does now and did then are "
+        f"{math.exp(far):.1f} times apart, so measure again when it is quiet"
+    )
 
 
 def ranked_by_time(made: Recommendation, curves: Mapping[Config, Curve]) -> Recommendation:

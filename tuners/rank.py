@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.query import Candidate, Query
-from tuners.choice import behind_default, order_to_try
+from tuners.choice import behind_default, order_to_try, ran_first
 from tuners.ranking import RankedTuner, default_candidate
+from tuners.ties import settled
 
 __all__ = ["PLUGIN", "RankTuner", "between", "over_default"]
 
@@ -34,13 +35,17 @@ class RankTuner(RankedTuner):
             return
         gain, spread = over_default(query)
         order = order_to_try(query.predicted_configs, gain, query.predicted_spread)
+        order = settled(query, query.predicted_configs, order, gain)
+        known = set(query.configs)
+        ran = np.array([c in known for c in query.predicted_configs], dtype=np.bool_)
+        order = ran_first(order, ran, unrun_first=query.unrun_first)
         order = behind_default(order, gain, _place(query), query.predicted_guard)
         for at in order:
             is_default = query.predicted_configs[at] == query.default
             low, high = between(query, gain[at], 0.0 if is_default else spread[at])
             yield Candidate(
                 config=dict(query.predicted_configs[at]),
-                # Behind the default a promise that was not believed is no better score.
+                # A promise that was not believed is no better score than that before it.
                 score=-float(min(gain[at], gain[order[0]])),
                 origin="cost model",
                 expected_gain=math.exp(gain[at]) if query.knows_default else None,

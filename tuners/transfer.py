@@ -17,10 +17,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.policy import doubt
 from embeddb.query import Candidate, Query
+from tuners.choice import behind_default
 from tuners.ranking import RankedTuner, default_candidate
+from tuners.ties import settled
 
-__all__ = ["PLUGIN", "TransferTuner", "doubt_of_unrun", "scores"]
+__all__ = ["PLUGIN", "TransferTuner", "doubt_of_unrun", "promises", "scores"]
 
 Floats = NDArray[np.float64]
 
@@ -37,23 +40,40 @@ class TransferTuner(RankedTuner):
             yield default_candidate(query)
             return
         score, voters = scores(query)
-        base = _default_score(query, score)
-        for at in _order(query, score):
-            yield self._candidate(at, score[at], base, voters[at])
+        gain, promised = score - _default_score(query, score), promises(query)
+        default = query.configs.index(query.default) if query.default in query.configs else -1
+        order = settled(query, query.configs, _order(query, score), score)
+        order = behind_default(order, score, default, query.promise.guard)
+        # What was not believed, or cannot be told from the first, has no better score.
+        most = float(gain[order[0]])
+        for at in order.tolist():
+            told = min(float(gain[at]), most)
+            yield self._candidate(at, told, float(promised[at]), int(voters[at]))
 
-    def _candidate(self, at: int, score: float, base: float, voters: int) -> Candidate:
+    def _candidate(self, at: int, gain: float, promised: float, voters: int) -> Candidate:
         query = self.query
         is_default = query.configs[at] == query.default
-        low, high = (1.0, 1.0) if is_default else _interval(query, at)
+        low, high = (1.0, 1.0) if is_default else _interval(query, at, promised)
         return Candidate(
             config=dict(query.configs[at]),
-            score=base - float(score),
+            score=-gain,
             origin=f"{voters} neighbours" if voters else "platform average",
-            expected_gain=math.exp(score - base) if query.knows_default else None,
+            expected_gain=math.exp(promised) if query.knows_default else None,
             gain_low=low if query.knows_default else None,
             gain_high=high if query.knows_default else None,
-            voters=int(voters),
+            voters=voters,
         )
+
+
+def promises(query: Query) -> Floats:
+    """float64[c] log gain over the default that may be promised: the vote's, corrected by what
+    first choices gained more or less than that where they were held out, for the best of many
+    estimates is mostly a lucky one."""
+    score, _ = scores(query)
+    gain: Floats = score - _default_score(query, score)
+    bias = query.promise.bias if math.isfinite(query.promise.bias) else 0.0
+    default = np.array([config == query.default for config in query.configs], dtype=np.bool_)
+    return np.where(default, 0.0, gain + bias)
 
 
 def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
@@ -63,9 +83,9 @@ def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
     if not _trusted(query):
         return query.prior, ran.sum(axis=0)
     centred = np.where(ran, query.gains - query.levels[:, None], 0.0)
-    shrink = max(query.shrink, 1e-6)
-    support = query.weights @ ran + shrink
-    score = (query.weights @ centred + shrink * query.prior) / support
+    shrink, counted = max(query.shrink, 1e-6), _counted(query)
+    support = query.weights @ counted + shrink
+    score = (query.weights @ (counted * centred) + shrink * query.prior) / support
     return score - _doubt(query, support), ran.sum(axis=0)
 
 
@@ -77,25 +97,19 @@ def doubt_of_unrun(query: Query) -> float:
     return float(_doubt(query, np.array([max(query.shrink, 1e-6)]))[0])
 
 
+def _counted(query: Query) -> Floats:
+    """float64[k,c]: what each vote counts beside one of this machine's; 0 where it did not run."""
+    ran = np.isfinite(query.gains)
+    return np.where(ran, query.trust, 0.0) if query.trust.size else ran.astype(np.float64)
+
+
 def _trusted(query: Query) -> bool:
     return bool(len(query.weights)) and not np.isinf(query.shrink)
 
 
 def _doubt(query: Query, support: Floats) -> Floats:
-    """By how much the standard error of a vote with the weight of support float64[s] exceeds that
-    of a configuration that all neighbours ran; 0 where all did.
-
-    Where configurations are sampled per pattern, the best of hundreds of votes by one or two
-    neighbours each would mostly be the luckiest.
-    """
-    ran = np.isfinite(query.gains)
-    off = np.where(ran, query.gains - query.levels[:, None] - query.prior, 0.0)
-    spread = math.sqrt(float((off**2).sum()) / max(int(ran.sum()), 1))
-    one, full = float(query.weights.mean()), float(query.weights.sum() + max(query.shrink, 1e-6))
-    # One nobody ran, where shrink is 0, is doubted like one that only the farthest neighbour ran.
-    least = np.maximum(support, query.weights.min())
-    doubt: Floats = spread * (np.sqrt(one / least) - math.sqrt(one / full))
-    return doubt
+    centred = query.gains - query.levels[:, None]
+    return doubt(centred, query.weights, support, query.prior, query.shrink)
 
 
 def _default_score(query: Query, score: Floats) -> float:
@@ -119,11 +133,15 @@ def _order(query: Query, score: Floats) -> list[int]:
 
 
 def _set_of(query: Query, score: Floats) -> list[int]:
-    """Greedy on the weighted mean of the best centred gain; the prior is one more voter."""
+    """Greedy on the weighted mean of the best centred gain; the prior is one more voter, and so is
+    each known machine: this one may turn out to be like it."""
     ran = np.isfinite(query.gains)
     votes = np.where(ran, query.gains - query.levels[:, None], score)
-    votes = np.vstack([votes, query.prior])
-    weights = np.append(query.weights, query.shrink)
+    votes = np.vstack([votes, query.prior, *(score + off for off in query.machine_effects)])
+    machines = np.full(len(query.machine_effects), 1.0)
+    if len(machines):
+        machines *= query.weights.sum() / len(machines) / (1.0 + query.measured_here)
+    weights = np.concatenate([query.weights, [query.shrink], machines])
     chosen = [int(np.argmax(score))]
     while len(chosen) < min(_SET, len(score)):
         best = votes[:, chosen].max(axis=1)
@@ -133,8 +151,12 @@ def _set_of(query: Query, score: Floats) -> list[int]:
     return chosen
 
 
-def _interval(query: Query, at: int) -> tuple[float | None, float | None]:
-    """The 10th and 90th weighted percentile of what the voters gained over their defaults."""
+def _interval(query: Query, at: int, promised: float) -> tuple[float | None, float | None]:
+    """The 10th and 90th percentile of the gain over the default: by how far answers were off that
+    were held out; where too few were, of what the voters gained over theirs, weighted."""
+    if math.isfinite(query.promise.low):
+        told = promised - query.promise.bias
+        return math.exp(told + query.promise.low), math.exp(told + query.promise.high)
     gains = query.gains[:, at]
     ran = np.isfinite(gains)
     if ran.sum() < 3:

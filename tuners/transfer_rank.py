@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from embeddb.config import Config
 from embeddb.query import Candidate, Query
-from tuners.choice import behind_default, order_to_try
+from tuners.choice import behind_default, order_to_try, ran_first
 from tuners.rank import between, over_default
 from tuners.ranking import RankedTuner
+from tuners.ties import settled
 from tuners.transfer import TransferTuner, doubt_of_unrun, scores
 
 __all__ = ["PLUGIN", "Joined", "TransferRankTuner", "guard_of", "joined"]
@@ -52,10 +53,13 @@ class TransferRankTuner(RankedTuner):
         default = [at for at, config in enumerate(both.configs) if config == query.default]
         base = float(both.score[default[0]]) if default else 0.0
         order = order_to_try(both.configs, both.score, both.own_spread)
+        order = settled(query, both.configs, order, both.score)
         place = default[0] if default and math.isfinite(base) else -1
+        ran = np.arange(len(both.configs)) < len(query.configs)
+        order = ran_first(order, ran, unrun_first=query.unrun_first)
         order = behind_default(order, both.score, place, guard_of(query))
         for at in order:
-            # Behind the default a promise that was not believed is no better score.
+            # A promise that was not believed is no better score than that before it.
             most = float(both.score[order[0]]) - base
             yield self._candidate(both, int(at), base, most)
 

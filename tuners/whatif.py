@@ -3,7 +3,6 @@ the pattern. Asked for with `deep`; hundreds of queries against the arrays at ha
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,10 +15,11 @@ from embeddb.config import Config
 from embeddb.db import Database
 from embeddb.errors import EmbeddbError
 from embeddb.insight import Effect, Move
-from embeddb.partition import Averages, PartitionIndex
+from embeddb.partition import PartitionIndex
 from embeddb.pattern import Pattern
-from embeddb.policy import votes
+from embeddb.prepare import shared_out
 from embeddb.query import Query
+from embeddb.view import View
 from tuners.answer import method_of
 from tuners.beliefs import Beliefs
 from tuners.rank import over_default
@@ -115,22 +115,19 @@ def moves(query: Query, db: Database, *, progress: Progress | None = None) -> li
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Race:
-    """Asks neighbours and cost model again for another vector.
-
-    `gains` float64[r,c] of all rows of the partition over the query's configurations, as they
-    vote; `levels` float64[r].
-    """
+    """Asks neighbours and cost model again for another vector; `columns` int64[c] are the places of
+    the query's configurations in the view."""
 
     query: Query
     partition: PartitionIndex
     model: CostModel | None
     method: str
-    gains: Floats
-    levels: Floats
+    view: View
+    columns: NDArray[np.int64]
 
     @classmethod
     def of(cls, query: Query, db: Database) -> _Race | None:
-        partition = db.partition(query.evidence_op or query.op, query.platform)
+        partition = db.answering(query.op, query.platform)
         if partition is None or partition.featurizer != query.featurizer or not query.neighbours:
             return None
         method = method_of(query)
@@ -139,12 +136,8 @@ class _Race:
             if query.model_featurizer != query.featurizer and method == "rank":
                 return None
             query = _narrowed(query, method)
-        calls = query.calls
-        averages = partition.averages
-        if math.isfinite(calls):
-            averages = Averages.of(partition.evidence, calls=calls)
-        gains = votes(partition.evidence.gains(calls=calls)[:, _columns(query, partition)])
-        return cls(query, partition, model, method, gains, averages.level)
+        view = partition.view(query.platform, calls=query.calls)
+        return cls(query, partition, model, method, view, _columns(query, partition))
 
     def changes(self, feature: int, start: Config) -> Iterator[tuple[float, Config]]:
         """Downwards and upwards, the nearest tried value that changes the winner, and to what."""
@@ -183,20 +176,27 @@ class _Race:
         query = self.query
         if self.method != "rank":
             exclude = {query.pattern.id} if query.own else ()
-            ids, far = self.partition.nearest(vector, exclude=exclude)
-            rows = np.array([self.partition.row_of(i, query.platform.id) for i in ids])
-            weights = self.partition.policy.weights(far)
-            gains, levels = self.gains[rows], self.levels[rows]
-            query = replace(query, gains=gains, levels=levels, weights=weights)
+            view, policy = self.view, self.view.policy
+            ids, far = self.partition.nearest(vector, count=policy.k, exclude=exclude)
+            rows = np.array([self.partition.place_of(i) for i in ids], dtype=np.int64)
+            query = replace(
+                query,
+                gains=view.gains[rows][:, self.columns],
+                trust=view.trust[rows][:, self.columns],
+                levels=view.averages.level[rows],
+                weights=policy.weights(far),
+            )
         if self.model is not None and query.model_featurizer == query.featurizer:
             info = query.pattern
+            configs = query.predicted_configs
             told = self.model.score(
                 vector,
                 query.platform,
                 query.op,
-                query.predicted_configs,
+                (query.default, *configs),
                 (info.m, info.n, info.nnz),
             )
+            told = shared_out(query, configs, told[0][1:] - told[0][0], told[1][1:])
             query = replace(query, predicted=told[0], predicted_spread=told[1])
         return query
 
@@ -229,7 +229,9 @@ def _narrowed(query: Query, method: str) -> Query:
         query,
         configs=tuple(c for c in query.configs if c in ahead),
         gains=query.gains[:, ran],
+        trust=query.trust[:, ran],
         prior=query.prior[ran],
+        machine_effects=query.machine_effects[:, ran],
         mean=query.mean[ran],
         predicted_configs=tuple(c for c in query.predicted_configs if c in ahead),
         predicted=query.predicted[told],
@@ -249,7 +251,7 @@ def attention(
     (0, []) where neighbours were not looked up, the structure is not at hand, the featurizer
     cannot tell, or even the coarser grid would take too long.
     """
-    partition = db.partition(query.evidence_op or query.op, query.platform)
+    partition = db.answering(query.op, query.platform)
     structure = pattern if pattern is not None else db.store.structure(query.pattern.id)
     if partition is None or structure is None or partition.featurizer != query.featurizer:
         return 0, []

@@ -88,7 +88,9 @@ def renewed(
 
     Raises: as `Database.prepare`.
     """
-    query = db.prepare(pattern, platform, Op.parse(made.op), calls=made.calls or math.inf)
+    op = Op.parse(made.op)
+    where = platform.reproducible(op) if made.reproducible else platform
+    query = db.prepare(pattern, where, op, calls=made.calls or math.inf)
     measured = bool(made.candidates) and made.candidates[0].seconds is not None and query.own
     found = Answer("measured" if measured else made.link, made.tuner, made.candidates)
     structure = pattern if isinstance(pattern, Pattern) else None

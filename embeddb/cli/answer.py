@@ -6,6 +6,7 @@ import math
 import shlex
 import time
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from embeddb.cli.places import known_pattern, open_database, runner_here
 from embeddb.config import Config, Op
 from embeddb.errors import NothingFound, RunnerUnavailable
 from embeddb.explain import explain, near_ties, novelty
-from embeddb.explanation import LINK_WORDS, preparation
+from embeddb.explanation import LINK_WORDS, paid_off, preparation
 from embeddb.query import Candidate, Recommendation
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ _ROUNDS = 2
 @click.option("--measure", is_flag=True, help="Run the default and the answers on this machine.")
 @click.option("--why", "deep", is_flag=True, help="Also find out what would change the answer.")
 @click.option("--calls", type=click.FloatRange(1), help="Expected calls: preparation then counts.")
+@click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
 @json_option
 def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any) -> int:
@@ -66,6 +68,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
       embeddb query starter A.mtx --platform cpu --op spmm:64
       embeddb query runs.db A.mtx --platform cpu --op spmm:64 -k 5 --measure --json
       embeddb query starter A.mtx --platform cpu --op spmm:64 --why
+      embeddb query starter A.mtx --platform cpu --op spmv --calls 100 --reproducible
     """
     with open_database(db) as opened, Progress() as progress:
         op = Op.parse(asked["op"])
@@ -79,6 +82,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
             op=op,
             count=asked["count"],
             calls=asked["calls"] or math.inf,
+            reproducible=asked["reproducible"],
         )
         if measure:
             made = _measured(
@@ -187,6 +191,10 @@ def _show_answer(made: Recommendation, pattern: Pattern | PatternInfo, place: st
     if made.default not in configs:
         rows.append(["-", "1.00x", "-", "default"])
         configs.append(made.default)
+    if any(c.break_even_calls is not None for c in made.candidates):
+        head.append("pays off")
+        for row, told in zip_longest(rows, (c.break_even_calls for c in made.candidates)):
+            row.append(paid_off(told))
     if measured:
         head += ["measured", "real gain"]
         for row, c in zip(rows, made.candidates, strict=False):
@@ -226,6 +234,10 @@ def _times(c: Candidate, default_s: float | None) -> list[str]:
 
 def _show_remarks(made: Recommendation) -> None:
     say(preparation(made.calls, measured=any(c.seconds is not None for c in made.candidates)))
+    if any(c.break_even_calls for c in made.candidates):
+        say("pays off: the number of calls after which preparing it has been made up for")
+    if made.reproducible:
+        say("configurations whose sums run in varying order are left out")
     ties = near_ties(made)
     if ties:
         why = "within the measured noise" if made.noise > 0 else "no difference is known"

@@ -316,6 +316,7 @@ def _report(campaign: Campaign, done: Points, agree: float, as_json: bool) -> No
         "tasks_done": done.tasks_done,
         "tasks_stored": done.tasks_stored,
         "settling_rounds": campaign.settling_rounds,
+        "other_state": len(campaign.spoilt()),
         "agreement": found,
         "strategy": bought_document(campaign),
     }
@@ -328,6 +329,8 @@ def _report(campaign: Campaign, done: Points, agree: float, as_json: bool) -> No
     say(f"{done.tasks_stored:,} of {plural(done.tasks, 'task')} stored in the database")
     for status, count in sorted(document["statuses"].items(), key=lambda s: -s[1]):
         say(f"  {count:,} {status}")
+    if document["other_state"]:
+        say(f"{plural(document['other_state'], 'task')} measured in another state of the machine")
     _show_agreement(found)
 
 

@@ -13,7 +13,7 @@ from embeddb.cli.output import Progress, emit, factor, json_option, note, say, s
 from embeddb.cli.places import open_database
 from embeddb.cli.train_session import threads
 from embeddb.config import Op
-from embeddb.errors import MissingDependency, NothingFound
+from embeddb.errors import MissingDependency, NothingFound, UsageError
 
 if TYPE_CHECKING:
     from embeddb.costmodel import CostModel
@@ -35,10 +35,9 @@ __all__ = ["eval_verb", "learned_rankers"]
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--complete", is_flag=True, help="Only matrices that ran nearly every configuration.")
 @click.option("--learned", is_flag=True, help="Also train and judge cost models; takes long.")
+@click.option("--across", is_flag=True, help="Leave whole machines out instead.")
 @json_option
-def eval_verb(
-    db: str, platform: str, op: str, seeds: int, complete: bool, learned: bool, as_json: bool
-) -> None:
+def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **asked: bool) -> None:
     """Judge the answers of DB against what was measured, beside the baselines.
 
     Groups of matrices are held out whole, in 5 folds; nothing is measured. speed-up is over the
@@ -53,13 +52,76 @@ def eval_verb(
     `measured-again` is where most configurations ran in two rounds: chosen by one, judged by the
     other, which is as good as any choice can be told to be.
 
+    With --across, each machine (instance of a portable platform) is left out whole, with the
+    matrices of a fold, and then 0, 1, 2, 5, 10, 20, 50 of its other matrices are given back: how
+    good an answer is on a machine that was never, or hardly, measured, beside what its own runs
+    alone and the other machines alone would say; and what promised gains and intervals were worth.
+
     \b
     Example:
       embeddb eval runs.db --platform cpu --op spmm:128
       embeddb eval runs.db --op spmm:128 --learned --seeds 1
+      embeddb eval starter --op spmm:128 --across --seeds 1
     """
+    if asked["across"]:
+        _across(db, platform, op, seeds, as_json, asked)
+        return
+    _held_out(db, platform, op, seeds, as_json, asked)
+
+
+def _across(
+    db: str, platform: str, op: str, seeds: int, as_json: bool, asked: Mapping[str, bool]
+) -> None:
+    from tuners.across import evaluate_across
+
+    if asked["learned"] or asked["complete"]:
+        raise UsageError("--across goes with neither --learned nor --complete")
+    with open_database(db, readonly=True) as opened, Progress() as progress:
+        name, _, instance = platform.partition("@")
+        rows = evaluate_across(
+            opened,
+            scopes=_scopes(opened, name, op),
+            instances=[platform] if instance else (),
+            seeds=tuple(range(seeds)),
+            progress=progress,
+        )
+    documents = [row.document() for row in rows]
+    if as_json:
+        emit(documents)
+        return
+    for (what, left_out), held in groupby(documents, key=lambda d: (d["op"], d["instance"])):
+        _show_across(what, left_out, list(held))
+
+
+def _show_across(what: str, instance: str, rows: list[dict[str, Any]]) -> None:
+    say(f"{what}, {instance} left out: {rows[0]['matrices']} matrices")
+    head = ("method", "own matrices", "of optimum@1", "@5", "gain", "promised")
+    table(
+        (*head, "in interval", "slower"),
+        [
+            (
+                row["method"],
+                "-" if row["local"] < 0 else row["local"],
+                _figure(row["of_optimum@1"]),
+                _figure(row["of_optimum@5"]),
+                factor(row["got"]),
+                factor(row["promised"]),
+                share(row["covered"]),
+                share(row["slower"]),
+            )
+            for row in rows
+        ],
+        indent="  ",
+    )
+    say()
+
+
+def _held_out(
+    db: str, platform: str, op: str, seeds: int, as_json: bool, asked: Mapping[str, bool]
+) -> None:
     from tuners.evaluate import evaluate
 
+    learned, complete = asked["learned"], asked["complete"]
     rankers = learned_rankers() if learned else {}
     # Networks this small gain nothing from a second thread, and lose much where a core is busy.
     count = 1 if learned else 0
@@ -75,7 +137,7 @@ def eval_verb(
             note=note,
         )
     documents = [row.document() for row in rows]
-    judged = {(row.op, row.platform) for row in rows}
+    judged = {(row.op, where) for row in rows for where in (row.platform, _bare(row.platform))}
     for left in [(str(o), s) for o, s in scopes if (str(o), s) not in judged]:
         note(f"{left[0]} on {left[1]}: not judged: too few matrices with a measured default")
     if as_json:
@@ -83,6 +145,11 @@ def eval_verb(
         return
     for (where, what), held in groupby(documents, key=lambda d: (d["platform"], d["op"])):
         _show(where, what, list(held))
+
+
+def _bare(platform: str) -> str:
+    """Without its instance."""
+    return platform.partition("@")[0]
 
 
 def _scopes(db: Database, platform: str, op: str) -> list[tuple[Op, str]]:

@@ -3,6 +3,7 @@ where the choice is open, what to measure next, what was rejected."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 import time
 from collections import Counter
@@ -61,6 +62,9 @@ def _show_answer(e: Explanation) -> None:
     for own in e.own:
         _line("ran", f"{'default' if own.config == e.default else 'answer'}: {_ran(own)}")
     _line("counted", preparation(e.calls, measured=e.measured_gain is not None))
+    first = e.candidates[0] if e.candidates else None
+    if first is not None and first.break_even_calls is not None:
+        _line("pays", _paid_off(first.break_even_calls))
     _line("sure", f"{e.confidence}; {LINK_WORDS.get(e.link, e.link)} (link: {e.link})")
     for text in e.warnings:
         _line("warning", text)
@@ -72,6 +76,12 @@ def _show_answer(e: Explanation) -> None:
     if len(e.near_ties):
         many = [change(config, e.answer) for config in e.near_ties]
         _line("as good", f"{e.as_good}, with {'; or '.join(many[:3])}")
+
+
+def _paid_off(calls: float) -> str:
+    if calls == 0:
+        return "off at once: there is nothing to prepare"
+    return f"off after {plural(math.ceil(calls), 'call')}: then preparing it has been made up for"
 
 
 def _ran(own: OwnRuns) -> str:
@@ -171,6 +181,9 @@ def _show_neighbours(e: Explanation) -> None:
     ]
     head = ["pattern", "nonzeros", "distance", "nearer", *(["vote"] if e.voted else [])]
     table((*head, "configs", "failed", "answer", "best", "behind"), rows, indent="  ")
+    for machine in e.machines if len(e.machines) > 1 or not all(m.own for m in e.machines) else ():
+        whose = " (this one)" if machine.own else ""
+        _note(f"{share(machine.share)} of it from {machine.platform}{whose}: {machine.words}")
     counts = ", ".join(f"{n:,} {s}" for s, n in e.evidence.items()) or "none is left"
     _note(f"runs behind it, of {e.evidence_op}: {counts}")
     _note(

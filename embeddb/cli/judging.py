@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embeddb.cli.output import note
-from embeddb.config import Op
+from embeddb.config import Config, Op
 from embeddb.db import Database
-from embeddb.errors import NothingFound
+from embeddb.errors import NothingFound, UsageError
 
 if TYPE_CHECKING:
     from embeddb.costmodel import CostModel
@@ -21,11 +21,16 @@ if TYPE_CHECKING:
     from tuners.evaluate import Bench
     from tuners.learned import Seen
 
-__all__ = ["HeldOut", "Judge", "better", "candidates", "limited"]
+__all__ = ["HeldOut", "Hidden", "Judge", "better", "candidates", "hidden_configs", "limited"]
 
 #: By op and method, `of_optimum@1` and `@5`.
 HeldOut = dict[str, dict[str, dict[str, float]]]
 
+#: By op, figures of answers among which hidden configurations were.
+Hidden = dict[str, dict[str, float | bool]]
+
+#: Share of the configurations that are hidden, and in how many folds of families.
+_HIDDEN, _HIDDEN_FOLDS = 0.25, 2
 #: Configurations of one matrix among `--samples` (COGNATE, Section 4.1: 5 matrices x 100).
 _PER_MATRIX = 100
 _FOLDS = 5
@@ -90,6 +95,7 @@ class Judge:
     settings: CostSettings
     start: CostModel | None
     asked: Mapping[str, Any]
+    instance: str
 
     def __call__(self, samples: Samples, progress: Callable[[str, int, int], None]) -> HeldOut:
         """The card's `held_out`; an op with nothing to hold out is left out, and said."""
@@ -99,11 +105,15 @@ class Judge:
 
         groups = samples.groups
         fold = split_groups(groups, min(_FOLDS, np.unique(groups).size), 0)
+        parts = [samples.take(np.flatnonzero(fold != at)) for at in range(int(fold.max()) + 1)]
+        if not all(_teaches(limited(part, self.asked)) for part in parts):
+            note("warning: too few runs to hold any out: it is not judged, so it will not rank")
+            return {}
         fold_of = dict(zip(groups.tolist(), fold.tolist(), strict=True))
         benches = {op: self._bench(op) for op in samples.ops}
         seen: dict[Op, list[list[Seen]]] = {op: [] for op in benches}
         for at in range(int(fold.max()) + 1):
-            known = limited(samples.take(np.flatnonzero(fold != at)), self.asked)
+            known = limited(parts[at], self.asked)
             told = _Part(progress, at, int(fold.max()) + 1)
             scorer = train(known, self.settings, start=self.start, progress=told)
             for op, bench in benches.items():
@@ -118,13 +128,69 @@ class Judge:
                 note(f"warning: {op} on {self.scope}: {e}")
         return found
 
+    def hidden(self, samples: Samples, progress: Callable[[str, int, int], None]) -> Hidden:
+        """The card's `hidden`, by op: what share of the optimum the first answer reaches where
+        `_HIDDEN` of the configurations were hidden from training as well as families, if it is
+        any (`all`) and if it is one that ran (`known`), and whether the former is surely better.
+        Empty where every legal configuration ran: then there is nothing it could say."""
+        from indexer.training.costmodel import train
+        from tuners.learned import hidden_figures, seen_by
+        from tuners.splits import split_groups
+
+        benches = {op: self._bench(op) for op in samples.ops if self._has_unrun(op, samples)}
+        if not benches or np.unique(samples.groups).size < _HIDDEN_FOLDS:
+            return {}
+        fold = split_groups(samples.groups, _HIDDEN_FOLDS, 1)
+        fold_of = dict(zip(samples.groups.tolist(), fold.tolist(), strict=True))
+        seen: dict[Op, list[tuple[list[Seen], set[Config]]]] = {op: [] for op in benches}
+        for at in range(_HIDDEN_FOLDS):
+            out = hidden_configs(samples, at)
+            known = limited(samples.take(np.flatnonzero(fold != at)), self.asked).without(out)
+            if not _teaches(known):
+                return {}
+            told = _Part(progress, at, _HIDDEN_FOLDS)
+            scorer = train(known, self.settings, start=self.start, progress=told)
+            for op, bench in benches.items():
+                held = np.array([fold_of.get(g, -1) == at for g in bench.evidence.groups])
+                test = bench.counted[held[bench.counted]]
+                asked = seen_by(bench, scorer, np.flatnonzero(~held), test)
+                seen[op].append((asked, out))
+        return {str(op): hidden_figures(parts) for op, parts in seen.items()}
+
+    def _has_unrun(self, op: Op, samples: Samples) -> bool:
+        space = samples.platform.space(op)
+        size, ran = space.size(), sum(space.reason(c) is None for c in samples.configs)
+        return size is None or ran < size
+
     def _bench(self, op: Op) -> Bench:
         from tuners.evaluate import Bench
 
-        bench = Bench(self.db, op, self.scope)
+        instance = self.instance if self.db.platform(self.instance).portable else ""
+        bench = Bench(self.db, op, self.scope, instance=instance)
         name = self.asked["featurizer"]
         bench.vectors = {name: bench.vectors.get(name, {}), **bench.vectors}
         return bench
+
+
+def _teaches(samples: Samples) -> bool:
+    """Whether anything can be learned from them."""
+    try:
+        samples.check()
+    except UsageError:
+        return False
+    return True
+
+
+def hidden_configs(samples: Samples, fold: int) -> set[Config]:
+    """A share of what ran, never a default: that always runs."""
+    defaults = {
+        samples.platform.default(row.op, m=m, n=n, nnz=nnz)
+        for row in samples.rows
+        for m, n, nnz in [row.sizes]
+    }
+    able = [config for config in samples.configs if config not in defaults]
+    order = np.random.default_rng([fold, 7]).permutation(len(able))
+    return {able[i] for i in order[: int(_HIDDEN * len(able))]}
 
 
 @dataclass(frozen=True)

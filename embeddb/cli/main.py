@@ -27,6 +27,7 @@ VERBS = {
     "explain": "answer",
     "measure": "measure",
     "campaign": "measure",
+    "calibrate": "calibrate",
     "train": "train",
     "dynamics": "dynamics",
     "eval": "evaluate",

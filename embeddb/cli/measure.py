@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,8 @@ from embeddb.config import Config, Op
 from embeddb.errors import NothingFound
 from embeddb.evidence import Curve, curve_of
 from embeddb.pattern import Pattern
-from embeddb.records import Run
+from embeddb.records import Run, in_context
+from embeddb.state import between, state_now
 
 if TYPE_CHECKING:
     from embeddb.db import Database
@@ -93,14 +95,21 @@ class _Job:
         """Writes back what was measured, also when it is interrupted."""
         configs = self._configs(pattern)
         runs: list[Run] = []
+        before, after = self._state(), {}
         try:
             for config, m in self._runner.run(pattern, self._op, configs, options=self._options):
                 runs.append(Run(pattern.id, self._op, self._here.id, config, m, "measure"))
                 progress(f"measure {pattern.name}", len(runs), len(configs))
+            after = self._state()
         finally:
             if runs:
+                state = between(before, after)
+                runs = [replace(r, measurement=in_context(r.measurement, state)) for r in runs]
                 self._db.record(runs, pattern, self._here)
         return self._document(pattern, curve_of(runs), self._baselines(pattern))
+
+    def _state(self) -> dict[str, float]:
+        return state_now(self._runner, threads=self._options.threads)
 
     def _configs(self, pattern: Pattern) -> list[Config]:
         """The default and what was asked for, in a shuffled order.

@@ -12,7 +12,13 @@ from typing import Any
 from embeddb.db import Database
 from embeddb.errors import InputError, MatrixError, StoreCorrupt, UsageError
 from embeddb.pattern import Pattern
-from embeddb.platform import Platform, builtin_platforms, load_platform, runner_for
+from embeddb.platform import (
+    Platform,
+    builtin_platforms,
+    load_platform,
+    platform_here,
+    runner_for,
+)
 from embeddb.records import PatternInfo
 
 __all__ = [
@@ -198,7 +204,8 @@ def run_platform(db: Database | None, text: str) -> Platform:
 
 
 def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
-    """The runner of a platform, and the platform as this machine is with so many threads (0: all).
+    """The runner of a platform, and the platform as this machine is with so many threads (0: all),
+    its facts measured.
 
     Raises: RunnerUnavailable if it cannot be measured here; UsageError if another machine's
     instance was named.
@@ -206,7 +213,7 @@ def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
     from embeddb.cli.output import note
 
     runner = runner_for(platform)
-    here: Platform = runner.platform(threads=threads)
+    here = platform_here(runner, threads=threads)
     if platform.instance and platform.id != here.id:
         raise UsageError(
             f"{platform.id} is not this machine, which is {here.id}",

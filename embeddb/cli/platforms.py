@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from embeddb.cli.output import clean, emit, json_option, plural, say, table
 from embeddb.cli.places import open_database
 from embeddb.cli.platform_nearest import nearest_verb
-from embeddb.platform import Platform, builtin_platforms, load_platform
+from embeddb.errors import RunnerUnavailable
+from embeddb.machines import described
+from embeddb.platform import Platform, builtin_platforms, load_platform, runner_for
 from embeddb.space import Param
+
+if TYPE_CHECKING:
+    from embeddb.db import Database
 
 __all__ = ["platform_verb"]
 
@@ -80,25 +86,56 @@ def _head(platform: Platform) -> dict[str, Any]:
 @click.option("--db", default="", help="Look it up in this database.")
 @json_option
 def show_verb(platform: str, db: str, as_json: bool) -> None:
-    """Parameters, values, defaults and mapping of a PLATFORM: a name, or a TOML file.
+    """Parameters, values, defaults and mapping of a PLATFORM: a name, or a TOML file; and what is
+    known of its machines: of this one, or of those in a database.
 
     \b
     Example:
       embeddb platform show cpu
+      embeddb platform show cpu --db runs.db
     """
     if db:
         with open_database(db, readonly=True) as opened:
             found = opened.platform(platform)
+            instances = _stored_instances(opened, found)
     else:
         found = load_platform(platform)
+        instances = _local_instance(found)
     kernels = [_kernel(found, kernel) for kernel in found.ops]
     if as_json:
         facts = {"traits": dict(found.traits), "environment": dict(found.environment)}
-        emit({**_head(found), "digest": found.digest, **facts, "kernels": kernels})
+        machines = {p.id: dict(p.environment) for p in instances}
+        body = {"digest": found.digest, **facts, "instances": machines, "kernels": kernels}
+        emit({**_head(found), **body})
         return
     _show_head(found)
+    for instance in instances:
+        say(f"{instance.id}:" if db else f"this machine is {instance.id}:")
+        _show_facts(instance)
     for kernel in kernels:
         _show_kernel(kernel)
+
+
+def _stored_instances(db: Database, platform: Platform) -> list[Platform]:
+    if platform.instance:
+        return []
+    stored = (db.store.platform(i) for i in db.store.platforms())
+    return [p for p in stored if p is not None and p.name == platform.name and p.instance]
+
+
+def _local_instance(platform: Platform) -> list[Platform]:
+    """This machine, where the runner tells facts of it; nothing is measured or started for it."""
+    if platform.instance or not platform.runner:
+        return []
+    with suppress(RunnerUnavailable):
+        runner = runner_for(platform)
+        return [runner.platform()] if hasattr(runner, "facts") else []
+    return []
+
+
+def _show_facts(platform: Platform) -> None:
+    for words, value in described(platform.environment):
+        say(f"  {words}: {value}")
 
 
 def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
@@ -108,6 +145,7 @@ def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
         "kernel": kernel,
         "parameters": [_param(param) for param in space.params],
         "constraints": list(space.constraints),
+        "varying": None if part.varying is None else list(part.varying),
         "default": dict(part.default),
         "size": space.size(),
         "homogeneous": list(part.homogeneous),
@@ -122,6 +160,7 @@ def _param(param: Param) -> dict[str, Any]:
         "values": list(param.values),
         "when": param.when,
         "aliases": dict(param.aliases),
+        "open": param.open,
     }
 
 
@@ -130,8 +169,9 @@ def _show_head(p: Platform) -> None:
     runner = f"measured by the runner `{p.runner}`" if p.runner else "no runner: its runs are read"
     shared = "other instances count as evidence" if p.portable else "each instance for itself"
     say(f"{_kind(p)} times; {runner}; {shared}; cost per sample {p.cost_per_sample:g}")
-    for name, value in {**p.traits, **p.environment}.items():
+    for name, value in p.traits.items():
         say(f"  {name} = {value}")
+    _show_facts(p)
 
 
 def _show_kernel(kernel: dict[str, Any]) -> None:
@@ -145,6 +185,7 @@ def _show_kernel(kernel: dict[str, Any]) -> None:
         part = {"homogeneous": "loop nest", "heterogeneous": "own"}
         values = [clean(v) for v in param["values"]]
         more = f" ... ({len(values)})" if len(values) > _SHOWN_VALUES else ""
+        more += " and new ones" if param["open"] else ""
         rows.append(
             (
                 name,
@@ -158,6 +199,8 @@ def _show_kernel(kernel: dict[str, Any]) -> None:
     table(("parameter", "type", "default", "part of", "only when", "values"), rows, indent="  ")
     for constraint in kernel["constraints"]:
         say(f"  must hold: {constraint}")
+    for condition in kernel["varying"] or ():
+        say(f"  sums in varying order: {condition}")
 
 
 @platform_verb.command("check")

@@ -156,7 +156,7 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
       embeddb plot curve starter raefsky3 --platform cpu --op spmm:128 -o curve.svg
     """
     from embeddb.draw import curves
-    from embeddb.partition import scope_of
+    from embeddb.scopes import scope_of
 
     with open_database(db, readonly=True) as opened:
         where, what = opened.platform(platform), Op.parse(op)

@@ -14,8 +14,9 @@ from embeddb.config import Config, Op
 from embeddb.draw import Line
 from embeddb.errors import NothingFound
 from embeddb.evidence import curve_of
-from embeddb.partition import build_evidence, scope_of
 from embeddb.records import PatternInfo
+from embeddb.scopes import build_evidence, scope_of
+from embeddb.state import usual_at
 
 if TYPE_CHECKING:
     from embeddb.atlas import Atlas
@@ -44,7 +45,8 @@ def measured_on(
 ) -> tuple[Line, dict[str, Any]] | None:
     """The curve of one pattern on one platform, and figures of it; None where it has no runs."""
     op, where = partition.op, db.store.platform(partition.platform)
-    curve = curve_of(db.store.runs(partition.platform, op, pattern_id))
+    runs = db.store.runs(partition.platform, op, pattern_id)
+    curve = curve_of(runs, usual_at(db.store, partition.platform))
     if not curve or where is None:
         return None
     info = db.store.pattern(pattern_id) or PatternInfo(id=pattern_id)

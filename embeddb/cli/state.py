@@ -8,9 +8,9 @@ from typing import Any
 from embeddb.cli.output import clean, plural, say, share, table
 from embeddb.config import Op
 from embeddb.db import Database
-from embeddb.partition import scope_of
 from embeddb.platform import Platform
 from embeddb.prepare import judged
+from embeddb.scopes import scope_of
 from tuners.answer import GOOD
 
 __all__ = ["example_query", "scope_states", "show_states"]

@@ -102,7 +102,7 @@ def _train(
     progress: Callable[[str, int, int], None],
 ) -> dict[str, Any]:
     from embeddb.costmodel import CostModel
-    from embeddb.partition import scope_of
+    from embeddb.scopes import scope_of
 
     try:
         from indexer.training.costmodel import curves, forget, unfinished
@@ -119,7 +119,7 @@ def _train(
         samples = limited(known, asked)
         samples.check()
         home = opened.store.path
-        file = _target(out, None if home is None else Path(home), samples)
+        file = _target(out, None if home is None else Path(home), samples, _named(opened, samples))
         folder = file.with_name(f"{file.stem}.training")
         if not asked["resume"] and unfinished(folder):
             raise UsageError(
@@ -161,16 +161,19 @@ class _Lesson:
         model = train(self.samples, first, start=self.start, folder=self.folder, progress=progress)
         if self.asked["no_judge"]:
             return model
-        held = {
-            name: Judge(db, scope, own, self.start, self.asked)(self.known, progress)
+        instance = self.known.platform.id
+        judges = {
+            name: Judge(db, scope, own, self.start, self.asked, instance)
             for name, own in settings.items()
         }
+        held = {name: judge(self.known, progress) for name, judge in judges.items()}
         best, why = better(held)
         if len(names) > 1:
             note(f"predictor {why}")
         if best != names[0]:
             model = train(self.samples, settings[best], start=self.start, progress=progress)
         model.card["held_out"] = held.pop(best)
+        model.card["hidden"] = judges[best].hidden(self.known, progress)
         for name, found in held.items():
             own = {op: methods["rank"] for op, methods in found.items()}
             model.card["others"] = {**model.card.get("others", {}), name: own}
@@ -188,7 +191,15 @@ class _Lesson:
         return CostSettings(predictor=predictor, few_epochs=few, **own, **members)
 
 
-def _target(out: str, home: Path | None, samples: Samples) -> Path:
+def _named(db: Database, samples: Samples) -> str:
+    """Whose model it is: of the machine, where the database knows several of its kind."""
+    platform = samples.platform
+    kin = {p.platform for p in db.store.partitions()}
+    kin = {name for name in kin if name.partition("@")[0] == platform.name}
+    return platform.id if len(kin) > 1 else platform.name
+
+
+def _target(out: str, home: Path | None, samples: Samples, whose: str) -> Path:
     """The file to write; its folder is there."""
     if out:
         file = Path(out)
@@ -197,7 +208,7 @@ def _target(out: str, home: Path | None, samples: Samples) -> Path:
         return file
     if home is None:
         raise UsageError("a database in memory has no folder for models", hint="give -o FILE")
-    name = f"costmodel-{samples.platform.name}-{samples.ops[0].kernel}.safetensors"
+    name = f"costmodel-{whose}-{samples.ops[0].kernel}.safetensors"
     try:
         (home / MODELS).mkdir(exist_ok=True)
     except OSError as e:

@@ -8,7 +8,16 @@ from typing import Any, TypeVar
 
 import click
 
-from embeddb.cli.output import Progress, duration, emit, json_option, note, plural, say, table
+from embeddb.cli.output import (
+    Progress,
+    duration,
+    emit,
+    json_option,
+    note,
+    plural,
+    say,
+    table,
+)
 from embeddb.cli.places import STARTER, open_database, run_platform
 from embeddb.cli.state import example_query, scope_states, show_states
 from embeddb.config import Op
@@ -263,6 +272,9 @@ def _show_report(report: Any) -> None:
     )
     if report.resumed_at:
         say(f"  taken up at row {report.resumed_at:,}: what lies before was read earlier")
+    for name, rows in report.new_values.items():
+        named = ", ".join(f"{value} ({plural(n, 'row')})" for value, n in rows.items())
+        say(f"  new values of {name}, which the platform leaves open: {named}")
     if report.rejected:
         say(f"  rejected rows with their reasons: {report.rejects_file}")
 

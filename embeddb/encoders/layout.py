@@ -2,7 +2,8 @@
 
 Columns, in declared order of the parameters:
 
-- choice and bool: one-hot over the declared values;
+- choice and bool: one-hot over the declared values; a new value of an open choice is all zeros, so
+  that a model knows it for none of the declared ones and tells new values apart no further;
 - int: one column, log2(1 + |v|) with its sign, scaled so that the declared numbers span 0 to 1;
   where it may be a size of the matrix, one column more per symbol. A symbol is the same choice on
   every matrix, so it keeps its own column and counts as the largest number;
@@ -91,7 +92,7 @@ class _Block:
                 raise self._unknown(value)
             return [float(item == wanted) for item in value for wanted in param.values]
         if param.kind != "int":
-            if value not in param.values:
+            if value not in param.values and param.refusal(value):
                 raise self._unknown(value)
             return [float(value == known) for known in param.values]
         applies = [1.0] if param.when else []

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embeddb.explanation import BESIDE, LINK_WORDS, RESTS, preparation
+from embeddb.explanation import BESIDE, LINK_WORDS, RESTS, paid_off, preparation
 from embeddb.report import pictures
 from embeddb.report.page import render
 from embeddb.report.wording import line, quoted, shown
@@ -82,6 +82,7 @@ def explanation_body(e: Explanation) -> Markup:
         candidates=e.candidates[:_MOST_ROWS],
         ties=e.near_ties,
         measured=any(c.status for c in e.candidates),
+        paid_off=_paid_off if any(c.break_even_calls is not None for c in e.candidates) else None,
         candidate_bars=pictures.candidates(e),
         next=[(n, _against(n.config, e.answer)) for n in e.insight.next[:_MOST_ROWS]],
         measure=_measure(e),
@@ -90,6 +91,10 @@ def explanation_body(e: Explanation) -> Markup:
         rejected=_reasons(e.rejected),
         again=_again(e),
     )
+
+
+def _paid_off(calls: float | None) -> str:
+    return paid_off(calls).replace("-", "–")
 
 
 def settings(config: Mapping[str, Any], default: Mapping[str, Any]) -> list[Setting]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from embeddb import __version__
+from embeddb.machines import described
 from embeddb.report.gaps import Gap, gaps_of
 from embeddb.report.scopes import ScopeFacts, scope_facts
 from embeddb.store import SCHEMA
@@ -51,7 +52,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A database at one moment. `place` is how its user calls it, `counts` rows by table,
-    `statuses` and `sources` count runs, `judged` are rows of an `eval` that was handed in."""
+    `statuses` and `sources` count runs, `judged` are rows of an `eval` that was handed in.
+    `machines` says of each instance what is known of it, in words."""
 
     place: str
     made: float
@@ -66,6 +68,7 @@ class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     scopes: list[ScopeFacts]
     judged: list[Judged]
     gaps: list[Gap]
+    machines: dict[str, list[tuple[str, str]]] = {}
 
 
 def database_facts(
@@ -101,7 +104,14 @@ def database_facts(
         scopes=scopes,
         judged=list(judged),
         gaps=gaps_of(db, scopes, infos, name),
+        machines=_machines(db, scopes),
     )
+
+
+def _machines(db: Database, scopes: Sequence[ScopeFacts]) -> dict[str, list[tuple[str, str]]]:
+    ids = sorted({i for scope in scopes for i in scope.instances})
+    known = {i: platform for i in ids if (platform := db.store.platform(i)) is not None}
+    return {i: described(p.environment) for i, p in known.items() if p.environment}
 
 
 def _part(

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from embeddb.config import Config, Op
 from embeddb.errors import EmbeddbError
 from embeddb.evidence import Evidence, EvidenceRow, curve_of, join
-from embeddb.partition import scope_of
 from embeddb.prepare import judged
 from embeddb.records import PatternInfo
 from embeddb.report.winners import Best, ClassChoice, Preference, Winner, choices
+from embeddb.scopes import scope_of
+from embeddb.state import usual_at
 
 if TYPE_CHECKING:
     from embeddb.db import Database
@@ -188,10 +189,11 @@ def _rows(
 ) -> Iterator[Any]:
     for partition, platform in members:
         runs = db.store.runs(partition.platform, partition.op)
+        normal = usual_at(db.store, platform.id)
         for pattern_id, held in groupby(runs, key=attrgetter("pattern_id")):
             of_pattern = list(held)
             tally.see(of_pattern)
-            curve = curve_of(of_pattern)
+            curve = curve_of(of_pattern, normal)
             tally.repeated += sum(c.runs > 1 for c in curve.values())
             info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
             default = platform.default(partition.op, m=info.m, n=info.n, nnz=info.nnz)

@@ -11,6 +11,7 @@ from embeddb.errors import NothingFound
 from embeddb.evidence import Curve, curve_of
 from embeddb.records import PatternInfo, Run
 from embeddb.serve.site import Site
+from embeddb.state import usual_at
 
 __all__ = ["curve", "run_line", "side", "thinned"]
 
@@ -22,7 +23,8 @@ def curve(site: Site, info: PatternInfo, platform: str, op: Op) -> dict[Config, 
     """Every configuration that ran on a matrix on one platform instance."""
 
     def read() -> dict[Config, Curve]:
-        return curve_of(site.db.store.runs(platform, op, info.id))
+        store = site.db.store
+        return curve_of(store.runs(platform, op, info.id), usual_at(store, platform))
 
     return site.fresh.get(("curve", info.id, platform, op), read)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from embeddb.config import Op
 from embeddb.errors import NothingFound, UsageError
+from embeddb.machines import described
 from embeddb.platform import Platform
 from embeddb.records import PatternInfo
 from embeddb.serve.curves import side
@@ -225,6 +226,7 @@ def platform(site: Site, asked: Asked) -> dict[str, Any]:
         "digest": found.digest,
         "traits": dict(found.traits),
         "environment": dict(found.environment),
+        "machine": described(found.environment),
         "kernels": site.fresh.get(
             ("kernels", found.digest), lambda: [_kernel(found, kernel) for kernel in found.ops]
         ),

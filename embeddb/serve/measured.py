@@ -90,7 +90,9 @@ def _matrix_rows(site: Site, scope: Scope) -> list[dict[str, Any]]:
     if partition is None:
         return []
     evidence, known, rows = partition.evidence, site.catalog().infos, []
-    for at, (pattern_id, name, _) in enumerate(evidence.rows):
+    for at, (pattern_id, name, _, other) in enumerate(evidence.rows):
+        if other:
+            continue
         seconds = evidence.seconds[evidence.indptr[at] : evidence.indptr[at + 1]]
         ok = seconds[np.isfinite(seconds)]
         base = float(evidence.default_s[at])

@@ -11,10 +11,10 @@ import msgspec
 from embeddb.config import Op
 from embeddb.db import Database
 from embeddb.errors import NothingFound, StoreError
-from embeddb.partition import scope_of
 from embeddb.platform import Platform, builtin_platforms
 from embeddb.query import Recommendation
 from embeddb.records import PatternInfo
+from embeddb.scopes import scope_of
 from embeddb.serve.fresh import RESTART, Fresh, file_of, state_of
 from embeddb.serve.held import AnswerHead, HeldAnswers, head_of
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -207,6 +208,20 @@ class Store:
             found = [_partition(key, raw) for key, raw in txn.scan("partition")]
         return sorted(found, key=lambda p: (p.platform, p.op))
 
+    def sample(self, partition: Partition, *, patterns: int, runs: int) -> list[Run]:
+        """At most `runs` runs, replaced ones too, of each of at most `patterns` patterns that lie
+        evenly among the members: quick, however many runs there are."""
+        ids = list(self.members(partition))
+        found: list[Run] = []
+        with self._engine.read() as txn:
+            for pattern_id in ids[:: max(1, -(-len(ids) // patterns))]:
+                head = _prefix(partition) + codec.pattern_key(pattern_id)
+                for _, raw in islice(txn.scan("run", head), runs):
+                    row = codec.decode_row(raw)
+                    config = self._config(txn, row.config_id)
+                    found.append(row.run(pattern_id, partition.op, partition.platform, config))
+        return found
+
     def members(self, partition: Partition) -> dict[str, int]:
         """Pattern ids with runs in a partition, and the generation that last added a run or a
         vector."""
@@ -320,17 +335,29 @@ class Store:
     # -- platforms -------------------------------------------------------------------------
 
     def put_platform(self, platform: Platform) -> None:
-        """Keep a platform's file and environment. Raises: StoreError if the same id stands for
-        another configuration space already."""
+        """Keep a platform's file, and what is known of the environment: each fact as it was told
+        last, for a later writer may know fewer. A choice that was opened stays open, for its new
+        values may be stored.
+
+        Raises: StoreError if the same id stands for another configuration space already.
+        """
         known = self.platform(platform.id)
         if known is not None and known.digest != platform.digest:
             raise StoreError(
                 f"platform {platform.id}: its configuration space differs from the stored one",
                 hint="give the changed platform another name, or keep it in another database",
             )
-        value = _StoredPlatform(platform.text, dict(platform.environment))
-        raw = msgspec.json.encode(value)
-        self._engine.write(lambda txn: txn.put("platform", platform.id.encode(), raw))
+        narrower = known is not None and not known.open_choices <= platform.open_choices
+        text = known.text if known is not None and narrower else platform.text
+        key = platform.id.encode()
+
+        def body(txn: Txn) -> None:
+            raw = txn.get("platform", key)
+            told = {} if raw is None else msgspec.json.decode(raw, type=_StoredPlatform).environment
+            value = _StoredPlatform(text, {**told, **platform.environment})
+            txn.put("platform", key, msgspec.json.encode(value))
+
+        self._engine.write(body)
 
     def platform(self, platform_id: str) -> Platform | None:
         with self._engine.read() as txn:

@@ -74,6 +74,25 @@ class RunnerContract:
         again = list(runner.run(pattern, self.op, configs[1:], options=options))
         assert [config for config, _ in again] == configs[1:]
 
+    def test_facts_are_told_beside_the_identity(self, runner: Any) -> None:
+        """Of runners that have `facts`."""
+        if not hasattr(runner, "facts"):
+            return
+        before = runner.platform()
+        facts = runner.facts()
+        after = runner.platform()
+        assert all(isinstance(k, str) and isinstance(v, str) for k, v in facts.items())
+        assert facts.items() <= after.environment.items() and after.id == before.id
+        assert before.environment.keys() <= after.environment.keys()
+
+    def test_a_state_is_positive_figures(self, runner: Any) -> None:
+        """Of runners that have `state`."""
+        if not hasattr(runner, "state"):
+            return
+        one, other = runner.state(threads=1), runner.state(threads=1)
+        assert one.keys() == other.keys()
+        assert all(0 < value < math.inf for value in (*one.values(), *other.values()))
+
     def test_no_configs_no_measurements(self, runner: Any, options: Any, pattern: Pattern) -> None:
         assert list(runner.run(pattern, self.op, [], options=options)) == []
 

@@ -7,6 +7,7 @@ CSR into a format, which is then kept with the run. Readings that are ours:
 - `completed` False becomes the status `crash` (the table does not say why; mostly ELL running out
   of memory; 18 such rows carry a time, which is kept), and so does a completed row without a time.
 - A relative error above 1e-6 is `wrong`; of 101,409 checked runs all others lie below 1e-14.
+- The executor is a fact of the device (`backend`): cuda, hip or omp.
 - Two devices' rows write the formats with capitals; names are read in lower case.
 - The devices count non-zeros differently (explicit zeros). With `features` given, a matrix's sizes
   are those of the features file on every device, so that it is one stub.
@@ -14,12 +15,13 @@ CSR into a format, which is then kept with the run. Readings that are ours:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from embeddb.config import Config, Op, Value
 from embeddb.errors import ReaderError
 from embeddb.records import Measurement
+from indexer.matrix_features import matrix_features
 from indexer.readers.lines import Table
 from indexer.readers.row import MatrixRef, ReadOptions, Reject, RunRow, count, number, seconds
 
@@ -28,7 +30,6 @@ __all__ = ["GinkgoReader"]
 #: Largest relative error against the reference result that still counts as correct.
 TOLERANCE = 1e-6
 _COLUMNS = ("device", "group", "name", "rows", "cols", "nnz", "format", "time_s", "rel_err")
-_Key = tuple[str, str]
 
 
 class GinkgoReader:
@@ -46,11 +47,13 @@ class GinkgoReader:
         table = Table(path, self.name)
         places = table.need((*_COLUMNS, "completed"), self.name)
         op = options.op or Op("spmv", 1, "f64")
-        known = _features(options.features) if options.features else {}
+        known = matrix_features(options.features) if options.features else {}
         costs = _conversions(path)
         configs: dict[str, Config] = {}
         matrices: dict[tuple[str, ...], MatrixRef] = {}
         device, group, name, rows, cols, nnz, form, time, err, done = places
+        backend = table.at.get("executor")
+        facts: dict[str, dict[str, str]] = {}
         for line, row in table.rows():
             if isinstance(row, Reject):
                 yield row
@@ -68,7 +71,11 @@ class GinkgoReader:
             except ReaderError as error:
                 yield Reject(line, error.reason, ",".join(row)[:200])
                 continue
-            yield RunRow(matrix, op, config, measurement, line, row[device])
+            if row[device] not in facts:
+                told = row[backend] if backend is not None else ""
+                facts[row[device]] = {"backend": told} if told else {}
+            instance = row[device]
+            yield RunRow(matrix, op, config, measurement, line, instance, facts=facts[instance])
 
 
 def _config(name: str) -> Config:
@@ -91,7 +98,7 @@ def _measured(time: str, err: str, done: str, cost: float | None) -> Measurement
     return Measurement(status, taken, "imported", cost, None, TOLERANCE)
 
 
-def _matrix(key: tuple[str, ...], known: dict[_Key, MatrixRef]) -> MatrixRef:
+def _matrix(key: tuple[str, ...], known: Mapping[tuple[str, str], MatrixRef]) -> MatrixRef:
     group, name, m, n, nnz = key
     found = known.get((group, name))
     if found is not None:
@@ -99,32 +106,6 @@ def _matrix(key: tuple[str, ...], known: dict[_Key, MatrixRef]) -> MatrixRef:
     if not name:
         raise ReaderError("no matrix name")
     return MatrixRef(name, count(m), count(n), count(nnz), group)
-
-
-def _features(path: Path) -> dict[_Key, MatrixRef]:
-    """Matrices by (group, name) from `matrix_features.csv[.gz]`; numbers become features."""
-    table = Table(path, "ginkgo features")
-    group, name, m, n, nnz = table.need(("group", "name", "rows", "cols", "nnz"), "ginkgo features")
-    words = [c for c in ("kind", "posdef", "2d3d") if c in table.at]
-    numbers = [(c, i) for c, i in table.at.items() if c not in (*words, "group", "name", "id")]
-    found = {}
-    for line, row in table.rows():
-        if isinstance(row, Reject):
-            raise ReaderError(row.reason, where=str(path), line=line)
-        try:
-            features = {c: number(row[i]) for c, i in numbers if row[i]}
-            found[row[group], row[name]] = MatrixRef(
-                row[name],
-                count(row[m]),
-                count(row[n]),
-                count(row[nnz]),
-                row[group],
-                features,
-                {c: row[table.at[c]] for c in words},
-            )
-        except ReaderError as error:
-            raise ReaderError(error.reason, where=str(path), line=line) from None
-    return found
 
 
 def _conversions(path: Path) -> dict[tuple[Value, ...], float]:

@@ -62,8 +62,9 @@ class MatrixRef(msgspec.Struct, frozen=True, gc=False):
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):
     """One run as a file tells it. `config` is a `Config` where the reader shares one object
-    between rows. `instance` is the device's label ("" if the file names none), `platform` the
-    platform's name if the file says so, `where` the file inside a folder."""
+    between rows. `instance` is the device's label ("" if the file names none), `facts` what the
+    file says of it (see `embeddb.machines`; the same in all of its rows), `platform` the platform's
+    name if the file says so, `where` the file inside a folder."""
 
     matrix: MatrixRef
     op: Op
@@ -74,6 +75,7 @@ class RunRow(msgspec.Struct, frozen=True, gc=False):
     campaign: str = ""
     platform: str = ""
     where: str = ""
+    facts: Mapping[str, str] = {}
 
 
 class Reject(msgspec.Struct, frozen=True, gc=False):

@@ -57,6 +57,13 @@ class Runner(Protocol):
     wrong numbers, needs too much memory) is the status of its measurement; only an operation the
     runner does not know, or a machine it cannot run on, raises. Closing the iterator early leaves
     no process behind that still works on it.
+
+    Two more methods are optional. `facts(threads=0) -> dict[str, str]` measures what this machine
+    can do, keeps it, and has `platform` tell it in the environment from then on, beside what the
+    instance is named by; it is called before something is run, never for a plain question.
+    `state(threads=0) -> dict[str, float]` tells in milliseconds what the machine does now, as
+    positive figures by name, the same names each time; it raises nothing, and is empty where
+    nothing can be told. It is called before and after the runs of one matrix (`embeddb.state`).
     """
 
     name: str

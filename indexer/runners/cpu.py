@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from embeddb.config import Config, Op
 from embeddb.errors import RunnerUnavailable, SpaceError, UsageError
 from embeddb.pattern import Pattern
 from embeddb.records import Measurement
-from indexer.runners import baselines, cpu_build, cpu_codegen
+from indexer.runners import baselines, cpu_build, cpu_codegen, cpu_facts, cpu_probe
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu_forms import PADDING
 from indexer.runners.cpu_session import Session
@@ -31,7 +32,7 @@ __all__ = ["PLUGIN", "CpuRunner"]
 
 _WORKER = "indexer.runners.cpu_worker"
 _LOAD_TIMEOUT_S = 120.0
-_NO_COMPILER = "gcc not found: install a C compiler to measure; queries still work"
+_PROBE_TIMEOUT_S = 60.0
 _TOLERANCES = {"f32": 1e-5, "f64": 1e-13}
 
 
@@ -56,6 +57,8 @@ class CpuRunner:
         self._loaded: tuple[Any, ...] = ()
         self._refused: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._built: dict[Variant | None, cpu_build.Built] = {}
+        self._probing: cpu_build.Built | None = None
+        self._facts: dict[str, dict[str, str]] = {}
 
     def __enter__(self) -> CpuRunner:
         return self
@@ -74,20 +77,61 @@ class CpuRunner:
 
     def available(self) -> str | None:
         if cpu_build.compiler() is None:
-            return _NO_COMPILER
+            return cpu_build.no_compiler()
         return None
 
     def platform(self, *, threads: int = 0) -> Platform:
-        """Platform `cpu`; the instance is 8 hex digits of the environment's digest.
+        """Platform `cpu`; the instance is 8 hex digits of the identity's digest. The environment
+        tells the facts beside the identity: those that can be read, and those measured before.
+        Nothing is measured here.
 
         Raises: RunnerUnavailable without a compiler.
         """
         from embeddb.platform import load_platform
 
-        environment = self._environment(threads)
-        text = "\n".join(f"{key}={environment[key]}" for key in sorted(environment))
+        identity = self._identity(threads)
+        text = "\n".join(f"{key}={identity[key]}" for key in sorted(identity))
         instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-        return load_platform("cpu").at(instance, environment)
+        facts = {**self._still(), **(self._facts.get(instance) or cpu_facts.kept(identity))}
+        return load_platform("cpu").at(instance, {**facts, **identity})
+
+    def facts(self, *, threads: int = 0) -> dict[str, str]:
+        """Facts of this machine by name, all as texts: vector width, processors, caches, and what
+        a probe of a second or two measures unless it was measured before. Without the
+        latter where the probe fails.
+
+        Raises: RunnerUnavailable without a compiler.
+        """
+        here = self.platform(threads=threads)
+        if here.instance not in self._facts:
+            identity = self._identity(threads)
+            found = cpu_facts.kept(identity)
+            if not found and (figures := self._probe(threads, short=False)):
+                found = cpu_facts.keep(identity, figures)
+            self._facts[here.instance] = found
+        return {**self._still(), **self._facts[here.instance]}
+
+    def state(self, *, threads: int = 0) -> dict[str, float]:
+        """What this machine does now: some of the measured facts once more, in about 50 ms. Empty
+        where the probe fails: a state is told beside runs, which must not be lost for it."""
+        with suppress(RunnerUnavailable):
+            return self._probe(threads, short=True)
+        return {}
+
+    def _probe(self, threads: int, *, short: bool) -> dict[str, float]:
+        if self.available() is not None:
+            return {}
+        if self._probing is None or not self._probing.path.exists():
+            self._probing = cpu_build.build(cpu_probe.source(cpu_build.vector_bytes()))
+        if self._probing.error:
+            return {}
+        library = str(self._probing.path)
+        request = {"do": "probe", "library": library, "threads": _threads(threads), "short": short}
+        reply = self._session.request(request, timeout_s=_PROBE_TIMEOUT_S)
+        return dict(reply.get("figures", {}))
+
+    def _still(self) -> dict[str, str]:
+        return {"vector_bytes": str(cpu_build.vector_bytes()), **cpu_facts.still()}
 
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
@@ -132,14 +176,15 @@ class CpuRunner:
                 found[name] = _measurement(reply, op, options, threads)
         return found
 
-    def _environment(self, threads: int) -> dict[str, str]:
+    def _identity(self, threads: int) -> dict[str, str]:
+        """What an instance is named by. Another key here, and every machine is a new one."""
         found = cpu_build.compiler()
         if found is None:
-            raise RunnerUnavailable(_NO_COMPILER)
+            raise RunnerUnavailable(cpu_build.no_compiler())
         return {
             "cpu": cpu_build.cpu_model(),
             "compiler": found[1],
-            "flags": " ".join(cpu_build.FLAGS),
+            "flags": " ".join(cpu_build.flags()),
             "kernels": str(cpu_codegen.GENERATION),
             "threads": str(_threads(threads)),
             "wait_policy": "passive",

@@ -20,12 +20,27 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from embeddb.errors import RunnerUnavailable
+from embeddb.errors import RunnerUnavailable, UsageError
 
-__all__ = ["FLAGS", "Built", "build", "cache_folder", "compiler", "cpu_model", "vector_bytes"]
+__all__ = [
+    "COMPILER_VARIABLE",
+    "MARCH_VARIABLE",
+    "Built",
+    "build",
+    "cache_folder",
+    "compiler",
+    "cpu_model",
+    "flags",
+    "no_compiler",
+    "vector_bytes",
+]
 
-#: No -ffast-math: the vector loops run over columns, so no sum has to be reordered.
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-std=gnu11", "-fPIC", "-shared")
+#: Another compiler than gcc, and another processor to compile for than this one. Both are part of
+#: the instance: to a schedule they are another machine.
+COMPILER_VARIABLE, MARCH_VARIABLE = "EMBEDDB_CC", "EMBEDDB_MARCH"
+_MARCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+#: Predefined macros of vector extensions and the bytes of their registers, widest first.
+_EXTENSIONS = (("__AVX512F__", 64), ("__AVX2__", 32))
 _TRAILER = struct.Struct("<8s16sd")
 _MAGIC = b"embeddb1"
 _BUILD_TIMEOUT_S = 120.0
@@ -40,6 +55,19 @@ class Built:
     error: str = ""
 
 
+def flags() -> tuple[str, ...]:
+    """What the compiler is called with. No -ffast-math: the vector loops run over columns, so no
+    sum has to be reordered.
+
+    Raises: UsageError if the environment names no processor that could be one.
+    """
+    march = os.environ.get(MARCH_VARIABLE) or "native"
+    if not _MARCH.fullmatch(march):
+        raise UsageError(f"{MARCH_VARIABLE}={march!r} names no processor", hint="as x86-64-v3")
+    to = f"-march={march}"
+    return ("-O3", to, "-fopenmp", "-fno-math-errno", "-std=gnu11", "-fPIC", "-shared")
+
+
 def build(source: str) -> Built:
     """The shared object of a C source, from the cache unless it is missing or damaged there.
 
@@ -47,7 +75,7 @@ def build(source: str) -> Built:
     """
     found = compiler()
     if found is None:
-        raise RunnerUnavailable("gcc not found: install a C compiler to measure")
+        raise RunnerUnavailable(no_compiler())
     folder = cache_folder()
     path = folder / f"{_key(source, found[1])}.so"
     seconds = _verified(path)
@@ -66,9 +94,9 @@ def build(source: str) -> Built:
         Path(name).unlink(missing_ok=True)
 
 
-def _compile(source: str, gcc: str, temporary: Path, path: Path) -> Built:
+def _compile(source: str, program: str, temporary: Path, path: Path) -> Built:
     # Read from stdin: a file name would end up in the object and make equal builds differ.
-    command = [gcc, *FLAGS, "-x", "c", "-", "-o", str(temporary)]
+    command = [program, *flags(), "-x", "c", "-", "-o", str(temporary)]
     start = time.perf_counter()
     try:
         done = subprocess.run(
@@ -80,11 +108,11 @@ def _compile(source: str, gcc: str, temporary: Path, path: Path) -> Built:
             timeout=_BUILD_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return Built(path, _BUILD_TIMEOUT_S, f"gcc took more than {_BUILD_TIMEOUT_S:.0f} s")
+        return Built(path, _BUILD_TIMEOUT_S, f"{_named()} took more than {_BUILD_TIMEOUT_S:.0f} s")
     seconds = time.perf_counter() - start
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-        return Built(path, seconds, f"gcc failed: {lines[0].strip()}")
+        return Built(path, seconds, f"{_named()} failed: {lines[0].strip()}")
     image = temporary.read_bytes()
     try:
         temporary.write_bytes(image + _TRAILER.pack(_MAGIC, _digest(image), seconds))
@@ -114,7 +142,7 @@ def _digest(data: bytes) -> bytes:
 
 def _key(source: str, version: str) -> str:
     # The processor is part of it: a home folder may be shared by machines that differ.
-    parts = (source, " ".join(FLAGS), version, cpu_model(), " ".join(_cpu_flags()))
+    parts = (source, " ".join(flags()), version, cpu_model(), " ".join(_cpu_flags()))
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
@@ -124,9 +152,18 @@ def cache_folder() -> Path:
     return root / "embeddb" / "kernels"
 
 
+def _named() -> str:
+    return os.environ.get(COMPILER_VARIABLE) or "gcc"
+
+
+def no_compiler() -> str:
+    """What to say where there is none."""
+    return f"{_named()} not found: install a C compiler to measure; queries still work"
+
+
 def compiler() -> tuple[str, str] | None:
-    """Path and version line of gcc; None if it is not on PATH."""
-    path = shutil.which("gcc")
+    """Path and version line of gcc, or of what EMBEDDB_CC names; None if it is not on PATH."""
+    path = shutil.which(_named())
     version = _version(path) if path else ""
     return (path, version) if path and version else None
 
@@ -165,6 +202,26 @@ def _cpu_flags() -> list[str]:
 
 
 def vector_bytes() -> int:
-    """Width of the widest vector register -march=native uses."""
-    flags = _cpu_flags()
-    return 64 if "avx512f" in flags else 32 if "avx2" in flags else 16
+    """Width of the widest vector register that what is compiled may use. For this processor it is
+    read, for another one the compiler is asked, which takes it a moment."""
+    if flags()[1] == "-march=native":
+        own = _cpu_flags()
+        return 64 if "avx512f" in own else 32 if "avx2" in own else 16
+    found = compiler()
+    macros = _macros(found[0], flags()[1]) if found else ""
+    return next((width for macro, width in _EXTENSIONS if macro in macros), 16)
+
+
+@cache
+def _macros(path: str, march: str) -> str:
+    try:
+        done = subprocess.run(
+            [path, march, "-dM", "-E", "-x", "c", "-"],
+            input="",
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from indexer.runners import cpu_probe
 from indexer.runners.baselines import time_baseline
 from indexer.runners.cpu_forms import Converter, Form, FormSpec, Refusal, aligned
 from indexer.runners.cpu_job import Loaded
@@ -97,6 +98,10 @@ class Worker:
     def baseline(self, request: Reply) -> Reply:
         assert self.job is not None, "load comes before baseline"
         return time_baseline(self.job, request)
+
+    def probe(self, request: Reply) -> Reply:
+        how = {"threads": request["threads"], "short": request["short"]}
+        return {"status": "ok", "figures": cpu_probe.measured(request["library"], **how)}
 
     def _kernel(self, path: str) -> Any:
         if path not in self.kernels:

@@ -366,6 +366,7 @@ def _platform(platform: Platform, op: Op) -> dict[str, str]:
     return {
         "name": platform.name,
         "version": platform.version,
+        "id": platform.id,
         "space": space_digest(platform, op),
     }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.config import Config, Op
-from embeddb.errors import UsageError
+from embeddb.errors import RunnerUnavailable, UsageError
 from embeddb.evidence import FAILED_GAIN, Evidence
-from embeddb.partition import scope_of
-from embeddb.platform import Platform
+from embeddb.platform import Platform, runner_for
 from embeddb.policy import votes
 from embeddb.records import PatternInfo
+from embeddb.scopes import scope_of
 
 if TYPE_CHECKING:
     from embeddb.db import Database
@@ -91,6 +92,14 @@ class Samples:
         """Only some rows, in the order given; all configurations stay."""
         chosen = [int(i) for i in rows]
         return self._with(chosen, [np.arange(*self.indptr[i : i + 2]) for i in chosen])
+
+    def without(self, configs: Collection[Config]) -> Samples:
+        """Without the runs of some configurations, and without the rows that had no others."""
+        out = np.array([config in set(configs) for config in self.configs], dtype=np.bool_)
+        entries = [np.arange(*self.indptr[i : i + 2]) for i in range(len(self.rows))]
+        kept = [held[~out[self.column[held]]] for held in entries]
+        rows = [i for i, held in enumerate(kept) if held.size > 1]
+        return self._with(rows, [kept[i] for i in rows])
 
     def limited(self, matrices: int, per_matrix: int, seed: int) -> Samples:
         """A balanced choice: so many matrices, and so many configurations of each row.
@@ -274,22 +283,25 @@ def join(parts: Iterable[Samples]) -> Samples:
 def samples_of(
     db: Database, platform: Platform, ops: Sequence[Op], *, featurizer: str = "stats"
 ) -> Samples:
-    """Everything a database holds of these ops on a platform, with the vectors of a featurizer.
+    """Everything a database holds of these ops on one instance of a platform, with the vectors of
+    a featurizer. A bare portable platform stands for its only instance with such runs.
 
     Raises: UsageError for ops of several kernels, one without runs, or a featurizer without
-    vectors.
+    vectors; if several instances have runs and none is named.
     """
     if len({op.kernel for op in ops}) != 1:
         raise UsageError("one cost model is for one kernel", hint="train one for each")
     plug = db.featurizers().named(featurizer)
     scope = scope_of(platform)
+    platform = _instance(db, platform, ops)
     parts = []
     for op in dict.fromkeys(ops):
         evidence, readable = db.evidence(op, scope)
+        evidence = evidence.of_platform(platform.id)
         if not evidence.rows:
-            have = [str(o) for o, s in db.scopes() if s == scope]
+            have = [str(p.op) for p in db.store.partitions() if p.platform == platform.id]
             raise UsageError(
-                f"{op} on {scope}: there are no runs",
+                f"{op} on {platform.id}: there are no runs",
                 hint=f"there are runs of: {', '.join(have) or 'nothing on this platform'}",
             )
         if not readable.get(featurizer):
@@ -304,3 +316,23 @@ def samples_of(
             from_evidence(evidence, readable[featurizer], infos, platform, op, featurizer=made)
         )
     return join(parts)
+
+
+def _instance(db: Database, platform: Platform, ops: Sequence[Op]) -> Platform:
+    """The instance that a bare portable platform stands for: this machine where it has runs."""
+    if platform.instance or not platform.portable:
+        return platform
+    partitions = [p for p in db.store.partitions() if p.op in ops]
+    named = {p.platform for p in partitions if p.platform.partition("@")[0] == platform.name}
+    if platform.id in named:
+        return platform
+    with suppress(RunnerUnavailable):
+        here: Platform = runner_for(platform).platform()
+        if here.id in named:
+            return here
+    if len(named) > 1:
+        raise UsageError(
+            f"{len(named)} machines have runs of this, and a cost model is of one",
+            hint=f"name one: --platform {' or '.join(sorted(named))}",
+        )
+    return db.platform(named.pop()) if named else platform

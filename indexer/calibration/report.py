@@ -1,0 +1,158 @@
+"""What a calibration has found: noise, how far this machine differs, what its runs are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.config import Op
+from embeddb.partition import PartitionIndex
+from embeddb.platform import Platform
+from embeddb.policy import is_default
+from embeddb.pooling import Source
+from embeddb.view import View, foretold
+
+__all__ = ["CalibrationReport", "OpReport", "Tally", "op_report"]
+
+Floats = NDArray[np.float64]
+
+#: An answer is slower than the best if it is by more than so many times the noise.
+_BEYOND = 2.0
+#: Configurations named whose gains differ most from elsewhere.
+_NAMED = 3
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done of one op: ids of the matrices visited, runs and how many of them failed."""
+
+    matrices: set[str] = field(default_factory=set)
+    runs: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpReport:
+    """One op on this machine; None where too little ran to tell.
+
+    `measured` counts matrices with runs of this machine, of earlier calls too. `noise` is the
+    median relative difference of two runs of one configuration. `differs` is the share of matrices
+    on which the first answer of other machines' runs is slower than the best measured by more than
+    twice that, `shift` the mean factor by which gains differ from theirs and `moved` the
+    configurations of which that is most. `before` and `after` are shares of the best measured that
+    first answers reach, by runs of others alone and with those of this machine; the matrix's group
+    is left out of both.
+    """
+
+    op: str
+    matrices: int
+    runs: int
+    failures: int
+    measured: int
+    noise: float | None = None
+    differs: float | None = None
+    shift: float | None = None
+    moved: tuple[tuple[Mapping[str, Any], float], ...] = ()
+    before: float | None = None
+    after: float | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The released JSON form."""
+        body = asdict(self)
+        body["moved"] = [{"config": dict(c), "factor": factor} for c, factor in self.moved]
+        return body
+
+
+@dataclass(slots=True)
+class CalibrationReport:
+    """One call of `calibrate`. `complete`: nothing is left that would be worth measuring;
+    `indexed`: there was time to build the partitions anew; `too_large` counts matrices that would
+    have taken too much of it."""
+
+    platform: str
+    asked_s: float
+    seconds: float = 0.0
+    complete: bool = False
+    indexed: bool = False
+    too_large: int = 0
+    problems: list[str] = field(default_factory=list)
+    ops: list[OpReport] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """The released JSON form."""
+        return {
+            "platform": self.platform,
+            "asked_s": self.asked_s,
+            "seconds": self.seconds,
+            "complete": self.complete,
+            "indexed": self.indexed,
+            "runs": sum(op.runs for op in self.ops),
+            "failures": sum(op.failures for op in self.ops),
+            "too_large": self.too_large,
+            "problems": self.problems,
+            "ops": [op.document() for op in self.ops],
+        }
+
+
+def op_report(partition: PartitionIndex | None, here: Platform, op: Op, tally: Tally) -> OpReport:
+    """The report of one op, from the evidence as it is now."""
+    done = (str(op), len(tally.matrices), tally.runs, tally.failures)
+    if partition is None:
+        return OpReport(*done, measured=0)
+    rows = [
+        at
+        for at, row in enumerate(partition.evidence.rows)
+        if row.platform == here.id and not row.op
+    ]
+    noise = _noise(partition, rows)
+    view = partition.view(here)
+    losses = foretold(partition.ground, Source(here.id, op), view) if rows else None
+    shift, moved = _shifts(partition, view)
+    if losses is None:
+        return OpReport(*done, len(rows), noise, shift=shift, moved=moved)
+    known = losses.before[np.isfinite(losses.before)]
+    slower = np.expm1(known) > _BEYOND * (noise or 0.0)
+    return OpReport(
+        *done,
+        len(rows),
+        noise,
+        differs=float(slower.mean()) if known.size else None,
+        shift=shift,
+        moved=moved,
+        before=float(np.exp(-known.mean())) if known.size else None,
+        after=float(np.exp(-losses.after.mean())),
+    )
+
+
+def _noise(partition: PartitionIndex, rows: Sequence[int]) -> float | None:
+    """A spread is half the relative range of two runs."""
+    evidence = partition.evidence
+    spread = [evidence.spread[evidence.indptr[at] : evidence.indptr[at + 1]] for at in rows]
+    seen = np.concatenate(spread) if spread else np.zeros(0)
+    seen = seen[seen > 0]
+    return 2.0 * float(np.median(seen)) if seen.size else None
+
+
+def _shifts(
+    partition: PartitionIndex, view: View
+) -> tuple[float | None, tuple[tuple[Mapping[str, Any], float], ...]]:
+    """By what factor gains here differ from elsewhere, over configurations that ran here; sources
+    count by their precision."""
+    others = [b for b in view.beliefs if b.source.platform != view.target.platform and b.patterns]
+    others = [b for b in others if b.source.op == view.target.op] or others
+    own = next((la for la in partition.ground.layers if la.source == view.target), None)
+    if own is None or not others:
+        return None, ()
+    weight = np.array([1.0 / max(b.variance, 1e-6) for b in others])
+    shift: Floats = weight @ np.array([b.shift for b in others]) / weight.sum()
+    ran = np.isfinite(own.gains).any(axis=0) & ~is_default(own.gains)
+    if not ran.any():
+        return None, ()
+    most = [int(at) for at in np.argsort(-np.where(ran, abs(shift), -1.0))[:_NAMED] if ran[at]]
+    configs = partition.ground.configs
+    moved = tuple((dict(configs[at]), float(np.exp(shift[at]))) for at in most)
+    return float(np.exp(abs(shift[ran]).mean())), moved

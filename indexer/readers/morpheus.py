@@ -1,0 +1,96 @@
+"""Morpheus-Oracle's SpMV timings: one file per machine and backend, one row per matrix and format.
+
+The table is `matrix,Format,Timings,OptimumFormat` (seconds, mean of 1,000 runs, double precision;
+the last column, which of the formats was fastest, is not kept). Readings that are ours:
+
+- The set is the file's name, `cirrus-square_set-openmp.csv.gz`, less what all sets share: the
+  instance is `cirrus-openmp`, and its backend a fact of it. `options.instance` overrides the label.
+- Formats are numbered in the order of the library's documentation: COO, CSR, DIA, ELL, HYB, HDC.
+- A time of `inf` becomes the status `crash`: the table does not say why (mostly DIA and ELL, which
+  would need more memory than there is).
+- Matrices are named without group and sizes. With `options.features` (ginkgo's matrix features)
+  both come from there, where the name stands for one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from embeddb.config import Config, Op
+from embeddb.errors import ReaderError
+from embeddb.records import Measurement
+from indexer.matrix_features import by_name, matrix_features
+from indexer.readers.lines import Table
+from indexer.readers.row import MatrixRef, ReadOptions, Reject, RunRow, integer, seconds
+
+__all__ = ["MorpheusReader"]
+
+_COLUMNS = ("matrix", "Format", "Timings", "OptimumFormat")
+#: By number.
+_FORMATS = ("coo", "csr", "dia", "ell", "hyb", "hdc")
+_BACKENDS = ("serial", "openmp", "cuda", "hip")
+_CONFIGS = tuple(Config({"format": name}) for name in _FORMATS)
+
+
+class MorpheusReader:
+    """Reader of `MACHINE-square_set-BACKEND.csv[.gz]`."""
+
+    name = "morpheus"
+    platform = "morpheus-formats"
+    generic = False
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        return head.split(b"\n", 1)[0].strip() == ",".join(_COLUMNS).encode()
+
+    def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
+        table = Table(path, self.name)
+        matrix, form, time, _ = table.need(_COLUMNS, self.name)
+        op = options.op or Op("spmv", 1, "f64")
+        instance, facts = options.instance or _set_of(path), _facts_of(path)
+        known = by_name(matrix_features(options.features)) if options.features else {}
+        matrices: dict[str, MatrixRef] = {}
+        for line, row in table.rows():
+            if isinstance(row, Reject):
+                yield row
+                continue
+            try:
+                name = row[matrix]
+                if name not in matrices:
+                    matrices[name] = known.get(name) or _matrix(name)
+                config, measurement = _config(row[form]), _measured(row[time])
+            except ReaderError as error:
+                yield Reject(line, error.reason, ",".join(row)[:200])
+                continue
+            yield RunRow(matrices[name], op, config, measurement, line, instance, facts=facts)
+
+
+def _set_of(path: Path) -> str:
+    return path.name.split(".")[0].replace("-square_set", "")
+
+
+def _facts_of(path: Path) -> dict[str, str]:
+    machine, _, backend = _set_of(path).rpartition("-")
+    return {"backend": backend} if machine and backend in _BACKENDS else {}
+
+
+def _matrix(name: str) -> MatrixRef:
+    if not name:
+        raise ReaderError("no matrix name")
+    return MatrixRef(name)
+
+
+def _config(raw: str) -> Config:
+    number = integer(raw)
+    if not 0 <= number < len(_CONFIGS):
+        raise ReaderError(f"no format {number}: they are 0 to {len(_CONFIGS) - 1}")
+    return _CONFIGS[number]
+
+
+def _measured(time: str) -> Measurement:
+    if time == "inf":
+        return Measurement("crash", (), "imported", error="no time")
+    return Measurement("ok", (seconds(time),), "imported")
+
+
+PLUGIN = MorpheusReader
