@@ -13,9 +13,9 @@ from pathlib import Path
 
 from machine import about
 
-from embeddb.config import Op
-from embeddb.db import Database
-from tuners.across import evaluate_across
+from embeddb.core.config import Op
+from embeddb.database import Database
+from tuners.evaluation.across import evaluate_across
 
 _OPS = ("spmm:32", "spmm:128", "spmv")
 

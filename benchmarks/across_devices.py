@@ -25,21 +25,21 @@ import numpy as np
 from machine import about
 from numpy.typing import NDArray
 
-from embeddb.config import Config, Op
-from embeddb.db import Database
-from embeddb.evidence import Evidence
-from embeddb.partition import PartitionIndex
-from embeddb.platform import load_platform, parse_platform
-from embeddb.policy import plain_metric
-from embeddb.query import Query
-from embeddb.scopes import build_evidence
+from embeddb.core.config import Config, Op
+from embeddb.database import Database
+from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.run_matrix import Evidence
+from embeddb.index.scopes import build_evidence
+from embeddb.index.vote import plain_metric
+from embeddb.platforms.platform import load_platform, parse_platform
+from embeddb.query.fallback import answer
+from embeddb.query.query import Query
 from indexer.embed import embed
 from indexer.ingest import ingest
-from indexer.readers.row import ReadOptions
-from tuners.answer import answer
-from tuners.evaluate import Bench
-from tuners.judge import Outcome, Truth, judge
-from tuners.splits import split_groups
+from indexer.readers.base.row import ReadOptions
+from tuners.evaluation.bench import Bench
+from tuners.evaluation.figures import Outcome, Truth, judge
+from tuners.evaluation.splits import split_groups
 
 _MORPHEUS, _GINKGO, _KERNELS = "morpheus-formats", "spmv-formats-portable", "gpu-kernels"
 _LOCAL = (10, 100)

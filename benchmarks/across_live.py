@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from machine import about
 
-from embeddb.config import Config, Op
-from embeddb.db import Database
-from embeddb.matrixio import read_pattern
-from embeddb.pattern import Pattern
-from embeddb.platform import load_platform, runner_for
-from embeddb.query import Recommendation
+from embeddb.core.config import Config, Op
+from embeddb.core.pattern import Pattern
+from embeddb.database import Database
+from embeddb.matrix_files import read_pattern
+from embeddb.platforms.platform import load_platform, runner_for
+from embeddb.query.query import Recommendation
 from indexer.runners.base import RunOptions
 from tuners.loop import recommend
 

@@ -37,16 +37,16 @@ import numpy as np
 from machine import about
 from numpy.typing import NDArray
 
-from embeddb.cli.evaluate import learned_rankers
-from embeddb.config import Config, Op
-from embeddb.db import Database
-from embeddb.partition import PartitionIndex
-from embeddb.preparation import PreparationCost
-from embeddb.prepare import shared_out, with_evidence
-from embeddb.query import Query
-from tuners.evaluate import Bench
-from tuners.judge import Outcome, Truth, judge, summarise
-from tuners.learned import Scorer, Seen, best_weight
+from embeddb.core.config import Config, Op
+from embeddb.database import Database
+from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.preparation import PreparationCost
+from embeddb.query.build import shared_out, with_evidence
+from embeddb.query.query import Query
+from embeddb.ui.cli.verbs.eval import learned_rankers
+from tuners.evaluation.bench import Bench
+from tuners.evaluation.figures import Outcome, Truth, judge, summarise
+from tuners.evaluation.learned import Scorer, Seen, best_weight
 from tuners.rank import RankTuner
 from tuners.static_best import StaticBestTuner
 from tuners.transfer import TransferTuner

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from machine import about
 
+from embeddb.core.pattern import Pattern
 from embeddb.featurizers.scnn import Scnn
 from embeddb.featurizers.stats import Stats
-from embeddb.matrixio import matrix_files, read_pattern
-from embeddb.pattern import Pattern
+from embeddb.matrix_files import matrix_files, read_pattern
 from indexer.library import matrix_name
 
 _ROUNDS = 5

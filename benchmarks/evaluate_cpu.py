@@ -14,9 +14,9 @@ from typing import Any
 
 from machine import about
 
-from embeddb.db import Database
-from embeddb.errors import NothingFound
-from tuners.evaluate import evaluate
+from embeddb.core.errors import NothingFound
+from embeddb.database import Database
+from tuners.evaluation.bench import evaluate
 
 #: Fewer complete matrices than this say little about families that are held out.
 _FEWEST_COMPLETE = 50

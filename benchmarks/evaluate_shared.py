@@ -15,11 +15,11 @@ from pathlib import Path
 
 from machine import about
 
-from embeddb.db import Database
+from embeddb.database import Database
 from indexer.embed import embed
 from indexer.ingest import ingest
-from indexer.readers.row import ReadOptions
-from tuners.evaluate import evaluate
+from indexer.readers.base.row import ReadOptions
+from tuners.evaluation.bench import evaluate
 
 LOGS = (
     "ginkgo/spmv_times.csv.gz",

@@ -29,16 +29,16 @@ import numpy as np
 from machine import about
 from numpy.typing import NDArray
 
-from embeddb.config import Op
-from embeddb.db import Database
+from embeddb.core.config import Op
+from embeddb.core.pattern import Pattern
+from embeddb.database import Database
 from embeddb.featurizers.scnn import Scnn
 from embeddb.featurizers.stats import Stats
-from embeddb.matrixio import matrix_files, read_pattern
-from embeddb.pattern import Pattern
-from embeddb.policy import plain_metric
+from embeddb.index.vote import plain_metric
+from embeddb.matrix_files import matrix_files, read_pattern
 from indexer.library import matrix_name
-from indexer.training.augment import crop, permute_blocks
-from tuners.evaluate import Bench
+from indexer.training.featurizer.augment import crop, permute_blocks
+from tuners.evaluation.bench import Bench
 
 Vectors = dict[str, NDArray[np.float32]]
 _SEEDS, _FOLDS = (0, 1, 2), 5

@@ -20,20 +20,20 @@ import numpy as np
 from machine import about
 from numpy.typing import NDArray
 
-from embeddb.config import Config, Op
-from embeddb.db import Database
+from embeddb.core.config import Config, Op
+from embeddb.core.pattern import Pattern
+from embeddb.database import Database
+from embeddb.featurizers.network.reduction import Reduction
 from embeddb.featurizers.scnn import Scnn
-from embeddb.matrixio import matrix_files, read_pattern
-from embeddb.models.inputs import Reduction
-from embeddb.pattern import Pattern
+from embeddb.matrix_files import matrix_files, read_pattern
+from embeddb.query.fallback import answer
 from indexer.library import matrix_name
-from indexer.training.dataset import Recipe, read_dataset
-from indexer.training.pretrain import Pretraining, pretrain
+from indexer.training.featurizer.dataset import Recipe, read_dataset
+from indexer.training.featurizer.pretrain import Pretraining, pretrain
 from indexer.training.trainer import Settings
-from tuners.answer import answer
-from tuners.evaluate import Bench
-from tuners.judge import judge
-from tuners.splits import split_groups
+from tuners.evaluation.bench import Bench
+from tuners.evaluation.figures import judge
+from tuners.evaluation.splits import split_groups
 
 _FOLDS, _SEED = 5, 0
 _EPOCHS, _COPIES = 30, 2

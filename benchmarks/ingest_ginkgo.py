@@ -15,9 +15,9 @@ from pathlib import Path
 
 from machine import about, spread
 
-from embeddb.db import Database
+from embeddb.database import Database
 from indexer.ingest import ingest
-from indexer.readers.row import ReadOptions
+from indexer.readers.base.row import ReadOptions
 
 ROUNDS = 5
 

@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 from machine import about
 
-from embeddb.cli.evaluate import learned_rankers
-from embeddb.config import Config, Op
-from embeddb.db import Database
-from embeddb.errors import NothingFound
-from indexer.campaign import Campaign
-from tuners.evaluate import evaluate
-from tuners.judge import Truth, judge
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import NothingFound
+from embeddb.database import Database
+from embeddb.ui.cli.verbs.eval import learned_rankers
+from indexer.campaign.folder import Campaign
+from tuners.evaluation.bench import evaluate
+from tuners.evaluation.figures import Truth, judge
 
 #: Fewer complete matrices than this say little about families that are held out.
 _FEWEST_COMPLETE = 50

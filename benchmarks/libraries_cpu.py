@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from machine import about
 
-from embeddb.config import Config, Op
-from embeddb.db import Database
-from embeddb.matrixio import read_pattern
+from embeddb.core.config import Config, Op
+from embeddb.database import Database
+from embeddb.matrix_files import read_pattern
+from embeddb.query.fallback import answer
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
-from tuners.answer import answer
-from tuners.evaluate import Bench
+from tuners.evaluation.bench import Bench
 
 _ROUNDS = 3
 _OPTIONS = RunOptions(repeats=5, max_repeats=25, min_time_s=0.02)

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from embeddb.models.minkowski import engine
+from embeddb.featurizers.network.minkowski import engine
 
 #: Layer: kernel, channels in, channels out, stride.
 LAYERS = {

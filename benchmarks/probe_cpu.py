@@ -5,9 +5,9 @@
 Long form (facts, without their cache) and short form (state), both by way of the worker process,
 one after the other, REPEATS times (20): milliseconds, and each figure's median, extremes and half
 the relative range of the middle 80 %. `apart` are states against the one before and against the
-median of all, in the unit whose limit is `embeddb.state.APART`. The load is in the result: figures
-of shared hosts spread with it. Also what a question pays: `CpuRunner.platform()` in a process that
-asks for the first time, with facts kept.
+median of all, in the unit whose limit is `embeddb.core.machine_state.APART`. The load is in the
+result: figures of shared hosts spread with it. Also what a question pays: `CpuRunner.platform()`
+in a process that asks for the first time, with facts kept.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 from machine import about, spread
 
-from embeddb.state import APART, apart, usual
+from embeddb.core.machine_state import APART, apart, usual
 from indexer.runners.cpu import CpuRunner
 
 _PLATFORM = """
 import time
 from indexer.runners.cpu import CpuRunner
-from embeddb.platform import load_platform
+from embeddb.platforms.platform import load_platform
 load_platform("cpu")
 start = time.perf_counter()
 CpuRunner().platform()

@@ -21,8 +21,8 @@ import numpy as np
 import scipy.sparse as sp
 from machine import about, spread
 
-from embeddb.db import Database
-from embeddb.matrixio import read_pattern
+from embeddb.database import Database
+from embeddb.matrix_files import read_pattern
 
 ROUNDS = 15
 CLI_ROUNDS = 25
@@ -71,14 +71,14 @@ def timed(command: list[str]) -> float:
 
 def cold(database: Path, file: Path) -> dict[str, list[float]]:
     """The whole command against importing its four libraries."""
-    query = [sys.executable, "-m", "embeddb.cli.main", "query", str(database), str(file)]
+    query = [sys.executable, "-m", "embeddb.ui.cli.main", "query", str(database), str(file)]
     query += ["--platform", "cpu", "--op", "spmm:128", "--json"]
     seen: dict[str, list[float]] = {"imports_s": [], "query_s": [], "help_s": [], "ratio": []}
     timed(query)
     for _ in range(CLI_ROUNDS):
         seen["imports_s"].append(timed([sys.executable, "-c", IMPORTS]))
         seen["query_s"].append(timed(query))
-        seen["help_s"].append(timed([sys.executable, "-m", "embeddb.cli.main", "--help"]))
+        seen["help_s"].append(timed([sys.executable, "-m", "embeddb.ui.cli.main", "--help"]))
         seen["ratio"].append(seen["query_s"][-1] / seen["imports_s"][-1])
     return seen
 

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from machine import about
 
-from embeddb.config import Op
-from embeddb.db import Database
-from indexer.runners import cpu_build
+from embeddb.core.config import Op
+from embeddb.database import Database
+from indexer.runners.cpu_kernels import build as cpu_build
 
 _SOURCE = r"""
 #include <omp.h>

@@ -30,18 +30,18 @@ import numpy as np
 from machine import about
 from numpy.typing import NDArray
 
-from embeddb.config import Config, Op
-from embeddb.costmodel import CostModel
-from embeddb.db import Database
-from embeddb.evidence import Evidence
-from embeddb.prepare import with_prediction
-from embeddb.query import Query
-from embeddb.records import PatternInfo
-from indexer.training.costmodel import CostSettings, forest, train
-from indexer.training.samples import Samples, samples_of
-from tuners.choice import behind_default, order_to_try
+from embeddb.core.config import Config, Op
+from embeddb.core.records import PatternInfo
+from embeddb.cost_model.model import CostModel
+from embeddb.database import Database
+from embeddb.index.run_matrix import Evidence
+from embeddb.query.build import with_prediction
+from embeddb.query.query import Query
+from embeddb.query.rankers.order import behind_default, order_to_try
+from indexer.training.cost_model.samples import Samples, samples_of
+from indexer.training.cost_model.train import CostSettings, forest, train
+from tuners.evaluation.splits import split_groups
 from tuners.search import Predicted, anneal, graph_search
-from tuners.splits import split_groups
 
 _SEEDS = (0, 1, 2)
 _MATRICES = 30

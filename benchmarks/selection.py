@@ -32,17 +32,17 @@ import numpy as np
 from machine import about, spread
 from numpy.typing import NDArray
 
-from embeddb.config import Config, Op
-from embeddb.costmodel import CostModel
-from embeddb.db import Database
-from embeddb.errors import UsageError
-from embeddb.evidence import Curve, join
-from indexer.sampling.reward import Scorer, Told, additive, ordered_pairs
-from indexer.sampling.strategies import STRATEGIES, clusters_of, strategy
-from indexer.sampling.strategy import Buyer, Pool
-from indexer.training.costmodel import forest, train
-from indexer.training.samples import from_evidence
-from tuners.evaluate import Bench, split_groups
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
+from embeddb.cost_model.model import CostModel
+from embeddb.database import Database
+from embeddb.index.run_matrix import Curve, join
+from indexer.campaign.budget.by_name import STRATEGIES, clusters_of, strategy
+from indexer.campaign.budget.reward import Scorer, Told, additive, ordered_pairs
+from indexer.campaign.budget.sampler import Buyer, Pool
+from indexer.training.cost_model.samples import from_evidence
+from indexer.training.cost_model.train import forest, train
+from tuners.evaluation.bench import Bench, split_groups
 
 _FIRST = (1, 5)
 

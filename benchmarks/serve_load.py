@@ -85,7 +85,7 @@ def summary(rows: list[tuple[int, float]]) -> dict[str, Any]:
 
 
 def server(database: str) -> Iterator[tuple[str, int]]:
-    command = [sys.executable, "-m", "embeddb.cli.main", "serve", database, "--port", "0"]
+    command = [sys.executable, "-m", "embeddb.ui.cli.main", "serve", database, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         found = re.search(r"http://\S+?/", process.stdout.readline())

@@ -22,10 +22,10 @@ import numpy as np
 from machine import about
 from numpy.typing import NDArray
 
-from embeddb.db import Database
-from embeddb.evidence import FAILED_GAIN, Evidence
-from embeddb.policy import mean_gain
-from tuners.evaluate import Bench, split_groups
+from embeddb.database import Database
+from embeddb.index.run_matrix import FAILED_GAIN, Evidence
+from embeddb.index.vote import mean_gain
+from tuners.evaluation.bench import Bench, split_groups
 
 _SEEDS = (0, 1, 2)
 _FEWEST = 20

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from spade_sensitivity import choose
 
-from embeddb.cli.places import families
-from embeddb.config import Op
-from embeddb.db import Database
-from embeddb.matrixio import read_pattern
-from embeddb.pattern import Pattern
-from embeddb.platform import Platform
-from embeddb.records import Run
+from embeddb.core.config import Op
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Run
+from embeddb.database import Database
+from embeddb.matrix_files import read_pattern
+from embeddb.platforms.platform import Platform
+from embeddb.ui.cli.arguments import families
 from indexer.embed import embed
 from indexer.library import info_of
 from indexer.runners.base import RunOptions

@@ -29,11 +29,11 @@ from machine import about
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from embeddb.config import Op
-from embeddb.matrixio import read_pattern
-from embeddb.pattern import Pattern
-from embeddb.platform import Platform, load_platform
-from indexer.runners.spade_model import Hardware, Model
+from embeddb.core.config import Op
+from embeddb.core.pattern import Pattern
+from embeddb.matrix_files import read_pattern
+from embeddb.platforms.platform import Platform, load_platform
+from indexer.runners.spade_model.model import Hardware, Model
 
 #: COGNATE, Section 4.1: the bins of rows that its matrices are balanced over.
 _BINS = (8192, 32768, 65536, 131072)

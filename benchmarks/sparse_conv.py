@@ -60,8 +60,8 @@ def sites_of(kind: str, wanted: int) -> Any:
 
 
 def backends() -> list[str]:
-    from embeddb.errors import MissingDependency
-    from embeddb.models.minkowski import engine
+    from embeddb.core.errors import MissingDependency
+    from embeddb.featurizers.network.minkowski import engine
 
     try:
         engine()
@@ -74,9 +74,9 @@ def steps(backend: str, coords: Any) -> dict[str, Callable[[], Any]]:
     """What is timed, by name."""
     import torch
 
-    from embeddb.models.networks import build
-    from embeddb.models.sparse_conv import SparseTensor
-    from embeddb.models.sparse_maps import Level
+    from embeddb.featurizers.network.networks import build
+    from embeddb.featurizers.network.sparse_conv import SparseTensor
+    from embeddb.featurizers.network.sparse_maps import Level
 
     network, made = build(SPEC, backend=backend), Level.of(coords)
     features = torch.ones(len(coords), 1)
@@ -104,9 +104,9 @@ def operations(coords: Any) -> int:
     """Multiplications and additions of one forward pass."""
     import torch
 
-    from embeddb.models.networks import build
-    from embeddb.models.sparse_conv import SparseConv2d, SparseTensor
-    from embeddb.models.sparse_maps import Level
+    from embeddb.featurizers.network.networks import build
+    from embeddb.featurizers.network.sparse_conv import SparseConv2d, SparseTensor
+    from embeddb.featurizers.network.sparse_maps import Level
 
     total = 0
 

@@ -21,12 +21,12 @@ from typing import Any
 
 from machine import about
 
-from embeddb.config import Op
-from embeddb.costmodel import CostModel
-from embeddb.db import Database
-from indexer.training.costmodel import curves, paper, train
+from embeddb.core.config import Op
+from embeddb.cost_model.model import CostModel
+from embeddb.database import Database
+from indexer.training.cost_model.samples import Samples, samples_of
+from indexer.training.cost_model.train import curves, paper, train
 from indexer.training.curves import read_curve
-from indexer.training.samples import Samples, samples_of
 
 _OP = Op.parse("spmm:128")
 _SEEDS = 3

@@ -19,13 +19,13 @@ from pathlib import Path
 from machine import about
 from transfer_spade import ALL, Cell, Table, fill, summary
 
-from embeddb.config import Op
-from embeddb.db import Database
+from embeddb.core.config import Op
+from embeddb.database import Database
 from indexer.embed import embed
 from indexer.ingest import ingest
-from indexer.readers.row import ReadOptions
-from indexer.training.costmodel import forest
-from indexer.training.samples import samples_of
+from indexer.readers.base.row import ReadOptions
+from indexer.training.cost_model.samples import samples_of
+from indexer.training.cost_model.train import forest
 
 _OP = Op.parse("spmv:f64")
 _FEATURIZER = "given"

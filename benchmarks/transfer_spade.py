@@ -31,12 +31,14 @@ import numpy as np
 from machine import about
 from numpy.typing import NDArray
 
-from embeddb.config import Op
-from embeddb.costmodel import CostModel
-from embeddb.db import Database
-from embeddb.evidence import Evidence
-from embeddb.policy import effects, greedy_cover
-from indexer.training.costmodel import (
+from embeddb.core.config import Op
+from embeddb.cost_model.model import CostModel
+from embeddb.database import Database
+from embeddb.index.run_matrix import Evidence
+from embeddb.index.vote import effects, greedy_cover
+from embeddb.query.rankers.order import behind_default, order_to_try
+from indexer.training.cost_model.samples import Samples, samples_of
+from indexer.training.cost_model.train import (
     CostSettings,
     forest,
     paper,
@@ -45,11 +47,9 @@ from indexer.training.costmodel import (
     waco_fa,
     waco_fm,
 )
-from indexer.training.samples import Samples, samples_of
-from tuners.choice import behind_default, order_to_try
-from tuners.judge import Outcome, Truth, judge, ordering, summarise
-from tuners.learned import Scorer
-from tuners.splits import split_groups
+from tuners.evaluation.figures import Outcome, Truth, judge, ordering, summarise
+from tuners.evaluation.learned import Scorer
+from tuners.evaluation.splits import split_groups
 
 #: Everything there is.
 ALL = 1_000_000

@@ -31,16 +31,16 @@ from machine import about
 from numpy.typing import NDArray
 from transfer_spade import ALL, Cell, Table, fill, lines, summary
 
-from embeddb.config import Config, Op
-from embeddb.costmodel import CostModel
-from embeddb.db import Database
+from embeddb.core.config import Config, Op
+from embeddb.cost_model.model import CostModel
+from embeddb.database import Database
+from embeddb.query.rankers.order import order_to_try
 from indexer.embed import adopt_stubs, embed
 from indexer.ingest import ingest
 from indexer.library import Library
-from indexer.training.costmodel import CostSettings, forest, train
-from indexer.training.samples import Samples, from_evidence, samples_of
-from tuners.choice import order_to_try
-from tuners.judge import Outcome, Truth, judge, ordering
+from indexer.training.cost_model.samples import Samples, from_evidence, samples_of
+from indexer.training.cost_model.train import CostSettings, forest, train
+from tuners.evaluation.figures import Outcome, Truth, judge, ordering
 
 _SEEDS = 3
 _NETWORK = CostSettings()

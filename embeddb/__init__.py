@@ -12,17 +12,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from embeddb.config import Config, Op
-from embeddb.errors import EmbeddbError
-from embeddb.pattern import Pattern
-from embeddb.records import Measurement, PatternInfo, Run
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError
+from embeddb.core.moved import install
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement, PatternInfo, Run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from embeddb.db import Database
-    from embeddb.matrixio import read_pattern
-    from embeddb.platform import Platform, load_platform
+    from embeddb.database import Database
+    from embeddb.matrix_files import read_pattern
+    from embeddb.platforms.platform import Platform, load_platform
 
 __all__ = [
     "Config",
@@ -42,12 +43,14 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+install()
+
 #: Names that cost more than numpy to import; fetched on first use.
 _LAZY = {
-    "Database": "embeddb.db",
-    "Platform": "embeddb.platform",
-    "load_platform": "embeddb.platform",
-    "read_pattern": "embeddb.matrixio",
+    "Database": "embeddb.database",
+    "Platform": "embeddb.platforms.platform",
+    "load_platform": "embeddb.platforms.platform",
+    "read_pattern": "embeddb.matrix_files",
 }
 
 
@@ -58,7 +61,7 @@ def open(path: str | Path, *, readonly: bool = False) -> Database:
     Raises: StoreError if there is none; InputError if the shipped data is absent.
     """
     # What knows the shipped database sits above all that imports this package.
-    places = import_module("embeddb.cli.places")
+    places = import_module("embeddb.ui.cli.arguments")
     found: Database = places.open_database(str(path), readonly=readonly)
     return found
 

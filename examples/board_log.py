@@ -20,8 +20,8 @@ import scipy.io
 from patterns import fem_blocks, poisson3d, scale_free, tall
 from scipy import sparse
 
-from embeddb.config import Config, Op
-from embeddb.platform import load_platform
+from embeddb.core.config import Config, Op
+from embeddb.platforms.platform import load_platform
 
 __all__ = ["board_seconds", "main", "matrices"]
 

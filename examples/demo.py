@@ -28,16 +28,16 @@ import numpy as np
 from patterns import write_examples
 
 from embeddb import Database, EmbeddbError, Op, Pattern, Platform, Run, load_platform, read_pattern
-from embeddb.cli.main import cli
-from embeddb.config import Config
-from embeddb.errors import InputError
-from embeddb.evidence import curve_of
-from embeddb.query import Candidate, Query, Recommendation
+from embeddb.core.config import Config
+from embeddb.core.errors import InputError
+from embeddb.index.run_matrix import curve_of
+from embeddb.query.fallback import answer
+from embeddb.query.query import Candidate, Query, Recommendation
+from embeddb.ui.cli.main import cli
 from indexer.calibrate import Calibration, Wish
 from indexer.embed import embed
-from indexer.exchange import adopt_models, import_file
+from indexer.exchange.exchange import adopt_models, import_file
 from indexer.runners.base import RunOptions
-from tuners.answer import answer
 from tuners.loop import ranked_by_time, recommend
 from tuners.static_best import StaticBestTuner
 

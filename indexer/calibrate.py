@@ -19,23 +19,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embeddb import plugins
-from embeddb.config import Config, Op
-from embeddb.db import Database
-from embeddb.errors import InputError, UsageError
-from embeddb.evidence import curve_of
+from embeddb.core import plugins
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import InputError, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Run
+from embeddb.database import Database
 from embeddb.featurizers import missing
-from embeddb.partition import PartitionIndex
-from embeddb.pattern import Pattern
-from embeddb.platform import Platform
-from embeddb.query import Query
-from embeddb.records import Run
-from embeddb.scopes import scope_of
+from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.run_matrix import curve_of
+from embeddb.index.scopes import scope_of
+from embeddb.platforms.platform import Platform
+from embeddb.query.query import Query
 from indexer.calibration.choice import Chooser, panel_of
 from indexer.calibration.matrices import Candidates
 from indexer.calibration.pace import Pace, Timer, largest_nnz
 from indexer.calibration.report import CalibrationReport, Tally, op_report
-from indexer.campaign_plan import Told, untold
+from indexer.campaign.plan import Told, untold
 from indexer.runners.base import RunOptions
 
 __all__ = ["CAMPAIGN", "Ask", "Calibration", "Wish", "voted"]

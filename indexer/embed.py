@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.atlas import atlas_of
-from embeddb.db import Database
-from embeddb.errors import MissingDependency, ModelError
+from embeddb.core.errors import MissingDependency, ModelError
+from embeddb.core.records import PatternInfo
+from embeddb.database import Database
 from embeddb.featurizers import missing as lacking
-from embeddb.records import PatternInfo
+from embeddb.index.projection import atlas_of
 from indexer.library import Library, info_of
 
 __all__ = ["EmbedReport", "adopt_stubs", "embed"]

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.errors import UsageError
-from embeddb.pattern import Pattern
+from embeddb.core.errors import UsageError
+from embeddb.core.pattern import Pattern
 
 __all__ = ["FAMILIES", "SIZES", "generate", "generated"]
 

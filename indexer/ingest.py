@@ -14,17 +14,17 @@ from typing import Any
 
 import msgspec
 
-from embeddb import plugins
-from embeddb.config import Config, Op, Value
-from embeddb.errors import PlatformError, ReaderError, UsageError
-from embeddb.pattern import stub_id
-from embeddb.platform import Platform, load_platform
-from embeddb.records import PatternInfo, Run
-from embeddb.space import ConfigSpace
-from embeddb.space_rules import show
+from embeddb.core import plugins
+from embeddb.core.config import Config, Op, Value
+from embeddb.core.errors import PlatformError, ReaderError, UsageError
+from embeddb.core.pattern import stub_id
+from embeddb.core.records import PatternInfo, Run
+from embeddb.platforms.platform import Platform, load_platform
+from embeddb.platforms.space.rules import show
+from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Store
 from indexer.library import Library, info_of
-from indexer.readers.row import MatrixRef, ReadOptions, Reject, RunRow, guess
+from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, guess
 
 __all__ = ["IngestReport", "ingest"]
 

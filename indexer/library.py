@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embeddb.errors import MatrixError
-from embeddb.featurizers.thumbnail import thumbnail
-from embeddb.matrixio import matrix_files, read_pattern
-from embeddb.pattern import Pattern
-from embeddb.records import PatternInfo
+from embeddb.core.errors import MatrixError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
+from embeddb.core.thumbnail import thumbnail
+from embeddb.matrix_files import matrix_files, read_pattern
 
 __all__ = ["Library", "info_of"]
 

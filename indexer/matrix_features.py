@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from embeddb.errors import ReaderError
-from indexer.readers.lines import Table
-from indexer.readers.row import MatrixRef, Reject, count, number
+from embeddb.core.errors import ReaderError
+from indexer.readers.base.lines import Table
+from indexer.readers.base.row import MatrixRef, Reject, count, number
 
 __all__ = ["by_name", "matrix_features"]
 

@@ -13,11 +13,11 @@ import pytest
 from scipy import sparse
 
 from embeddb import Config, Database, Op, Pattern, Run, load_platform
-from embeddb.errors import InputError
-from embeddb.matrixio import read_pattern
-from embeddb.records import Measurement
-from indexer.campaign_plan import choose_configs
-from indexer.exchange import export_file
+from embeddb.core.errors import InputError
+from embeddb.core.records import Measurement
+from embeddb.matrix_files import read_pattern
+from indexer.campaign.plan import choose_configs
+from indexer.exchange.exchange import export_file
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CPU = load_platform("cpu").at("0badcafe", {"cpu": "made up"})
@@ -233,7 +233,7 @@ def test_without_a_compiler_the_answers_are_shown(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("indexer.runners.cpu_build.compiler", lambda: None)
+    monkeypatch.setattr("indexer.runners.cpu_kernels.build.compiler", lambda: None)
     paths = written(patterns, tmp_path / "in")[:1]
     assert demo.demo(tmp_path / "out", paths, starter=starter) == 0
     shown = capsys.readouterr()
@@ -319,7 +319,7 @@ def test_a_row_without_a_default_has_no_factors_over_it(demo: Any, case: Any) ->
 
 
 def test_measured_candidates_are_ranked_and_failures_come_last(demo: Any, case: Any) -> None:
-    from embeddb.evidence import curve_of
+    from embeddb.index.run_matrix import curve_of
     from tuners.loop import ranked_by_time
 
     done = ranked_by_time(case.made, curve_of(case.runs))

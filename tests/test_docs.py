@@ -14,9 +14,9 @@ import click
 import numpy as np
 import pytest
 
-from embeddb import plugins
-from embeddb.cli.main import cli, run
-from embeddb.db import Database
+from embeddb.core import plugins
+from embeddb.database import Database
+from embeddb.ui.cli.main import cli, run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -151,7 +151,7 @@ def test_the_glossary_is_sorted_and_each_word_is_used() -> None:
 
 
 def test_the_data_model_names_every_table_and_field() -> None:
-    from embeddb.records import Measurement, PatternInfo
+    from embeddb.core.records import Measurement, PatternInfo
     from embeddb.store.engine import TABLES
 
     page = (ROOT / "docs" / "data-model.md").read_text(encoding="utf-8")
@@ -256,10 +256,10 @@ def test_the_plugins_are_found(
 def test_the_nearest_tuner_copies_the_nearest_neighbour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from embeddb.config import Op
-    from embeddb.platform import load_platform
-    from embeddb.query import Query
-    from embeddb.records import PatternInfo
+    from embeddb.core.config import Op
+    from embeddb.core.records import PatternInfo
+    from embeddb.platforms.platform import load_platform
+    from embeddb.query.query import Query
 
     plugin_files(tmp_path)
     monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from embeddb.config import Config
-from embeddb.query import Candidate, Query
-from embeddb.records import Measurement
+from embeddb.core.config import Config
+from embeddb.core.records import Measurement
+from embeddb.query.query import Candidate, Query
 
 __all__ = ["Tuner"]
 

@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from embeddb.config import Config, Op
-from embeddb.db import Database
-from embeddb.errors import RunnerUnavailable
-from embeddb.evidence import Curve, curve_of
-from embeddb.featurizers.thumbnail import thumbnail
-from embeddb.pattern import Pattern
-from embeddb.platform import Platform, platform_here, runner_for
-from embeddb.query import Candidate, Query, Recommendation, RecommendedNeighbour
-from embeddb.records import Measurement, PatternInfo, Run, in_context
-from embeddb.state import APART, State, apart, between, state_now, state_of, usual_at
-from tuners.answer import Answer, answer, confidence_of
-from tuners.break_even import measured_break_even, with_break_even
-from tuners.why import insight, renewed
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import RunnerUnavailable
+from embeddb.core.machine_state import APART, State, apart, between, state_now, state_of, usual_at
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement, PatternInfo, Run, in_context
+from embeddb.core.thumbnail import thumbnail
+from embeddb.database import Database
+from embeddb.index.run_matrix import Curve, curve_of
+from embeddb.platforms.platform import Platform, platform_here, runner_for
+from embeddb.query.alternatives import insight, renewed
+from embeddb.query.break_even import measured_break_even, with_break_even
+from embeddb.query.fallback import Answer, answer, confidence_of
+from embeddb.query.query import Candidate, Query, Recommendation, RecommendedNeighbour
 
 __all__ = ["local_platform", "measure_answer", "ranked_by_time", "recommend", "tune"]
 

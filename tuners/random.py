@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from embeddb.query import Candidate
+from embeddb.query.query import Candidate
 from tuners.ranking import RankedTuner
 
 __all__ = ["PLUGIN", "RandomTuner"]

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.query import Candidate, Query
-from tuners.choice import behind_default, order_to_try, ran_first
+from embeddb.query.query import Candidate, Query
+from embeddb.query.rankers.order import behind_default, order_to_try, ran_first
+from embeddb.query.rankers.ties import settled
 from tuners.ranking import RankedTuner, default_candidate
-from tuners.ties import settled
 
 __all__ = ["PLUGIN", "RankTuner", "between", "over_default"]
 

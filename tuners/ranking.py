@@ -8,9 +8,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.config import Config
-from embeddb.query import Candidate, Query
-from embeddb.records import Measurement
+from embeddb.core.config import Config
+from embeddb.core.records import Measurement
+from embeddb.query.query import Candidate, Query
 
 __all__ = ["RankedTuner", "by_score", "default_candidate"]
 

@@ -20,10 +20,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.config import Config
-from embeddb.query import Candidate, Query
-from embeddb.space import ConfigSpace
-from tuners.choice import order_to_try
+from embeddb.core.config import Config
+from embeddb.platforms.space.space import ConfigSpace
+from embeddb.query.query import Candidate, Query
+from embeddb.query.rankers.order import order_to_try
 from tuners.rank import RankTuner, between
 from tuners.ranking import RankedTuner
 
@@ -159,10 +159,10 @@ def _graph(
     query: Query, known: Sequence[Config], rng: np.random.Generator
 ) -> tuple[list[Config], NDArray[np.int64]]:
     """A pool of configurations, the known ones first, and its links int64[r,32]."""
-    from embeddb.encoders.layout import Layout
-    from embeddb.encoders.mapper import homogeneous
-    from embeddb.encoders.vectors import config_vectors
-    from embeddb.vectors.graph import links
+    from embeddb.cost_model.encoders.loop_nest import homogeneous
+    from embeddb.cost_model.encoders.nearest import config_vectors
+    from embeddb.cost_model.encoders.own_parameters import Layout
+    from embeddb.index.vectors.graph import links
 
     info, platform, op = query.pattern, query.platform, query.op
     pool = list(dict.fromkeys([*known, *_drawn(query.space, rng)]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from embeddb.query import Candidate
+from embeddb.query.query import Candidate
 from tuners.ranking import RankedTuner, by_score
 
 __all__ = ["PLUGIN", "StaticBestTuner"]

@@ -1,8 +1,8 @@
 """Nearest-neighbour transfer: what was fast on similar patterns, relative to their defaults.
 
-The vote is `embeddb.policy`'s; the similarity idea is transfer tuning's (Performance Embeddings,
-Section 3). Voting with gains instead of copying the nearest neighbour's winner keeps one odd
-neighbour from deciding, and lets the default take part as the configuration it is.
+The vote is `embeddb.index.vote`'s; the similarity idea is transfer tuning's (Performance
+Embeddings, Section 3). Voting with gains instead of copying the nearest neighbour's winner keeps
+one odd neighbour from deciding, and lets the default take part as the configuration it is.
 
 The first proposal has the best score. The following ones are chosen as a set: each adds most to
 the expected best-of-set gain over the neighbours, so that five measurements cover what the
@@ -17,11 +17,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.policy import doubt
-from embeddb.query import Candidate, Query
-from tuners.choice import behind_default
+from embeddb.index.vote import doubt
+from embeddb.query.query import Candidate, Query
+from embeddb.query.rankers.order import behind_default
+from embeddb.query.rankers.ties import settled
 from tuners.ranking import RankedTuner, default_candidate
-from tuners.ties import settled
 
 __all__ = ["PLUGIN", "TransferTuner", "doubt_of_unrun", "promises", "scores"]
 

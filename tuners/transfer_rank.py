@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.config import Config
-from embeddb.query import Candidate, Query
-from tuners.choice import behind_default, order_to_try, ran_first
+from embeddb.core.config import Config
+from embeddb.query.query import Candidate, Query
+from embeddb.query.rankers.order import behind_default, order_to_try, ran_first
+from embeddb.query.rankers.ties import settled
 from tuners.rank import between, over_default
 from tuners.ranking import RankedTuner
-from tuners.ties import settled
 from tuners.transfer import TransferTuner, doubt_of_unrun, scores
 
 __all__ = ["PLUGIN", "Joined", "TransferRankTuner", "guard_of", "joined"]

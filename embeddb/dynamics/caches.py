@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embeddb.errors import InputError, NothingFound
+from embeddb.core.errors import InputError, NothingFound
 
 __all__ = ["LINE_BYTES", "Cache", "caches_of"]
 

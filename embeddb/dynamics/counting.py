@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embeddb.errors import MissingDependency
+from embeddb.core.errors import MissingDependency
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from embeddb.errors import UsageError
-from embeddb.loopnest import LoopNest, complete_order
+from embeddb.core.errors import UsageError
+from embeddb.platforms.loopnest import LoopNest, complete_order
 
 if TYPE_CHECKING:
-    from embeddb.config import Op
-    from embeddb.pattern import Pattern
-    from embeddb.platform import Platform
+    from embeddb.core.config import Op
+    from embeddb.core.pattern import Pattern
+    from embeddb.platforms.platform import Platform
 
 __all__ = ["MAX_THREADS", "SCHEDULES", "Execution", "execution_of", "plain"]
 

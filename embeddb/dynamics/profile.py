@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from embeddb.core.errors import UsageError
 from embeddb.dynamics.caches import LINE_BYTES, Cache
 from embeddb.dynamics.counting import assign
 from embeddb.dynamics.execution import Execution
 from embeddb.dynamics.record import TABLE_5, Counter, Dynamics, ReuseHistogram
 from embeddb.dynamics.traffic import VALUE_BYTES, Reuse, matrix_bytes, reuse_of
 from embeddb.dynamics.walk import Entries, Tasks, Tiling, entries_of, tasks_of, tiling_of
-from embeddb.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from embeddb.config import Op
-    from embeddb.pattern import Pattern
+    from embeddb.core.config import Op
+    from embeddb.core.pattern import Pattern
 
 __all__ = ["MAX_ACCESSES", "MAX_NNZ", "imbalance", "profile"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embeddb.errors import InputError
+from embeddb.core.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from embeddb.config import Op
+    from embeddb.core.config import Op
     from embeddb.dynamics.execution import Execution
 
 __all__ = ["VALUE_BYTES", "Reuse", "matrix_bytes", "reuse_of", "unit_of"]

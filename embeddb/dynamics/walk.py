@@ -10,8 +10,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from embeddb.core.pattern import Pattern
     from embeddb.dynamics.execution import Execution
-    from embeddb.pattern import Pattern
 
 __all__ = ["Entries", "Tasks", "Tiling", "entries_of", "tasks_of", "tiling_of"]
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from embeddb import plugins
-from embeddb.errors import ModelError, UsageError
+from embeddb.core import plugins
+from embeddb.core.errors import ModelError, UsageError
 
 __all__ = ["FEATURIZERS", "NEED_NETWORK", "Featurizers", "missing"]
 

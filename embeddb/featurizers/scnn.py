@@ -1,6 +1,6 @@
 """The learned featurizer: a sparse convolutional network over the reduced pattern.
 
-The weights are a model file (`embeddb.models.model_file`): the database's own if it has one, else
+The weights are a model file (`embeddb.core.model_file`): the database's own if it has one, else
 those that ship with the package. The version is the digest of that file, and it is part of every
 vector's name, so vectors of different weights are never taken for each other.
 
@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.errors import EmbeddbError, InputError, MissingDependency, ModelError
-from embeddb.models.model_file import fill, load, read_card, version_of
-from embeddb.pattern import Pattern
-from embeddb.records import PatternInfo
+from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
+from embeddb.core.model_file import fill, load, read_card, version_of
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
 
 __all__ = ["PLUGIN", "Scnn", "install"]
 
@@ -82,8 +82,8 @@ class Scnn:
         network, reduction = self._network()
         import torch
 
-        from embeddb.models.inputs import reduce
-        from embeddb.models.networks import collate
+        from embeddb.featurizers.network.networks import collate
+        from embeddb.featurizers.network.reduction import reduce
 
         with torch.inference_mode():
             out = network(*collate([reduce(pattern, reduction)]))
@@ -167,8 +167,8 @@ def _read(weights: Path, version: str) -> tuple[Any, Any]:
     if gone:
         raise MissingDependency(f"scnn: {gone}", hint=_HINT)
     try:
-        from embeddb.models.inputs import CHANNELS, Reduction
-        from embeddb.models.networks import build
+        from embeddb.featurizers.network.networks import build
+        from embeddb.featurizers.network.reduction import CHANNELS, Reduction
     except ImportError as e:
         raise MissingDependency(f"scnn: {e}", hint=_HINT) from e
     tensors, card = load(weights, kind="featurizer")

@@ -20,9 +20,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
 from embeddb.featurizers.stats import column_counts, pattern_symmetry
-from embeddb.pattern import Pattern
-from embeddb.records import PatternInfo
 
 __all__ = ["MOMENTS", "ORDER", "PLUGIN", "Sizes", "coordinates", "statistics"]
 

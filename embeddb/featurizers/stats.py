@@ -17,8 +17,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.pattern import Pattern
-from embeddb.records import PatternInfo
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
 
 __all__ = ["PLUGIN", "Stats", "column_counts", "contains", "pattern_symmetry"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
 from embeddb.featurizers.scnn import Scnn
 from embeddb.featurizers.stats import Stats
-from embeddb.pattern import Pattern
-from embeddb.records import PatternInfo
 
 __all__ = ["PLUGIN", "StatsScnn"]
 

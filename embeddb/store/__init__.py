@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embeddb.errors import StoreError
+from embeddb.core.errors import StoreError
 from embeddb.store.engine import Engine, Txn
 from embeddb.store.failures import translating
 from embeddb.store.lmdb_engine import DATA_FILE, LmdbEngine

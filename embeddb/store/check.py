@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from embeddb.config import Config, Op
-from embeddb.errors import StoreCorrupt
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import StoreCorrupt
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn
 from embeddb.store.model_table import decode_entry

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.config import Config, Op
-from embeddb.errors import EmbeddbError, StoreCorrupt, UsageError
-from embeddb.pattern import MAX_DIM, Pattern
-from embeddb.records import Measurement, PatternInfo, Run
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError, StoreCorrupt, UsageError
+from embeddb.core.pattern import MAX_DIM, Pattern
+from embeddb.core.records import Measurement, PatternInfo, Run
 
 __all__ = [
     "RunRow",

@@ -1,4 +1,4 @@
-"""What LMDB and the operating system complain of, said in the words of `embeddb.errors`."""
+"""What LMDB and the operating system complain of, said in the words of `embeddb.core.errors`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import lmdb
 
-from embeddb.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+from embeddb.core.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 
 __all__ = ["translating"]
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from embeddb.errors import (
+from embeddb.core.errors import (
     StoreCorrupt,
     StoreError,
     StoreFull,

@@ -9,7 +9,7 @@ from typing import Any
 
 import lmdb
 
-from embeddb.errors import StoreCorrupt, StoreError
+from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.store.engine import TABLES
 
 __all__ = ["DATA_FILE", "broken_pages", "opened", "refuse_truncated", "sync", "writable"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from embeddb.errors import StoreError, StoreLocked
+from embeddb.core.errors import StoreError, StoreLocked
 from embeddb.store.failures import translating
 
 __all__ = ["ReadGate", "locked_file", "take_lock"]

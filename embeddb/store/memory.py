@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from embeddb.errors import StoreError, StoreReadOnly
+from embeddb.core.errors import StoreError, StoreReadOnly
 from embeddb.store.engine import TABLES, Txn
 from embeddb.store.locks import ReadGate
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from embeddb.records import PatternInfo, Run
+from embeddb.core.records import PatternInfo, Run
 from embeddb.store import codec
 from embeddb.store.engine import Txn
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embeddb.errors import ModelError, StoreCorrupt
-from embeddb.models.model_file import read_card, version_of
+from embeddb.core.errors import ModelError, StoreCorrupt
+from embeddb.core.model_file import read_card, version_of
 from embeddb.store.model_table import ModelEntry, checked, in_use
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from embeddb.config import Config, Op
-from embeddb.errors import NothingFound, StoreCorrupt, StoreError, StoreVersion, UsageError
-from embeddb.pattern import Pattern
-from embeddb.platform import Platform, parse_platform
-from embeddb.records import PatternInfo, Run
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import NothingFound, StoreCorrupt, StoreError, StoreVersion, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo, Run
+from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import codec
 from embeddb.store.check import inconsistencies
 from embeddb.store.engine import Engine, Txn, generation_of, raise_generation

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from embeddb.errors import StoreError, StoreReadOnly
+from embeddb.core.errors import StoreError, StoreReadOnly
 from embeddb.store.engine import TABLES, Engine, Txn
 from embeddb.store.memory import MemoryEngine
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from embeddb.pattern import Pattern
-from embeddb.records import PatternInfo
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
 
 __all__ = ["FeaturizerContract", "extreme_patterns"]
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embeddb.errors import InputError, UsageError
-from embeddb.vectors import VectorIndex
+from embeddb.core.errors import InputError, UsageError
+from embeddb.index.vectors import VectorIndex
 
 __all__ = ["IndexContract"]
 

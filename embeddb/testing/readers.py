@@ -24,9 +24,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from embeddb.config import Config, Op
-from embeddb.errors import ReaderError
-from embeddb.records import SOURCES, STATUSES, Measurement
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import ReaderError
+from embeddb.core.records import SOURCES, STATUSES, Measurement
 
 __all__ = ["ReaderContract"]
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embeddb.config import Config, Op
-from embeddb.pattern import Pattern
-from embeddb.records import STATUSES
+from embeddb.core.config import Config, Op
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import STATUSES
 
 __all__ = ["RunnerContract"]
 

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from embeddb.config import Config, Op
-from embeddb.platform import parse_platform
-from embeddb.query import Neighbour, Query
-from embeddb.records import STATUSES, Measurement, PatternInfo
+from embeddb.core.config import Config, Op
+from embeddb.core.records import STATUSES, Measurement, PatternInfo
+from embeddb.platforms.platform import parse_platform
+from embeddb.query.query import Neighbour, Query
 
 __all__ = ["Make", "TunerContract", "check_tuner", "sample_queries"]
 

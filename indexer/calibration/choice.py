@@ -8,14 +8,14 @@ from itertools import zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.config import Config, Op
-from embeddb.partition import PartitionIndex
-from embeddb.pattern import Pattern
-from embeddb.platform import Platform
-from embeddb.policy import Metric, plain_metric
-from embeddb.pooling import Source, correlation_of
-from embeddb.view import View, view_of, without
-from indexer.campaign_plan import choose_configs
+from embeddb.core.config import Config, Op
+from embeddb.core.pattern import Pattern
+from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.pooling import Source, correlation_of
+from embeddb.index.view import View, view_of, without
+from embeddb.index.vote import Metric, plain_metric
+from embeddb.platforms.platform import Platform
+from indexer.campaign.plan import choose_configs
 
 __all__ = ["Chooser", "panel_of"]
 

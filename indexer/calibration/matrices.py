@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from embeddb.errors import MatrixError
-from embeddb.matrixio import matrix_files, read_pattern
-from embeddb.pattern import Pattern
+from embeddb.core.errors import MatrixError
+from embeddb.core.pattern import Pattern
+from embeddb.matrix_files import matrix_files, read_pattern
 from indexer.generated import SIZES, generated
 from indexer.library import matrix_name
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
-from embeddb.config import Op
+from embeddb.core.config import Op
 
 __all__ = ["Pace", "Timer", "largest_nnz"]
 

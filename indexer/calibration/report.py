@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.config import Op
-from embeddb.partition import PartitionIndex
-from embeddb.platform import Platform
-from embeddb.policy import is_default
-from embeddb.pooling import Source
-from embeddb.view import View, foretold
+from embeddb.core.config import Op
+from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.pooling import Source
+from embeddb.index.view import View, foretold
+from embeddb.index.vote import is_default
+from embeddb.platforms.platform import Platform
 
 __all__ = ["CalibrationReport", "OpReport", "Tally", "op_report"]
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from embeddb.errors import ReaderError
-from embeddb.records import Measurement
-from indexer.readers.lines import Table
-from indexer.readers.row import (
+from embeddb.core.errors import ReaderError
+from embeddb.core.records import Measurement
+from indexer.readers.base.lines import Table
+from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
     Reject,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from embeddb.errors import ReaderError
-from indexer.readers.columns import Plan
-from indexer.readers.lines import Table
-from indexer.readers.row import ReadOptions, Reject, RunRow, wrong_file
+from embeddb.core.errors import ReaderError
+from indexer.readers.base.columns import Plan
+from indexer.readers.base.lines import Table
+from indexer.readers.base.row import ReadOptions, Reject, RunRow, wrong_file
 
 __all__ = ["CsvReader"]
 

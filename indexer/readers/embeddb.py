@@ -26,11 +26,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from embeddb.config import Config, Op
-from embeddb.errors import EmbeddbError, ReaderError
-from embeddb.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
-from indexer.readers.lines import json_lines
-from indexer.readers.row import MatrixRef, ReadOptions, Reject, RunRow, wrong_file
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError, ReaderError
+from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
+from indexer.readers.base.lines import json_lines
+from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, wrong_file
 
 __all__ = ["VERSION", "EmbeddbReader", "ModelDoc", "PlatformDoc", "Record", "documents"]
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from embeddb.config import Config, Op, Value
-from embeddb.errors import ReaderError
-from embeddb.records import Measurement
+from embeddb.core.config import Config, Op, Value
+from embeddb.core.errors import ReaderError
+from embeddb.core.records import Measurement
 from indexer.matrix_features import matrix_features
-from indexer.readers.lines import Table
-from indexer.readers.row import MatrixRef, ReadOptions, Reject, RunRow, count, number, seconds
+from indexer.readers.base.lines import Table
+from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, count, number, seconds
 
 __all__ = ["GinkgoReader"]
 

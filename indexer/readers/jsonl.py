@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from embeddb.errors import ReaderError
-from indexer.readers.columns import Plan
-from indexer.readers.lines import json_lines
-from indexer.readers.row import ReadOptions, Reject, RunRow, wrong_file
+from embeddb.core.errors import ReaderError
+from indexer.readers.base.columns import Plan
+from indexer.readers.base.lines import json_lines
+from indexer.readers.base.row import ReadOptions, Reject, RunRow, wrong_file
 
 __all__ = ["JsonlReader"]
 

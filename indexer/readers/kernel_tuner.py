@@ -18,11 +18,11 @@ from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
-from embeddb.config import Config
-from embeddb.errors import ReaderError
-from embeddb.records import STATUSES, Measurement
-from indexer.readers.lines import whole
-from indexer.readers.row import (
+from embeddb.core.config import Config
+from embeddb.core.errors import ReaderError
+from embeddb.core.records import STATUSES, Measurement
+from indexer.readers.base.lines import whole
+from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
     Reject,

@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from embeddb.config import Config, Op
-from embeddb.errors import ReaderError
-from embeddb.records import Measurement
-from indexer.readers.lines import Table
-from indexer.readers.row import (
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import ReaderError
+from embeddb.core.records import Measurement
+from indexer.readers.base.lines import Table
+from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
     Reject,

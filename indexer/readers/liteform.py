@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from embeddb.config import Config, Op
-from embeddb.errors import ReaderError
-from embeddb.records import Measurement
-from indexer.readers.lines import Table
-from indexer.readers.row import (
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import ReaderError
+from embeddb.core.records import Measurement
+from indexer.readers.base.lines import Table
+from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
     Reject,

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from embeddb.config import Config, Op
-from embeddb.errors import ReaderError
-from embeddb.records import Measurement
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import ReaderError
+from embeddb.core.records import Measurement
 from indexer.matrix_features import by_name, matrix_features
-from indexer.readers.lines import Table
-from indexer.readers.row import MatrixRef, ReadOptions, Reject, RunRow, integer, seconds
+from indexer.readers.base.lines import Table
+from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, integer, seconds
 
 __all__ = ["MorpheusReader"]
 

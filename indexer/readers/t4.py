@@ -16,12 +16,11 @@ from typing import Any
 
 import msgspec
 
-from embeddb.config import Op
-from embeddb.errors import ReaderError, UsageError
-from embeddb.records import STATUSES, Measurement
-from indexer.readers.kernel_tuner import moment
-from indexer.readers.lines import whole
-from indexer.readers.row import (
+from embeddb.core.config import Op
+from embeddb.core.errors import ReaderError, UsageError
+from embeddb.core.records import STATUSES, Measurement
+from indexer.readers.base.lines import whole
+from indexer.readers.base.row import (
     UNITS,
     MatrixRef,
     ReadOptions,
@@ -36,6 +35,7 @@ from indexer.readers.row import (
     status_of,
     wrong_file,
 )
+from indexer.readers.kernel_tuner import moment
 
 __all__ = ["T4Reader"]
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from embeddb.config import Op
-from embeddb.errors import ReaderError, UsageError
-from embeddb.records import Measurement
-from indexer.readers.lines import json_lines
-from indexer.readers.row import (
+from embeddb.core.config import Op
+from embeddb.core.errors import ReaderError, UsageError
+from embeddb.core.records import Measurement
+from indexer.readers.base.lines import json_lines
+from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
     Reject,

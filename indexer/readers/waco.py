@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from embeddb.config import Op
-from embeddb.errors import ReaderError
-from embeddb.records import Measurement
-from indexer.readers.lines import numbered
-from indexer.readers.row import (
+from embeddb.core.config import Op
+from embeddb.core.errors import ReaderError
+from embeddb.core.records import Measurement
+from indexer.readers.base.lines import numbered
+from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
     Reject,

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from embeddb.config import Config, Op
-from embeddb.errors import UsageError
-from embeddb.pattern import Pattern
-from embeddb.records import Measurement
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement
 
 if TYPE_CHECKING:
-    from embeddb.platform import Platform
+    from embeddb.platforms.platform import Platform
 
 __all__ = ["RunOptions", "Runner"]
 
@@ -63,7 +63,8 @@ class Runner(Protocol):
     instance is named by; it is called before something is run, never for a plain question.
     `state(threads=0) -> dict[str, float]` tells in milliseconds what the machine does now, as
     positive figures by name, the same names each time; it raises nothing, and is empty where
-    nothing can be told. It is called before and after the runs of one matrix (`embeddb.state`).
+    nothing can be told. It is called before and after the runs of one matrix
+    (`embeddb.core.machine_state`).
     """
 
     name: str

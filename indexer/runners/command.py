@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embeddb.config import Config, Op
-from embeddb.errors import RunnerUnavailable
-from embeddb.pattern import Pattern
-from embeddb.records import Measurement
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import RunnerUnavailable
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement
 from indexer.runners.base import RunOptions
-from indexer.runners.command_output import one_line, read_times
-from indexer.runners.command_process import Ended, run_once
+from indexer.runners.command_run.output import one_line, read_times
+from indexer.runners.command_run.process import Ended, run_once
 
 if TYPE_CHECKING:
-    from embeddb.command_spec import CommandSpec
-    from embeddb.platform import Platform
+    from embeddb.platforms.command import CommandSpec
+    from embeddb.platforms.platform import Platform
 
 __all__ = ["PLUGIN", "CommandRunner"]
 
@@ -85,7 +85,7 @@ class CommandRunner:
         if "threads" in spec.names:
             facts["threads"] = str(_threads(threads))
         if not platform.simulated:
-            from indexer.runners.cpu_build import cpu_model
+            from indexer.runners.cpu_kernels.build import cpu_model
 
             facts["cpu"] = cpu_model()
         return platform.at("", facts)

@@ -12,25 +12,29 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from embeddb.config import Config, Op
-from embeddb.errors import RunnerUnavailable, SpaceError, UsageError
-from embeddb.pattern import Pattern
-from embeddb.records import Measurement
-from indexer.runners import baselines, cpu_build, cpu_codegen, cpu_facts, cpu_probe
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import RunnerUnavailable, SpaceError, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement
 from indexer.runners.base import RunOptions
-from indexer.runners.cpu_forms import PADDING
-from indexer.runners.cpu_session import Session
+from indexer.runners.baselines import baselines
+from indexer.runners.cpu_kernels import build as cpu_build
+from indexer.runners.cpu_kernels import codegen as cpu_codegen
+from indexer.runners.cpu_kernels import facts as cpu_facts
+from indexer.runners.cpu_kernels import probe as cpu_probe
+from indexer.runners.cpu_kernels.forms import PADDING
+from indexer.runners.cpu_kernels.session import Session
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from embeddb.platform import Platform
-    from indexer.runners.cpu_codegen import Launch
-    from indexer.runners.cpu_variant import Variant
+    from embeddb.platforms.platform import Platform
+    from indexer.runners.cpu_kernels.codegen import Launch
+    from indexer.runners.cpu_kernels.variant import Variant
 
 __all__ = ["PLUGIN", "CpuRunner"]
 
-_WORKER = "indexer.runners.cpu_worker"
+_WORKER = "indexer.runners.cpu_kernels.worker"
 _LOAD_TIMEOUT_S = 120.0
 _PROBE_TIMEOUT_S = 60.0
 _TOLERANCES = {"f32": 1e-5, "f64": 1e-13}
@@ -87,7 +91,7 @@ class CpuRunner:
 
         Raises: RunnerUnavailable without a compiler.
         """
-        from embeddb.platform import load_platform
+        from embeddb.platforms.platform import load_platform
 
         identity = self._identity(threads)
         text = "\n".join(f"{key}={identity[key]}" for key in sorted(identity))
@@ -281,7 +285,7 @@ class CpuRunner:
 
 
 def _conversions() -> str:
-    return files("indexer.runners").joinpath("cpu_formats.c.in").read_text(encoding="utf-8")
+    return files("indexer.runners.cpu_kernels").joinpath("formats.c.in").read_text(encoding="utf-8")
 
 
 def _threads(asked: int) -> int:

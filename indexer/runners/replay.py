@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from embeddb.config import Config, Op
-from embeddb.errors import UsageError
-from embeddb.pattern import Pattern
-from embeddb.records import Measurement
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement
 from indexer.runners.base import RunOptions
 
 if TYPE_CHECKING:
-    from embeddb.platform import Platform
+    from embeddb.platforms.platform import Platform
 
 __all__ = ["ReplayRunner"]
 

@@ -8,15 +8,15 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from embeddb.config import Config, Op
-from embeddb.errors import PlatformError, RunnerUnavailable
-from embeddb.pattern import Pattern
-from embeddb.records import Measurement
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import PlatformError, RunnerUnavailable
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement
 from indexer.runners.base import RunOptions
-from indexer.runners.spade_model import KEEP_BYTES, VERSION, Estimate, Hardware, Model
+from indexer.runners.spade_model.model import KEEP_BYTES, VERSION, Estimate, Hardware, Model
 
 if TYPE_CHECKING:
-    from embeddb.platform import Platform
+    from embeddb.platforms.platform import Platform
 
 __all__ = ["PLUGIN", "SpadeRunner"]
 
@@ -87,7 +87,7 @@ class SpadeRunner:
 
     def _described(self) -> Platform:
         if self._platform is None:
-            from embeddb.platform import load_platform
+            from embeddb.platforms.platform import load_platform
 
             self._platform = load_platform("spade")
         return self._platform

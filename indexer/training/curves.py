@@ -6,7 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from embeddb.errors import InputError
+from embeddb.core.errors import InputError
 
 __all__ = ["Line", "read_curve", "write_curve"]
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from embeddb.errors import InputError, ModelError
-from embeddb.models import model_file
+from embeddb.core import model_file
+from embeddb.core.errors import InputError, ModelError
 from indexer.training.curves import Line, read_curve, write_curve
 
 __all__ = ["Fitted", "Job", "Progress", "Settings", "checkpoint_of", "curve_of", "fit", "forget"]

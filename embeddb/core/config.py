@@ -1,0 +1,200 @@
+"""What is run (`Op`) and how (`Config`): the two halves of every key besides the pattern."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import index
+from typing import Any
+
+from embeddb.core.errors import UsageError
+
+__all__ = ["KERNELS", "Config", "Op", "Value"]
+
+#: A parameter's value. Permutations are tuples of names.
+Value = int | float | str | bool | tuple[str, ...]
+
+KERNELS = ("spmm", "sddmm", "spmv")
+_DTYPES = ("f32", "f64", "f16", "bf16", "tf32", "c64", "c128")
+
+
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class Op:
+    """A kernel, its number of dense columns and its value type; `Op.parse("spmm:128")`.
+
+    `width` is 1 for SpMV. The text form is `KERNEL:WIDTH` with `:DTYPE` appended unless f32.
+    """
+
+    kernel: str
+    width: int = 1
+    dtype: str = "f32"
+    _text: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        kernel, width, dtype = self.kernel, index(self.width), self.dtype
+        if kernel not in KERNELS:
+            raise UsageError(f"no kernel {kernel!r}", hint=f"kernels: {', '.join(KERNELS)}")
+        if dtype not in _DTYPES:
+            raise UsageError(f"no value type {dtype!r}", hint=f"types: {', '.join(_DTYPES)}")
+        if not 1 <= width <= 1 << 20 or (kernel == "spmv" and width != 1):
+            raise UsageError(f"{kernel} cannot have {width} dense columns")
+        head = kernel if kernel == "spmv" else f"{kernel}:{width}"
+        object.__setattr__(self, "width", width)
+        object.__setattr__(self, "_text", head if dtype == "f32" else f"{head}:{dtype}")
+
+    @classmethod
+    def parse(cls, text: str) -> Op:
+        """Raises: UsageError for anything but `spmv`, `spmm:128`, `sddmm:64:f64`, ..."""
+        found = re.fullmatch(r"(\w+)(?::(\d{1,7}))?(?::(\w+))?", text.strip().lower())
+        if not found:
+            raise UsageError(f"{text!r} is not an operation", hint="write it as spmm:128")
+        kernel, width, dtype = found.groups()
+        if width is None and kernel in KERNELS and kernel != "spmv":
+            raise UsageError(f"{text!r} lacks the dense columns", hint=f"write {kernel}:128")
+        return cls(kernel, int(width or 1), dtype or "f32")
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Op({self._text!r})"
+
+
+class Config(Mapping[str, Value]):
+    """One configuration: parameter names to values, immutable, compared by content.
+
+    A whole float is the same value as the integer. `json` is canonical (sorted keys, no spaces),
+    `id` the blake2b-128 hex digest of it, and `str()` a command-line form `name=value,name=value`
+    that `Config.parse` reads back: values that are not plain numbers, true/false or bare words
+    are quoted as JSON.
+
+    Raises: UsageError for a name or a value that no configuration can have.
+    """
+
+    __slots__ = ("_id", "_values", "json")
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values: dict[str, Value] = {
+            _name(k): _plain(k, values[k]) for k in sorted(values, key=str)
+        }
+        self.json = json.dumps(self._values, separators=(",", ":"), ensure_ascii=False)
+        self._id = ""
+
+    @property
+    def id(self) -> str:
+        if not self._id:
+            self._id = hashlib.blake2b(self.json.encode(), digest_size=16).hexdigest()
+        return self._id
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Config:
+        """Raises: UsageError for anything but a JSON object of values."""
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as e:
+            raise UsageError(f"not a configuration: {e}") from None
+        if not isinstance(values, dict):
+            raise UsageError("not a configuration: the JSON is not an object")
+        return cls(values)
+
+    @classmethod
+    def parse(cls, text: str) -> Config:
+        """Raises: UsageError naming the part that is not `name=value`."""
+        values: dict[str, Any] = {}
+        for part in _split(text):
+            name, sep, raw = part.partition("=")
+            if not sep or not name.strip():
+                raise UsageError(f"{part!r} is not name=value", hint="write a=1,b=word")
+            values[name.strip()] = _read(raw.strip())
+        return cls(values)
+
+    def replace(self, **changes: Any) -> Config:
+        return Config({**self._values, **changes})
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.json == other.json
+
+    def __hash__(self) -> int:
+        return hash(self.json)
+
+    def __str__(self) -> str:
+        return ",".join(f"{k}={_write(v)}" for k, v in self._values.items())
+
+    def __repr__(self) -> str:
+        return f"Config({str(self)!r})"
+
+
+@lru_cache(maxsize=4096)
+def _name(name: Any) -> str:
+    """Checked once per name: what `str()` could not write is refused here."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not _is_text(name):
+        raise UsageError(f"{name!r} cannot name a parameter", hint="no spaces and none of = , [ ]")
+    return name
+
+
+def _plain(name: str, value: Any) -> Value:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) < _TOO_LARGE:
+        return value
+    if isinstance(value, str) and (value.isascii() or _is_text(value)):
+        return value
+    if isinstance(value, (list, tuple)) and all(isinstance(v, str) and _is_text(v) for v in value):
+        return tuple(value)
+    if isinstance(value, float) and abs(value) < _TOO_LARGE:
+        return int(value) if value.is_integer() else value
+    raise UsageError(f"parameter {name!r} cannot have the value {str(value)[:80]!r}")
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written as UTF-8; text from undecodable bytes cannot."""
+    return not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+_NAME = re.compile(r'[^\s=,"\[\]]+')
+_TOO_LARGE = 10**100
+_BARE = re.compile(r"[^\W\d][\w.+\-]*|\d+x\d+")
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_PART = re.compile(rf'(?:[^,"\[]|{_QUOTED}|\[(?:[^\]"]|{_QUOTED})*\])*')
+
+
+def _write(value: Value) -> str:
+    if isinstance(value, str) and _BARE.fullmatch(value) and value not in ("true", "false"):
+        return value
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _read(raw: str) -> Any:
+    if _BARE.fullmatch(raw) and raw not in ("true", "false"):
+        return raw
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{raw!r} is not a value", hint="quote text as JSON") from None
+
+
+def _split(text: str) -> Iterator[str]:
+    """Split at commas that are outside quotes and brackets."""
+    at = 0
+    while at < len(text):
+        part = _PART.match(text, at)
+        end = part.end() if part else at
+        if end < len(text) and text[end] != ",":
+            raise UsageError(f"{text[at:]!r} has a quote or bracket that is never closed")
+        yield text[at:end]
+        at = end + 1

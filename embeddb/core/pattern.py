@@ -1,0 +1,179 @@
+"""Sparsity patterns: identity and structure, never values."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import MatrixError
+
+__all__ = ["MAX_DIM", "Pattern", "stub_id"]
+
+#: Largest number of rows or columns: indices are kept as int32.
+MAX_DIM = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """The structure of one sparse matrix in canonical CSR form.
+
+    Shapes: `indptr` int64[m+1], `indices` int32[nnz], sorted and unique within each row.
+    `id` is the blake2b-128 hex digest of shape, indptr and indices, so it does not depend on the
+    file, the format or the values. `group` names the source matrix or family; files cut from one
+    matrix share it and are held out together in every evaluation.
+    """
+
+    id: str
+    shape: tuple[int, int]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    name: str = ""
+    group: str = ""
+
+    @property
+    def nnz(self) -> int:
+        return int(self.indptr[-1])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pattern) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        return f"Pattern({self.name or self.id[:12]!r}, {m}x{n}, nnz={self.nnz})"
+
+    def _repr_html_(self) -> str:
+        # What draws it sits above this module, so it is found by name.
+        return str(import_module("embeddb.ui.notebook").pattern_html(self))
+
+    @classmethod
+    def from_csr(
+        cls, shape: tuple[int, int], indptr: Any, indices: Any, *, name: str = "", group: str = ""
+    ) -> Pattern:
+        """Build from CSR arrays in any order, duplicates allowed (they are merged).
+
+        Raises: MatrixError if the arrays do not describe a CSR matrix of that shape.
+        """
+        m, n = _checked_shape(shape)
+        ptr, raw = _checked_compressed(m, n, indptr, indices, kind=("row", "column"), name=name)
+        ptr, idx = _canonical(n, ptr, raw)
+        return cls(_digest((m, n), ptr, idx), (m, n), ptr, idx, name, group or name)
+
+    @classmethod
+    def from_csc(
+        cls, shape: tuple[int, int], indptr: Any, indices: Any, *, name: str = "", group: str = ""
+    ) -> Pattern:
+        """Build from CSC arrays in any order, duplicates allowed (they are merged).
+
+        Raises: MatrixError if the arrays do not describe a CSC matrix of that shape.
+        """
+        from scipy.sparse import csc_array
+
+        m, n = _checked_shape(shape)
+        # Checked first: scipy's conversion writes out of bounds for a row beyond m.
+        ptr, idx = _checked_compressed(n, m, indptr, indices, kind=("column", "row"), name=name)
+        csr = csc_array((np.ones(idx.size, dtype=np.int8), idx, ptr), shape=(m, n)).tocsr()
+        return cls.from_csr((m, n), csr.indptr, csr.indices, name=name, group=group)
+
+    @classmethod
+    def from_coo(
+        cls, shape: tuple[int, int], rows: Any, cols: Any, *, name: str = "", group: str = ""
+    ) -> Pattern:
+        """Build from zero-based coordinates in any order, duplicates merged.
+
+        Raises: MatrixError if a coordinate lies outside the shape.
+        """
+        from scipy.sparse import coo_array
+
+        m, n = _checked_shape(shape)
+        r, c = _integers(rows, "rows", name), _integers(cols, "columns", name)
+        if r.shape != c.shape:
+            raise MatrixError("row and column lists differ in length", where=name)
+        if r.size and (min(r.min(), c.min()) < 0 or r.max() >= m or c.max() >= n):
+            raise MatrixError(f"an entry lies outside the {m} x {n} matrix", where=name)
+        ones = np.ones(r.size, dtype=np.int8)
+        csr = coo_array((ones, (r.astype(np.int32), c.astype(np.int32))), shape=(m, n)).tocsr()
+        return cls.from_csr((m, n), csr.indptr, csr.indices, name=name, group=group)
+
+    def to_scipy(self, dtype: Any = np.float32) -> Any:
+        """A `scipy.sparse.csr_array` with ones as values; shares the index arrays."""
+        from scipy.sparse import csr_array
+
+        index = np.int32 if self.nnz < MAX_DIM else np.int64
+        data = np.ones(self.nnz, dtype=dtype)
+        return csr_array((data, self.indices, self.indptr.astype(index)), shape=self.shape)
+
+
+def stub_id(name: str, m: int, n: int, nnz: int) -> str:
+    """Id of a matrix that is known by name and size only (-1 where a size is unknown)."""
+    text = f"stub\x00{name}\x00{m}\x00{n}\x00{nnz}"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _checked_shape(shape: tuple[int, int]) -> tuple[int, int]:
+    m, n = int(shape[0]), int(shape[1])
+    if not (0 <= m <= MAX_DIM and 0 <= n <= MAX_DIM):
+        raise MatrixError(f"{m} x {n} is not a size this program handles (0..2^31-1)")
+    return m, n
+
+
+def _integers(values: Any, what: str, name: str) -> NDArray[Any]:
+    """A one-dimensional array of an integer type; NaN and fractions cannot pass as indices."""
+    found = np.asarray(values)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise MatrixError(f"{what} are not a list of whole numbers", where=name)
+    return found if found.size else found.astype(np.int32)
+
+
+def _checked_compressed(
+    m: int, n: int, indptr: Any, indices: Any, *, kind: tuple[str, str], name: str
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Pointers over m lines and indices below n; `kind` names the two for messages."""
+    along, across = kind
+    raw = _integers(indices, f"{across} indices", name)
+    ptr = np.ascontiguousarray(_integers(indptr, f"{along} pointers", name), dtype=np.int64)
+    if ptr.shape != (m + 1,) or ptr[0] != 0 or bool((ptr[1:] < ptr[:-1]).any()):
+        raise MatrixError(f"{along} pointers do not ascend from 0 over {m} {along}s", where=name)
+    if ptr[-1] != raw.size:
+        raise MatrixError(
+            f"{along} pointers end at {ptr[-1]}, but there are {raw.size} {across} indices",
+            where=name,
+        )
+    if raw.size and (raw.min() < 0 or raw.max() >= n):
+        raise MatrixError(f"a {across} index lies outside 0..{n - 1}", where=name)
+    return ptr, np.ascontiguousarray(raw, dtype=np.int32)
+
+
+def _canonical(
+    n: int, ptr: NDArray[np.int64], idx: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Sort each row and merge duplicates; the usual case (already sorted) costs one pass."""
+    if idx.size < 2:
+        return ptr, idx
+    rising = idx[1:] > idx[:-1]
+    starts = ptr[1:-1]
+    starts = starts[(starts > 0) & (starts < idx.size)]
+    rising[starts - 1] = True
+    if bool(rising.all()):
+        return ptr, idx
+    rows = np.repeat(np.arange(ptr.size - 1, dtype=np.int64), np.diff(ptr))
+    key = np.unique(rows * n + idx)
+    rows, cols = key // n, (key % n).astype(np.int32)
+    new_ptr = np.zeros_like(ptr)
+    np.cumsum(np.bincount(rows, minlength=ptr.size - 1), out=new_ptr[1:])
+    return new_ptr, cols
+
+
+def _digest(shape: tuple[int, int], ptr: NDArray[np.int64], idx: NDArray[np.int32]) -> str:
+    h = hashlib.blake2b(digest_size=16)
+    h.update(np.array(shape, dtype="<i8").tobytes())
+    h.update(ptr.astype("<i8", copy=False).data)
+    h.update(idx.astype("<i4", copy=False).data)
+    return h.hexdigest()

@@ -1,0 +1,121 @@
+"""Finding plug-ins: one Python file each, no list to edit.
+
+A plug-in of kind `reader`, `featurizer`, `runner` or `tuner` is a module whose file name is the
+plug-in's name (`_` reads as `-`) and which defines `PLUGIN`, the class or function the kind's
+contract asks for. Three places are searched, first match wins:
+
+1. the package that ships with embeddb (`indexer/readers`, `embeddb/featurizers`, ...),
+2. every folder listed in the environment variable `EMBEDDB_PLUGINS` (`<folder>/readers/mine.py`),
+3. installed distributions with an entry point in the group `embeddb.<kind>`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from embeddb.core.errors import MissingDependency, UsageError
+
+__all__ = ["available", "load"]
+
+_HOMES = {
+    "reader": "indexer.readers",
+    "featurizer": "embeddb.featurizers",
+    "runner": "indexer.runners",
+    "tuner": "tuners",
+}
+
+
+def available(kind: str) -> list[str]:
+    """Names of all plug-ins of a kind, sorted."""
+    return sorted(_locate(kind, os.environ.get("EMBEDDB_PLUGINS", "")))
+
+
+def load(kind: str, name: str) -> Any:
+    """The `PLUGIN` object of one plug-in.
+
+    Raises: UsageError if there is none of that name (the message lists those there are) or if its
+    file is no plug-in; MissingDependency if something it imports is not installed.
+    """
+    found = _shipped(kind, name) or _locate(kind, os.environ.get("EMBEDDB_PLUGINS", ""))
+    if name not in found:
+        names = ", ".join(sorted(found)) or "none"
+        raise UsageError(f"no {kind} named {name!r}", hint=f"{kind}s there are: {names}")
+    where, target = found[name]
+    try:
+        if where == "module":
+            return importlib.import_module(target).PLUGIN
+        if where == "file":
+            return _load_file(kind, name, target)
+        from importlib.metadata import EntryPoint
+
+        return EntryPoint(name, target, f"embeddb.{kind}").load()
+    except (SyntaxError, AttributeError) as e:
+        raise UsageError(f"{kind} {name} ({target}): {e}", hint="see docs/plugins.md") from e
+    except ImportError as e:
+        raise MissingDependency(f"{kind} {name} ({target}): {e}") from e
+
+
+def _shipped(kind: str, name: str) -> dict[str, tuple[str, str]]:
+    """A plug-in of the package itself, found without a look at installed distributions: that look
+    costs more than a query's search and vote together."""
+    if kind not in _HOMES:
+        return {}
+    stem = name.replace("-", "_")
+    home = importlib.import_module(_HOMES[kind])
+    if stem.startswith("_") or not stem.isidentifier() or not _defines_plugin(home.__path__, stem):
+        return {}
+    return {name: ("module", f"{_HOMES[kind]}.{stem}")}
+
+
+@cache
+def _locate(kind: str, extra: str) -> dict[str, tuple[str, str]]:
+    if kind not in _HOMES:
+        raise UsageError(f"no plug-ins of kind {kind!r}", hint=f"kinds: {', '.join(_HOMES)}")
+    from importlib.metadata import entry_points
+
+    found: dict[str, tuple[str, str]] = {}
+    for point in entry_points(group=f"embeddb.{kind}"):
+        found[point.name] = ("entry", point.value)
+    for folder in reversed([f for f in extra.split(os.pathsep) if f]):
+        for file in sorted(Path(folder, f"{kind}s").glob("[!_]*.py")):
+            found[_public(file.stem)] = ("file", str(file))
+    home = importlib.import_module(_HOMES[kind])
+    for info in pkgutil.iter_modules(home.__path__):
+        if not info.name.startswith("_") and _defines_plugin(home.__path__, info.name):
+            found[_public(info.name)] = ("module", f"{_HOMES[kind]}.{info.name}")
+    return found
+
+
+def _public(stem: str) -> str:
+    return stem.replace("_", "-")
+
+
+def _defines_plugin(paths: Any, stem: str) -> bool:
+    """Whether a module sets `PLUGIN`, read from its text so that listing imports nothing."""
+    for path in paths:
+        for file in (Path(path, f"{stem}.py"), Path(path, stem, "__init__.py")):
+            if file.is_file():
+                return "\nPLUGIN" in file.read_text(encoding="utf-8")
+    return False
+
+
+@cache
+def _load_file(kind: str, name: str, path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"embeddb_plugin_{kind}_{name}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+        return module.PLUGIN
+    except BaseException:
+        del sys.modules[spec.name]
+        raise

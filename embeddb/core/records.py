@@ -1,0 +1,128 @@
+"""What is stored: runs and their measurements, and what is known of a pattern."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
+from embeddb.core.pattern import Pattern
+
+__all__ = ["SOURCES", "STATUSES", "Measurement", "PatternInfo", "Run", "in_context"]
+
+#: What can become of one run. Everything but `ok` is a failure of that configuration.
+STATUSES = ("ok", "invalid", "build", "crash", "timeout", "wrong", "oom")
+SOURCES = ("hardware", "simulator", "imported")
+
+
+class Measurement(msgspec.Struct, frozen=True, array_like=True):
+    """The outcome of running one configuration; all durations in seconds, every repeat kept.
+
+    `cpu_max_s` and `cpu_sum_s` are per-repeat CPU times of the busiest thread and of all threads.
+    `conversion_s` is the cost of bringing the matrix into the configuration's format,
+    `tolerance` the largest relative error accepted when the result was checked (None: unchecked),
+    `when` seconds since the epoch, `context` facts of the moment (load, context switches, ...).
+    """
+
+    status: str = "ok"
+    times_s: tuple[float, ...] = ()
+    source: str = "hardware"
+    conversion_s: float | None = None
+    compile_s: float | None = None
+    tolerance: float | None = None
+    when: float = 0.0
+    error: str = ""
+    cpu_max_s: tuple[float, ...] = ()
+    cpu_sum_s: tuple[float, ...] = ()
+    context: dict[str, float | str] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Median of the repeats; infinite unless the status is `ok`."""
+        if self.status != "ok" or not self.times_s:
+            return math.inf
+        return statistics.median(self.times_s)
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+
+def in_context(m: Measurement, facts: Mapping[str, float | str]) -> Measurement:
+    """The same measurement with further facts of the moment."""
+    return msgspec.structs.replace(m, context={**m.context, **facts}) if facts else m
+
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_decode = msgspec.msgpack.Decoder(Measurement).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One configuration run once on one pattern. Append-only: a correction names what it
+    replaces. `id` is a digest of the content, so the same run read twice is one run."""
+
+    pattern_id: str
+    op: Op
+    platform: str
+    config: Config
+    measurement: Measurement
+    campaign: str = ""
+    replaces: str = ""
+
+    @property
+    def id(self) -> str:
+        """Raises: UsageError if the measurement holds what cannot be stored."""
+        head = (
+            f"{self.pattern_id}\0{self.op}\0{self.platform}\0{self.config.json}"
+            f"\0{self.replaces}\0{self.campaign}\0"
+        )
+        try:
+            canonical = _decode(_encode(self.measurement))  # whole numbers become floats
+            h = hashlib.blake2b(head.encode(), digest_size=16)
+            h.update(_encode(canonical))
+        except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as e:
+            raise UsageError(f"a run of {self.op} cannot be stored: {e}") from None
+        return h.hexdigest()
+
+
+class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store knows of a pattern. Sizes are -1 where unknown (a stub may lack them).
+
+    `stub` is true while the structure has never been seen. `thumbnail` is the 32x32 density map,
+    uint8[1024] on a log scale, row-major. `features` are statistics that came with the runs
+    (by name), used where the structure is missing.
+    """
+
+    id: str
+    m: int = -1
+    n: int = -1
+    nnz: int = -1
+    name: str = ""
+    group: str = ""
+    stub: bool = False
+    thumbnail: bytes = b""
+    features: dict[str, float] = {}
+    about: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, pattern: Pattern | PatternInfo) -> PatternInfo:
+        """The sizes and name of a pattern."""
+        if isinstance(pattern, PatternInfo):
+            return pattern
+        m, n = pattern.shape
+        return cls(id=pattern.id, m=m, n=n, nnz=pattern.nnz, name=pattern.name, group=pattern.group)
+
+    def __repr__(self) -> str:
+        return f"PatternInfo({self.name or self.id[:12]!r}, {self.m}x{self.n}, nnz={self.nnz})"
+
+    def _repr_html_(self) -> str:
+        return str(import_module("embeddb.ui.notebook").pattern_html(self))

@@ -1,0 +1,214 @@
+"""Latent encoder: a platform's own parameters as a vector of fixed size (COGNATE, Section 3.3).
+
+Four kinds, as in the paper's Figure 9. `ae`, `vae` and `pca` are fitted to the distinct rows of
+one kernel space and give 64 numbers. Their latents are centred on the rows they were fitted to and
+scaled by one factor so that a number is 1 in the root mean square: a model fine-tuned on another
+platform meets latents of the size it knows. `fa` is feature augmentation: one vector with a place
+for every parameter of every platform, zero but for the platform's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from embeddb.core.config import Op
+from embeddb.core.errors import ModelError, UsageError
+from embeddb.cost_model.encoders.own_parameters import Layout
+from embeddb.platforms.platform import Platform
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Weights float32[in,out] and biases float32[out] by layer, with ReLU in between.
+Layers = tuple[tuple["NDArray[np.float32]", "NDArray[np.float32]"], ...]
+
+__all__ = [
+    "KINDS",
+    "LATENT_DIM",
+    "Augmented",
+    "Fitted",
+    "LatentEncoder",
+    "Layers",
+    "augment",
+    "forward",
+    "from_tensors",
+    "space_rows",
+]
+
+KINDS = ("ae", "vae", "pca", "fa")
+#: Numbers of a latent vector (Table 6 of COGNATE).
+LATENT_DIM = 64
+#: Spaces up to this many configurations are enumerated, of others this many are drawn.
+_ROWS = 4096
+#: Numbers of one table of rows: a space of many columns is represented by fewer rows.
+_MAX_CELLS = 1 << 24
+_MAX_DIM = 1 << 20
+_MAX_LAYERS = 4
+
+
+class LatentEncoder(Protocol):
+    """What fitting, `augment` and `from_tensors` give. h = `width`, e = `dim`."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
+        """float32[c,e] from raw float32[c,h]. Raises: UsageError for another width."""
+
+    def error(self, raw: NDArray[np.float32]) -> float:
+        """Mean squared error, per number, of raw float32[c,h] rebuilt from its latents; the
+        columns are within 0 and 1. 0 for no rows or no columns."""
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        """Everything `from_tensors` needs, to be kept as safetensors."""
+
+
+def space_rows(platform: Platform, op: Op, *, rng: np.random.Generator) -> NDArray[np.float32]:
+    """float32[r,h]: the distinct rows of `Layout.raw` over the space of one op, for any matrix:
+    all of a space of at most 4096 configurations, else those of 4096 drawn.
+
+    Raises: UsageError if the platform does not run this kernel.
+    """
+    kernel = platform.kernel(op)
+    layout, space = Layout(kernel), platform.space(op)
+    most = max(1, min(_ROWS, _MAX_CELLS // max(layout.width, 1)))
+    size = space.size()
+    whole = size is not None and size <= most
+    configs = [*space.enumerate()] if whole else space.sample(most, rng=rng)
+    return np.unique(layout.raw(configs), axis=0)
+
+
+def augment(widths: Sequence[int]) -> list[Augmented]:
+    """The `fa` encoders of platforms whose layouts have these widths, in this order: each has its
+    own place in one vector of at least 64 numbers. A model must keep the order it was trained
+    with; a platform added at the end leaves the others where they were while they fit in 64."""
+    ends = np.cumsum([0, *widths])
+    dim = max(LATENT_DIM, int(ends[-1]))
+    return [Augmented(w, int(s), dim) for w, s in zip(widths, ends[:-1], strict=True)]
+
+
+def from_tensors(kind: str, tensors: Mapping[str, Any]) -> LatentEncoder:
+    """The encoder whose `to_tensors` gave these (arrays, or tensors on the CPU).
+
+    Raises: ModelError for an unknown kind, tensors that are missing, extra, of another shape or
+    type, or not finite.
+    """
+    arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+    if kind == "fa":
+        place = arrays.get("place")
+        if len(arrays) != 1 or place is None or place.shape != (3,) or place.dtype != np.int64:
+            raise ModelError("latent encoder fa: needs place int64[3] and nothing else")
+        width, start, dim = map(int, place)
+        if min(width, start) < 0 or not LATENT_DIM <= dim <= _MAX_DIM or start > dim - width:
+            raise ModelError(f"latent encoder fa: no place {width}, {start}, {dim}")
+        return Augmented(width, start, dim)
+    if kind not in KINDS:
+        raise ModelError(f"no latent encoder {kind!r}: kinds are {', '.join(KINDS)}")
+    encoder, decoder = _read(kind, arrays, "encoder"), _read(kind, arrays, "decoder")
+    if 2 * (len(encoder) + len(decoder)) != len(arrays):
+        raise ModelError(f"latent encoder {kind}: there are tensors that belong to no layer")
+    inner, outer = encoder[-1][0].shape[1], decoder[-1][0].shape[1]
+    if (inner, outer) != (LATENT_DIM, encoder[0][0].shape[0]) or len(decoder[0][0]) != inner:
+        raise ModelError(f"latent encoder {kind}: encoder and decoder do not fit together")
+    return Fitted(kind, encoder, decoder)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """An encoder with weights: `ae`, `vae` (the means) and `pca` are all products with ReLU in
+    between, so a model file is used without torch."""
+
+    kind: str
+    encoder: Layers
+    decoder: Layers
+
+    @property
+    def width(self) -> int:
+        return int(self.encoder[0][0].shape[0])
+
+    @property
+    def dim(self) -> int:
+        return int(self.encoder[-1][0].shape[1])
+
+    def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
+        return forward(self.encoder, _checked(raw, self.width))
+
+    def error(self, raw: NDArray[np.float32]) -> float:
+        rebuilt = forward(self.decoder, self.encode(raw))
+        return float(np.mean((rebuilt - raw) ** 2)) if raw.size else 0.0
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        tensors: dict[str, NDArray[Any]] = {}
+        for part, layers in (("encoder", self.encoder), ("decoder", self.decoder)):
+            for i, (weight, bias) in enumerate(layers):
+                tensors |= {f"{part}.{i}.weight": weight, f"{part}.{i}.bias": bias}
+        return tensors
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """Feature augmentation: the raw numbers from column `start` of `dim`, zero elsewhere.
+
+    Source: COGNATE, Section 3.3 ("code optimizations that are not applicable to a selected
+    hardware platform are zeroed out"). Parameters of two platforms are two, whatever their names.
+    """
+
+    width: int
+    start: int
+    dim: int
+    kind: str = "fa"
+
+    def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
+        out = np.zeros((len(_checked(raw, self.width)), self.dim), dtype=np.float32)
+        out[:, self.start : self.start + self.width] = raw
+        return out
+
+    def error(self, raw: NDArray[np.float32]) -> float:
+        _checked(raw, self.width)
+        return 0.0
+
+    def to_tensors(self) -> dict[str, NDArray[Any]]:
+        return {"place": np.array([self.width, self.start, self.dim], dtype=np.int64)}
+
+
+def _checked(raw: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    if raw.ndim != 2 or raw.shape[1] != width:
+        raise UsageError(
+            f"the latent encoder reads {width} numbers per configuration, not {raw.shape[1:]}",
+            hint="it was fitted to another platform, op or version of the platform file",
+        )
+    return raw
+
+
+def forward(layers: Layers, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    for i, (weight, bias) in enumerate(layers):
+        rows = (np.maximum(rows, 0) if i else rows) @ weight + bias
+    return rows
+
+
+def _read(kind: str, arrays: Mapping[str, NDArray[Any]], part: str) -> Layers:
+    layers: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
+    while f"{part}.{len(layers)}.weight" in arrays and len(layers) < _MAX_LAYERS:
+        name = f"{part}.{len(layers)}"
+        weight, bias = arrays[f"{name}.weight"], arrays.get(f"{name}.bias")
+        if bias is None or weight.ndim != 2 or bias.shape != weight.shape[1:]:
+            raise ModelError(f"latent encoder {kind}: {name} is not a weight with its bias")
+        if layers and layers[-1][0].shape[1] != weight.shape[0]:
+            raise ModelError(f"latent encoder {kind}: {name} does not fit the layer before it")
+        for array in (weight, bias):
+            if array.dtype != np.float32 or not np.isfinite(array).all():
+                raise ModelError(f"latent encoder {kind}: {name} is not finite float32")
+        layers.append((weight, bias))
+    if not layers:
+        raise ModelError(f"latent encoder {kind}: {part}.0.weight is missing")
+    return tuple(layers)

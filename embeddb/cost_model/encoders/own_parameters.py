@@ -1,0 +1,122 @@
+"""A platform's own (heterogeneous) parameters as plain numbers, derived from any platform file.
+
+Columns, in declared order of the parameters:
+
+- choice and bool: one-hot over the declared values; a new value of an open choice is all zeros, so
+  that a model knows it for none of the declared ones and tells new values apart no further;
+- int: one column, log2(1 + |v|) with its sign, scaled so that the declared numbers span 0 to 1;
+  where it may be a size of the matrix, one column more per symbol. A symbol is the same choice on
+  every matrix, so it keeps its own column and counts as the largest number;
+- permutation: one-hot position of every item;
+- an int with a condition has a first column that is 1 where it applies. A parameter that does not
+  apply is all zeros, which no value of it is.
+
+A parameter that always has its one value says nothing and has no column.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embeddb.core.errors import SpaceError
+from embeddb.platforms.kernel import KernelSpace
+from embeddb.platforms.space.rules import SYMBOLS, Param, join, show
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Layout"]
+
+
+class Layout:
+    """The columns of one kernel space. `names` are theirs, such as `format=csr`, `chunk` or
+    `chunk?` (whether it applies); `width` (h below) is how many there are, 0 included."""
+
+    def __init__(self, kernel: KernelSpace) -> None:
+        own = [p for p in kernel.space.params if p.name in kernel.heterogeneous]
+        self._blocks = [block for block in map(_Block, own) if block.names]
+        self.names = tuple(name for block in self._blocks for name in block.names)
+        self.width = len(self.names)
+
+    def raw(self, configs: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+        """float32[c,h] of canonical legal configurations, all within 0 and 1.
+
+        Raises: SpaceError for a parameter that is missing or a value it cannot have.
+        """
+        out = np.zeros((len(configs), self.width), dtype=np.float32)
+        start = 0
+        for block in self._blocks:
+            stop = start + len(block.names)
+            values = [config.get(block.param.name) for config in configs]
+            places = {value: i for i, value in enumerate(dict.fromkeys(values))}
+            if places:
+                table = np.array([block.row(value) for value in places], dtype=np.float32)
+                out[:, start:stop] = table[[places[value] for value in values]]
+            start = stop
+        return out
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The columns of one parameter."""
+
+    param: Param
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        param, name = self.param, self.param.name
+        if len(param.values) == 1 and not param.when:
+            return ()
+        if param.kind == "permutation":
+            places = range(len(param.values))
+            return tuple(f"{name}[{place}]={item}" for place in places for item in param.values)
+        if param.kind != "int":
+            return tuple(f"{name}={show(value)}" for value in param.values)
+        applies = (f"{name}?",) if param.when else ()
+        return (*applies, name, *(f"{name}={symbol}" for symbol in self._symbols))
+
+    def row(self, value: Any) -> list[float]:
+        """The numbers of one value; None is a parameter that does not apply."""
+        param = self.param
+        if value is None and not param.when:
+            raise SpaceError(f"parameter {param.name!r} is missing")
+        if value is None:
+            return [0.0] * len(self.names)
+        if param.kind == "permutation":
+            if not isinstance(value, tuple) or sorted(value) != sorted(map(str, param.values)):
+                raise self._unknown(value)
+            return [float(item == wanted) for item in value for wanted in param.values]
+        if param.kind != "int":
+            if value not in param.values and param.refusal(value):
+                raise self._unknown(value)
+            return [float(value == known) for known in param.values]
+        applies = [1.0] if param.when else []
+        return [*applies, self._scaled(value), *(float(value == s) for s in self._symbols)]
+
+    @property
+    def _symbols(self) -> list[Any]:
+        return [v for v in self.param.values if v in SYMBOLS]
+
+    def _scaled(self, value: Any) -> float:
+        if value in self._symbols:
+            return 1.0
+        if not isinstance(value, (int, float)):
+            raise self._unknown(value)
+        numbers = [_log(v) for v in self.param.values if isinstance(v, (int, float))]
+        if not numbers:
+            raise self._unknown(value)
+        low, high = min(numbers), max(numbers)
+        return min(max((_log(value) - low) / (high - low), 0.0), 1.0) if high > low else 0.0
+
+    def _unknown(self, value: Any) -> SpaceError:
+        values = join(map(show, self.param.values))
+        return SpaceError(f"parameter {self.param.name!r}: {show(value)} is not one of {values}")
+
+
+def _log(value: float) -> float:
+    return math.copysign(math.log2(1 + abs(value)), value)

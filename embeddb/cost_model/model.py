@@ -1,0 +1,414 @@
+"""The learned cost model at query time: configurations of one matrix ranked without running them.
+
+Either an ensemble of small networks (`embeddb.cost_model.network_torch`) over the matrix's vector,
+the common loop nest and the platform's own parameters, added to the platform's prior: what a
+configuration gains on average, from a ridge regression on the same numbers and, where it was
+measured, its own mean. Or boosted trees on the same (`embeddb.cost_model.trees_numpy`), which may
+read what another platform's model says, too. Trees and the default network need numpy, others
+torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embeddb.core import model_file
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
+from embeddb.cost_model.encoders.inputs import (
+    TreeTable,
+    layout_of,
+    nest_inputs,
+    problem,
+    seen_parts,
+)
+from embeddb.cost_model.encoders.latent import LatentEncoder, from_tensors
+from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
+from embeddb.cost_model.network_numpy import (
+    FUSIONS,
+    PARTS,
+    PREDICTORS,
+    activations_of,
+    arrays_of,
+    calibration_problem,
+    member_shapes,
+    scores,
+)
+from embeddb.cost_model.trees_numpy import Forest
+from embeddb.platforms.platform import Platform
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+    Floats = NDArray[np.float64]
+
+__all__ = ["CostModel", "space_digest"]
+
+#: Prepared sets of configurations that are remembered.
+_REMEMBERED = 8
+_MOST_MEMBERS = 64
+#: Columns are counted in 16 bits.
+_MOST_COLUMNS = 32_000
+_AGAIN = "train it again with `embeddb train costmodel`"
+
+
+def space_digest(platform: Platform, op: Op | str) -> str:
+    """16 hex digits that change when a configuration of this kernel means something else."""
+    form = platform.kernel(op).digest_form()
+    text = json.dumps(form, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """What of c configurations does not depend on the matrix: the network's inputs
+    float32[c,65] and float32[c,e], and for each member its activations float32[c,128] and
+    bilinear float32[c,32] (or none)."""
+
+    nests: NDArray[np.float32]
+    latents: NDArray[np.float32]
+    prior: Floats
+    activations: tuple[tuple[NDArray[np.float32], NDArray[np.float32] | None], ...]
+
+
+class CostModel:
+    """A trained model: its `card` and its tensors by name; `version` is "" until it is saved.
+
+    Tensors: `scale.center`, `scale.scale` float32[d]; `member.I.NAME` the networks' weights;
+    `latent.NAME` the encoder's; of each op trained on, `prior.OP.nest` float32[53],
+    `prior.OP.latent` float32[e], `prior.OP.ids` uint8[k,16] of measured configurations and
+    `prior.OP.rest` float32[k], what each gains beyond the regression.
+    """
+
+    def __init__(self, card: Mapping[str, Any], tensors: Arrays, *, where: str = "") -> None:
+        """Raises: ModelError for tensors that are missing, of another shape or not finite."""
+        self.card = dict(card)
+        self.tensors = dict(tensors)
+        self.version = ""
+        self.source: CostModel | None = None
+        self._remembered: OrderedDict[Any, _Prepared] = OrderedDict()
+        try:
+            self._check()
+        except EmbeddbError as e:
+            raise ModelError(
+                e.reason if isinstance(e, InputError) else str(e), where=where, hint=_AGAIN
+            ) from None
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+            text = " ".join(str(e).split())[:200]
+            raise ModelError(f"not a whole cost model: {text}", where=where, hint=_AGAIN) from None
+
+    # -- files -----------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, path: str | Path) -> CostModel:
+        """Needs neither torch nor safetensors. Raises: ModelError naming the file."""
+        card = model_file.read_card(path, kind="costmodel")
+        version = model_file.version_of(path)
+        try:
+            tensors = arrays_of(Path(path).read_bytes())
+        except (OSError, ValueError, KeyError) as e:
+            raise ModelError(f"cannot be read ({e})", where=str(path), hint=_AGAIN) from None
+        found = cls(card, tensors, where=str(path))
+        found.version = version
+        return found
+
+    def save(self, path: str | Path) -> str:
+        """Write the file, whole or not at all; returns the version, which is then the model's.
+
+        Raises: ModelError if it cannot be written; MissingDependency without torch.
+        """
+        try:
+            import torch
+        except ImportError:
+            raise _no_torch("writing a model") from None
+        tensors = {name: torch.from_numpy(np.array(a)) for name, a in self.tensors.items()}
+        self.version = model_file.save(path, tensors, self.card)
+        return self.version
+
+    # -- what it is ------------------------------------------------------------------------
+
+    @property
+    def members(self) -> int:
+        return int(self.card["settings"]["members"])
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """The ops it was trained on."""
+        return tuple(Op.parse(text) for text in self.card["ops"])
+
+    @cached_property
+    def table(self) -> TreeTable:
+        """The columns that trees read."""
+        own, settings = len(self.card["layout"]), self.card["settings"]
+        parts = tuple(settings["parts"])
+        return TreeTable(self.card["vector"], own, parts, bool(settings["every"]))
+
+    @cached_property
+    def _forest(self) -> Forest:
+        members = [self.below(f"member.{i}.") for i in range(self.members)]
+        return Forest(members, self.table.blocks)
+
+    @property
+    def _reads(self) -> int:
+        """Numbers of a matrix."""
+        if self.card["settings"]["predictor"] == "trees":
+            return self.table.vector
+        return len(self.tensors["scale.center"])
+
+    @cached_property
+    def encoder(self) -> LatentEncoder:
+        return from_tensors(self.card["settings"]["latent"], self.below("latent."))
+
+    @property
+    def instance(self) -> str:
+        """The platform instance whose runs it learned from; empty in cards that do not say."""
+        return str(self.card["platform"].get("id", ""))
+
+    @property
+    def guard(self) -> float:
+        """The log gain it must promise over the default to be believed against it."""
+        return float(self.card["calibration"].get("guard", 0.0))
+
+    @property
+    def every(self) -> bool:
+        """Whether its layout has every parameter, not only the platform's own."""
+        return bool(self.card["settings"]["every"])
+
+    def below(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """The tensors whose names begin so, without the prefix."""
+        cut = len(prefix)
+        return {n[cut:]: a for n, a in self.tensors.items() if n.startswith(prefix)}
+
+    def mismatch(
+        self, platform: Platform, op: Op, featurizer_name: str, featurizer_version: str
+    ) -> str:
+        """Why it may not be used here, one line; empty if it may."""
+        card = self.card
+        made = (card["featurizer"]["name"], card["featurizer"]["version"])
+        if card["platform"]["name"] != platform.name:
+            return f"trained for the platform {card['platform']['name']}, not {platform.name}"
+        if "@" in self.instance and self.instance != platform.id:
+            return f"trained on the runs of {self.instance}, and this is {platform.id}"
+        if card["kernel"] != op.kernel or op.kernel not in platform.kernels:
+            return f"trained for {card['kernel']}, not {op.kernel}"
+        if op.dtype not in {known.dtype for known in self.ops}:
+            return f"trained for {', '.join(card['ops'])}, not {op.dtype}"
+        if card["platform"]["space"] != space_digest(platform, op):
+            return f"trained for another space of {platform.name} {op.kernel} than it has now"
+        if made != (featurizer_name, featurizer_version):
+            return (
+                f"trained on vectors of {made[0]} {made[1]}, "
+                f"not {featurizer_name} {featurizer_version}"
+            )
+        return ""
+
+    # -- scores ----------------------------------------------------------------------------
+
+    def score(
+        self,
+        vector: NDArray[np.float32],
+        platform: Platform,
+        op: Op,
+        configs: Sequence[Config],
+        sizes: tuple[int, int, int] = (-1, -1, -1),
+    ) -> tuple[Floats, Floats]:
+        """float64[c] predicted log gain over the mean of these configurations, higher is faster,
+        and float64[c] its standard deviation, for a raw vector float32[d].
+
+        `mismatch` says whether the question is one for this model; that is the caller's to ask.
+        Raises: SpaceError for an illegal configuration, or if sizes are needed and not given;
+        ModelError for a vector of another length; MissingDependency without torch, where the
+        predictor is not the default one.
+        """
+        if np.shape(vector) != (self._reads,):
+            raise ModelError(
+                f"the vector has shape {np.shape(vector)}, the model reads {(self._reads,)}",
+                hint="it was made by another featurizer",
+            )
+        if not configs:
+            return np.zeros(0), np.zeros(0)
+        if self.card["settings"]["predictor"] == "trees":
+            each = self._by_trees(vector, platform, op, configs, sizes)
+        else:
+            each = self._by_networks(
+                vector, self._prepared(platform, op, tuple(configs), sizes), op
+            )
+        fit = self.card["calibration"]
+        each = fit["slope"] * each
+        each -= each.mean(axis=1, keepdims=True)
+        spread = np.sqrt(each.var(axis=0) + fit["floor"] ** 2)
+        return each.mean(axis=0), fit["factor"] * spread
+
+    def _by_trees(
+        self,
+        vector: NDArray[np.float32],
+        platform: Platform,
+        op: Op,
+        configs: Sequence[Config],
+        sizes: tuple[int, int, int],
+    ) -> Floats:
+        """float64[members,c]."""
+        said = None
+        if self.source is not None:
+            said, _ = self.source.score(vector, platform, op, configs, sizes)
+        return self._forest.score(self.table.of(vector, platform, op, configs, sizes, said))
+
+    def _by_networks(self, vector: NDArray[np.float32], ready: _Prepared, op: Op) -> Floats:
+        """float64[members,c], the prior included."""
+        x = problem(np.asarray(vector)[None], [op], self.below("scale."))
+        if "featurizer" not in self.card["settings"]["parts"]:
+            x[:, :-1] = 0
+        each = self._by_numpy(x, ready) if ready.activations else self._by_torch(x, ready)
+        both: Floats = self.card["calibration"].get("trust", 1.0) * each + ready.prior
+        return both
+
+    def _prepared(
+        self,
+        platform: Platform,
+        op: Op,
+        configs: tuple[Config, ...],
+        sizes: tuple[int, int, int],
+    ) -> _Prepared:
+        parts = self.card["settings"]["parts"]
+        nests = nest_inputs(platform, op, configs, sizes)
+        key = (platform.digest, op, configs)
+        found = self._remembered.get(key)
+        if found is not None and np.array_equal(found.nests, nests):
+            return found
+        latents = self.encoder.encode(layout_of(platform.kernel(op), every=self.every).raw(configs))
+        prior = self._prior(op, configs, nests, latents)
+        seen, own = seen_parts(nests, latents, parts)
+        activations: tuple[Any, ...] = ()
+        if self.card["settings"]["predictor"] == "mlp":
+            add = self.card["settings"]["fusion"] == "add"
+            members = [self.below(f"member.{i}.") for i in range(self.members)]
+            activations = tuple(activations_of(t, seen, own, add=add) for t in members)
+        found = _Prepared(nests, latents, prior, activations)
+        self._remembered[key] = found
+        while len(self._remembered) > _REMEMBERED:
+            # Another thread may have dropped it already.
+            self._remembered.pop(next(iter(self._remembered)), None)
+        return found
+
+    def _prior(
+        self,
+        op: Op,
+        configs: Sequence[Config],
+        nests: NDArray[np.float32],
+        latents: NDArray[np.float32],
+    ) -> Floats:
+        """float64[c] mean log gain; of a width it was not trained on, that of the nearest."""
+        if not self.card["settings"]["residual"]:
+            return np.zeros(len(configs))
+        near = min(self.ops, key=lambda o: abs(math.log2(o.width / op.width)))
+        held = self.below(f"prior.{near}.")
+        known = {bytes(i): float(r) for i, r in zip(held["ids"], held["rest"], strict=True)}
+        rest = [known.get(bytes.fromhex(c.id), 0.0) for c in configs]
+        own = nests[:, :HOMOGENEOUS_DIM] @ held["nest"]
+        found: Floats = own + latents @ held["latent"] + np.array(rest)
+        return found
+
+    def _by_numpy(self, x: NDArray[np.float32], ready: _Prepared) -> Floats:
+        """float64[members,c] scores without the prior, for one matrix float32[1,d+1]."""
+        members = enumerate(ready.activations)
+        return np.array([scores(self.below(f"member.{i}."), x, own) for i, own in members])
+
+    def _by_torch(self, x: NDArray[np.float32], ready: _Prepared) -> Floats:
+        import torch
+
+        parts = self.card["settings"]["parts"]
+        seen, own = seen_parts(ready.nests, ready.latents, parts)
+        nests, latents = torch.from_numpy(seen), torch.from_numpy(own)
+        index = torch.arange(len(nests))[None]
+        with torch.no_grad():
+            each = [net(torch.from_numpy(x), nests, latents, index)[0] for net in self._networks]
+        return torch.stack(each).numpy().astype(np.float64)
+
+    @cached_property
+    def _networks(self) -> list[Any]:
+        """The members as torch modules, in evaluation mode."""
+        try:
+            from embeddb.cost_model.network_torch import Shape, built
+        except ImportError:
+            raise _no_torch("this predictor") from None
+        s = self.card["settings"]
+        d, e = len(self.tensors["scale.center"]), self.encoder.dim
+        shape = Shape(d, e, s["predictor"], s["fusion"], bool(s["bilinear"]))
+        return built(shape, [self.below(f"member.{i}.") for i in range(self.members)])
+
+    # -- checks ----------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Raises: ModelError or what a wrong card or tensor raises, turned to it above."""
+        card, settings = self.card, self.card["settings"]
+        _ = (card["kernel"], card["platform"]["name"], card["platform"]["space"])
+        _ = (card["featurizer"]["name"], card["featurizer"]["version"])
+        for name, values in (("predictor", PREDICTORS), ("fusion", FUSIONS)):
+            if settings[name] not in values:
+                raise ModelError(f"no {name} {settings[name]!r}")
+        if not set(settings["parts"]) <= set(PARTS):
+            raise ModelError(f"no parts {settings['parts']!r}")
+        if wrong := calibration_problem(card["calibration"]):
+            raise ModelError(wrong)
+        members = settings["members"]
+        if type(members) is not int or not 1 <= members <= _MOST_MEMBERS or not self.ops:
+            raise ModelError("it has no members or no ops")
+        for name, array in self.tensors.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ModelError(f"tensor {name!r} is not finite")
+        if settings["predictor"] == "trees":
+            self._check_trees()
+        else:
+            self._check_networks()
+
+    def _check_trees(self) -> None:
+        """Reads the trees and their source, which checks them."""
+        card, d, names = self.card, self.card["vector"], self.card["layout"]
+        if type(d) is not int or not 0 < d <= _MOST_COLUMNS or not isinstance(names, list):
+            raise ModelError("its card does not say what the trees read")
+        if self.table.width > _MOST_COLUMNS:
+            raise ModelError(f"its trees read more than {_MOST_COLUMNS} numbers")
+        _ = self._forest
+        if "source" not in card:
+            return
+        if "source" in card["source"]:
+            raise ModelError("its source has a source itself")
+        self.source = CostModel(card["source"], self.below("source."))
+        if self.source.card["kernel"] != card["kernel"] or self.source._reads != d:
+            raise ModelError("its source is a model of another kernel or featurizer")
+
+    def _check_networks(self) -> None:
+        """Every tensor is there and has its shape."""
+        settings = self.card["settings"]
+        d, e = len(self.tensors["scale.center"]), self.encoder.dim
+        wanted: dict[str, tuple[int, ...]] = {"scale.center": (d,), "scale.scale": (d,)}
+        for op in self.ops if settings["residual"] else ():
+            k = len(self.tensors[f"prior.{op}.ids"])
+            wanted |= {f"prior.{op}.nest": (HOMOGENEOUS_DIM,), f"prior.{op}.latent": (e,)}
+            wanted |= {f"prior.{op}.ids": (k, 16), f"prior.{op}.rest": (k,)}
+        if settings["predictor"] == "mlp":
+            shapes = member_shapes(d, e, settings["fusion"], bool(settings["bilinear"]))
+            for i in range(self.members):
+                wanted |= {f"member.{i}.{name}": s for name, s in shapes.items()}
+        for name, shape in wanted.items():
+            if self.tensors[name].shape != shape:
+                raise ModelError(
+                    f"tensor {name!r} has shape {self.tensors[name].shape}, not {shape}"
+                )
+
+
+def _no_torch(what: str) -> MissingDependency:
+    return MissingDependency(
+        f"{what} needs torch", hint="install the extra `learn`: pip install '.[learn]'"
+    )

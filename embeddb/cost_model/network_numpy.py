@@ -1,0 +1,136 @@
+"""The cost model's default network as plain arrays: what a query needs, without torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+    Floats32 = NDArray[np.float32]
+
+__all__ = [
+    "FUSIONS",
+    "NETWORKS",
+    "PARTS",
+    "PREDICTORS",
+    "activations_of",
+    "arrays_of",
+    "calibration_problem",
+    "member_shapes",
+    "scores",
+]
+
+#: The first is computed here, the others by torch.
+NETWORKS = ("mlp", "lstm", "gru", "transformer")
+#: Trees are computed by `embeddb.cost_model.trees_numpy`.
+PREDICTORS = (*NETWORKS, "trees")
+FUSIONS = ("add", "concat")
+#: What the model sees; the ablations leave one out, which is then all zeros.
+PARTS = ("featurizer", "mapper", "tiles", "latent")
+
+_TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I16": "<i2", "U8": "|u1"}
+#: The sizes of `embeddb.cost_model.network_torch`.
+_NEST, _MATRIX, _MAPPED, _HIDDEN, _BILINEAR = 65, 128, 64, 64, 32
+#: Multiplications of one product up to which OpenBLAS stays on one thread (its interface/gemm.c).
+_ONE_THREAD = 4 * 65536
+
+
+def activations_of(
+    weights: Arrays, nests: Floats32, latents: Floats32, *, add: bool
+) -> tuple[Floats32, Floats32 | None]:
+    """What of a network's score does not depend on the matrix, of nests float32[c,65] and latents
+    float32[c,e]: float32[c,128], and float32[c,32] if it has a bilinear term."""
+    mapped = _linear(weights, "mapper.2", np.maximum(_linear(weights, "mapper.0", nests), 0))
+    fused = mapped + latents if add else np.hstack([mapped, latents])
+    first = _product(fused, weights["predictor.of_config.weight"])
+    if "u.weight" not in weights:
+        return first, None
+    return first, _linear(weights, "v.2", np.maximum(_linear(weights, "v.0", fused), 0))
+
+
+def scores(
+    weights: Arrays, x: Floats32, activations: tuple[Floats32, Floats32 | None]
+) -> NDArray[np.float64]:
+    """float64[c] of one network, for one matrix float32[1,d+1] and `activations_of`."""
+    first, v = activations
+    matrix = _linear(weights, "matrix.3", np.maximum(_linear(weights, "matrix.0", x), 0))
+    hidden = _linear(weights, "predictor.of_matrix", np.maximum(matrix, 0)) + first
+    second = _linear(weights, "predictor.second", np.maximum(hidden, 0, out=hidden))
+    out = _linear(weights, "predictor.third", np.maximum(second, 0, out=second))[:, 0]
+    found = out.astype(np.float64)
+    return found if v is None else found + v @ _linear(weights, "u", matrix)[0]
+
+
+def _linear(weights: Arrays, name: str, rows: Floats32) -> Floats32:
+    """One layer: float32[r,out] of rows float32[r,in]."""
+    weight = weights[f"{name}.weight"]
+    return _product(rows, weight) + weights[f"{name}.bias"]
+
+
+def _product(rows: Floats32, weight: Floats32) -> Floats32:
+    """float32[r,out]: rows float32[r,in] by weight float32[out,in], in parts that OpenBLAS leaves
+    to one thread: where the cores are busy its other threads are waited for, 20 ms instead of 1."""
+    at_once = max(1, _ONE_THREAD // weight.size)
+    found = np.empty((len(rows), len(weight)), dtype=np.float32)
+    for start in range(0, len(rows), at_once):
+        part = slice(start, start + at_once)
+        np.matmul(rows[part], weight.T, out=found[part])
+    return found
+
+
+def member_shapes(d: int, e: int, fusion: str, bilinear: bool) -> dict[str, tuple[int, ...]]:
+    """Shape of every weight of a network with the predictor `mlp`, by name."""
+    fused = _MAPPED if fusion == "add" else _MAPPED + e
+    layers = {
+        "matrix.0": (_MATRIX, d + 1),
+        "matrix.3": (_MATRIX, _MATRIX),
+        "mapper.0": (_MAPPED, _NEST),
+        "mapper.2": (_MAPPED, _MAPPED),
+        "predictor.of_matrix": (_MATRIX, _MATRIX),
+        "predictor.second": (_HIDDEN, _MATRIX),
+        "predictor.third": (1, _HIDDEN),
+    }
+    if bilinear:
+        layers |= {"u": (_BILINEAR, _MATRIX), "v.0": (_MATRIX, fused), "v.2": (_BILINEAR, _MATRIX)}
+    found: dict[str, tuple[int, ...]] = {f"{name}.weight": s for name, s in layers.items()}
+    found |= {f"{name}.bias": s[:1] for name, s in layers.items()}
+    return {**found, "predictor.of_config.weight": (_MATRIX, fused)}
+
+
+def calibration_problem(fit: Mapping[str, Any]) -> str:
+    """What is wrong with the numbers that make scores log gains; empty: nothing.
+
+    Raises: KeyError, TypeError or ValueError for one that is missing or no number.
+    """
+    scales = [float(fit[key]) for key in ("slope", "floor", "factor")]
+    if not all(math.isfinite(value) and value > 0 for value in scales):
+        return "its calibration is not of finite positive numbers"
+    if not 0 <= float(fit.get("guard", 0.0)) < math.inf:
+        return "the guard of its calibration is not a finite number from 0 on"
+    if not 0 <= float(fit.get("trust", 1.0)) <= 1:
+        return "its calibration trusts the network by a number outside 0..1"
+    return ""
+
+
+def arrays_of(data: bytes) -> dict[str, NDArray[Any]]:
+    """Tensors by name of a safetensors file whose header `model_file.read_card` has checked.
+
+    Raises: ValueError or KeyError if the bytes are not such a file after all.
+    """
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    found = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        start, stop = entry["data_offsets"]
+        raw = data[8 + length + start : 8 + length + stop]
+        found[name] = np.frombuffer(raw, _TYPES[entry["dtype"]]).reshape(entry["shape"])
+    return found

@@ -1,0 +1,197 @@
+"""Boosted trees as plain arrays: what a query needs, without LightGBM.
+
+A member's t trees have n splits in all; tree i has `splits[i]` of them and one leaf more. Splits
+and leaves of a tree are counted from 0 in it, the root is split 0:
+
+- `splits` int16[t]: at most 31;
+- `feature` int16[n], `threshold` float32[n]: a row goes left where its number is at most that;
+- `left`, `right` int16[n]: a later split of the same tree, or ~leaf;
+- `value` float32[n+t]: of the leaves.
+
+A leaf is a bit. A split takes away the leaves of the side that a row does not go to, in whatever
+order splits are looked at, and in the end one bit is left. So splits on the matrix are looked at
+once for all configurations, those on loop nests once for each distinct nest. Source: Lucchese et
+al., "QuickScorer" (SIGIR 2015), whose splits take away one side only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embeddb.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+    Ints = NDArray[np.int64]
+    Bits = NDArray[np.uint32]
+
+__all__ = ["MOST_SPLITS", "TENSORS", "Forest"]
+
+#: A leaf is a bit of 32.
+MOST_SPLITS = 31
+#: Tensors of a member and their types.
+TENSORS = {
+    "splits": np.int16,
+    "feature": np.int16,
+    "threshold": np.float32,
+    "left": np.int16,
+    "right": np.int16,
+    "value": np.float32,
+}
+_ALL = np.uint32(0xFFFFFFFF)
+#: Of all members; and trees times rows that are scored at once. Both bound the memory.
+_MOST_TREES, _CELLS = 1 << 16, 1 << 20
+#: Where the exponent of a float32 is, and what is added to it.
+_EXPONENT, _BIAS = 23, 127
+
+
+class Forest:
+    """Members, checked, over the same columns; which `blocks` these fall into changes how fast it
+    is, not what it says."""
+
+    def __init__(self, members: Sequence[Arrays], blocks: Sequence[slice]) -> None:
+        """Raises: ModelError for tensors of another type, no trees, or too many; KeyError for a
+        tensor that is missing."""
+        if sum(len(tensors["splits"]) for tensors in members) > _MOST_TREES:
+            raise ModelError(f"it has more than {_MOST_TREES} trees")
+        held = [_read(tensors, i, blocks[-1].stop) for i, tensors in enumerate(members)]
+        ends = np.cumsum([0, *(len(m.full) for m in held)])
+        self._first = ends[:-1]
+        self._full = np.concatenate([m.full for m in held])
+        leaves = np.concatenate([m.leaves for m in held])
+        self._leaf = np.cumsum(leaves) - leaves
+        self._value = np.concatenate([m.value for m in held])
+        tree = np.concatenate([m.tree + e for m, e in zip(held, ends, strict=False)])
+        feature = np.concatenate([m.feature for m in held])
+        threshold = np.concatenate([m.threshold for m in held])
+        kept = np.concatenate([m.kept for m in held], axis=1)
+        self._blocks = []
+        for block in blocks:
+            own = np.flatnonzero((feature >= block.start) & (feature < block.stop))
+            if own.size:
+                first = np.flatnonzero(np.diff(tree[own], prepend=-1))
+                which = feature[own] - block.start
+                self._blocks.append(
+                    _Block(block, which, threshold[own], kept[:, own], tree[own[first]], first)
+                )
+
+    def score(self, table: NDArray[np.float32]) -> NDArray[np.float64]:
+        """float64[members,c]: the sum of each member's trees, of rows float32[c,columns]."""
+        out = np.empty((len(self._first), len(table)))
+        most = max(1, _CELLS // len(self._full))
+        for start in range(0, len(table), most):
+            rows = table[start : start + most]
+            bits = np.broadcast_to(self._full, (len(rows), len(self._full))).copy()
+            for block in self._blocks:
+                block.narrow(bits, rows)
+            # One bit is left, and a power of two is its exponent.
+            leaf = (bits.astype(np.float32).view(np.int32) >> _EXPONENT) - _BIAS
+            leaf += self._leaf.astype(np.int32)
+            sums = np.add.reduceat(self._value[leaf], self._first, axis=1, dtype=np.float64)
+            out[:, start : start + len(rows)] = sums.T
+        return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """The splits on some columns, by tree: `feature` int64[n] is a place among these columns,
+    `kept` uint32[2,n] the leaves that stay where a row goes left and right; `trees` are those that
+    have such splits, which begin at `first`."""
+
+    columns: slice
+    feature: Ints
+    threshold: NDArray[np.float32]
+    kept: Bits
+    trees: Ints
+    first: Ints
+
+    def narrow(self, bits: Bits, rows: NDArray[np.float32]) -> None:
+        """Take from bits uint32[c,trees] the leaves where rows float32[c,columns] do not go."""
+        distinct, at = np.unique(rows[:, self.columns], axis=0, return_inverse=True)
+        left = distinct.T[self.feature] <= self.threshold[:, None]
+        each = np.where(left, self.kept[0][:, None], self.kept[1][:, None])
+        found = np.full((len(distinct), bits.shape[1]), _ALL)
+        found[:, self.trees] = np.bitwise_and.reduceat(each, self.first, axis=0).T
+        bits &= found if len(distinct) == 1 else found[at.reshape(-1)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Member:
+    """Checked trees: `tree` int64[n] of each split, `kept` uint32[2,n], `leaves` int64[t] and the
+    bits of all of them, `full` uint32[t]."""
+
+    feature: Ints
+    threshold: NDArray[np.float32]
+    tree: Ints
+    kept: Bits
+    leaves: Ints
+    full: Bits
+    value: NDArray[np.float32]
+
+
+def _read(tensors: Arrays, member: int, columns: int) -> _Member:
+    """Raises: ModelError, or KeyError for a tensor that is missing."""
+    for name, dtype in TENSORS.items():
+        array = tensors[name]
+        if array.dtype != dtype or array.ndim != 1:
+            raise _wrong(member, f"{name!r} is {array.dtype}{list(array.shape)}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise _wrong(member, f"{name!r} is not finite")
+    splits, feature, left, right = (
+        tensors[name].astype(np.int64) for name in ("splits", "feature", "left", "right")
+    )
+    if not len(splits) or splits.min() < 0 or splits.max() > MOST_SPLITS:
+        raise _wrong(member, f"'splits' are not 0..{MOST_SPLITS} of at least one tree")
+    n, t = int(splits.sum()), len(splits)
+    for name in TENSORS:
+        wanted = {"splits": t, "value": n + t}.get(name, n)
+        if len(tensors[name]) != wanted:
+            raise _wrong(member, f"{name!r} has {len(tensors[name])} numbers, not {wanted}")
+    if n and (feature.min() < 0 or feature.max() >= columns):
+        raise _wrong(member, f"'feature' is not within the {columns} columns")
+    tree = np.repeat(np.arange(t), splits)
+    kept = _kept(splits, tree, left, right, member)
+    full = ((np.uint64(1) << (splits + 1).astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
+    return _Member(feature, tensors["threshold"], tree, kept, splits + 1, full, tensors["value"])
+
+
+def _kept(splits: Ints, tree: Ints, left: Ints, right: Ints, member: int) -> Bits:
+    """uint32[2,n]: the leaves of its tree that stay where a row goes left at a split, and right.
+
+    Raises: ModelError unless every split but the roots, and every leaf, has one parent, which
+    comes before it: then these are trees, and a row ends in one leaf.
+    """
+    first = (np.cumsum(splits) - splits)[tree]
+    own = np.arange(len(tree)) - first
+    parents = np.zeros(len(tree), dtype=np.int64)
+    seen = np.zeros(len(tree) + len(splits), dtype=np.int64)
+    for child in (left, right):
+        inner = child >= 0
+        if np.any(inner & ((child <= own) | (child >= splits[tree]))):
+            raise _wrong(member, "a split leads back, or out of its tree")
+        if np.any(~inner & (~child > splits[tree])):
+            raise _wrong(member, "a split leads to a leaf that is not there")
+        parents += np.bincount((first + child)[inner], minlength=len(parents))
+        # A tree has one leaf more than splits: leaves are shifted by the trees before.
+        seen += np.bincount((first + tree + ~child)[~inner], minlength=len(seen))
+    leaves_of = np.repeat(splits, splits + 1)
+    if np.any(parents != (own > 0)) or np.any(seen != (leaves_of > 0)):
+        raise _wrong(member, "a split or a leaf has no parent, or several")
+    sides = np.zeros((2, len(tree)), dtype=np.uint32)
+    for place in range(int(splits.max(initial=0)) - 1, -1, -1):
+        at = np.flatnonzero(own == place)
+        for side, child in enumerate((left[at], right[at])):
+            below = sides[:, np.where(child >= 0, first[at] + child, at)]
+            bit = np.uint32(1) << np.where(child < 0, ~child, 0).astype(np.uint32)
+            sides[side, at] = np.where(child >= 0, below[0] | below[1], bit)
+    return ~sides[::-1]
+
+
+def _wrong(member: int, what: str) -> ModelError:
+    return ModelError(f"the trees of member {member}: {what}")

@@ -1,0 +1,355 @@
+"""Why an answer is what it is: computed from the stored recommendation and the store alone.
+
+No model, no runner, no index, no matrix file and no network is needed, so an explanation given
+today can be given again next year, on another machine, from a copy of the database.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import StoreCorrupt
+from embeddb.core.machine_state import usual_at
+from embeddb.core.records import PatternInfo, Run
+from embeddb.explain.explanation import (
+    Agreement,
+    Difference,
+    Explanation,
+    MachineShare,
+    NeighbourEvidence,
+    OwnRuns,
+    PatternView,
+)
+from embeddb.index.run_matrix import Curve, curve_of
+from embeddb.platforms.platform import Platform
+from embeddb.query.query import Candidate, Recommendation, RecommendedNeighbour
+from embeddb.store import Store
+from embeddb.store.model_facts import ModelFacts, facts_of
+
+__all__ = [
+    "Agreement",
+    "Difference",
+    "Explanation",
+    "NeighbourEvidence",
+    "OwnRuns",
+    "PatternView",
+    "explain",
+    "near_ties",
+    "novelty",
+]
+
+#: Features shown where the query differs from its neighbours, at most.
+_MOST_DIFFERENCES = 6
+#: A difference is worth a word from this many standard deviations of the partition on.
+_NOTABLE = 0.75
+#: Points of a neighbour's measured curve, at most.
+_MOST_RATIOS = 200
+#: Bytes of a thumbnail: 32 x 32.
+_PICTURE = 1024
+#: What is told as the recommendation has it.
+_AS_GIVEN = (
+    "id", "pattern_id", "pattern_name", "platform", "op", "evidence_op", "link", "tuner",
+    "featurizer", "model", "model_featurizer", "default", "default_seconds", "candidates",
+    "confidence", "warnings", "rejected", "simulated", "created", "generation", "insight",
+    "calls", "noise",
+)  # fmt: skip
+#: Percentiles of the nearest distance: nearer than most, unusually far, unlike anything.
+_NEAR, _FAR, _STRANGE = 0.25, 0.9, 0.99
+
+
+def explain(made: Recommendation, store: Store) -> Explanation:
+    """Raises: StoreCorrupt if the runs it rests on cannot be read."""
+    answer = Config(made.candidates[0].config) if made.candidates else Config(made.default)
+    counts = Counter[str]()
+    shown = list(_neighbours(made, store, answer, counts))
+    first = made.candidates[0] if made.candidates else None
+    gain = _measured_gain(made)
+    platform, pattern = store.platform(made.platform), _pattern(made, store)
+    told: dict[str, Any] = {name: getattr(made, name) for name in _AS_GIVEN}
+    return Explanation(
+        **told,
+        learned=_learned(made, store),
+        answer=dict(answer),
+        expected_gain=first.expected_gain if first else None,
+        measured_gain=gain,
+        neighbours=shown,
+        differences=_differences(made, store),
+        agreement=_agreement([(n.best, n.weight) for n in shown if n.best], answer),
+        evidence=dict(sorted(counts.items())),
+        near_ties=near_ties(made),
+        pattern=pattern,
+        novelty=novelty(made),
+        # What is measured leaves preparation out; where the prediction has it, they do not compare.
+        within_interval=_within(first, gain) if made.calls is None else None,
+        own=list(_own(made, store, platform, pattern)),
+        runnable=platform is not None and bool(platform.runner),
+        machines=list(_machines(made, store)),
+    )
+
+
+def _machines(made: Recommendation, store: Store) -> Iterator[MachineShare]:
+    for name, share in sorted(made.machines.items(), key=lambda x: (-x[1], x[0])):
+        platform = store.platform(name)
+        facts = {} if platform is None else dict(platform.environment)
+        yield MachineShare(platform=name, share=share, own=name == made.platform, facts=facts)
+
+
+def _learned(made: Recommendation, store: Store) -> ModelFacts | None:
+    try:
+        entry = store.models.get(made.model)
+    except StoreCorrupt:  # one damaged card is no reason to explain nothing
+        return None
+    return None if entry is None else facts_of(entry)
+
+
+def _own(
+    made: Recommendation, store: Store, platform: Platform | None, pattern: PatternView
+) -> Iterator[OwnRuns]:
+    """Of the answer and of the default, where they ran on the pattern itself."""
+    op = Op.parse(made.op)
+    if platform is None or op.kernel not in platform.ops:
+        return
+    stored = platform.space(op, m=pattern.m, n=pattern.n, nnz=pattern.nnz).canonical
+    held: dict[Config, list[Run]] = {}
+    for run in store.runs(made.platform, op, store.resolve(made.pattern_id)):
+        if run.measurement.ok and 0.0 < run.measurement.seconds < math.inf:
+            held.setdefault(stored(run.config), []).append(run)
+    answer = [c.config for c in made.candidates[:1]]
+    for config in dict.fromkeys(map(Config, (*answer, made.default))):
+        if config in held:
+            yield _own_runs(config, held[config])
+
+
+def _own_runs(config: Config, runs: Sequence[Run]) -> OwnRuns:
+    measured = [run.measurement for run in runs]
+    times = [t for m in measured for t in m.times_s]
+    whens = [m.when for m in measured if m.when > 0.0]
+    return OwnRuns(
+        config=dict(config),
+        runs=len(runs),
+        times=len(times),
+        seconds=statistics.median(m.seconds for m in measured),
+        fastest=min(times),
+        slowest=max(times),
+        first=min(whens, default=0.0),
+        last=max(whens, default=0.0),
+        sources=sorted({m.source for m in measured}),
+    )
+
+
+def _neighbours(
+    made: Recommendation, store: Store, answer: Config, counts: Counter[str]
+) -> Iterator[NeighbourEvidence]:
+    """What each neighbour ran; its runs are counted by status."""
+    platforms: dict[str, Platform | None] = {}
+    for near in made.neighbours:
+        op = Op.parse(near.op or made.evidence_op)
+        platform = platforms.setdefault(near.platform, store.platform(near.platform))
+        pattern_id = store.resolve(near.pattern_id)
+        info = store.pattern(pattern_id) or PatternInfo(id=pattern_id)
+        runs = list(store.runs(near.platform, op, pattern_id))
+        counts.update(run.measurement.status for run in runs)
+        default = Config(made.default)
+        if platform is not None:
+            default = platform.default(op, m=info.m, n=info.n, nnz=info.nnz)
+        curve = curve_of(runs, usual_at(store, near.platform))
+        yield _evidence(near, info, curve, default, answer)
+
+
+def _pattern(made: Recommendation, store: Store) -> PatternView:
+    """As it was asked about; of older answers what the store knows."""
+    known = store.pattern(store.resolve(made.pattern_id))
+    info = made.pattern or known or PatternInfo(id=made.pattern_id)
+    picture = info.thumbnail or (known.thumbnail if known is not None else b"")
+    return PatternView(
+        id=made.pattern_id,
+        name=made.pattern_name,
+        group=info.group,
+        m=info.m,
+        n=info.n,
+        nnz=info.nnz,
+        features={name: value for name, (value, _, _) in made.features.items()},
+        thumbnail=picture if len(picture) == _PICTURE else b"",
+    )
+
+
+def novelty(made: Recommendation) -> str:
+    """One sentence on how near what was measured is to the pattern asked about."""
+    if made.link == "measured":
+        return "this very pattern was measured here"
+    if made.link == "other-width":
+        return "this very pattern was measured here, at another width"
+    if not made.neighbours:
+        return "nothing measured could be compared with it"
+    near = min(made.neighbours, key=lambda n: n.distance)
+    if near.pattern_id == made.pattern_id:
+        return "this very pattern was measured, on another machine of this kind or at another width"
+    if near.percentile is None:
+        return "too few groups of matrices were measured to say how near its neighbours are"
+    return _how_near(near.percentile)
+
+
+def _how_near(percentile: float) -> str:
+    """`percentile` is the share of measured patterns whose nearest of another group is nearer."""
+    if percentile >= 1.0:
+        return (
+            "nothing like this was ever measured here: its nearest neighbour is farther than any "
+            "measured pattern's own"
+        )
+    share = f"{100 * percentile:.0f} %"
+    if percentile > _STRANGE:
+        return (
+            "nothing like this was ever measured here: for more than 99 % of the measured patterns "
+            "something is nearer"
+        )
+    if percentile > _FAR:
+        return (
+            f"unusually far from what was measured: {share} of the measured patterns have a nearer "
+            "neighbour"
+        )
+    if percentile > _NEAR:
+        return f"as near as a typical measured pattern: {share} of them have a nearer neighbour"
+    return f"nearer than most: only {share} of the measured patterns have a nearer neighbour"
+
+
+def _within(first: Candidate | None, gain: float | None) -> bool | None:
+    if first is None or gain is None or first.gain_low is None or first.gain_high is None:
+        return None
+    return first.gain_low <= gain <= first.gain_high
+
+
+def _evidence(
+    near: RecommendedNeighbour,
+    info: PatternInfo,
+    curve: dict[Config, Curve],
+    default: Config,
+    answer: Config,
+) -> NeighbourEvidence:
+    base = curve[default].seconds if default in curve else math.inf
+    ok = {config: c.seconds for config, c in curve.items() if math.isfinite(c.seconds)}
+    order = sorted(ok, key=lambda config: (ok[config], config.json))
+    best = order[0] if order else None
+    shown = _thinned(order, default, answer)
+    return NeighbourEvidence(
+        pattern_id=near.pattern_id,
+        name=near.name,
+        platform=near.platform,
+        distance=near.distance,
+        percentile=near.percentile,
+        weight=near.weight,
+        measured=len(curve),
+        failed=dict(Counter(c.status for c in curve.values() if c.status != "ok")),
+        best=dict(best) if best is not None else {},
+        best_gain=_factor(base, ok[best]) if best is not None else None,
+        answer_gain=_factor(base, ok[answer]) if answer in ok else None,
+        group=info.group,
+        m=info.m,
+        n=info.n,
+        nnz=info.nnz,
+        thumbnail=info.thumbnail if len(info.thumbnail) == _PICTURE else b"",
+        ratios=[ok[config] / ok[order[0]] for config in shown],
+        default_at=shown.index(default) if default in ok else None,
+        answer_at=shown.index(answer) if answer in ok else None,
+    )
+
+
+def _thinned(order: list[Config], *kept: Config) -> list[Config]:
+    """At most `_MOST_RATIOS` of them, evenly by rank, the first, the last and those to be kept
+    among them."""
+    if len(order) <= _MOST_RATIOS:
+        return order
+    even = np.linspace(0, len(order) - 1, _MOST_RATIOS - len(kept)).astype(np.int64)
+    wanted = {config for config in kept if config in order}
+    chosen = {int(at) for at in even} | {order.index(config) for config in wanted}
+    return [order[at] for at in sorted(chosen)]
+
+
+def _factor(base: float, seconds: float) -> float | None:
+    return base / seconds if math.isfinite(base) and seconds > 0 else None
+
+
+def _measured_gain(made: Recommendation) -> float | None:
+    best = made.candidates[0].seconds if made.candidates else None
+    if best is None or made.default_seconds is None:
+        return None
+    return made.default_seconds / best
+
+
+def _differences(made: Recommendation, store: Store) -> list[Difference]:
+    """Features that lie far from the neighbours' weighted mean."""
+    names = list(made.features)
+    near = {n.pattern_id: n.weight for n in made.neighbours}
+    stored = store.vectors.get(made.featurizer, made.featurizer_version, near)
+    if not stored or not names:
+        return []
+    weights = np.array([near[i] for i in stored])
+    rows = np.array(list(stored.values()), dtype=np.float64)
+    query = np.array([made.features[name][0] for name in names])
+    scale = np.array([made.features[name][2] for name in names])
+    mean = weights @ rows / weights.sum()
+    away = (query - mean) / scale
+    order = np.argsort(-np.abs(away), kind="stable")[:_MOST_DIFFERENCES]
+    return [
+        Difference(
+            feature=names[at],
+            query=float(query[at]),
+            neighbours=float(mean[at]),
+            deviations=float(away[at]),
+        )
+        for at in order
+        if abs(away[at]) >= _NOTABLE
+    ]
+
+
+def _agreement(winners: list[tuple[dict[str, Any], float]], answer: Config) -> list[Agreement]:
+    """Per parameter, the weighted votes of the neighbours' best configurations."""
+    total = sum(weight for _, weight in winners)
+    names = sorted({name for best, _ in winners for name in best} | set(answer))
+    found = []
+    for name in names:
+        votes: dict[str, float] = {}
+        for best, weight in winners:
+            value = _text(best.get(name))
+            votes[value] = votes.get(value, 0.0) + (weight / total if total else 0.0)
+        ranked = dict(sorted(votes.items(), key=lambda v: (-v[1], v[0])))
+        found.append(
+            Agreement(
+                parameter=name,
+                votes=ranked,
+                answer=_text(answer.get(name)),
+                open=max(ranked.values(), default=0.0) < 2 / 3,
+            )
+        )
+    return found
+
+
+def _text(value: object) -> str:
+    return "(not used)" if value is None else str(value)
+
+
+def near_ties(made: Recommendation) -> list[dict[str, Any]]:
+    """Candidates that cannot be told from the first: within the partition's measured noise.
+
+    Measured ones are compared by their seconds, others by score (a log of time as well).
+    """
+    if not made.candidates:
+        return []
+    margin = max(made.noise, 0.0)
+    first = made.candidates[0]
+    measured = first.seconds is not None
+    return [
+        c.config
+        for c in made.candidates[1:]
+        if (c.seconds is not None) == measured and _cost(c) - _cost(first) <= margin
+    ]
+
+
+def _cost(candidate: Candidate) -> float:
+    return candidate.score if candidate.seconds is None else math.log(candidate.seconds)

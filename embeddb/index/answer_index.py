@@ -1,0 +1,442 @@
+"""One partition made ready to answer: evidence, vectors in an index, and how to vote.
+
+A partition is everything measured for one op in one *scope*: a platform, or all instances of a
+platform that declares itself portable. Its files lie under `index/` in the database folder, are
+derived from the store, carry the store's generation and a checksum, and are rebuilt when either
+does not hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import zipfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import StoreCorrupt, UsageError
+from embeddb.featurizers import NEED_NETWORK
+from embeddb.index.pooling import Source
+from embeddb.index.preparation import PreparationTable
+from embeddb.index.run_matrix import WINNER_GAIN, Evidence, EvidenceRow
+from embeddb.index.vectors import VectorIndex
+from embeddb.index.vectors.faiss_index import FaissIndex
+from embeddb.index.view import Ground, View, across, base_gains, ground_of, known_policy, view_of
+from embeddb.index.vote import (
+    Metric,
+    Policy,
+    surely_positive,
+)
+from embeddb.index.vote_fit import (
+    Fitted,
+    LeftOut,
+    Near,
+    fit_policy,
+)
+from embeddb.platforms.machines import Facts
+from embeddb.platforms.platform import Platform
+
+__all__ = [
+    "PartitionIndex",
+]
+
+
+#: Views that stay at hand: one per machine and number of calls asked about.
+_MOST_VIEWS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionIndex:
+    """Shapes: `ids` p patterns; `vectors` float32[p,d] raw features; `near` their nearest ones of
+    other groups; `far` float64[p] ascending leave-one-group-out nearest distances.
+
+    `policy` is judged on all rows together, `left_out` (None: too few machines) by leaving machines
+    out; `facts` are the environments of the instances.
+    """
+
+    op: Op
+    scope: str
+    featurizer: str
+    generation: int
+    evidence: Evidence
+    ids: tuple[str, ...]
+    vectors: NDArray[np.float32]
+    metric: Metric
+    policy: Policy
+    left_out: LeftOut | None
+    far: NDArray[np.float64]
+    near: Near
+    facts: Mapping[str, Facts]
+    index: VectorIndex
+
+    @classmethod
+    def build(
+        cls,
+        evidence: Evidence,
+        readable: Mapping[str, Mapping[str, NDArray[np.float32]]],
+        *,
+        scope: str,
+        generation: int = 0,
+        facts: Mapping[str, Facts] | None = None,
+    ) -> PartitionIndex:
+        """Fit metric and policy, and index every pattern that has a vector.
+
+        `readable` holds raw vectors float32[d] by pattern id for one or more featurizers, in
+        order of preference: the one whose neighbours answer best with groups held out is used. One
+        that needs a network must be better by more than two standard errors.
+        """
+        known = facts or {}
+        tried = {name: _fitted(evidence, vectors, known) for name, vectors in readable.items()}
+        name = _preferred(tried)
+        ids, raw, fit = tried[name]
+        ground = ground_of(_held(evidence, ids), ids, fit.near, known)
+        several = len({row.platform for row in evidence.rows}) > 1 and not evidence.winners
+        return cls(
+            evidence.op,
+            scope,
+            name,
+            generation,
+            evidence,
+            ids,
+            raw,
+            fit.metric,
+            fit.policy,
+            across(ground) if several else None,
+            fit.far,
+            fit.near,
+            known,
+            FaissIndex.build(ids, fit.metric.apply(raw)),
+        )
+
+    def nearest(
+        self, vector: NDArray[np.float32], *, count: int = 0, exclude: Collection[str] = ()
+    ) -> tuple[list[str], NDArray[np.float64]]:
+        """The `count` (0: the policy's k) nearest patterns to raw features float32[d], with
+        distances."""
+        ids, distances = self.index.search(
+            self.metric.apply(vector[None, :]), count or self.policy.k, exclude=exclude
+        )
+        return ids[0], np.asarray(distances[0][: len(ids[0])], dtype=np.float64)
+
+    def percentile(self, distance: float) -> float:
+        """Share of leave-one-out nearest distances that are smaller than `distance`."""
+        if not self.far.size:
+            return math.nan
+        return float(np.searchsorted(self.far, distance, side="left")) / self.far.size
+
+    @cached_property
+    def ground(self) -> Ground:
+        """What every view stands on: first the indexed patterns in their order, then the others."""
+        rest = sorted({row.pattern_id for row in self.evidence.rows} - set(self.ids))
+        places = np.full((len(rest), self.near.places.shape[1]), -1, dtype=np.int64)
+        none = np.full(places.shape, np.inf)
+        near = Near(np.vstack([self.near.places, places]), np.vstack([self.near.distances, none]))
+        return ground_of(self.evidence, (*self.ids, *rest), near, self.facts)
+
+    def view(self, platform: Platform, *, calls: float = math.inf) -> View:
+        """The partition as one instance sees it; kept, for there are few."""
+        key = (platform.id, calls)
+        found = self._views.get(key)
+        if found is None:
+            ground, target = self.ground, Source(platform.id, self.op)
+            if platform.id not in ground.facts:
+                facts = {**ground.facts, platform.id: platform.environment}
+                ground = replace(ground, facts=facts)
+            known = self.policies.get(platform.id)
+            found = view_of(ground, target, self.policy, self.left_out, calls=calls, policy=known)
+            if found.judged == "here":
+                self.policies[platform.id] = found.policy
+            while len(self._views) >= _MOST_VIEWS:
+                self._views.pop(next(iter(self._views)), None)
+            self._views[key] = found
+        return found
+
+    def known_policy(self, platform: Platform) -> Policy:
+        """How neighbours vote on a pattern that other instances ran and this one did not."""
+        found = self._known.get(platform.id)
+        if found is None:
+            found = known_policy(self.ground, self.view(platform), self.left_out)
+            self._known[platform.id] = found
+        return found
+
+    @cached_property
+    def _known(self) -> dict[str, Policy]:
+        return {}
+
+    @cached_property
+    def _views(self) -> dict[tuple[str, float], View]:
+        return {}
+
+    @cached_property
+    def policies(self) -> dict[str, Policy]:
+        """Policies judged on an instance's own runs."""
+        return {}
+
+    @cached_property
+    def preparation(self) -> PreparationTable | None:
+        """What preparing takes on the patterns of the views; None where no run tells."""
+        return PreparationTable.of(self.evidence, self.ground.ids)
+
+    @property
+    def stamp(self) -> str:
+        """16 hex digits that change with what a policy is found from."""
+        h = hashlib.blake2b(self.policy.to_json().encode(), digest_size=8)
+        for array in (self.evidence.indptr, self.evidence.column, self.evidence.seconds):
+            h.update(array.tobytes())
+        return h.hexdigest()
+
+    def at(self, generation: int) -> PartitionIndex:
+        """The same as of a later generation, in which nothing of it has changed."""
+        found = replace(self, generation=generation)
+        for name in _KEPT:
+            if name in self.__dict__:
+                found.__dict__[name] = self.__dict__[name]
+        return found
+
+    def grown(
+        self,
+        newer: Evidence,
+        vectors: Mapping[str, NDArray[np.float32]],
+        facts: Mapping[str, Facts],
+    ) -> PartitionIndex:
+        """With newer rows, and `vectors` float32[d] of the patterns that are new with them; metric
+        and policies of the whole stay until it is built again."""
+        evidence = self.evidence.merged(newer)
+        ids, raw, index = self.ids, self.vectors, self.index
+        if vectors:
+            ids = tuple(sorted({*ids, *vectors}))
+            known = dict(zip(self.ids, self.vectors, strict=True)) | dict(vectors)
+            raw = np.array([known[i] for i in ids], dtype=np.float32)
+            index = FaissIndex.build(ids, self.metric.apply(raw))
+        return replace(
+            self,
+            evidence=evidence,
+            ids=ids,
+            vectors=raw,
+            near=_near_again(self, evidence, ids, raw),
+            facts=facts,
+            index=index,
+        )
+
+    def place_of(self, pattern_id: str) -> int:
+        """Where the views have a pattern."""
+        return self._places[pattern_id]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {pattern_id: at for at, pattern_id in enumerate(self.ground.ids)}
+
+    def row_of(self, pattern_id: str, platform: str = "") -> int:
+        """An evidence row of a pattern: the asked platform's, else the fullest."""
+        found = self._rows_by_pattern[pattern_id]
+        own = [i for i in found if self.evidence.rows[i].platform == platform]
+        lengths = np.diff(self.evidence.indptr)
+        return max(own or found, key=lambda i: (int(lengths[i]), -i))
+
+    @cached_property
+    def _rows_by_pattern(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for at, row in enumerate(self.evidence.rows):
+            found.setdefault(row.pattern_id, []).append(at)
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """What can be answered from here, for reports."""
+        return {
+            "op": str(self.op),
+            "scope": self.scope,
+            "featurizer": self.featurizer,
+            "patterns": len({row.pattern_id for row in self.evidence.rows if not row.op}),
+            "indexed": len(self.ids),
+            "configs": len(self.evidence.configs),
+            "measured": len(self.evidence.seconds),
+            "noise": self.evidence.noise,
+            "disagreeing": int((self.evidence.spread > 0.2).sum()),
+            "without_default": int((~self.evidence.knows_default).sum()),
+            **self._held_out(),
+        }
+
+    def _held_out(self) -> dict[str, Any]:
+        """How the policy did with groups held out. Of winners only the hits can be counted."""
+        found = self.policy.describe()
+        if not self.evidence.winners:
+            return found
+        hits = {
+            "winner_hits_held_out": 1.0 - self.policy.loss / WINNER_GAIN,
+            "static_best_hits_held_out": 1.0 - self.policy.static_loss / WINNER_GAIN,
+        }
+        return {**found, "of_optimum_held_out": None, "static_best_held_out": None, **hits}
+
+    def to_bytes(self) -> bytes:
+        """Everything but the index itself, as an uncompressed npz without objects."""
+        e = self.evidence
+        head = {
+            "op": str(self.op),
+            "scope": self.scope,
+            "featurizer": self.featurizer,
+            "generation": self.generation,
+            "rows": [list(row) for row in e.rows],
+            "configs": [c.json for c in e.configs],
+            "ids": list(self.ids),
+            "winners": e.winners,
+            "policy": self.policy.to_json(),
+            "left_out": self.left_out.to_json() if self.left_out else "",
+            "facts": {name: dict(facts) for name, facts in self.facts.items()},
+        }
+        out = io.BytesIO()
+        arrays: dict[str, Any] = {
+            "head": np.frombuffer(json.dumps(head).encode(), dtype=np.uint8),
+            **{name: getattr(e, name) for name in _EVIDENCE_ARRAYS},
+            "vectors": self.vectors,
+            "far": self.far,
+            "near": self.near.places,
+            "near_distances": self.near.distances,
+            **{f"metric_{k}": v for k, v in self.metric.arrays().items()},
+        }
+        np.savez(out, **arrays)
+        return out.getvalue()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, index: Any) -> PartitionIndex:
+        """`index(ids, vectors)` gives the index. Raises: StoreCorrupt."""
+        try:
+            with np.load(io.BytesIO(raw), allow_pickle=False) as z:
+                a = {name: z[name] for name in z.files}
+            return cls._revived(json.loads(a.pop("head").tobytes()), a, index)
+        except _UNREADABLE as e:
+            raise StoreCorrupt(f"a partition file cannot be read: {e}") from e
+
+    @classmethod
+    def _revived(cls, head: Mapping[str, Any], a: Mapping[str, Any], index: Any) -> PartitionIndex:
+        evidence = Evidence(
+            op=Op.parse(head["op"]),
+            rows=tuple(EvidenceRow(*row) for row in head["rows"]),
+            configs=tuple(Config.from_json(c) for c in head["configs"]),
+            winners=bool(head["winners"]),
+            **{k: a[k] for k in _EVIDENCE_ARRAYS},
+        )
+        metric = Metric.from_arrays(
+            {k.removeprefix("metric_"): v for k, v in a.items() if k.startswith("metric_")}
+        )
+        ids = tuple(head["ids"])
+        return cls(
+            evidence.op,
+            head["scope"],
+            head["featurizer"],
+            head["generation"],
+            evidence,
+            ids,
+            a["vectors"],
+            metric,
+            Policy.from_json(head["policy"]),
+            LeftOut.from_json(head["left_out"]) if head["left_out"] else None,
+            a["far"],
+            Near(a["near"], a["near_distances"]),
+            {str(k): {str(n): str(v) for n, v in f.items()} for k, f in head["facts"].items()},
+            index(ids, metric.apply(a["vectors"])),
+        )
+
+
+#: What stays as it was computed where nothing has changed.
+_KEPT = ("_known", "ground", "preparation", "_views", "policies", "_places", "_rows_by_pattern")
+
+#: What reading a file of an older program, or one that is no npz, may raise.
+_UNREADABLE = (
+    ValueError, KeyError, IndexError, OSError, EOFError, TypeError, zipfile.BadZipFile, UsageError,
+)  # fmt: skip
+
+
+#: Standard errors by which neighbours found with a network must be better to be used: it costs
+#: torch, its start of a second, and tens of milliseconds a matrix.
+_ERRORS = 2.0
+
+
+class _Fit(NamedTuple):
+    """Of one featurizer: `ids` p patterns, `raw` float32[p,d] features, and what they led to."""
+
+    ids: tuple[str, ...]
+    raw: NDArray[np.float32]
+    fit: Fitted
+
+
+def _fitted(
+    evidence: Evidence, vectors: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Facts]
+) -> _Fit:
+    ids = tuple(sorted({row.pattern_id for row in evidence.rows if row.pattern_id in vectors}))
+    raw = np.array([vectors[i] for i in ids], dtype=np.float32)
+    known = _held(evidence, ids)
+    nowhere = Near(np.zeros((len(ids), 0), dtype=np.int64), np.zeros((len(ids), 0)))
+    ground = ground_of(known, ids, nowhere, facts)
+    gains, trust = base_gains(ground)
+    of = {row.pattern_id: row.group for row in known.rows}
+    groups = np.array([of[i] for i in ids], dtype=np.str_)
+    return _Fit(ids, raw, fit_policy(raw, gains, groups, trust))
+
+
+def _held(evidence: Evidence, ids: Collection[str]) -> Evidence:
+    """Only the rows of some patterns."""
+    held = set(ids)
+    rows = [i for i, row in enumerate(evidence.rows) if row.pattern_id in held]
+    return evidence.take(np.array(rows, dtype=np.int64))
+
+
+def _preferred(tried: Mapping[str, _Fit]) -> str:
+    """The name of least loss; of those that need a network only one that is surely better."""
+
+    def best(names: Iterable[str]) -> str:
+        return min(names, key=lambda n: (_loss(tried[n].fit), list(tried).index(n)), default="")
+
+    plain, costly = best(tried.keys() - NEED_NETWORK), best(tried.keys() & NEED_NETWORK)
+    if not (plain and costly):
+        return plain or costly
+    return costly if _surely_better(tried[costly], tried[plain]) else plain
+
+
+def _surely_better(one: _Fit, other: _Fit) -> bool:
+    place = {pattern_id: at for at, pattern_id in enumerate(other.ids)}
+    both = [(at, place[i]) for at, i in enumerate(one.ids) if i in place]
+    if not both:
+        return False
+    mine, theirs = np.array(both).T
+    gain = other.fit.losses[theirs] - one.fit.losses[mine]
+    judged = np.isfinite(gain)
+    group = one.fit.groups[mine]
+    return bool(judged.any()) and surely_positive(gain[judged], group[judged], errors=_ERRORS)
+
+
+def _loss(fit: Fitted) -> float:
+    return fit.policy.loss if math.isfinite(fit.policy.loss) else math.inf
+
+
+_EVIDENCE_ARRAYS = ("indptr", "column", "seconds", "conversion", "spread", "default_s")
+
+
+def _near_again(
+    partition: PartitionIndex, evidence: Evidence, ids: Sequence[str], raw: NDArray[np.float32]
+) -> Near:
+    """The nearest ones of other groups where patterns were added to `partition`: known ones keep
+    theirs, new ones are looked up."""
+    count = partition.near.places.shape[1]
+    old = np.array([*(ids.index(i) for i in partition.ids), -1], dtype=np.int64)
+    places = np.full((len(ids), count), -1, dtype=np.int64)
+    distances = np.full((len(ids), count), np.inf)
+    places[old[:-1]] = old[partition.near.places]
+    distances[old[:-1]] = partition.near.distances
+    group = {row.pattern_id: row.group for row in evidence.rows}
+    groups = np.array([group.get(i, "") for i in ids])
+    at = partition.metric.apply(raw).astype(np.float64)
+    for new in np.setdiff1d(np.arange(len(ids)), old[:-1]):
+        far = np.sqrt(((at - at[new]) ** 2).sum(axis=1))
+        far[groups == groups[new]] = np.inf
+        order = np.argsort(far, kind="stable")[:count]
+        order = order[np.isfinite(far[order])]
+        places[new, : len(order)], distances[new, : len(order)] = order, far[order]
+    return Near(places, distances)

@@ -1,0 +1,351 @@
+"""Runs of several machines and widths as evidence for one of them: partial pooling.
+
+A *source* is one platform instance at one op. Seen from a *target*, a source s says of
+configuration c on matrix p
+
+    g_target(p, c) = g_s(p, c) + shift_s(c) + error,    Var(error) = variance_s
+
+g the log gain over the own default. The shift is estimated on what the target measured itself:
+per configuration the mean difference, drawn towards what the configuration's parameters say of it
+and, without runs, to zero (a Gaussian process over configurations; hyperparameters by moments). The
+variance is what the shift leaves, drawn towards what instances that are as unlike as these two
+differ by. On each pattern the sources are averaged by their precision, and such a pooled row votes
+like a row of the target's own, only less, by as much as its error adds to that of being another
+matrix. So one run of the target moves all answers a little, and many leave the others no say.
+
+Source: hierarchical (partial) pooling as in Gelman and Hill 2007, chapter 12; the crossed effects
+(machine x configuration, machine x parameter, machine x matrix) are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.index.run_matrix import FAILED_GAIN, Evidence
+from embeddb.index.vote import is_default, votes
+from embeddb.platforms.machines import Facts, unlike
+
+__all__ = [
+    "Belief",
+    "Layer",
+    "Pooled",
+    "Source",
+    "beliefs_of",
+    "correlation_of",
+    "layers_of",
+    "pooled",
+    "shift_of",
+]
+
+Floats = NDArray[np.float64]
+
+#: Variance of a repeated measurement of a log gain: 5 %.
+_NOISE = 0.05**2
+#: Patterns by which the expectation from how unlike two sources are counts beside their own data.
+_PRIOR_PATTERNS = 3.0
+#: With fewer patterns in common, sources are compared through neighbours.
+_FEWEST_SHARED = 3
+_COMPARED_WITH = 5
+#: What variance is expected where too few instances are known to fit it: constant, per unit of
+#: `unlike`, per doubling of the width, for another value type.
+_EXPECTED = (0.02, 0.02, 0.02, 0.02)
+#: Shares of the shift's variance that lie in all, in parameters, in like configurations, in one.
+_COMPONENTS = (0.3, 0.3, 0.2)
+#: Similarity of configurations falls by e over this share of parameters that differ.
+_REACH = 0.15
+
+
+class Source(NamedTuple):
+    """A platform instance and the op it ran."""
+
+    platform: str
+    op: Op
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """What one source measured: `rows` int64[r] positions of patterns, `gains` float64[r,c]."""
+
+    source: Source
+    rows: NDArray[np.int64]
+    gains: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Belief:
+    """How a target takes a source: `shift` float64[c] is added to its gains, whose error then has
+    `variance`; `patterns` says by how many of the target's own patterns that was found."""
+
+    source: Source
+    shift: Floats
+    variance: float
+    patterns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pooled:
+    """One row per pattern, as the target sees it: `gains` float64[p,c] (nan: ran nowhere), `trust`
+    float64[p,c] what each counts as a vote beside a run of the target's own (0..1), `shares`
+    float64[p,s] the part of each source in a row, in the order of the beliefs, `failing`
+    float64[p,c] the part of the runs that failed."""
+
+    gains: Floats
+    trust: Floats
+    shares: Floats
+    failing: Floats
+
+
+def layers_of(
+    evidence: Evidence,
+    ids: Sequence[str],
+    *,
+    calls: float = math.inf,
+    failed: float = FAILED_GAIN,
+) -> list[Layer]:
+    """The evidence by source, over the patterns `ids`; sources in a fixed order.
+
+    Where there are several, a row whose default did not run says nothing: its gains are over its
+    own mean, and no other source's row has that.
+    """
+    at = {pattern_id: i for i, pattern_id in enumerate(ids)}
+    by_source: dict[Source, list[int]] = {}
+    for i, row in enumerate(evidence.rows):
+        if row.pattern_id in at:
+            op = Op.parse(row.op) if row.op else evidence.op
+            by_source.setdefault(Source(row.platform, op), []).append(i)
+    found, known = [], evidence.knows_default
+    for source in sorted(by_source):
+        rows = np.array(by_source[source], dtype=np.int64)
+        places = np.array([at[evidence.rows[i].pattern_id] for i in rows], dtype=np.int64)
+        gains = evidence.gains(rows, calls=calls, failed=failed)
+        if len(by_source) > 1 and not evidence.winners and known.any():
+            gains[~known[rows]] = np.nan
+        found.append(Layer(source, places, gains))
+    return found
+
+
+def pooled(layers: Sequence[Layer], beliefs: Sequence[Belief], count: int, apart: float) -> Pooled:
+    """Sources averaged by precision on each of `count` patterns; `apart` is the variance between a
+    pattern and its neighbours, beside which a source's own error counts."""
+    width = layers[0].gains.shape[1] if layers else 0
+    total, mass, best, failed = np.zeros((4, count, width))
+    shares = np.zeros((count, len(layers)))
+    for at, (layer, belief) in enumerate(zip(layers, beliefs, strict=True)):
+        ran = np.isfinite(layer.gains)
+        weight = 1.0 / (belief.variance + _NOISE)
+        total[layer.rows] += np.where(ran, layer.gains + belief.shift, 0.0) * weight
+        mass[layer.rows] += ran * weight
+        failed[layer.rows] += (layer.gains == FAILED_GAIN) * weight
+        best[layer.rows] = np.maximum(best[layer.rows], ran * weight)
+        shares[layer.rows, at] = weight * ran.sum(axis=1) / max(width, 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gains = total / mass
+        trust = (apart + _NOISE) / (apart + 1.0 / best)
+    shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-12)
+    failing = failed / np.maximum(mass, 1e-12)
+    return Pooled(gains, np.where(best > 0, trust, 0.0), shares, failing)
+
+
+def beliefs_of(
+    target: Source,
+    layers: Sequence[Layer],
+    configs: Sequence[Config],
+    facts: Mapping[str, Facts],
+    near: NDArray[np.int64],
+    *,
+    apart: float,
+) -> list[Belief]:
+    """How the target takes each layer, its own among them. `near` int64[p,k] are the nearest
+    patterns of other groups of each pattern (-1: none), `apart` the variance between neighbours."""
+    own = next((layer for layer in layers if layer.source == target), None)
+    others = [layer for layer in layers if layer.source != target]
+    expected = _expected(layers, facts)
+    prior = {layer.source: expected(target, layer.source) for layer in others}
+    moving = ~_defaults(layers)
+    level = _levels(others, moving, prior)
+    kernel = np.zeros((0, 0))
+    if own is not None:
+        kernel = correlation_of(configs) * np.outer(moving, moving)
+    found = []
+    for layer in layers:
+        if layer.source == target:
+            found.append(Belief(target, np.zeros(len(configs)), 0.0, len(layer.rows)))
+            continue
+        variance, patterns = prior[layer.source], 0
+        shift = np.asarray(moving * level[layer.source], dtype=np.float64)
+        rest = None if own is None else _differences(own, layer, near)
+        if rest is not None:
+            gap, extra = rest
+            more, left = shift_of(gap - shift, kernel, variance)
+            # What comparing through neighbours adds is not the source's.
+            shift = np.asarray(shift + more, dtype=np.float64)
+            variance = max(left - extra * apart, 0.25 * left)
+            patterns = len(gap)
+        found.append(Belief(layer.source, shift, variance, patterns))
+    return found
+
+
+def _defaults(layers: Sequence[Layer]) -> NDArray[np.bool_]:
+    """bool[c]: the platform's default, whose gain is 0 on every machine."""
+    return is_default(np.vstack([layer.gains for layer in layers]))
+
+
+def _levels(
+    layers: Sequence[Layer], moving: NDArray[np.bool_], prior: Mapping[Source, float]
+) -> dict[Source, float]:
+    """What brings the gains of each source to one level, that of all by their precision: where the
+    default is slow everything else gains, and what only such a source ran is no better for it."""
+    count = len(layers)
+    rows, wanted = [np.eye(count) * 0.1], [np.zeros(count)]
+    for i, j in combinations(range(count), 2):
+        gap = _shared_gap(layers[i], layers[j])[:, moving]
+        if np.isfinite(gap).any():
+            row = np.zeros((1, count))
+            row[0, [i, j]] = 1.0, -1.0
+            rows.append(row)
+            wanted.append(np.array([float(np.nanmean(gap))]))
+    if not count:
+        return {}
+    level = np.linalg.lstsq(np.vstack(rows), np.concatenate(wanted), rcond=None)[0]
+    weight = np.array([1.0 / prior[layer.source] for layer in layers])
+    common = float(weight @ level / weight.sum())
+    return {layer.source: common - float(x) for layer, x in zip(layers, level, strict=True)}
+
+
+def _shared_gap(one: Layer, other: Layer) -> Floats:
+    """float64[r,c] by how much more configurations gain at one, on the patterns both ran."""
+    _, mine, theirs = np.intersect1d(one.rows, other.rows, return_indices=True)
+    gap: Floats = votes(one.gains[mine]) - votes(other.gains[theirs])
+    return gap
+
+
+def _differences(own: Layer, other: Layer, near: NDArray[np.int64]) -> tuple[Floats, float] | None:
+    """float64[r,c] by how much more a configuration gains at the target, on patterns both ran or
+    else beside the neighbours' mean at the source, and what share of the variance between
+    neighbours is in each; None where nothing can be compared."""
+    place = {int(p): i for i, p in enumerate(other.rows)}
+    both = [(i, place[int(p)]) for i, p in enumerate(own.rows) if int(p) in place]
+    if len(both) >= _FEWEST_SHARED:
+        mine, theirs = np.array(both).T
+        gap = votes(own.gains[mine]) - votes(other.gains[theirs])
+        return (gap, 0.0) if np.isfinite(gap).any() else None
+    rows = []
+    for i, pattern in enumerate(own.rows):
+        beside = [place[int(q)] for q in near[pattern] if int(q) in place][:_COMPARED_WITH]
+        if int(pattern) in place:
+            beside = [place[int(pattern)]]
+        if beside:
+            rows.append(votes(own.gains[i]) - _mean(votes(other.gains[beside])))
+    gap = np.array(rows)
+    return (gap, 1.0 + 1.0 / _COMPARED_WITH) if gap.size and np.isfinite(gap).any() else None
+
+
+def _mean(gains: Floats) -> Floats:
+    """float64[c] mean of the rows that ran each; nan where none did."""
+    ran = np.isfinite(gains)
+    count = ran.sum(axis=0)
+    mean: Floats = np.where(ran, gains, 0.0).sum(axis=0) / np.maximum(count, 1)
+    return np.where(count > 0, mean, np.nan)
+
+
+def shift_of(gap: Floats, kernel: Floats, prior: float) -> tuple[Floats, float]:
+    """Posterior mean float64[c] of a shift from differences float64[r,c] (nan: not known), and the
+    variance that it leaves in one of them.
+
+    `kernel` float64[c,c] has ones on its diagonal; `prior` is the variance expected of a
+    difference, half of it of the shift and half of the rest, and counts as `_PRIOR_PATTERNS` rows.
+    """
+    known = np.isfinite(gap)
+    count = known.sum(axis=0)
+    mean = np.where(known, gap, 0.0).sum(axis=0) / np.maximum(count, 1)
+    rows = int(known.any(axis=1).sum())
+    # Entries of one row err together, so rows count, not entries.
+    spread = float((np.where(known, gap - mean, 0.0) ** 2).sum())
+    free = float(max(known.sum() - (count > 0).sum(), 0))
+    # Each configuration's own mean took up one of its runs.
+    within = spread / free if free else prior / 2
+    weight = max(rows - 1, 0)
+    left = (weight * within + _PRIOR_PATTERNS * prior / 2) / (weight + _PRIOR_PATTERNS)
+    seen = np.flatnonzero(count)
+    if not seen.size:
+        return np.zeros(gap.shape[1]), prior
+    raw = float((mean[seen] ** 2).mean() - (left / count[seen]).mean())
+    signal = max(raw * rows + _PRIOR_PATTERNS * prior / 2, 1e-6) / (rows + _PRIOR_PATTERNS)
+    inner = signal * kernel[np.ix_(seen, seen)] + np.diag(left / count[seen])
+    shift: Floats = signal * kernel[:, seen] @ np.linalg.solve(inner, mean[seen])
+    return shift, left
+
+
+def correlation_of(configs: Sequence[Config]) -> Floats:
+    """Prior correlation float64[c,c] of shifts: common, by parameters, by likeness, its own."""
+    names = sorted({name for config in configs for name in config})
+    same = np.zeros((len(configs), len(configs)))
+    for name in names:
+        values: dict[object, int] = {}
+        code = np.array([values.setdefault(c.get(name), len(values)) for c in configs])
+        same += code[:, None] == code[None, :]
+    same /= max(len(names), 1)
+    common, linear, like = _COMPONENTS
+    near = np.exp(-(1.0 - same) / _REACH)
+    own = (1.0 - common - linear - like) * np.eye(len(configs))
+    correlation: Floats = common + linear * same + like * near + own
+    return correlation
+
+
+# -- how much two sources differ -------------------------------------------------------------------
+
+
+class _Expected:
+    """Variance to be expected between two sources, from how unlike they are."""
+
+    def __init__(self, weights: Floats, facts: Mapping[str, Facts]) -> None:
+        self._weights, self._facts = weights, facts
+
+    def __call__(self, one: Source, other: Source) -> float:
+        return max(float(self._weights @ _apart(one, other, self._facts)), 1e-4)
+
+
+def _apart(one: Source, other: Source, facts: Mapping[str, Facts]) -> Floats:
+    """float64[4]: constant, unlikeness, doublings of the width, another value type."""
+    same = one.platform == other.platform
+    far = 0.0 if same else unlike(facts.get(one.platform, {}), facts.get(other.platform, {}))
+    wider = abs(math.log2(one.op.width / other.op.width))
+    return np.array([1.0, far, wider, float(one.op.dtype != other.op.dtype)])
+
+
+def _expected(layers: Sequence[Layer], facts: Mapping[str, Facts]) -> _Expected:
+    """Fitted to the mean squared differences between sources with patterns in common, all weights
+    non-negative; the plain expectation counts as one more pair."""
+    rows, values = [], []
+    for one, other in combinations(layers, 2):
+        gap = _shared_gap(one, other)
+        if len(gap) >= _FEWEST_SHARED and np.isfinite(gap).any():
+            # A shift of all configurations alike does not change which is best.
+            gap = gap - np.nanmean(gap)
+            rows.append(_apart(one.source, other.source, facts))
+            values.append(float(np.nanmean(gap**2)))
+    design = np.vstack([*rows, *(np.diag(np.ones(4)) * 0.3)])
+    wanted = np.array([*values, *(0.3 * np.array(_EXPECTED))])
+    return _Expected(_non_negative(design, wanted), facts)
+
+
+def _non_negative(design: Floats, wanted: Floats) -> Floats:
+    """Least squares with weights >= 0, by trying every set of columns: there are four."""
+    best, least = np.zeros(design.shape[1]), math.inf
+    for size in range(1, design.shape[1] + 1):
+        for columns in combinations(range(design.shape[1]), size):
+            held = list(columns)
+            weights = np.linalg.lstsq(design[:, held], wanted, rcond=None)[0]
+            error = float(((design[:, held] @ weights - wanted) ** 2).sum())
+            if (weights >= 0).all() and error < least - 1e-12:
+                best, least = np.zeros(design.shape[1]), error
+                best[held] = weights
+    return best

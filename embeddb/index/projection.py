@@ -1,0 +1,258 @@
+"""The 2-D map of a partition: patterns that are near for the vote are near on the map.
+
+Derived data: kept as a note of the store, made again when the vectors it was made from change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import StoreError
+from embeddb.index.answer_index import PartitionIndex
+from embeddb.store import Store
+
+__all__ = ["Atlas", "atlas_of", "layout"]
+
+Floats = NDArray[np.float64]
+
+_COLUMNS = ("ids", "x", "y", "winners", "names", "groups")
+#: Fewer points than that are on their principal components already; for more the pairwise
+#: distances would take longer than a map is worth.
+_FEWEST, _MOST = 4, 30_000
+#: Edges a point starts, and pairwise distances computed at once (rows).
+_NEIGHBOURS, _BLOCK = 15, 512
+#: Steps of the refinement, the first's length (the last's is zero), others a point is pushed from
+#: in a step, and how much pushing counts against pulling.
+_STEPS, _STRIDE, _OTHERS, _PUSH = 500, 0.4, 10, 3.0
+#: No single push is longer, and the first places spread so far (standard deviations).
+_LONGEST, _SPREAD = 4.0, 5.0
+
+
+class Atlas(msgspec.Struct, frozen=True, kw_only=True):
+    """Every indexed pattern of an op in a scope, in the order of `ids`.
+
+    `x`, `y` lie in 0..1 with y upwards; distances are those of the metric as far as two dimensions
+    can show them, so axes have no meaning. `winners` holds the canonical JSON of each pattern's
+    fastest configuration ("" where nothing ran), `digest` that of the vectors laid out.
+    """
+
+    op: str
+    scope: str
+    featurizer: str
+    generation: int
+    ids: list[str]
+    x: list[float]
+    y: list[float]
+    winners: list[str]
+    names: list[str]
+    groups: list[str]
+    digest: str = ""
+
+
+def atlas_of(store: Store, partition: PartitionIndex) -> Atlas:
+    """The stored map of a partition if it is current, else one made now, and stored if it can be.
+
+    Places are kept as long as the vectors are the same; the rest is read anew.
+    """
+    key = f"atlas/{partition.op}/{partition.scope}"
+    vectors = partition.metric.apply(partition.vectors)
+    digest = _digest(partition, vectors)
+    known = _read(store.notes.get(key))
+    if known is not None and (known.digest != digest or known.ids != list(partition.ids)):
+        known = None
+    if known is not None and known.generation == partition.generation:
+        return known
+    if known is None:
+        places = layout(vectors)
+        x, y = (np.round(places[:, axis].astype(float), 5).tolist() for axis in (0, 1))
+    else:
+        x, y = known.x, known.y
+    infos = [store.pattern(pattern_id) for pattern_id in partition.ids]
+    made = Atlas(
+        op=str(partition.op),
+        scope=partition.scope,
+        featurizer=partition.featurizer,
+        generation=partition.generation,
+        ids=list(partition.ids),
+        x=x,
+        y=y,
+        winners=_winners(partition),
+        names=["" if info is None else info.name for info in infos],
+        groups=["" if info is None else info.group for info in infos],
+        digest=digest,
+    )
+    if not store.readonly:
+        with suppress(StoreError):  # busy or full: it can be made again
+            store.notes.put(key, msgspec.json.encode(made))
+    return made
+
+
+def _read(raw: bytes | None) -> Atlas | None:
+    """None for a note that is missing, damaged or of another version: it is made anew."""
+    try:
+        found = None if raw is None else msgspec.json.decode(raw, type=Atlas)
+    except msgspec.MsgspecError:
+        return None
+    if found is None or len({len(getattr(found, name)) for name in _COLUMNS}) != 1:
+        return None
+    return found if all(0.0 <= at <= 1.0 for at in (*found.x, *found.y)) else None
+
+
+def _digest(partition: PartitionIndex, vectors: NDArray[np.float32]) -> str:
+    h = hashlib.blake2b(f"{partition.featurizer}\0".encode(), digest_size=16)
+    h.update("\0".join(partition.ids).encode())
+    h.update(vectors.tobytes())
+    return h.hexdigest()
+
+
+def _winners(partition: PartitionIndex) -> list[str]:
+    evidence = partition.evidence
+    found = []
+    for pattern_id in partition.ids:
+        row = partition.row_of(pattern_id, "")
+        part = slice(evidence.indptr[row], evidence.indptr[row + 1])
+        seconds = evidence.seconds[part]
+        best = int(np.argmin(seconds)) if seconds.size else 0
+        ran = bool(seconds.size) and bool(np.isfinite(seconds[best]))
+        found.append(evidence.configs[evidence.column[part][best]].json if ran else "")
+    return found
+
+
+def layout(vectors: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32]:
+    """float32[n,2] places in the unit square for float32[n,d], near ones near each other.
+
+    Principal components, then refined: attraction along the edges of a weighted graph of nearest
+    neighbours, repulsion from random others (McInnes, Healy and Melville 2018, UMAP), with the
+    curve 1 / (1 + distance^2) (Tang et al. 2016, LargeVis). The same vectors and seed give the
+    same places. A value that is not finite counts as its column's mean. Time grows with n^2 d for
+    the neighbours and n for the rest.
+    """
+    x = _finite(vectors)
+    places = _principal(x)
+    if _FEWEST <= len(x) <= _MOST:
+        places = _refined(places, _graph(x), np.random.default_rng(seed))
+    return _fitted(places)
+
+
+def _finite(vectors: NDArray[np.float32]) -> Floats:
+    """float64[n,d], centred, of largest magnitude one, without what is not finite."""
+    x = np.array(vectors, dtype=np.float64)
+    known = np.isfinite(x)
+    counts = np.maximum(known.sum(axis=0), 1)
+    x -= np.where(known, x, 0.0).sum(axis=0) / counts
+    x[~known] = 0.0
+    largest = np.abs(x).max(initial=0.0)
+    return x / largest if largest > 0 else x
+
+
+def _principal(x: Floats) -> Floats:
+    """float64[n,2]: the first two principal components, each with its heaviest loading positive."""
+    n, d = x.shape
+    if n < 2 or d < 1:
+        return np.zeros((n, 2))
+    _, axes = np.linalg.eigh(x.T @ x)
+    axes = axes[:, ::-1][:, :2]
+    heaviest = np.abs(axes).argmax(axis=0)
+    axes = axes * np.where(axes[heaviest, np.arange(axes.shape[1])] < 0, -1.0, 1.0)
+    found = np.zeros((n, 2))
+    found[:, : axes.shape[1]] = x @ axes
+    return found
+
+
+class _Edges(NamedTuple):
+    """Undirected edges: int64[e] ends and float64[e] weights in 0..1."""
+
+    one: NDArray[np.int64]
+    other: NDArray[np.int64]
+    weight: Floats
+
+
+def _graph(x: Floats) -> _Edges:
+    """UMAP's fuzzy neighbourhood of float64[n,d]: the nearest has weight one, those beyond it fade
+    so that the weights of each point sum to log2(k); an edge is there if either end says so."""
+    from scipy.sparse import csr_array
+
+    n, k = len(x), min(_NEIGHBOURS, len(x) - 1)
+    who, far = _nearest(x, k)
+    gap = far - far[:, :1]
+    fade = _fades(gap, math.log2(k) if k > 1 else 1.0)
+    weight = np.exp(-gap / np.maximum(fade, 1e-3 * far.mean() + 1e-12)[:, None])
+    rows = np.repeat(np.arange(n), k)
+    said = csr_array((weight.ravel(), (rows, who.ravel())), shape=(n, n))
+    heard = said.T.tocsr()
+    both = (said + heard - said * heard).tocoo()
+    one, other = both.coords
+    half = one < other
+    return _Edges(one[half].astype(np.int64), other[half].astype(np.int64), both.data[half])
+
+
+def _nearest(x: Floats, k: int) -> tuple[NDArray[np.int64], Floats]:
+    """The k nearest others of each of float64[n,d], nearest first: int64[n,k], float64[n,k]."""
+    small = x.astype(np.float32)
+    n, squares = len(x), (small * small).sum(axis=1)
+    who, far = np.empty((n, k), dtype=np.int64), np.empty((n, k))
+    for start in range(0, n, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        gaps = squares - 2.0 * (small[part] @ small.T)
+        gaps[np.arange(len(gaps)), np.arange(start, start + len(gaps))] = np.inf
+        close = np.argpartition(gaps, k - 1, axis=1)[:, :k]
+        found = np.take_along_axis(gaps, close, 1) + squares[part, None]
+        order = np.argsort(found, axis=1, kind="stable")
+        who[part] = np.take_along_axis(close, order, 1)
+        far[part] = np.sqrt(np.maximum(np.take_along_axis(found, order, 1), 0.0))
+    return who, far
+
+
+def _fades(gap: Floats, total: float) -> Floats:
+    """float64[n] lengths s with sum(exp(-gap / s)) = total for each row of float64[n,k]."""
+    n = len(gap)
+    low, high, fade = np.zeros(n), np.full(n, np.inf), np.full(n, gap.mean() + 1e-12)
+    for _ in range(40):
+        over = np.exp(-gap / np.maximum(fade, 1e-300)[:, None]).sum(axis=1) > total
+        high, low = np.where(over, fade, high), np.where(over, low, fade)
+        fade = np.where(np.isinf(high), 2.0 * fade, (low + high) / 2)
+    return fade
+
+
+def _refined(places: Floats, edges: _Edges, rng: np.random.Generator) -> Floats:
+    """float64[n,2] after the steps. All points step at once, so each divides its pull by its edges'
+    weight: without that, many edges together would throw it past its neighbours."""
+    n = len(places)
+    one, other, weight = edges
+    share = 1.0 / np.maximum(np.bincount(one, weight, n) + np.bincount(other, weight, n), 1e-9)
+    start = places * (_SPREAD / max(float(places.std(axis=0).max()), 1e-12))
+    x, y = start[:, 0].copy(), start[:, 1].copy()
+    for step in range(_STEPS):
+        stride = _STRIDE * (1.0 - step / _STEPS)
+        dx, dy = x[other] - x[one], y[other] - y[one]
+        pull = 2.0 * weight / (1.0 + dx * dx + dy * dy)
+        dx *= pull
+        dy *= pull
+        random = rng.integers(0, n, (_OTHERS, n))
+        ax, ay = x - x[random], y - y[random]
+        near = ax * ax + ay * ay
+        push = 2.0 / ((1e-3 + near) * (1.0 + near))
+        for at, pulls, pushes in ((x, dx, ax * push), (y, dy, ay * push)):
+            pulled = np.bincount(one, pulls, n) - np.bincount(other, pulls, n)
+            pushed = pushes.clip(-_LONGEST, _LONGEST).mean(axis=0)
+            at += stride * (share * pulled + _PUSH * pushed)
+    return np.column_stack((x, y))
+
+
+def _fitted(places: Floats) -> NDArray[np.float32]:
+    """Into the unit square, in the middle of it, the aspect kept."""
+    if not len(places):
+        return np.zeros((0, 2), dtype=np.float32)
+    low, high = places.min(axis=0), places.max(axis=0)
+    side = float((high - low).max())
+    if side <= 0:
+        return np.full(places.shape, 0.5, dtype=np.float32)
+    found: NDArray[np.float32] = ((places - (low + high) / 2) / side + 0.5).astype(np.float32)
+    return found.clip(0.0, 1.0)

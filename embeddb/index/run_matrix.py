@@ -1,0 +1,319 @@
+"""All that was measured for one op on one platform, as arrays that answer in microseconds.
+
+Evidence is a view over runs and can be rebuilt at any time: per (pattern, platform) row the
+median seconds of every configuration that was run, and the default's. Configurations are compared
+across rows only through the *gain* log(t_default / t): raw seconds never cross a matrix.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.machine_state import State, astray, tells_state
+from embeddb.core.records import Run
+
+__all__ = ["FAILED_GAIN", "Curve", "Evidence", "EvidenceRow", "curve_of", "join"]
+
+#: Gain that a failed configuration counts with when neighbours vote: as if four times slower than
+#: the default. It must be finite (one failure is not certainty for another matrix) and clearly
+#: worse than any schedule one would choose.
+FAILED_GAIN = math.log(0.25)
+
+#: Gain that a winner counts with where only winners were recorded: what it won by is unknown, that
+#: it won is not.
+WINNER_GAIN = math.log(1.25)
+
+
+class EvidenceRow(NamedTuple):
+    """Whose times a row holds; `op` is what ran where that is not the evidence's own."""
+
+    pattern_id: str
+    platform: str
+    group: str
+    op: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What a row is unique by."""
+        return self.pattern_id, self.platform, self.op
+
+
+class Curve(NamedTuple):
+    """What one configuration did on one pattern, over all its runs.
+
+    `seconds` is the median over runs of their medians (infinite if none was ok), `spread` half the
+    relative range of those medians (0 with one run), `conversion_s` the median preparation cost.
+    A run that is ok but tells no time above zero does not count, nor does one made in another state
+    of the machine than the usual one where there are others.
+    """
+
+    seconds: float
+    spread: float
+    conversion_s: float
+    runs: int
+    status: str
+
+
+def curve_of(runs: Iterable[Run], normal: Callable[[], State] | None = None) -> dict[Config, Curve]:
+    """Runs of one pattern, op and platform, joined per configuration. `normal` gives the usual
+    state of the machine (`embeddb.core.machine_state.usual_at`); called where runs tell theirs."""
+    by_config: dict[Config, list[Run]] = {}
+    for run in runs:
+        by_config.setdefault(run.config, []).append(run)
+    return {config: _joined(held, normal) for config, held in by_config.items()}
+
+
+def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Curve:
+    # A median is worth computing once: this is called for every configuration of a partition.
+    medians = [(r.measurement.seconds, r.measurement.conversion_s) for r in runs]
+    timed = [(s, c) for s, c in medians if 0 < s < math.inf]
+    if not timed:
+        failures = [r.measurement.status for r in runs if not r.measurement.ok]
+        return Curve(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
+    if len(timed) > 1 and normal is not None:
+        timed = _in_state(runs, medians, normal) or timed
+    times = sorted(s for s, _ in timed)
+    seconds = statistics.median(times)
+    known = [c for _, c in timed if c is not None]
+    spread = (times[-1] - times[0]) / (2 * seconds)
+    return Curve(seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok")
+
+
+def _in_state(
+    runs: Sequence[Run],
+    medians: Sequence[tuple[float, float | None]],
+    normal: Callable[[], State],
+) -> list[tuple[float, float | None]]:
+    """Those made in the usual state; empty if none was, or none tells its state."""
+    contexts = [run.measurement.context for run in runs]
+    if not any(tells_state(context) for context in contexts):
+        return []
+    usual = normal()
+    held = zip(contexts, medians, strict=True)
+    return [m for context, m in held if 0 < m[0] < math.inf and not astray(context, usual)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """Ragged rows: entries `indptr[i]:indptr[i+1]` belong to `rows[i]`.
+
+    Shapes: `indptr` int64[r+1]; `column` int32[x], positions in `configs`; `seconds` float64[x]
+    (inf: failed); `conversion` float64[x] seconds; `spread` float32[x]; `default_s` float64[r]
+    (nan: the default was not run or failed there). `winners` says that only the best
+    configuration of each pattern was ever recorded: what is not recorded did not win.
+    """
+
+    op: Op
+    rows: tuple[EvidenceRow, ...]
+    configs: tuple[Config, ...]
+    indptr: NDArray[np.int64]
+    column: NDArray[np.int32]
+    seconds: NDArray[np.float64]
+    conversion: NDArray[np.float64]
+    spread: NDArray[np.float32]
+    default_s: NDArray[np.float64]
+    winners: bool = False
+
+    @property
+    def groups(self) -> NDArray[np.str_]:
+        return np.array([row.group for row in self.rows], dtype=np.str_)
+
+    def gains(
+        self,
+        rows: NDArray[np.int64] | None = None,
+        *,
+        calls: float = math.inf,
+        failed: float = FAILED_GAIN,
+    ) -> Gains:
+        """float64[r,c] of log(t_default / t); nan where not run, `failed` where it failed.
+
+        With a finite number of `calls` the conversion is spread over them. A row whose default did
+        not run is relative to the geometric mean of its own times: good enough to rank by, and
+        `knows_default` tells.
+        """
+        chosen = np.arange(len(self.rows)) if rows is None else np.asarray(rows, dtype=np.int64)
+        out = np.full((len(chosen), len(self.configs)), 0.0 if self.winners else np.nan)
+        for at, row in enumerate(chosen):
+            part = slice(self.indptr[row], self.indptr[row + 1])
+            cost = self.seconds[part] + self.conversion[part] / calls
+            ok = np.isfinite(cost)
+            out[at, self.column[part]] = failed
+            if self.winners:
+                out[at, self.column[part][ok]] = WINNER_GAIN
+            elif ok.any():
+                logs = np.log(cost[ok])
+                known = np.isfinite(self.default_s[row])
+                base = math.log(self.default_s[row]) if known else logs.mean()
+                out[at, self.column[part][ok]] = base - logs
+        return out
+
+    @property
+    def knows_default(self) -> NDArray[np.bool_]:
+        """bool[r]: whether the default ran on a row, so that its gains are over the default."""
+        return np.isfinite(self.default_s) & (not self.winners)
+
+    def times(self, row: int) -> NDArray[np.float64]:
+        """float64[c] seconds of one row; nan where not run, inf where it failed."""
+        part = slice(self.indptr[row], self.indptr[row + 1])
+        out = np.full(len(self.configs), np.nan)
+        out[self.column[part]] = self.seconds[part]
+        return out
+
+    @property
+    def noise(self) -> float:
+        """Median relative spread between repeated runs; 0 where nothing was run twice."""
+        seen = self.spread[self.spread > 0]
+        return float(np.median(seen)) if seen.size else 0.0
+
+    def take(self, keep: NDArray[np.int64]) -> Evidence:
+        """The same evidence with only some rows (all configurations stay)."""
+        lengths = np.diff(self.indptr)[keep]
+        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        pick = _ranges(self.indptr[keep], lengths)
+        return Evidence(
+            self.op,
+            tuple(self.rows[i] for i in keep),
+            self.configs,
+            indptr,
+            self.column[pick],
+            self.seconds[pick],
+            self.conversion[pick],
+            self.spread[pick],
+            self.default_s[keep],
+            self.winners,
+        )
+
+    def of_platform(self, platform_id: str) -> Evidence:
+        """Only the rows of one platform instance, and the configurations that these ran."""
+        rows = [i for i, row in enumerate(self.rows) if row.platform == platform_id]
+        return self.take(np.array(rows, dtype=np.int64)).pruned()
+
+    def without(self, configs: Iterable[Config]) -> Evidence:
+        """Without some configurations; all rows stay."""
+        return self.only(set(self.configs) - set(configs))
+
+    def tried_on(self, share: float) -> Evidence:
+        """Only the configurations that at least this share of the rows tried (failures count)."""
+        counts = np.bincount(self.column, minlength=len(self.configs))
+        wanted = counts >= share * len(self.rows)
+        return self.only([c for c, keep in zip(self.configs, wanted, strict=True) if keep])
+
+    def only(self, configs: Iterable[Config]) -> Evidence:
+        """Only some configurations; all rows stay."""
+        wanted = set(configs)
+        kept = np.array([c in wanted for c in self.configs], dtype=np.bool_)[self.column]
+        ends = np.concatenate([[0], np.cumsum(kept)])[self.indptr]
+        return replace(
+            self,
+            indptr=ends.astype(np.int64),
+            column=self.column[kept],
+            seconds=self.seconds[kept],
+            conversion=self.conversion[kept],
+            spread=self.spread[kept],
+        ).pruned()
+
+    def pruned(self) -> Evidence:
+        """Without the configurations that no row ran."""
+        used = np.unique(self.column)
+        place = np.zeros(len(self.configs), dtype=np.int32)
+        place[used] = np.arange(used.size, dtype=np.int32)
+        configs = tuple(self.configs[i] for i in used)
+        return replace(self, configs=configs, column=place[self.column])
+
+    def merged(self, other: Evidence) -> Evidence:
+        """Both, with the rows of `other` in place of rows of the same pattern, platform and op."""
+        theirs = {row.key for row in other.rows}
+        kept = self.take(
+            np.array([i for i, r in enumerate(self.rows) if r.key not in theirs], dtype=np.int64)
+        )
+        configs = sorted({*kept.configs, *other.configs}, key=lambda c: c.json)
+        position = {config: at for at, config in enumerate(configs)}
+        columns = [
+            np.array([position[c] for c in part.configs], dtype=np.int32)[part.column]
+            for part in (kept, other)
+        ]
+        both = Evidence(
+            self.op,
+            kept.rows + other.rows,
+            tuple(configs),
+            np.concatenate([kept.indptr, other.indptr[1:] + kept.indptr[-1]]),
+            np.concatenate(columns),
+            np.concatenate([kept.seconds, other.seconds]),
+            np.concatenate([kept.conversion, other.conversion]),
+            np.concatenate([kept.spread, other.spread]),
+            np.concatenate([kept.default_s, other.default_s]),
+            self.winners,
+        )
+        order = sorted(range(len(both.rows)), key=lambda i: both.rows[i])
+        return both.take(np.array(order, dtype=np.int64))
+
+
+Gains = NDArray[np.float64]
+
+
+def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    total = int(lengths.sum())
+    if not total:
+        return np.zeros(0, dtype=np.int64)
+    offsets = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+    found: NDArray[np.int64] = np.arange(total, dtype=np.int64) + offsets
+    return found
+
+
+def join(
+    op: Op,
+    rows: Iterable[tuple[EvidenceRow, Config, dict[Config, Curve]]],
+    *,
+    winners: bool = False,
+) -> Evidence:
+    """Evidence from rows given as (whose, the default there, curve).
+
+    Rows are ordered by pattern and platform, configurations by their canonical text, so that the
+    same runs give the same arrays whatever order they were stored in.
+    """
+    held = sorted(rows, key=lambda row: row[0])
+    configs = sorted({c for _, _, curve in held for c in curve}, key=lambda c: c.json)
+    position = {config: at for at, config in enumerate(configs)}
+    indptr = np.zeros(len(held) + 1, dtype=np.int64)
+    entries = list(_entries(held, position, indptr))
+    column, seconds, conversion, spread = (
+        (np.array(x) for x in zip(*entries, strict=True)) if (entries) else (np.zeros(0),) * 4
+    )
+    default = [_default_seconds(curve, default) for _, default, curve in held]
+    return Evidence(
+        op,
+        tuple(row for row, _, _ in held),
+        tuple(configs),
+        indptr,
+        column.astype(np.int32),
+        seconds.astype(np.float64),
+        conversion.astype(np.float64),
+        spread.astype(np.float32),
+        np.array(default, dtype=np.float64),
+        winners,
+    )
+
+
+def _entries(
+    held: Sequence[tuple[EvidenceRow, Config, dict[Config, Curve]]],
+    position: dict[Config, int],
+    indptr: NDArray[np.int64],
+) -> Iterator[tuple[int, float, float, float]]:
+    for at, (_, _, curve) in enumerate(held):
+        indptr[at + 1] = indptr[at] + len(curve)
+        for config in sorted(curve, key=lambda c: position[c]):
+            c = curve[config]
+            yield position[config], c.seconds, c.conversion_s, c.spread
+
+
+def _default_seconds(curve: dict[Config, Curve], default: Config) -> float:
+    found = curve.get(default)
+    return found.seconds if found is not None and math.isfinite(found.seconds) else math.nan

@@ -1,0 +1,119 @@
+"""Whose runs answer for an op: scopes, the partitions of one, and their evidence out of the store.
+
+A scope is a platform, or all instances of a platform that declares itself portable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from embeddb.core.config import Op
+from embeddb.core.machine_state import usual_at
+from embeddb.core.records import PatternInfo
+from embeddb.index.run_matrix import Evidence, EvidenceRow, curve_of, join
+from embeddb.platforms.machines import Facts
+from embeddb.platforms.platform import Platform
+from embeddb.store import Partition, Store
+
+__all__ = ["build_evidence", "facts_of", "pooled_partitions", "scope_of", "scope_partitions"]
+
+#: With fewer patterns measured at an op, other widths and value types of the kernel count as well.
+_ENOUGH_PATTERNS = 40
+
+
+def scope_of(platform: Platform) -> str:
+    """Portable platforms share evidence between instances; others keep to themselves."""
+    return platform.name if platform.portable else platform.id
+
+
+def build_evidence(
+    store: Store,
+    op: Op,
+    scope: str,
+    *,
+    only: Collection[str] | None = None,
+    partitions: Sequence[Partition] | None = None,
+) -> Evidence:
+    """Evidence of every partition of an op in a scope, or of the given ones; of all patterns, or
+    of `only` some."""
+    chosen = scope_partitions(store, op, scope) if partitions is None else partitions
+    platforms = (store.platform(p.platform) for p in chosen)
+    winners = any(p is not None and p.traits.get("winners_only") for p in platforms)
+    return join(op, _rows(store, op, chosen, only), winners=winners)
+
+
+def scope_partitions(store: Store, op: Op, scope: str) -> list[Partition]:
+    """Those at just this op."""
+    return [p for p in _scope(store, op.kernel, scope) if p.op == op]
+
+
+def _scope(store: Store, kernel: str, scope: str) -> list[Partition]:
+    """Partitions of a kernel whose platform is of the scope, and not only named like it."""
+    found = []
+    for partition in store.partitions():
+        if partition.op.kernel == kernel and scope in (
+            partition.platform,
+            _name(partition.platform),
+        ):
+            platform = store.platform(partition.platform)
+            if platform is not None and scope_of(platform) == scope:
+                found.append(partition)
+    return found
+
+
+def pooled_partitions(store: Store, op: Op, scope: str) -> list[Partition]:
+    """The partitions whose runs answer for an op in a scope: those at this op, and where these hold
+    few patterns those at other widths and value types too, for runs add to what is known and never
+    replace it. Empty where nothing of this kernel was measured."""
+    mine = _scope(store, op.kernel, scope)
+    exact = [p for p in mine if p.op == op]
+    known = {i for p in exact for i in store.members(p)}
+    return exact if len(known) >= _ENOUGH_PATTERNS else mine
+
+
+def facts_of(store: Store, op: Op, scope: str) -> dict[str, Facts]:
+    """The environments of the instances that answer for an op in a scope."""
+    ids = {p.platform for p in pooled_partitions(store, op, scope)}
+    known = ((i, store.platform(i)) for i in sorted(ids))
+    return {i: dict(platform.environment) for i, platform in known if platform is not None}
+
+
+def _name(platform_id: str) -> str:
+    return platform_id.partition("@")[0]
+
+
+def _rows(
+    store: Store, op: Op, chosen: Sequence[Partition], only: Collection[str] | None
+) -> Iterable[Any]:
+    if only is None:
+        infos = {info.id: info for info in store.patterns()}
+    else:
+        infos = {i: info for i in only if (info := store.pattern(i)) is not None}
+    for partition in chosen:
+        platform = store.platform(partition.platform)
+        assert platform is not None
+        normal = usual_at(store, platform.id)
+        ran, other = partition.op, "" if partition.op == op else str(partition.op)
+        if only is None:
+            chunks = _by_pattern(store.runs(partition.platform, ran))
+        else:
+            chunks = ((i, list(store.runs(partition.platform, ran, i))) for i in only)
+        for pattern_id, runs in chunks:
+            if runs:
+                info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
+                group = info.group or info.name or info.id
+                default = platform.default(ran, m=info.m, n=info.n, nnz=info.nnz)
+                row = EvidenceRow(pattern_id, partition.platform, group, other)
+                yield row, default, curve_of(runs, normal)
+
+
+def _by_pattern(runs: Iterable[Any]) -> Iterable[tuple[str, list[Any]]]:
+    held: list[Any] = []
+    for run in runs:
+        if held and held[-1].pattern_id != run.pattern_id:
+            yield held[-1].pattern_id, held
+            held = []
+        held.append(run)
+    if held:
+        yield held[-1].pattern_id, held

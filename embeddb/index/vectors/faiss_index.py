@@ -1,0 +1,168 @@
+"""The FAISS index: flat and exact, with FAISS only narrowing down what numpy then decides.
+
+FAISS returns equal scores in reverse order, rounds in float32 and pads with -1. So it is asked for
+a few more than k, their distances are computed again in float64, and the search is widened until
+the rest cannot reach the k-th place, ties and rounding included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Collection, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import InputError, StoreCorrupt, UsageError
+from embeddb.index.vectors.numpy_index import Rows
+
+__all__ = ["FaissIndex"]
+
+#: Neighbours asked for beyond k.
+_SLACK = 16
+
+
+class FaissIndex:
+    """Exact L2 search with FAISS; see `embeddb.index.vectors.VectorIndex`.
+
+    Queries go to FAISS one by one: one query runs on one thread whatever the OpenMP setting is,
+    which is faster at this size, and takes the direct sum of squares rather than the expanded
+    form that loses digits.
+    """
+
+    def __init__(self, rows: Rows, index: Any) -> None:
+        self._rows = rows
+        self._index = index
+
+    @classmethod
+    def build(cls, ids: Sequence[str], vectors: NDArray[np.float32]) -> FaissIndex:
+        """Raises: UsageError, InputError as `NumpyIndex.build`."""
+        rows = Rows(ids, vectors)
+        index = _faiss().IndexFlatL2(int(rows.vectors.shape[1]))
+        index.add(rows.vectors)
+        return cls(rows, index)
+
+    @property
+    def dim(self) -> int:
+        return int(self._rows.vectors.shape[1])
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return self._rows.ids
+
+    def search(
+        self, queries: NDArray[np.float32], k: int, *, exclude: Collection[str] = ()
+    ) -> tuple[list[list[str]], NDArray[np.float32]]:
+        """See `VectorIndex.search`."""
+        given = self._rows.checked(queries, k)
+        barred = self._rows.excluded(exclude)
+        left = len(self._rows.ids) - barred.size
+        count = min(k, left)
+        only = _all_but(barred, len(self._rows.ids))
+        names: list[list[str]] = []
+        far = np.zeros((given.shape[0], count), dtype=np.float32)
+        for at, query in enumerate(given):
+            found, far[at] = self._one(query, count, barred, only) if count else ([], far[at])
+            names.append(found)
+        return names, far
+
+    def _one(
+        self, query: NDArray[np.float32], k: int, barred: NDArray[np.int64], only: Any
+    ) -> tuple[list[str], NDArray[np.float32]]:
+        total = len(self._rows.ids)
+        left = total - barred.size
+        ask = k + _SLACK
+        # A FAISS score is off by fewer than d + 8 roundings, or by underflow in each of d terms.
+        slip = (self.dim + 8) * float(np.finfo(np.float32).eps)
+        floor = self.dim * float(np.finfo(np.float32).tiny)
+        while ask * 4 < left:
+            scores, places = self._index.search(query[None, :], ask, params=only)
+            if places[0, -1] < 0:
+                break  # scores beyond float32 are dropped
+            found, far = self._rows.nearest(query, places[0], k)
+            # Nobody left out scores below the last score: are they all beyond the k-th place?
+            if float(far[-1]) ** 2 * (1 + slip) < float(scores[0, -1]) * (1 - slip) - floor:
+                return found, far
+            ask *= 4
+        return self._rows.nearest(query, np.delete(np.arange(total), barred), k)
+
+    def save(self, path: str | Path) -> str:
+        """Write the index whole or not at all; returns the checksum that `load` asks for.
+
+        The checksum (blake2b-128, hex) covers the bytes of the file and the ids in order.
+        """
+        target = Path(path)
+        data = _faiss().serialize_index(self._index).tobytes()
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_folder(target.parent)
+        return _checksum(data, self._rows.ids)
+
+    @classmethod
+    def load(cls, path: str | Path, ids: Sequence[str], checksum: str) -> FaissIndex:
+        """Read an index that `save` wrote; FAISS never sees bytes that fail the checksum.
+
+        Raises: StoreCorrupt if the file is missing or is not the one saved for these ids.
+        """
+        hint = "it is derived from the store: rebuild it"
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            reason = error.strerror or "unreadable"
+            raise StoreCorrupt(f"{path}: no index file ({reason})", hint=hint) from error
+        if _checksum(data, tuple(ids)) != checksum:
+            raise StoreCorrupt(f"{path}: not the index that was saved (checksum)", hint=hint)
+        index = _faiss().deserialize_index(np.frombuffer(data, dtype=np.uint8))
+        try:
+            rows = Rows(ids, index.reconstruct_n(0, index.ntotal).reshape(index.ntotal, index.d))
+        except (UsageError, InputError) as error:
+            raise StoreCorrupt(f"{path}: {error}", hint=hint) from error
+        return cls(rows, index)
+
+
+@cache
+def _faiss() -> Any:
+    with warnings.catch_warnings():
+        # SWIG types without __module__ warn on Python 3.12 and later; nothing to do about it.
+        warnings.filterwarnings("ignore", "builtin type .*wig", DeprecationWarning)
+        import faiss
+    return faiss
+
+
+def _all_but(barred: NDArray[np.int64], total: int) -> Any:
+    """FAISS search parameters that leave those rows out; None if there are none."""
+    if not barred.size:
+        return None
+    faiss = _faiss()
+    wanted = np.ones(total, dtype=bool)
+    wanted[barred] = False
+    # IDSelectorBitmap keeps only a pointer: faiss's Python layer holds the array for it.
+    bits = np.packbits(wanted, bitorder="little")
+    return faiss.SearchParameters(sel=faiss.IDSelectorBitmap(bits))
+
+
+def _checksum(data: bytes, ids: tuple[str, ...]) -> str:
+    digest = hashlib.blake2b(data, digest_size=16)
+    for name in ids:
+        digest.update(b"\0" + name.encode())
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

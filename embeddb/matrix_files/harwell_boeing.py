@@ -1,0 +1,165 @@
+"""Harwell-Boeing and Rutherford-Boeing files, assembled, of every value and symmetry type.
+
+Sources: Duff, Grimes, Lewis, "Users' Guide for the Harwell-Boeing Sparse Matrix Collection"
+(1992), section 2; "The Rutherford-Boeing Sparse Matrix Collection", RAL-TR-97-031 (1997), sect. 2.
+Numbers stand in columns of fixed width, with or without spaces between them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.pattern import Pattern
+from embeddb.matrix_files.source import Source, read_all
+
+__all__ = ["read"]
+
+_FORMAT = re.compile(r"\(\s*(\d{0,4})\s*I\s*(\d{1,3})\s*(?:\.\s*\d+\s*)?\)", re.IGNORECASE)
+_BLANK = b" \t\r\x1a"  # x1a: the end-of-file mark that old systems appended
+_EXPANDED = "SHZ"
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    lines: int
+    pointer_lines: int
+    index_lines: int
+    other_lines: int
+    symmetry: str
+    shape: tuple[int, int]
+    nnz: int
+    pointer_format: tuple[int, int]
+    index_format: tuple[int, int]
+
+
+def read(source: Source) -> Pattern:
+    """Raises: MatrixError, with the line for numbers that cannot be read."""
+    data = read_all(source)
+    lines = [line.rstrip(_BLANK) for line in data.split(b"\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    header = _header(source, lines, len(data))
+    m, n = header.shape
+    at = header.lines
+    ptr = _integers(source, lines, at, header.pointer_lines, n + 1, header.pointer_format)
+    at += header.pointer_lines
+    idx = _integers(source, lines, at, header.index_lines, header.nnz, header.index_format)
+    end = at + header.index_lines + header.other_lines
+    if len(lines) > end:
+        raise source.error(f"{len(lines) - end} lines more than the header says", line=end + 1)
+    # Blank lines at the end were taken off, so only whole lines of numbers can be missing.
+    if len(lines) < end:
+        raise source.error(f"truncated: {end} lines promised, {len(lines)} found")
+    if ptr[0] != 1 or ptr[-1] != header.nnz + 1 or bool((ptr[1:] < ptr[:-1]).any()):
+        raise source.error(f"column pointers do not ascend from 1 to {header.nnz + 1}")
+    if idx.size and (idx.min() < 1 or idx.max() > m):
+        wrong = int(np.argmax((idx < 1) | (idx > m)))
+        line = at + wrong // header.index_format[0] + 1
+        raise source.error(f"row index {idx[wrong]} lies outside 1..{m}", line=line)
+    if header.symmetry not in _EXPANDED:
+        return Pattern.from_csc((m, n), ptr - 1, idx - 1, name=source.name, group=source.group)
+    rows, cols = idx - 1, np.repeat(np.arange(n), np.diff(ptr))
+    off = rows != cols
+    both = np.concatenate([rows, cols[off]]), np.concatenate([cols, rows[off]])
+    return Pattern.from_coo((m, n), *both, name=source.name, group=source.group)
+
+
+def _header(source: Source, lines: list[bytes], held: int) -> _Header:
+    if len(lines) < 4:
+        raise source.error("too short for the four header lines")
+    cards = _numbers(source, lines[1], 2, range(4, 6))
+    if min(cards) < 0:
+        raise source.error("negative number of lines", line=2)
+    kind = lines[2][:3].decode("latin-1").upper()
+    if not re.fullmatch("[RCPIQ][USHZR][AE]", kind):
+        raise source.error(f"{kind!r} is not a matrix type such as RUA or PSA", line=3)
+    if kind[2] == "E":
+        raise source.error(
+            f"type {kind} is elemental (unassembled)", line=3, hint="assemble the matrix first"
+        )
+    m, n, nnz, *_ = _numbers(source, lines[2][3:], 3, range(3, 5))
+    source.check_sizes((m, n), nnz, entry_bytes=1, line=3, held=held)
+    if n >= held:
+        raise source.error(f"{held} bytes cannot hold pointers for {n} columns", line=3)
+    if kind[1] in "SHZ" and m != n:
+        raise source.error(f"type {kind} cannot be {m} x {n}", line=3)
+    _, pointer_lines, index_lines, value_lines, *rhs = cards
+    rhs_lines = rhs[0] if rhs else 0
+    pointers = _format(source, lines[3][:16])
+    indices = _format(source, lines[3][16:32])
+    for found, count, (per_line, _), what in (
+        (pointer_lines, n + 1, pointers, "pointers"),
+        (index_lines, nnz, indices, "indices"),
+    ):
+        needed = -(-count // per_line)
+        if found != needed and (needed or found > 1):
+            raise source.error(f"{count} {what} take {needed} lines, not {found}", line=2)
+    return _Header(
+        lines=5 if rhs_lines else 4,
+        pointer_lines=pointer_lines,
+        index_lines=index_lines if nnz else 0,
+        other_lines=value_lines + rhs_lines,
+        symmetry=kind[1],
+        shape=(m, n),
+        nnz=nnz,
+        pointer_format=pointers,
+        index_format=indices,
+    )
+
+
+def _numbers(source: Source, text: bytes, line: int, counts: range) -> list[int]:
+    words = text.split()
+    if len(words) not in counts or any(not re.fullmatch(rb"-?\d{1,14}", word) for word in words):
+        shown = text[:70].decode("latin-1").strip()
+        raise source.error(f"{shown!r} is not the expected list of whole numbers", line=line)
+    return [int(word) for word in words]
+
+
+def _format(source: Source, text: bytes) -> tuple[int, int]:
+    """(numbers per line, columns per number) of a Fortran format such as (16I5)."""
+    found = _FORMAT.fullmatch(text.decode("latin-1").strip())
+    per_line, width = (int(found[1] or 1), int(found[2])) if found else (0, 0)
+    if not (per_line and 1 <= width <= 30):
+        raise source.error(f"cannot read the Fortran format {text.decode('latin-1')!r}", line=4)
+    return per_line, width
+
+
+def _integers(
+    source: Source, lines: list[bytes], start: int, count: int, size: int, form: tuple[int, int]
+) -> NDArray[np.int64]:
+    """`size` numbers in the `count` lines from `start` (counted from 0), by column positions."""
+    per_line, width = form
+    section = lines[start : start + count]
+    if len(section) < count:
+        raise source.error(
+            f"truncated: {start + count} lines are needed up to here, {len(lines)} found"
+        )
+    length = per_line * width
+    text = b"".join(line[:length].ljust(length) for line in section)
+    digits = np.frombuffer(text, np.uint8).reshape(-1, width)
+    if digits[size:].size and bool((digits[size:] != ord(" ")).any()):
+        raise source.error(f"more than {size} numbers", line=start + count)
+    digits = digits[:size]
+    found = np.zeros(size, np.int64)
+    good = np.ones(size, bool)
+    began, ended = np.zeros(size, bool), np.zeros(size, bool)
+    for column in digits.T:
+        digit = (column >= ord("0")) & (column <= ord("9"))
+        blank = column == ord(" ")
+        ended |= blank & began
+        began |= digit
+        good &= (digit & ~ended) | blank
+        # The minimum keeps a number of 30 digits from overflowing; it is out of range anyway.
+        longer = np.minimum(found, 2**40) * 10 + (column - ord("0"))
+        found = np.where(digit, longer, found)
+    good &= began
+    if not good.all():
+        wrong = int(np.argmin(good))
+        shown = digits[wrong].tobytes().decode("latin-1")
+        line = start + wrong // per_line + 1
+        raise source.error(f"{shown!r} is not a positive whole number", line=line)
+    return found

@@ -1,0 +1,159 @@
+"""MATLAB version 5 files (`save -v6` and `-v7`): the one sparse variable, or SuiteSparse's Problem.
+
+Source: MathWorks, "MAT-File Format" (R2021b), chapter 1. Only structure is read: of the whole
+file, just the index arrays of sparse variables are decoded, so nothing in it can make us allocate
+more than the file's own bytes (unpacked, and bounded).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.pattern import Pattern
+from embeddb.matrix_files.source import Source, read_all
+
+__all__ = ["read"]
+
+_HEADER_BYTES = 128
+_MATRIX, _COMPRESSED = 14, 15
+_STRUCT, _SPARSE = 2, 5
+_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 12: "i8", 13: "u8"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sparse:
+    """Column pointers int64[n+1] and row indices int64[nnz], not yet checked."""
+
+    shape: tuple[int, int]
+    ptr: NDArray[np.int64]
+    idx: NDArray[np.int64]
+
+
+class _Elements:
+    """Reads the tagged data elements of one buffer one after the other."""
+
+    def __init__(self, source: Source, data: memoryview, order: str) -> None:
+        self._source, self._data, self._order, self._at = source, data, order, 0
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._data)
+
+    def next(self) -> tuple[int, memoryview]:
+        """(type, bytes) of the next element."""
+        word, size = (int(v) for v in np.frombuffer(self._take(8), self._order + "u4"))
+        if word >> 16:  # small element: the size in the upper half, up to 4 bytes in the tag
+            size = word >> 16
+            if size > 4:
+                raise self._source.error("damaged MATLAB file: a small element is too large")
+            return word & 0xFFFF, self._data[self._at - 4 : self._at - 4 + size]
+        found = self._take(size)
+        if word != _COMPRESSED:
+            self._at += -size % 8
+        return word, found
+
+    def sub(self, data: memoryview) -> _Elements:
+        return _Elements(self._source, data, self._order)
+
+    def numbers(self) -> NDArray[np.int64]:
+        kind, data = self.next()
+        code = _TYPES.get(kind)
+        if code is None or len(data) % int(code[1]):
+            raise self._source.error(f"damaged MATLAB file: element type {kind} is no integer")
+        return np.frombuffer(data, self._order + code).astype(np.int64)
+
+    def _take(self, size: int) -> memoryview:
+        found = self._data[self._at : self._at + size]
+        if len(found) < size:
+            raise self._source.error("truncated MATLAB file")
+        self._at += size
+        return found
+
+
+def read(source: Source) -> Pattern:
+    """Raises: MatrixError, listing the sparse variables if there is not exactly one."""
+    data = read_all(source)
+    if data[:10] == b"MATLAB 7.3" or data[:4] == b"\x89HDF":
+        raise source.error("MATLAB 7.3 files are not read", hint="save it again with -v7")
+    marks = {b"IM": "<", b"MI": ">"}
+    order = marks.get(data[126:128], "")
+    if not order:
+        raise source.error("not a MATLAB version 5 file", hint="save it again with -v7")
+    found = dict(_variables(source, data, order))
+    matrix = _chosen(source, found)
+    return Pattern.from_csc(
+        matrix.shape, matrix.ptr, matrix.idx, name=source.name, group=source.group
+    )
+
+
+def _chosen(source: Source, found: dict[str, _Sparse]) -> _Sparse:
+    # SuiteSparse keeps explicit zeros, which MATLAB cannot store, in Problem.Zeros.
+    matrix, zeros = found.get("Problem.A"), found.pop("Problem.Zeros", None)
+    if matrix is None:
+        if len(found) != 1:
+            raise source.error(f"exactly one sparse variable is needed, found: {sorted(found)}")
+        (matrix,) = found.values()
+    if zeros is None or zeros.shape != matrix.shape or not zeros.idx.size:
+        return matrix
+    n = matrix.shape[1]
+    cols = [np.repeat(np.arange(n), np.diff(part.ptr)) for part in (matrix, zeros)]
+    order = np.argsort(np.concatenate(cols), kind="stable")
+    return _Sparse(
+        matrix.shape, matrix.ptr + zeros.ptr, np.concatenate([matrix.idx, zeros.idx])[order]
+    )
+
+
+def _variables(source: Source, data: bytes, order: str) -> Iterator[tuple[str, _Sparse]]:
+    elements = _Elements(source, memoryview(data)[_HEADER_BYTES:], order)
+    left = source.budget
+    while elements:
+        kind, content = elements.next()
+        if kind == _COMPRESSED:
+            unpacked = zlib.decompressobj().decompress(content, left + 1)
+            left -= len(unpacked)
+            source.check_memory(source.budget - left, "the unpacked file")
+            kind, content = elements.sub(memoryview(unpacked)).next()
+        if kind == _MATRIX:
+            yield from _sparse_in(source, elements.sub(content), depth=0)
+
+
+def _sparse_in(source: Source, element: _Elements, *, depth: int) -> Iterator[tuple[str, _Sparse]]:
+    """The sparse matrix of one variable, or those in the fields of a 1 x 1 struct."""
+    if not element:  # an empty element is MATLAB's []
+        return
+    flags = element.numbers()
+    if flags.size != 2:
+        raise source.error("damaged MATLAB file: array flags")
+    kind = int(flags[0]) & 0xFF
+    if kind not in (_SPARSE, _STRUCT):
+        return
+    shape = [int(size) for size in element.numbers()]
+    name = bytes(element.next()[1]).decode("latin-1")
+    if kind == _SPARSE:
+        yield name, _sparse(source, element, shape)
+    elif depth == 0 and prod(shape) == 1:
+        width = int(element.numbers()[0])
+        names = bytes(element.next()[1]).decode("latin-1")
+        for at in range(0, len(names) if width > 0 else 0, max(width, 1)):
+            field = names[at : at + width].partition("\0")[0]
+            _, content = element.next()
+            for _, matrix in _sparse_in(source, element.sub(content), depth=1):
+                yield f"{name}.{field}", matrix
+
+
+def _sparse(source: Source, element: _Elements, shape: list[int]) -> _Sparse:
+    if len(shape) != 2:
+        raise source.error(f"damaged MATLAB file: a sparse matrix of shape {shape}")
+    m, n = shape
+    idx, ptr = element.numbers(), element.numbers()
+    source.check_sizes((m, n), idx.size, entry_bytes=0)
+    ascends = ptr.size == n + 1 and ptr[0] == 0 and not bool((ptr[1:] < ptr[:-1]).any())
+    if not ascends or ptr[-1] > idx.size:
+        raise source.error(f"column pointers do not ascend from 0 over {n} columns")
+    element.next()  # the values: not decoded, but they must be there
+    return _Sparse((m, n), ptr, idx[: int(ptr[-1])])

@@ -1,0 +1,194 @@
+"""`scipy.sparse.save_npz` archives: csr, csc, coo, bsr and dia.
+
+This is what a query usually reads, so only the index arrays are unpacked where values do not
+matter. Archives come from outside: no member is unpacked before the size in its `.npy` header, the
+size in the zip directory and the matrix's shape agree, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from embeddb.core.errors import MatrixError
+from embeddb.core.pattern import Pattern
+from embeddb.matrix_files.source import DEFLATE_RATIO, Source
+
+__all__ = ["read"]
+
+_SMALL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One `.npy` inside the archive, known by its header only."""
+
+    info: zipfile.ZipInfo
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    header_bytes: int
+
+    @property
+    def name(self) -> str:
+        return self.info.filename.removesuffix(".npy")
+
+
+class _Archive:
+    """The members of one archive; every array is checked before it is unpacked."""
+
+    def __init__(self, source: Source, file: zipfile.ZipFile) -> None:
+        self._source, self._file = source, file
+
+    def error(self, message: str) -> MatrixError:
+        return self._source.error(message)
+
+    def member(self, name: str) -> _Member:
+        try:
+            info = self._file.getinfo(name + ".npy")
+        except KeyError:
+            held = [i.filename.removesuffix(".npy") for i in self._file.infolist()[:8]]
+            raise self.error(
+                f"not an archive of scipy.sparse.save_npz: no '{name}' (it holds {held})"
+            ) from None
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise self.error(f"'{name}' is packed with a method other than deflate")
+        with self._file.open(info) as stream:
+            version = npy.read_magic(stream)
+            if version == (1, 0):
+                shape, fortran, dtype = npy.read_array_header_1_0(stream)
+            elif version == (2, 0):
+                shape, fortran, dtype = npy.read_array_header_2_0(stream)
+            else:
+                raise self.error(f"'{name}' is of an unknown .npy version {version}")
+            member = _Member(info, shape, dtype, fortran, stream.tell())
+        if dtype.hasobject or dtype.kind not in "biufcSU":
+            raise self.error(f"'{name}' holds {dtype}, not numbers")
+        return member
+
+    def array(self, member: _Member) -> NDArray[Any]:
+        info = member.info
+        promised = member.header_bytes + prod(member.shape) * member.dtype.itemsize
+        if promised != info.file_size:
+            raise self.error(
+                f"'{member.name}' promises {promised} bytes, the archive holds {info.file_size}"
+            )
+        if info.compress_size > self._source.size or promised > DEFLATE_RATIO * info.compress_size:
+            raise self.error(f"'{member.name}' cannot expand to {promised} bytes")
+        self._source.check_memory(promised, f"'{member.name}'")
+        with self._file.open(info) as stream:
+            # With a length given, zipfile stops there even if the stream goes on; it also checks
+            # the CRC when the last byte is taken.
+            data = stream.read(info.file_size)
+        if len(data) != promised:
+            raise self.error(f"'{member.name}' is truncated")
+        flat = np.frombuffer(data, member.dtype, offset=member.header_bytes)
+        return flat.reshape(member.shape, order="F" if member.fortran else "C")
+
+    def small(self, name: str) -> NDArray[Any]:
+        member = self.member(name)
+        if prod(member.shape) * member.dtype.itemsize > _SMALL_BYTES:
+            raise self.error(f"'{name}' is too large to be right")
+        return self.array(member)
+
+    def vector(self, name: str, count: int | None = None) -> _Member:
+        """A member that must be one-dimensional, of whole numbers and `count` long."""
+        member = self.member(name)
+        if len(member.shape) != 1 or member.dtype.kind not in "iu":
+            raise self.error(f"'{name}' is not a vector of whole numbers")
+        if count is not None and member.shape[0] != count:
+            raise self.error(f"'{name}' should have {count} entries, it has {member.shape[0]}")
+        return member
+
+
+def read(source: Source) -> Pattern:
+    """Raises: MatrixError."""
+    try:
+        with zipfile.ZipFile(source.path) as file:
+            return _read(source, _Archive(source, file))
+    except (zipfile.BadZipFile, ValueError, RuntimeError, SyntaxError) as error:
+        # zipfile raises RuntimeError (NotImplementedError) for encryption and unknown features,
+        # numpy ValueError for a bad .npy header.
+        raise source.error(f"damaged .npz: {error}") from error
+
+
+def _read(source: Source, archive: _Archive) -> Pattern:
+    layout = archive.small("format").reshape(-1)[:1].tolist()
+    kind = layout[0] if layout else b""
+    kind = kind.decode("latin-1") if isinstance(kind, bytes) else str(kind)
+    sizes = archive.small("shape")
+    if sizes.shape != (2,) or sizes.dtype.kind not in "iu":
+        raise archive.error(f"'shape' is {sizes.tolist()}, not rows and columns")
+    shape = (int(sizes[0]), int(sizes[1]))
+    source.check_sizes(shape, 0, entry_bytes=1)
+    if kind in ("csr", "csc"):
+        return _compressed(source, archive, kind, shape)
+    if kind == "coo":
+        data = archive.member("data").shape
+        rows, cols = (archive.vector(name, prod(data)) for name in ("row", "col"))
+        _check_count(source, rows)
+        found = archive.array(rows), archive.array(cols)
+    elif kind == "bsr":
+        found = _blocks(source, archive, shape)
+    elif kind == "dia":
+        found = _diagonals(source, archive, shape)
+    else:
+        raise archive.error(f"unknown sparse format {kind!r}")
+    return Pattern.from_coo(shape, *found, name=source.name, group=source.group)
+
+
+def _check_count(source: Source, member: _Member) -> None:
+    if member.shape[0] > source.max_nnz:
+        raise source.error(f"{member.shape[0]} entries are more than the limit of {source.max_nnz}")
+
+
+def _compressed(source: Source, archive: _Archive, kind: str, shape: tuple[int, int]) -> Pattern:
+    pointers = archive.vector("indptr", shape[0 if kind == "csr" else 1] + 1)
+    indices = archive.vector("indices")
+    _check_count(source, indices)
+    data = archive.member("data").shape
+    if data != indices.shape:
+        raise archive.error(f"'data' has shape {data}, 'indices' {indices.shape}")
+    build = Pattern.from_csr if kind == "csr" else Pattern.from_csc
+    ptr, idx = archive.array(pointers), archive.array(indices)
+    return build(shape, ptr, idx, name=source.name, group=source.group)
+
+
+def _blocks(
+    source: Source, archive: _Archive, shape: tuple[int, int]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """BSR blocks are filled up with zeros, so a zero in a block is padding."""
+    member = archive.member("data")
+    if len(member.shape) != 3:
+        raise archive.error(f"'data' of a bsr matrix has three dimensions, not {member.shape}")
+    count, r, c = member.shape
+    if min(r, c) < 1 or shape[0] % r or shape[1] % c:
+        raise archive.error(f"blocks of {r} x {c} do not tile {shape[0]} x {shape[1]}")
+    ptr = archive.array(archive.vector("indptr", shape[0] // r + 1))
+    idx = archive.array(archive.vector("indices", count))
+    # Checks the block structure; its sorted form is not used.
+    Pattern.from_csr((shape[0] // r, shape[1] // c), ptr, idx)
+    block, row, col = np.nonzero(archive.array(member))
+    block_row = np.repeat(np.arange(shape[0] // r), np.diff(ptr))
+    rows = block_row[block] * r + row
+    return rows, idx.astype(np.int64)[block] * c + col
+
+
+def _diagonals(
+    source: Source, archive: _Archive, shape: tuple[int, int]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """DIA stores whole diagonals, so a zero is padding; data[d, j] is entry (j - offset[d], j)."""
+    member = archive.member("data")
+    if len(member.shape) != 2:
+        raise archive.error(f"'data' of a dia matrix has two dimensions, not {member.shape}")
+    offsets = archive.array(archive.vector("offsets", member.shape[0])).astype(np.int64)
+    diagonal, cols = np.nonzero(archive.array(member))
+    rows = cols - offsets[diagonal]
+    inside = (rows >= 0) & (rows < shape[0]) & (cols < shape[1])
+    return rows[inside], cols[inside]

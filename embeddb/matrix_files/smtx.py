@@ -1,0 +1,51 @@
+"""The text format of the Deep Learning Matrix Collection (DLMC), `.smtx`.
+
+Line 1 `rows, columns, nnz`, line 2 row offsets, line 3 column indices.
+Source: Gale, Zaharia, Young, Elsen, "Sparse GPU Kernels for Deep Learning", SC 2020, its artifact.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.pattern import Pattern
+from embeddb.matrix_files.source import Source, read_all
+
+__all__ = ["read"]
+
+_SIZES = re.compile(rb"\s*(-?\d{1,30})\s*,\s*(-?\d{1,30})\s*,\s*(-?\d{1,30})\s*")
+
+
+def read(source: Source) -> Pattern:
+    """Raises: MatrixError."""
+    first, _, rest = read_all(source).partition(b"\n")
+    found = _SIZES.fullmatch(first)
+    if found is None:
+        raise source.error("expected three whole numbers: rows, columns, entries", line=1)
+    m, n, nnz = (int(text) for text in found.groups())
+    source.check_sizes((m, n), nnz, entry_bytes=2, line=1)
+    offsets, _, columns = rest.partition(b"\n")
+    columns, _, more = columns.partition(b"\n")
+    if more.strip():
+        raise source.error("more than three lines", line=4)
+    ptr = _numbers(source, offsets, m + 1, "row offsets", 2)
+    idx = _numbers(source, columns, nnz, "column indices", 3)
+    if ptr[0] != 0 or ptr[-1] != nnz or bool((ptr[1:] < ptr[:-1]).any()):
+        raise source.error(f"row offsets do not ascend from 0 to {nnz}", line=2)
+    if nnz and (idx.min() < 0 or idx.max() >= n):
+        raise source.error(f"a column index lies outside 0..{n - 1}", line=3)
+    return Pattern.from_csr((m, n), ptr, idx, name=source.name, group=source.group)
+
+
+def _numbers(source: Source, text: bytes, count: int, what: str, line: int) -> NDArray[np.int64]:
+    try:
+        # An overflowing number saturates here, so the range checks above still catch it.
+        found = np.fromstring(text, dtype=np.int64, sep=" ") if text.strip() else np.empty(0, "i8")
+    except ValueError:
+        raise source.error(f"{what} are not all whole numbers", line=line) from None
+    if found.size != count:
+        raise source.error(f"{count} {what} expected, {found.size} found", line=line)
+    return found.astype(np.int64, copy=False)

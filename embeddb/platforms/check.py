@@ -1,0 +1,126 @@
+"""The contract suite for platform files: `check_platform` finds what parsing alone cannot.
+
+Run it on your own file, from a test or with `embeddb platform check FILE`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError
+from embeddb.platforms.platform import Platform, parse_platform
+from embeddb.platforms.space.space import ConfigSpace
+
+__all__ = ["check_platform"]
+
+_WIDTHS = (1, 8, 32, 128, 512)
+#: (rows, columns) of matrices that spaces are resolved for, the degenerate and the huge included.
+_SIZES = ((1, 1), (7, 3000), (3000, 7), (1024, 1024), (50_000, 20_000), (2_000_000_000, 2))
+
+
+def check_platform(platform: Platform, *, samples: int = 40, seed: int = 0) -> list[str]:
+    """Problems of a platform, one line each, naming kernel and parameter; empty if there are none.
+
+    Per kernel: the default is legal on matrices of every size; every value of every parameter
+    occurs in some legal configuration; of `samples` configurations each is legal, survives its
+    text form, has legal neighbours, is nearest to itself and maps to a loop nest; every
+    parameter is part of the loop nest or of the platform's own list. The source text gives the
+    same digest when parsed again.
+    """
+    rng = np.random.default_rng(seed)
+    problems: list[str] = []
+    try:
+        again = parse_platform(platform.text, where=platform.name)
+        if again.digest != platform.digest:
+            problems.append("the source text gives another digest than the platform")
+    except EmbeddbError as error:
+        problems.append(f"the source text cannot be parsed: {error}")
+    for kernel in platform.ops:
+        found = [
+            *_default(platform, kernel),
+            *_values(platform, kernel),
+            *_parameters(platform, kernel),
+            *_samples(platform, kernel, samples, rng),
+        ]
+        problems += [f"{kernel}: {line}" for line in dict.fromkeys(found)]
+    return problems
+
+
+def _operations(kernel: str) -> list[Op]:
+    return [Op(kernel)] if kernel == "spmv" else [Op(kernel, width) for width in _WIDTHS]
+
+
+def _default(platform: Platform, kernel: str) -> Iterator[str]:
+    for op in _operations(kernel):
+        for m, n in _SIZES:
+            space = platform.space(op, m=m, n=n, nnz=max(m, n))
+            reason = space.reason(platform.kernel(op).default)
+            if reason:
+                yield f"the default is not legal for {op} on a {m} x {n} matrix: {reason}"
+                return  # one example tells; the others are the same mistake
+
+
+def _values(platform: Platform, kernel: str) -> Iterator[str]:
+    """Values that no legal configuration has, among the parameters of parts that can be listed."""
+    space = platform.kernel(kernel).space
+    if space.size() == 1:
+        yield "there is only one legal configuration, so nothing to choose"
+    for part in space.parts:
+        if part.listed is None:
+            continue
+        seen = {(n, v) for assignment in part.listed for n, v in assignment.items()}
+        for name in part.names:
+            param = next(p for p in space.params if p.name == name)
+            dead = [v for v in param.values if (name, v) not in seen]
+            if param.kind != "permutation" and dead:
+                shown = ", ".join(map(str, dead))
+                yield f"parameter {name!r}: no legal configuration has the value {shown}"
+
+
+def _parameters(platform: Platform, kernel: str) -> Iterator[str]:
+    part = platform.kernel(kernel)
+    known = {*part.homogeneous, *part.heterogeneous}
+    for param in part.space.params:
+        if param.name not in known:
+            yield f"parameter {param.name!r} is neither in the loop nest nor heterogeneous"
+
+
+def _samples(
+    platform: Platform, kernel: str, samples: int, rng: np.random.Generator
+) -> Iterator[str]:
+    for op in _operations(kernel)[-2:]:
+        for m, n in _SIZES:
+            space = platform.space(op, m=m, n=n, nnz=max(m, n))
+            drawn = space.sample(max(1, samples // len(_SIZES)), rng=rng)
+            if not drawn:
+                yield f"no legal configuration was found for {op} on a {m} x {n} matrix"
+            for config in drawn:
+                yield from _one(platform, op, space, config, (m, n))
+
+
+def _one(
+    platform: Platform, op: Op, space: ConfigSpace, config: Config, size: tuple[int, int]
+) -> Iterator[str]:
+    if space.reason(config) is not None:
+        yield f"the sampled {config} is not legal: {space.reason(config)}"
+        return
+    if Config.parse(str(config)) != config:
+        yield f"{config} does not survive its text form"
+    if space.canonical(config) != config:
+        yield f"{config} is not canonical"
+    if space.nearest(config) != config:
+        yield f"{config} is not nearest to itself"
+    for other in space.neighbours(config)[:5]:
+        if other == config or space.reason(other) is not None:
+            yield f"{other}, a neighbour of {config}, is not another legal configuration"
+    try:
+        nest = platform.loopnest(op, config, m=size[0], n=size[1])
+    except EmbeddbError as error:
+        yield f"{config} has no loop nest: {error}"
+        return
+    if nest is not None and not all(math.isfinite(x) for x in nest.vector()):
+        yield f"the loop nest of {config} is not finite"

@@ -1,0 +1,299 @@
+"""The `[command]` table of a platform file: which program measures it, and how to read its time.
+
+Parsing runs nothing and opens nothing: a stored platform of a stranger is parsed too. Who may run
+what it says is decided by the runner, see docs/decisions/commands-come-from-files.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from embeddb.core.records import STATUSES
+from embeddb.platforms.kernel import KernelSpace, Table
+from embeddb.platforms.space.rules import join
+
+__all__ = ["MATRIX_FORMATS", "Argument", "CommandSpec", "TimeSpec", "read_command"]
+
+MATRIX_FORMATS = ("mtx", "npz", "smtx")
+_STREAMS = ("stdout", "stderr", "output")
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_FIXED = ("matrix", "output", "threads", "repeats", "op.kernel", "op.width", "op.dtype")
+#: Keys that say how much may be spent, not what a time means: no part of the instance.
+_EFFORT = ("timeout_s", "retries", "max_output_bytes", "max_memory_mib")
+_MAX_ARGUMENTS = 256
+_MAX_TEXT = 4096
+_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of the command: literal texts, and placeholders as (name, default or None)."""
+
+    parts: tuple[str | tuple[str, str | None], ...]
+
+    @property
+    def names(self) -> set[str]:
+        return {part[0] for part in self.parts if not isinstance(part, str)}
+
+    @property
+    def literal(self) -> str | None:
+        """The text of an argument without placeholders, else None."""
+        return "".join(map(str, self.parts)) if not self.names else None
+
+    def expand(self, values: Mapping[str, str]) -> str:
+        """The argument with values put in as they are; what they hold is not expanded again.
+
+        Raises: KeyError for a placeholder that has neither value nor default.
+        """
+        return "".join(p if isinstance(p, str) else _value(p, values) for p in self.parts)
+
+
+def _value(placeholder: tuple[str, str | None], values: Mapping[str, str]) -> str:
+    name, default = placeholder
+    return values[name] if default is None or name in values else default
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpec:
+    """Where the times stand: in `stream`, found by `regex` (one group) or at `path` of a JSON
+    document. One unit is `unit_s` seconds; `clock_ghz` is 0 unless the unit is cycles."""
+
+    stream: str
+    regex: re.Pattern[str] | None
+    path: tuple[str, ...]
+    unit_s: float
+    clock_ghz: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    """A checked `[command]` table.
+
+    `exits` maps exit codes to statuses, `statuses` are (status, regex) in declared order.
+    `timeout_s` 0 means the limit of whoever measures, `max_memory_mib` 0 no limit. `digest` is
+    blake2b-64 hex of everything that a time depends on.
+    """
+
+    run: tuple[Argument, ...]
+    version: tuple[str, ...]
+    matrix: str
+    values: str
+    time: TimeSpec
+    exits: Mapping[int, str]
+    statuses: tuple[tuple[str, re.Pattern[str]], ...]
+    env: tuple[str, ...]
+    timeout_s: float
+    retries: int
+    max_output_bytes: int
+    max_memory_mib: int
+    digest: str
+
+    @property
+    def names(self) -> set[str]:
+        """The placeholders that the command uses."""
+        return set().union(*(argument.names for argument in self.run))
+
+
+def read_command(
+    table: Table, kernels: Mapping[str, KernelSpace], traits: Mapping[str, Any]
+) -> CommandSpec:
+    """Raises: PlatformError naming file and key."""
+    run = _read_run(table, kernels)
+    used: set[str] = set().union(*(argument.names for argument in run))
+    version = table.texts("version")
+    for at, text in enumerate(version):
+        _check_text(table, f"version[{at}]", text)
+    spec = CommandSpec(
+        run=run,
+        version=tuple(version),
+        matrix=_one_of(table, "matrix", MATRIX_FORMATS, "mtx"),
+        values=_one_of(table, "values", ("ones", "random"), "ones"),
+        time=_read_time(table.table("time", required=True), traits),
+        exits=_read_exits(table.table("exit")),
+        statuses=_read_statuses(table.table("status")),
+        env=_read_variables(table),
+        timeout_s=_number(table, "timeout_s", 0.0, 604_800),
+        retries=_whole(table, "retries", 0, (0, 10)),
+        max_output_bytes=_whole(table, "max_output_bytes", 1 << 20, (1, 1 << 26)),
+        max_memory_mib=_whole(table, "max_memory_mib", 0, (0, 1 << 30)),
+        digest=_digest(table.data),
+    )
+    table.done()
+    if spec.time.stream == "output" and "output" not in used:
+        raise table.fault("time.from", "is the output file, but `run` has no {output}")
+    return spec
+
+
+def _read_run(table: Table, kernels: Mapping[str, KernelSpace]) -> tuple[Argument, ...]:
+    texts = table.texts("run")
+    if not texts:
+        raise table.fault("run", "must list the program and its arguments")
+    if len(texts) > _MAX_ARGUMENTS:
+        raise table.fault("run", f"{len(texts)} arguments, at most {_MAX_ARGUMENTS} are allowed")
+    always, known = _parameters(kernels)
+    run = tuple(_argument(table, f"run[{i}]", t, always, known) for i, t in enumerate(texts))
+    if not run[0].literal:
+        raise table.fault("run[0]", "is the program: a name or a path, without placeholders")
+    used = set().union(*(argument.names for argument in run))
+    if "matrix" not in used:
+        raise table.fault("run", "has no {matrix}: the program would not see the matrix")
+    for name in sorted(known):
+        if f"config.{name}" not in used:
+            raise table.fault(
+                "run",
+                f"has no {{config.{name}}}: the program would not see that parameter",
+                hint="pass it on, or take it out of the space",
+            )
+    return run
+
+
+def _parameters(kernels: Mapping[str, KernelSpace]) -> tuple[set[str], set[str]]:
+    """Names that every configuration of every kernel has, and all names."""
+    present = [{p.name for p in k.space.params if not p.when} for k in kernels.values()]
+    known = {p.name for k in kernels.values() for p in k.space.params}
+    return set.intersection(*present), known
+
+
+def _argument(
+    table: Table, key: str, text: str, always: Collection[str], known: Collection[str]
+) -> Argument:
+    _check_text(table, key, text)
+    parts: list[str | tuple[str, str | None]] = []
+    end = 0
+    for found in _TOKEN.finditer(text):
+        parts.append(text[end : found.start()])
+        end = found.end()
+        if found[0] in ("{{", "}}"):
+            parts.append(found[0][0])
+        elif found[1] is None:
+            raise table.fault(key, f"a lone {found[0]}", hint="write {{ or }} for a brace")
+        else:
+            parts.append(_placeholder(table, key, found[1], always, known))
+    parts.append(text[end:])
+    return Argument(tuple(part for part in parts if part))
+
+
+def _placeholder(
+    table: Table, key: str, text: str, always: Collection[str], known: Collection[str]
+) -> tuple[str, str | None]:
+    name, given, default = text.partition(":-")
+    group, _, param = name.partition(".")
+    if group == "config" and param in known:
+        if not given and param not in always:
+            raise table.fault(
+                key,
+                f"parameter {param!r} is not part of every configuration",
+                hint=f"say what stands for its absence: {{{name}:-0}}",
+            )
+        return name, default if given else None
+    if name not in _FIXED:
+        raise table.fault(
+            key,
+            f"unknown placeholder {{{name}}}",
+            hint=f"there are {join(_FIXED)} and config.NAME for {join(sorted(known))}",
+        )
+    if given:
+        raise table.fault(key, f"{{{name}}} is always known and takes no default")
+    return name, None
+
+
+def _read_time(table: Table, traits: Mapping[str, Any]) -> TimeSpec:
+    pattern, field = table.take("regex", str, ""), table.take("json", str, "")
+    stream = _one_of(table, "from", _STREAMS, "stdout")
+    unit = _one_of(table, "unit", (*_SECONDS, "cycles"), None)
+    table.done()
+    if bool(pattern) == bool(field):
+        raise table.fault("regex", "a time is read by `regex` or by `json`, by one of the two")
+    regex = _regex(table, "regex", pattern) if pattern else None
+    if regex is not None and regex.groups != 1:
+        raise table.fault(
+            "regex",
+            f"has {regex.groups} groups; it needs exactly one, around the number",
+            hint="write (?:...) for the others",
+        )
+    path = tuple(field.split(".")) if field else ()
+    if not all(path):
+        raise table.fault("json", f"{field!r} is no path such as stats.cycles")
+    if unit != "cycles":
+        return TimeSpec(stream, regex, path, _SECONDS[unit], 0.0)
+    clock = traits.get("clock_ghz", 0)
+    number = isinstance(clock, (int, float)) and not isinstance(clock, bool)
+    if not number or not 1e-6 <= clock <= 1e6:
+        raise table.fault("unit", "cycles need a clock: give `clock_ghz` under [traits]")
+    return TimeSpec(stream, regex, path, 1e-9 / clock, float(clock))
+
+
+def _read_exits(table: Table) -> dict[int, str]:
+    exits = {0: "ok"}
+    for code in list(table.data):
+        if not re.fullmatch(r"\d{1,3}", code, re.ASCII) or int(code) > 255:
+            raise table.fault(code, "is no exit code: 0 to 255")
+        exits[int(code)] = _one_of(table, code, STATUSES, None)
+    return exits
+
+
+def _read_statuses(table: Table) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    found = []
+    for status in list(table.data):
+        if status not in STATUSES or status == "ok":
+            raise table.fault(status, f"is no failure: {join(STATUSES[1:])}")
+        found.append((status, _regex(table, status, table.take(status, str))))
+    return tuple(found)
+
+
+def _read_variables(table: Table) -> tuple[str, ...]:
+    names = table.texts("env")
+    for at, name in enumerate(names):
+        if not _VARIABLE.fullmatch(name):
+            raise table.fault(f"env[{at}]", f"{name!r} is no name of an environment variable")
+    return tuple(names)
+
+
+def _regex(table: Table, key: str, text: str) -> re.Pattern[str]:
+    _check_text(table, key, text)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return re.compile(text, re.MULTILINE)
+    except (re.error, Warning, RecursionError, OverflowError) as error:
+        raise table.fault(key, f"not a regular expression: {error}") from None
+
+
+def _check_text(table: Table, key: str, text: str) -> None:
+    if "\0" in text or len(text) > _MAX_TEXT:
+        raise table.fault(key, f"must have at most {_MAX_TEXT} characters and no NUL")
+
+
+def _one_of(table: Table, key: str, allowed: Collection[str], default: str | None) -> str:
+    value = table.take(key, str, default)
+    if value not in allowed:
+        raise table.fault(key, f"{value!r} is not one of {join(allowed)}")
+    return value
+
+
+def _number(table: Table, key: str, default: float, most: float) -> float:
+    value = table.take(key, float, default)
+    if key in table.data and not 0 < value <= most:
+        raise table.fault(key, f"must be more than 0 and at most {most:g}")
+    return value
+
+
+def _whole(table: Table, key: str, default: int, limits: tuple[int, int]) -> int:
+    value = table.take(key, float, float(default))
+    low, high = limits
+    if not (low <= value <= high and value.is_integer()):
+        raise table.fault(key, f"must be a whole number, {low} to {high}")
+    return int(value)
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    meant = {key: value for key, value in data.items() if key not in _EFFORT}
+    canonical = json.dumps(meant, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,348 @@
+"""One `[[space]]` section of a platform file: parameters, default and loop-nest mapping."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from embeddb.core.config import KERNELS, Config, Value
+from embeddb.core.errors import PlatformError, SpaceError, UsageError
+from embeddb.platforms.loopnest import LoopNest, complete_order
+from embeddb.platforms.space.expression import Expression
+from embeddb.platforms.space.rules import Param, Rules, join, show
+from embeddb.platforms.space.space import ConfigSpace
+
+__all__ = ["VARYING", "KernelSpace", "LoopMapping", "Table", "read_space"]
+
+#: Why a configuration is left out of a reproducible space.
+VARYING = "sums in varying order"
+
+_T = TypeVar("_T")
+_SPLITS = ("I", "J", "K", "K2")
+
+
+class Table:
+    """A table of a TOML file that remembers where it stands and which keys were read.
+
+    Raises: PlatformError naming file and key, from every method.
+    """
+
+    def __init__(self, data: Any, where: str, key: str) -> None:
+        self.where, self.key = where, key
+        if not isinstance(data, dict):
+            raise PlatformError(f"{key}: must be a table", where=where)
+        self.data: dict[str, Any] = data
+        self._asked: list[str] = []
+
+    def path(self, name: str) -> str:
+        return f"{self.key}.{name}" if self.key else name
+
+    def fault(self, name: str, message: str, *, hint: str = "") -> PlatformError:
+        return PlatformError(f"{self.path(name)}: {message}", where=self.where, hint=hint)
+
+    def take(self, name: str, kind: type[_T], default: _T | None = None) -> _T:
+        """The value of a key, of this type; required if there is no default."""
+        self._asked.append(name)
+        value = self.data.get(name, default)
+        if value is None:
+            raise self.fault(name, "is missing")
+        if kind is float and type(value) is int:
+            try:
+                value = float(value)
+            except OverflowError:
+                raise self.fault(name, "is too large a number") from None
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.fault(name, f"must be {_KINDS[kind]}, not {show(value)}")
+        return value
+
+    def table(self, name: str, *, required: bool = False) -> Table:
+        value: dict[str, Any] = self.take(name, dict, None if required else {})
+        return Table(value, self.where, self.path(name))
+
+    def texts(self, name: str) -> list[str]:
+        values: list[Any] = self.take(name, list, [])
+        if not all(isinstance(v, str) for v in values):
+            raise self.fault(name, "must be a list of texts")
+        return values
+
+    def done(self) -> None:
+        """Refuses keys that nothing asked for."""
+        for name in self.data:
+            if name not in self._asked:
+                close = difflib.get_close_matches(name, self._asked, 1)
+                hint = f"did you mean {close[0]!r}?" if close else f"keys: {join(self._asked)}"
+                raise self.fault(name, "unknown key", hint=hint)
+
+
+_KINDS: dict[type, str] = {
+    str: "a text",
+    bool: "true or false",
+    float: "a number",
+    list: "a list",
+    dict: "a table",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoopMapping:
+    """How a configuration becomes a loop nest: split sizes and order (phi and pi)."""
+
+    splits: Mapping[str, Expression | int]
+    cases: tuple[tuple[Expression | None, tuple[int, ...]], ...]
+    permutation: str
+    loops: Mapping[str, str]
+
+    def names(self) -> set[str]:
+        """Parameters and symbols the mapping reads."""
+        found = {self.permutation} if self.permutation else set()
+        for used in [*self.splits.values(), *(when for when, _ in self.cases)]:
+            found |= used.names if isinstance(used, Expression) else set()
+        return found
+
+    def nest(self, values: Mapping[str, Any], params: set[str]) -> LoopNest:
+        """Raises: SpaceError if a size of the matrix is needed and unknown, or a split is no
+        whole number of at least 1."""
+        splits = tuple(self._split(name, values, params) for name in _SPLITS)
+        if self.permutation:
+            order = complete_order([self.loops[item] for item in values[self.permutation]])
+        else:
+            order = next(o for when, o in self.cases if when is None or when.holds(values))
+        return LoopNest((splits[0], splits[1], splits[2], splits[3]), order)
+
+    def _split(self, name: str, values: Mapping[str, Any], params: set[str]) -> int:
+        size = self.splits.get(name, 1)
+        if isinstance(size, int):
+            return size
+        try:
+            value = size.value(values)
+        except KeyError as error:
+            # A parameter that does not apply here splits nothing; a size must be told.
+            if error.args[0] in params:
+                return 1
+            raise SpaceError(f"split {name} needs {error.args[0]}, a size of the matrix") from None
+        except (TypeError, ZeroDivisionError):
+            raise SpaceError(f"split {name} = {size.text} cannot be computed") from None
+        return value  # type: ignore[no-any-return]  # LoopNest checks that it is an int
+
+
+class KernelSpace:
+    """The space, default and mapping of the kernels that one section serves.
+
+    `varying` are conditions that hold for configurations whose sums run in an order that varies
+    from call to call (None: the file does not say); `reproducible` says that these were left out.
+    """
+
+    def __init__(
+        self,
+        kernels: tuple[str, ...],
+        space: ConfigSpace,
+        *,
+        default: Config,
+        mapping: LoopMapping | None,
+        heterogeneous: tuple[str, ...],
+        varying: tuple[str, ...] | None = None,
+        reproducible: bool = False,
+    ) -> None:
+        self.kernels = kernels
+        self.space = space
+        self.default = default
+        self.mapping = mapping
+        used = mapping.names() if mapping else set()
+        self.homogeneous = tuple(p.name for p in space.params if p.name in used)
+        self.heterogeneous = heterogeneous
+        self.varying = varying
+        self.reproducible = reproducible
+        self._bound = lru_cache(maxsize=256)(lambda known: space.bind(dict(known)))
+
+    def bind(self, symbols: Mapping[str, int]) -> ConfigSpace:
+        """The space with these sizes, remembered: only sizes that it uses tell spaces apart."""
+        used = self.space.unresolved
+        return self._bound(tuple((s, symbols[s]) for s in used if s in symbols))
+
+    def nest(self, config: Mapping[str, Any], symbols: Mapping[str, int]) -> LoopNest | None:
+        if self.mapping is None:
+            return None
+        space = self.bind(symbols)
+        seen = {n: space.number(n, v) for n, v in config.items()}
+        for name, value in seen.items():
+            if value is None and name in self.homogeneous:
+                raise SpaceError(f"parameter {name!r}: no value for {config[name]}")
+        known = {n: v for n, v in seen.items() if v is not None}
+        return self.mapping.nest({**symbols, **known}, {p.name for p in space.params})
+
+    def steady(self, varying: Sequence[str]) -> KernelSpace:
+        """The same without configurations for which one of these conditions holds."""
+        return KernelSpace(
+            self.kernels,
+            self.space.without(varying, VARYING),
+            default=self.default,
+            mapping=self.mapping,
+            heterogeneous=self.heterogeneous,
+            varying=tuple(varying),
+            reproducible=True,
+        )
+
+    def digest_form(self) -> dict[str, Any]:
+        """Everything that makes two spaces different, as plain data. Whether a choice is open and
+        what varies is not among it: neither changes what a stored configuration means."""
+        mapping = self.mapping
+        return {
+            "kernels": sorted(self.kernels),
+            "params": [[p.name, p.kind, p.values, p.when] for p in self.space.params],
+            "constraints": self.space.constraints,
+            "default": self.default.json,
+            "heterogeneous": self.heterogeneous,
+            "loopnest": mapping
+            and {
+                "splits": {n: getattr(e, "text", e) for n, e in sorted(mapping.splits.items())},
+                "cases": [[when.text if when else "", order] for when, order in mapping.cases],
+                "permutation": [mapping.permutation, sorted(mapping.loops.items())],
+            },
+        }
+
+
+def read_space(table: Table) -> KernelSpace:
+    """Raises: PlatformError naming file and key."""
+    kernels = table.texts("kernels")
+    if not kernels or len(set(kernels)) != len(kernels) or set(kernels) - set(KERNELS):
+        raise table.fault("kernels", f"must list some of {join(KERNELS)}, each once")
+    declared = table.table("params", required=True)
+    constraints = table.texts("constraints")
+    chosen = table.table("default", required=True)
+    try:
+        params = [
+            _read_param(Table(v, table.where, declared.path(n)), n) for n, v in _items(declared)
+        ]
+        default = Config(_plain(chosen))
+        space = ConfigSpace(params, constraints, prefer=default)
+        mapping = None
+        if "loopnest" in table.data:
+            mapping = _read_mapping(table.table("loopnest"), space.rules)
+    except SpaceError as error:
+        raise table.fault(error.where or "params", error.reason) from None
+    except UsageError as error:
+        raise table.fault("default", str(error)) from None
+    default = space.canonical(default)
+    reason = space.reason(default)
+    if reason:
+        raise table.fault("default", f"is not legal: {reason}")
+    heterogeneous, varying = _heterogeneous(table, space, mapping), _varying(table, space)
+    table.done()
+    return KernelSpace(
+        tuple(kernels),
+        space,
+        default=default,
+        mapping=mapping,
+        heterogeneous=heterogeneous,
+        varying=varying,
+    )
+
+
+def _read_param(table: Table, name: str) -> Param:
+    kind = table.take("type", str)
+    values: list[Any] = table.take("values", list, [0, 1] if kind == "bool" else None)
+    if not all(isinstance(v, (int, float, str)) for v in values):
+        raise table.fault("values", "must be numbers or texts")
+    if any(isinstance(v, bool) or (isinstance(v, float) and not math.isfinite(v)) for v in values):
+        raise table.fault("values", 'must be numbers or texts; for true and false use type "bool"')
+    whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+    aliases = table.table("aliases").data
+    when = table.take("when", str, "")
+    opened = table.take("open", bool, False)
+    table.done()
+    return Param(name, kind, tuple(whole), when, tuple(aliases.items()), opened)  # type: ignore[arg-type]  # Param checks the kind
+
+
+def _read_mapping(table: Table, rules: Rules) -> LoopMapping:
+    splits: dict[str, Expression | int] = {}
+    for name in _SPLITS:
+        if name in table.data:
+            size = table.take(name, object)
+            whole = isinstance(size, int) and size >= 1
+            where = f"loopnest.{name}"
+            splits[name] = size if whole else rules.expression(size, where)  # type: ignore[assignment]  # narrowed by `whole`
+    order = table.take("order", object)
+    loops = table.table("loops").data
+    table.done()
+    if isinstance(order, str):
+        param = rules.by_name.get(order)
+        if param is None or param.kind != "permutation":
+            raise table.fault("order", f"{order!r} is not a permutation parameter")
+        if set(loops) != set(param.values):
+            raise table.fault(
+                "loops", f"must name a loop for each of {join(map(str, param.values))}"
+            )
+        _order(table, list(loops.values()))
+        return LoopMapping(splits, (), order, loops)
+    if not isinstance(order, list) or not order or loops:
+        raise table.fault("order", "must be a list of loops, a list of cases, or a permutation")
+    if all(isinstance(o, str) for o in order):
+        return LoopMapping(splits, ((None, _order(table, order)),), "", {})
+    cases = []
+    for i, item in enumerate(order):
+        case = Table(item, table.where, table.path(f"order[{i}]"))
+        named = _order(table, case.texts("loops"))
+        when = case.take("when", str, "")
+        case.done()
+        if bool(when) != (i < len(order) - 1):
+            raise table.fault("order", "every case but the last needs a `when`, the last has none")
+        where = f"loopnest.order[{i}].when"
+        cases.append((rules.expression(when, where, condition=True) if when else None, named))
+    return LoopMapping(splits, tuple(cases), "", {})
+
+
+def _order(table: Table, loops: list[Any]) -> tuple[int, ...]:
+    try:
+        return complete_order(loops)
+    except SpaceError as error:
+        raise table.fault("order", error.reason) from None
+
+
+def _heterogeneous(
+    table: Table, space: ConfigSpace, mapping: LoopMapping | None
+) -> tuple[str, ...]:
+    names = [p.name for p in space.params]
+    used = mapping.names() if mapping else set()
+    if "heterogeneous" not in table.data:
+        return tuple(n for n in names if n not in used)
+    listed = table.texts("heterogeneous")
+    for name in listed:
+        if name not in names:
+            raise table.fault("heterogeneous", f"there is no parameter {name!r}")
+    for name in names:
+        if name not in listed and name not in used:
+            raise table.fault("heterogeneous", f"{name!r} is neither here nor in the loop nest")
+    return tuple(n for n in names if n in listed)
+
+
+def _varying(table: Table, space: ConfigSpace) -> tuple[str, ...] | None:
+    conditions = table.texts("varying")
+    if "varying" not in table.data:
+        return None
+    known = {param.name for param in space.params}
+    for i, text in enumerate(conditions):
+        where = f"varying[{i}]"
+        try:
+            names = space.rules.expression(text, where, condition=True).names
+        except SpaceError as error:
+            raise table.fault(error.where or where, error.reason) from None
+        if not names & known:
+            raise table.fault(where, f"{text!r} mentions no parameter")
+    return tuple(conditions)
+
+
+def _items(table: Table) -> list[tuple[str, Any]]:
+    return list(table.data.items())
+
+
+def _plain(table: Table) -> dict[str, Value]:
+    for name, value in table.data.items():
+        if isinstance(value, list) and not all(isinstance(v, str) for v in value):
+            raise table.fault(name, "must be a number, a text or a list of texts")
+        if not isinstance(value, (int, float, str, list)):
+            raise table.fault(name, "must be a number, a text or a list of texts")
+    return table.data

@@ -1,0 +1,341 @@
+"""Platforms: what can be run somewhere and how, read from one TOML file.
+
+Built-in platforms are the files in `embeddb/platforms`; a user's own file has the same form, which
+docs/platforms.md explains from scratch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cache, cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from embeddb.core import plugins
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import PlatformError, RunnerUnavailable, UsageError
+from embeddb.platforms.command import CommandSpec, read_command
+from embeddb.platforms.kernel import KernelSpace, Table, read_space
+from embeddb.platforms.loopnest import LoopNest
+from embeddb.platforms.space.rules import join, show
+from embeddb.platforms.space.space import ConfigSpace
+
+__all__ = [
+    "Platform",
+    "builtin_platforms",
+    "load_platform",
+    "parse_platform",
+    "platform_here",
+    "platform_hint",
+    "runner_for",
+]
+
+#: Larger files are refused before they are parsed.
+MAX_BYTES = 1 << 20
+_FOLDER = Path(__file__).parent
+_INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,47}")
+
+
+@dataclass(frozen=True)
+class Platform:
+    """One platform, or one instance of it (a device, a machine with its compiler).
+
+    `ops` are the kernels it runs. `simulated`: times come from a simulator. `portable`: relative
+    gains measured on other instances count as evidence here. `runner`: the plug-in that can
+    measure it, or "". `cost_per_sample` is the price of one measurement relative to a CPU run
+    (beta in COGNATE, Appendix A.2). `command` is the program that a `command` runner starts.
+    `text` is the TOML source; `file` is the path it was read from, and empty for a platform out of
+    a database or a plan, whose command is not run. Two platforms are equal when text and instance
+    are.
+    """
+
+    text: str
+    name: str = field(compare=False)
+    version: str = field(compare=False)
+    title: str = field(compare=False)
+    kernels: Mapping[str, KernelSpace] = field(compare=False, repr=False)
+    instance: str = ""
+    simulated: bool = field(default=False, compare=False)
+    portable: bool = field(default=False, compare=False)
+    runner: str = field(default="", compare=False)
+    cost_per_sample: float = field(default=1.0, compare=False)
+    command: CommandSpec | None = field(default=None, compare=False, repr=False)
+    file: str = field(default="", compare=False)
+    traits: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    environment: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def id(self) -> str:
+        """`name`, or `name@instance`."""
+        return f"{self.name}@{self.instance}" if self.instance else self.name
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return tuple(self.kernels)
+
+    @cached_property
+    def digest(self) -> str:
+        """blake2b-128 hex of the parsed spaces, defaults and mappings: changes when what the
+        stored configurations mean changes, not with comments, titles or traits, nor when a choice
+        is opened."""
+        forms = [self.kernels[k].digest_form() for k in sorted(self.kernels)]
+        canonical = json.dumps(forms, sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+    @property
+    def open_choices(self) -> frozenset[tuple[str, str]]:
+        """Kernel and parameter of every choice that takes new values."""
+        spaces = ((kernel, part.space) for kernel, part in self.kernels.items())
+        return frozenset((kernel, name) for kernel, space in spaces for name in space.rules.open)
+
+    def kernel(self, op: Op | str) -> KernelSpace:
+        """Raises: UsageError if the platform does not run this kernel."""
+        kernel = op if isinstance(op, str) else op.kernel
+        if kernel not in self.kernels:
+            raise UsageError(
+                f"platform {self.id} has no {kernel}", hint=f"its kernels: {join(self.ops)}"
+            )
+        return self.kernels[kernel]
+
+    def space(self, op: Op, *, m: int = -1, n: int = -1, nnz: int = -1) -> ConfigSpace:
+        """The space of one operation on an m x n matrix; a size of -1 stays unresolved.
+
+        Raises: UsageError if the platform does not run this kernel.
+        """
+        return self.kernel(op).bind(_symbols(op, m, n, nnz))
+
+    def reproducible(self, op: Op) -> Platform:
+        """The platform with only those configurations of a kernel whose sums run in the same order
+        in every call. A stored platform of an older file takes the word of the built-in one.
+
+        Raises: UsageError if the file does not say which these are.
+        """
+        part = self.kernel(op)
+        varying = part.varying
+        if varying is None and self.name in builtin_platforms():
+            known = _builtin(self.name)
+            varying = known.kernel(op).varying if known.digest == self.digest else None
+        if varying is None:
+            raise UsageError(
+                f"platform {self.id} does not say which configurations of {op.kernel} sum in "
+                "varying order",
+                hint=f"its file needs `varying = [...]` in the [[space]] of {op.kernel}: "
+                "conditions as in `constraints`, [] if none does",
+            )
+        return replace(self, kernels={**self.kernels, op.kernel: part.steady(varying)})
+
+    def default(self, op: Op, *, m: int = -1, n: int = -1, nnz: int = -1) -> Config:
+        """The default as it is stored for an m x n matrix: a number in place of a symbol, or the
+        other way round, where the space there calls for it; the nearest legal configuration where
+        the declared one is not legal.
+
+        Raises: UsageError if the platform does not run this kernel.
+        """
+        space = self.space(op, m=m, n=n, nnz=nnz)
+        declared = space.canonical(self.kernel(op).default)
+        return declared if space.reason(declared) is None else space.nearest(declared) or declared
+
+    def loopnest(
+        self, op: Op, config: Mapping[str, Any], *, m: int = -1, n: int = -1
+    ) -> LoopNest | None:
+        """The common loop nest of a legal configuration; None where the platform has none.
+
+        Raises: SpaceError if it needs a size of the matrix that is not given.
+        """
+        return self.kernel(op).nest(config, _symbols(op, m, n, -1))
+
+    def homogeneous(self, op: Op) -> tuple[str, ...]:
+        """Parameters that the loop nest is made from."""
+        return self.kernel(op).homogeneous
+
+    def heterogeneous(self, op: Op) -> tuple[str, ...]:
+        """The platform's own parameters, in declared order; may overlap with `homogeneous`."""
+        return self.kernel(op).heterogeneous
+
+    def at(self, instance: str = "", environment: Mapping[str, str] | None = None) -> Platform:
+        """The platform on one device or machine. Without a label, the instance is 8 hex digits
+        of the environment's digest; without both, the platform itself, of no instance.
+
+        Raises: PlatformError for a label that cannot be part of an id.
+        """
+        facts = {str(k): str(v) for k, v in sorted((environment or {}).items())}
+        if not instance and facts:
+            canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+            instance = hashlib.blake2b(canonical.encode(), digest_size=4).hexdigest()
+        if instance and not _INSTANCE.fullmatch(instance):
+            raise PlatformError(
+                f"{instance!r} cannot name an instance of {self.name}",
+                hint="letters, digits and . _ + - only, at most 64",
+            )
+        return replace(self, instance=instance, environment=MappingProxyType(facts))
+
+
+def builtin_platforms() -> list[str]:
+    """Names of the platforms that ship with embeddb, sorted."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def load_platform(source: str | Path) -> Platform:
+    """A platform by built-in name (`cpu`), `name@instance`, or path to a TOML file, which may
+    be followed by `@instance` too.
+
+    Raises: PlatformError if there is none, or naming file and key if the file is wrong.
+    """
+    text = str(source)
+    base, at, instance = text.rpartition("@")
+    if not at or isinstance(source, Path) or text.endswith(".toml"):
+        base, instance = text, ""
+    elif not instance:
+        raise PlatformError(f"{text!r} names no instance after the @")
+    if isinstance(source, Path) or base.endswith(".toml") or "/" in base:
+        platform = _read_file(Path(base))
+    elif base in builtin_platforms():
+        platform = _builtin(base)
+    else:
+        raise PlatformError(f"no platform {base!r}", hint=platform_hint(base))
+    return platform.at(instance) if instance else platform
+
+
+def platform_hint(text: str, known: Sequence[str] = ()) -> str:
+    """What to say where nothing goes by that name; `known` are those of a database."""
+    built_in = builtin_platforms()
+    close = get_close_matches(text, [*(p.partition("@")[0] for p in known), *built_in], 1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    here = f"known here: {join(known)}; " if known else ""
+    return f"{meant}{here}built in: {join(built_in)}; or give the path of a TOML file"
+
+
+def parse_platform(text: str, *, where: str = "") -> Platform:
+    """`where` names the source in messages.
+
+    Raises: PlatformError naming file and key, on one line.
+    """
+    if len(text.encode()) > MAX_BYTES:
+        raise PlatformError(f"the file is larger than {MAX_BYTES} bytes", where=where)
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        reason = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "too deeply nested"
+        raise PlatformError(f"not valid TOML: {reason}", where=where) from None
+    table = Table(data, where, "")
+    name = table.take("name", str)
+    if not _NAME.fullmatch(name):
+        raise table.fault("name", f"{name!r} must be lower-case letters, digits and -")
+    cost = table.take("cost_per_sample", float, 1.0)
+    if not (math.isfinite(cost) and cost > 0):
+        raise table.fault("cost_per_sample", "must be larger than 0")
+    kernels, traits = _read_kernels(table), _read_traits(table.table("traits"))
+    runner = table.take("runner", str, "")
+    platform = Platform(
+        text=text,
+        name=name,
+        version=table.take("version", str),
+        title=table.take("title", str),
+        simulated=table.take("simulated", bool, False),
+        portable=table.take("portable", bool, False),
+        runner=runner,
+        cost_per_sample=cost,
+        command=_read_command(table, runner, kernels, traits),
+        traits=MappingProxyType(traits),
+        kernels=MappingProxyType(kernels),
+    )
+    table.done()
+    return platform
+
+
+def runner_for(platform: Platform) -> Any:
+    """The runner that measures a platform, ready to run here.
+
+    A runner that serves more than one platform has a class method `for_platform`; the others are
+    made without arguments.
+    Raises: RunnerUnavailable, with what is missing; UsageError if no plug-in has that name.
+    """
+    if not platform.runner:
+        raise RunnerUnavailable(
+            f"platform {platform.id} has no runner: it cannot be measured from here",
+            hint="measure it with your own tools and `embeddb ingest` the log",
+        )
+    plugin = plugins.load("runner", platform.runner)
+    runner = plugin.for_platform(platform) if hasattr(plugin, "for_platform") else plugin()
+    problem = runner.available()
+    if problem:
+        raise RunnerUnavailable(problem)
+    return runner
+
+
+def platform_here(runner: Any, *, threads: int = 0) -> Platform:
+    """A runner's platform as this machine is, with the facts that the runner can measure; asked
+    for before something is run here, since measuring them may take seconds.
+
+    Raises: RunnerUnavailable if it cannot be measured here.
+    """
+    if hasattr(runner, "facts"):
+        runner.facts(threads=threads)
+    found: Platform = runner.platform(threads=threads)
+    return found
+
+
+def _read_kernels(table: Table) -> dict[str, KernelSpace]:
+    sections: list[Any] = table.take("space", list)
+    kernels: dict[str, KernelSpace] = {}
+    for i, section in enumerate(sections):
+        part = Table(section, table.where, f"space[{i}]")
+        read = read_space(part)
+        for kernel in read.kernels:
+            if kernel in kernels:
+                raise part.fault("kernels", f"{kernel} already has a space")
+            kernels[kernel] = read
+    if not kernels:
+        raise table.fault("space", "is missing")
+    return kernels
+
+
+def _read_command(
+    table: Table, runner: str, kernels: Mapping[str, KernelSpace], traits: Mapping[str, Any]
+) -> CommandSpec | None:
+    part = table.table("command", required=runner == "command")
+    if runner == "command":
+        return read_command(part, kernels, traits)
+    if part.data:
+        raise table.fault("command", 'is only read with runner = "command"')
+    return None
+
+
+def _read_traits(table: Table) -> dict[str, Any]:
+    for name, value in table.data.items():
+        if not isinstance(value, (str, int, float)):
+            raise table.fault(name, f"must be a number or a text, not {show(value)}")
+    return dict(table.data)
+
+
+def _symbols(op: Op, m: int, n: int, nnz: int) -> dict[str, int]:
+    sizes = {"NUM_MATRIX_ROWS": m, "NUM_MATRIX_COLS": n, "NNZ": nnz, "WIDTH": op.width}
+    return {name: size for name, size in sizes.items() if size >= 0}
+
+
+@cache
+def _builtin(name: str) -> Platform:
+    return _read_file(_FOLDER / f"{name}.toml")
+
+
+def _read_file(path: Path) -> Platform:
+    where = str(path)
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise PlatformError(f"{size} bytes, larger than {MAX_BYTES}", where=where)
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise PlatformError(f"cannot be read: {error.strerror}", where=where) from None
+    except UnicodeDecodeError:
+        raise PlatformError("is not UTF-8 text", where=where) from None
+    return replace(parse_platform(text, where=where), file=str(path.resolve()))

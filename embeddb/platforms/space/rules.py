@@ -1,0 +1,252 @@
+"""What a configuration space is declared from: parameters, conditions, constraints, checked."""
+
+from __future__ import annotations
+
+import graphlib
+import keyword
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from embeddb.core.config import Value
+from embeddb.core.errors import SpaceError
+from embeddb.platforms.space.expression import FUNCTIONS, Expression
+
+__all__ = ["SYMBOLS", "Kind", "Param", "Rules", "join", "show"]
+
+#: Names that stand for a size of the matrix (or, `WIDTH`, of the operation).
+SYMBOLS = ("NUM_MATRIX_ROWS", "NUM_MATRIX_COLS", "NNZ", "WIDTH")
+
+Kind = Literal["int", "choice", "bool", "permutation"]
+
+MAX_PARAMS = 64
+MAX_VALUES = 1000
+MAX_PERMUTED = 8
+MAX_TEXT = 64
+MAX_NUMBER = 2**53
+#: What an open choice takes as a new text, so that a broken row does not become a value.
+NEW_TEXT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:/-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter.
+
+    `values` are in order, small to large for an int (usually powers of two); the names to be
+    ordered for a permutation; `(0, 1)` for a bool, as run logs write it. An int may also take
+    symbols. With `when`, the parameter is part of a configuration only where that expression over
+    other parameters is true. `aliases` are other spellings in run logs, as (text, value). An `open`
+    choice takes values that it does not list, as runs bring them; only the listed are proposed by
+    what walks, draws from or searches the space.
+
+    Raises: SpaceError naming the field.
+    """
+
+    name: str
+    kind: Kind
+    values: tuple[Value, ...]
+    when: str = ""
+    aliases: tuple[tuple[str, Value], ...] = ()
+    open: bool = False
+
+    def __post_init__(self) -> None:
+        reserved = keyword.iskeyword(self.name) or self.name in FUNCTIONS or self.name in SYMBOLS
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", self.name) or reserved:
+            raise _fault(self, "", f"{self.name!r} cannot be the name of a parameter")
+        if self.kind not in get_args(Kind):
+            raise _fault(self, "type", f"{self.kind!r} is not one of {join(get_args(Kind))}")
+        if not self.values:
+            raise _fault(self, "values", "there are no values")
+        limit = MAX_PERMUTED if self.kind == "permutation" else MAX_VALUES
+        if len(self.values) > limit:
+            raise _fault(self, "values", f"{len(self.values)} values, at most {limit} are allowed")
+        for value in self.values:
+            self._check_value(value)
+        if len(set(self.values)) != len(self.values):
+            twice = next(v for v in self.values if self.values.count(v) > 1)
+            raise _fault(self, "values", f"{show(twice)} is there twice")
+        for text, value in self.aliases:
+            if value not in self.values or self.kind == "permutation":
+                raise _fault(self, "aliases", f"{text!r} stands for {show(value)}, not a value")
+        if self.open and self.kind != "choice":
+            raise _fault(self, "open", f"only a choice can be open, not type {self.kind!r}")
+
+    def refusal(self, value: Any) -> str:
+        """Why a value that is not listed cannot be taken as a new one; empty: it can be."""
+        texts = [v for v in self.values if isinstance(v, str)]
+        if not self.open:
+            return f"is not one of {join(map(show, self.values))}"
+        if isinstance(value, str) and texts:
+            same = next((v for v in texts if v.lower() == value.lower()), None)
+            if same is not None:
+                return f"differs from {same} in capitals only: give it as an alias of {same}"
+            if NEW_TEXT.fullmatch(value) and value not in SYMBOLS:
+                return ""
+            return f"cannot be a new value: at most {MAX_TEXT} letters, digits and _ . + - : /"
+        if type(value) in (int, float) and len(texts) < len(self.values):
+            return "" if abs(value) <= MAX_NUMBER else "is too large"
+        return f"is of another type than {join(map(show, self.values))}"
+
+    def _check_value(self, value: Value) -> None:
+        is_int = isinstance(value, int) and not isinstance(value, bool)
+        is_text = isinstance(value, str) and 0 < len(value) <= MAX_TEXT
+        fits = {
+            "int": is_int or value in SYMBOLS,
+            "bool": is_int and value in (0, 1),
+            "choice": is_int or isinstance(value, float) or (is_text and value not in SYMBOLS),
+            "permutation": is_text,
+        }[self.kind]
+        if not fits:
+            raise _fault(self, "values", f"{show(value)} is not a value for type {self.kind!r}")
+        if isinstance(value, (int, float)) and not -MAX_NUMBER <= value <= MAX_NUMBER:
+            raise _fault(self, "values", f"{value} is too large")
+
+
+class Rules:
+    """The declaration of a space, checked and compiled once, shared by all its resolutions.
+
+    `groups` are the independent parts: names in an order in which every condition comes after
+    the parameters it depends on. `reasons` are further constraints, and what to say of a
+    configuration that breaks one.
+    """
+
+    def __init__(
+        self,
+        params: tuple[Param, ...],
+        constraints: tuple[str, ...],
+        reasons: Mapping[str, str] | None = None,
+    ) -> None:
+        self.params = params
+        self.reasons = dict(reasons or {})
+        self.by_name = {p.name: p for p in params}
+        if not params:
+            raise SpaceError("a space needs at least one parameter", where="params")
+        if len(params) > MAX_PARAMS:
+            raise SpaceError(
+                f"{len(params)} parameters, at most {MAX_PARAMS} are allowed", where="params"
+            )
+        if len(self.by_name) != len(params):
+            names = [p.name for p in params]
+            twice = next(n for n in names if names.count(n) > 1)
+            raise SpaceError(f"parameter {twice!r} is declared twice", where="params")
+        self.symbolic = {
+            p.name for p in params if p.kind == "int" and any(v in SYMBOLS for v in p.values)
+        }
+        self.whens = {
+            p.name: self.expression(p.when, f"params.{p.name}.when", condition=True)
+            for p in params
+            if p.when
+        }
+        self.constraints = [
+            self.expression(text, f"constraints[{i}]")
+            for i, text in enumerate((*constraints, *self.reasons))
+        ]
+        for i, constraint in enumerate(self.constraints):
+            if not constraint.names & self.by_name.keys():
+                raise SpaceError(
+                    f"{constraint.text!r} mentions no parameter", where=f"constraints[{i}]"
+                )
+        used = {v for p in params for v in p.values if p.name in self.symbolic and v in SYMBOLS}
+        for constraint in self.constraints:
+            used |= constraint.names & set(SYMBOLS)
+        self.symbols = {str(s) for s in used}
+        self.aliases = {p.name: dict(p.aliases) for p in params if p.aliases}
+        self.open = {p.name: p for p in params if p.open}
+        self.plain = not self.symbolic and all(p.kind != "bool" and not p.aliases for p in params)
+        self.groups = self._groups(self._ordered())
+        self._items = {p.name: frozenset(p.values) for p in params if p.kind == "permutation"}
+
+    def is_permutation(self, name: str, value: Any) -> bool:
+        items = self._items[name]
+        return isinstance(value, tuple) and len(value) == len(items) and frozenset(value) == items
+
+    def expression(self, text: Any, where: str, *, condition: bool = False) -> Expression:
+        """Parse an expression over these parameters; a condition may not depend on symbols,
+        so that which parameters a configuration has never depends on the matrix.
+
+        Raises: SpaceError whose `where` is the given place.
+        """
+        if not isinstance(text, str):
+            raise SpaceError("an expression is written as text", where=where)
+        try:
+            parsed = Expression(text)
+        except SpaceError as error:
+            raise SpaceError(error.reason, where=where) from None
+        known = self.by_name.keys() | (set() if condition else set(SYMBOLS))
+        for name in sorted(parsed.names - known):
+            note = "a condition cannot use" if name in SYMBOLS else "there is no parameter"
+            raise SpaceError(f"{note} {name!r} (in {text!r})", where=where)
+        if condition and parsed.names & self.symbolic:
+            name = sorted(parsed.names & self.symbolic)[0]
+            raise SpaceError(
+                f"a condition cannot use {name!r}, whose values depend on the matrix", where=where
+            )
+        for name, value in parsed.compared:
+            param = self.by_name.get(name)
+            if param is not None and param.kind != "permutation" and value not in param.values:
+                values = join(map(show, param.values))
+                raise SpaceError(
+                    f"{show(value)} is not a value of {name!r}: {values} (in {text!r})", where=where
+                )
+        return parsed
+
+    def _ordered(self) -> list[str]:
+        graph = {
+            p.name: self.whens[p.name].names if p.name in self.whens else frozenset[str]()
+            for p in self.params
+        }
+        try:
+            ready = list(graphlib.TopologicalSorter(graph).static_order())
+        except graphlib.CycleError as error:
+            cycle = list(reversed(error.args[1]))
+            raise SpaceError(
+                f"conditions go round in a circle: {' -> '.join(cycle)}",
+                where=f"params.{cycle[0]}.when",
+            ) from None
+        # The declared order wherever the conditions allow it, so that listings are predictable.
+        depth: dict[str, int] = {}
+        for name in ready:
+            depth[name] = 1 + max((depth[n] for n in graph[name]), default=-1)
+        declared = {p.name: i for i, p in enumerate(self.params)}
+        return sorted(declared, key=lambda n: (depth[n], declared[n]))
+
+    def _groups(self, ordered: Sequence[str]) -> list[tuple[str, ...]]:
+        leader = {n: n for n in ordered}
+
+        def find(name: str) -> str:
+            while leader[name] != name:
+                name = leader[name]
+            return name
+
+        ties = [{n, *e.names} for n, e in self.whens.items()]
+        ties += [set(c.names) & self.by_name.keys() for c in self.constraints]
+        for tie in ties:
+            heads = sorted((find(n) for n in tie), key=ordered.index)
+            for head in heads[1:]:
+                leader[head] = heads[0]
+        groups: dict[str, list[str]] = {}
+        for name in ordered:
+            groups.setdefault(find(name), []).append(name)
+        return [tuple(names) for names in groups.values()]
+
+
+def show(value: Any) -> str:
+    """A value as a message or a file would write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        return "[" + " ".join(map(str, value)) + "]"
+    return str(value) if len(str(value)) <= MAX_TEXT else f"{str(value)[:MAX_TEXT]}..."
+
+
+def join(texts: Iterable[str], limit: int = 30) -> str:
+    """A comma-separated list that stays on one line."""
+    listed = list(texts)
+    more = f", ... ({len(listed)} in all)" if len(listed) > limit else ""
+    return ", ".join(listed[:limit]) + more
+
+
+def _fault(param: Param, key: str, message: str) -> SpaceError:
+    name = param.name if isinstance(param.name, str) else "?"
+    return SpaceError(message, where=f"params.{name}.{key}".rstrip("."))

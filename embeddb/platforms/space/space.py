@@ -1,0 +1,353 @@
+"""Configuration spaces: which parameters there are, which values they take, and when.
+
+A space is a product of independent *parts*: groups of parameters tied together by conditions and
+constraints. Counting, sampling and searching work part by part, so that a space of millions of
+configurations is never enumerated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from embeddb.core.config import Config, Value
+from embeddb.core.errors import SpaceError, UsageError
+from embeddb.platforms.space.parts import Assignment, Part, product_of
+from embeddb.platforms.space.rules import SYMBOLS, Kind, Param, Rules, join, show
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["SYMBOLS", "ConfigSpace", "Kind", "Param"]
+
+#: `size()` counts up to here.
+COUNT_LIMIT = 1_000_000
+
+
+class ConfigSpace:
+    """The legal configurations of one kernel on one platform, perhaps for one matrix.
+
+    A value may be a *symbol*, a size of the matrix: `NUM_MATRIX_ROWS`, `NUM_MATRIX_COLS`, `NNZ`
+    or `WIDTH` (dense columns). The configuration keeps the symbol's **name** as its value, since
+    `column_panels=NUM_MATRIX_COLS` is the same choice on every matrix while its number is not.
+    In a space whose symbols are resolved
+
+    - `canonical` turns the number into the name, unless the number is itself among the values
+      (then the name becomes the number): equal choices on one matrix have one configuration,
+    - `reason` and `check` judge the canonical form, so they accept both name and number,
+    - `numeric` turns names into numbers, for whoever runs the configuration,
+    - `enumerate`, `sample`, `neighbours` and `nearest` give canonical configurations only,
+    - conditions and constraints see the numbers.
+
+    A constraint that mentions an unresolved symbol, or a parameter absent from the configuration,
+    counts as satisfied. Values larger than the matrix stay legal unless a constraint says so.
+
+    A choice may be *open*: `reason` and `check` take values that it does not list, while
+    `enumerate`, `sample` and `nearest` give listed ones only, and `neighbours` no other new value
+    than the one it starts from.
+    `without` gives a space that some legal configurations are left out of.
+
+    `prefer` are values (a default configuration) taken where `nearest` has no other wish.
+    Instances are immutable.
+
+    Raises: SpaceError for an inconsistent space: duplicate or unknown names, a cycle among
+    conditions, an expression that compares a parameter with a value it cannot have.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Param],
+        constraints: Iterable[str] = (),
+        *,
+        prefer: Mapping[str, Value] | None = None,
+    ) -> None:
+        self._setup(Rules(tuple(params), tuple(constraints)), {}, dict(prefer or {}))
+
+    def _setup(
+        self, rules: Rules, symbols: Mapping[str, int], prefer: Mapping[str, Value]
+    ) -> ConfigSpace:
+        self.rules = rules
+        self.symbols = dict(symbols)
+        self.prefer = prefer
+        self.params = rules.params
+        self.constraints = tuple(c.text for c in rules.constraints if c.text not in rules.reasons)
+        self._checks = [
+            (
+                p.name,
+                None if p.kind == "permutation" else frozenset(p.values),
+                rules.whens.get(p.name),
+            )
+            for p in rules.params
+        ]
+        return self
+
+    def __repr__(self) -> str:
+        return f"ConfigSpace({', '.join(p.name for p in self.params)})"
+
+    # --- symbols ---------------------------------------------------------------------------
+
+    @property
+    def unresolved(self) -> tuple[str, ...]:
+        """Symbols that values or constraints mention and that have no number yet."""
+        return tuple(sorted(self.rules.symbols - self.symbols.keys()))
+
+    def resolve(self, symbols: Mapping[str, int]) -> ConfigSpace:
+        """The space on one matrix. Raises: SpaceError for a symbol without a number."""
+        space = self.bind(symbols)
+        if space.unresolved:
+            raise SpaceError(f"no value for {', '.join(space.unresolved)}")
+        return space
+
+    def bind(self, symbols: Mapping[str, int]) -> ConfigSpace:
+        """As `resolve`, but symbols without a number stay unresolved."""
+        known = {s: int(symbols[s]) for s in self.rules.symbols if s in symbols}
+        if not known:
+            return self
+        space = ConfigSpace.__new__(ConfigSpace)
+        return space._setup(self.rules, {**self.symbols, **known}, self.prefer)
+
+    def without(self, conditions: Sequence[str], reason: str) -> ConfigSpace:
+        """The space less the configurations for which one of the conditions is true; `reason` says
+        why. They are not among its `constraints`.
+
+        Raises: SpaceError for an expression that is none, or that mentions no parameter.
+        """
+        refused = {f"not ({condition})": reason for condition in conditions}
+        rules = Rules(self.params, self.constraints, {**self.rules.reasons, **refused})
+        return ConfigSpace.__new__(ConfigSpace)._setup(rules, self.symbols, self.prefer)
+
+    def canonical(self, config: Mapping[str, Any]) -> Config:
+        """The stored form of a configuration: aliases and true/false replaced, numbers that
+        stand for a symbol replaced by it. Unknown names and values pass unchanged."""
+        if self.rules.plain and isinstance(config, Config):
+            return config
+        by_name = self.rules.by_name
+        stored = {n: self._stored(by_name[n], v) if n in by_name else v for n, v in config.items()}
+        unchanged = isinstance(config, Config) and all(v is config[n] for n, v in stored.items())
+        return config if unchanged else Config(stored)  # type: ignore[return-value]  # a Config
+
+    def numeric(self, config: Mapping[str, Any]) -> dict[str, Value]:
+        """The configuration with symbols replaced by their numbers.
+
+        Raises: SpaceError for a symbol that is not resolved.
+        """
+        found = {n: self.number(n, v) for n, v in config.items()}
+        for name, value in found.items():
+            if value is None:
+                raise SpaceError(f"parameter {name!r}: no value for {config[name]}")
+        return found
+
+    def number(self, name: str, value: Any) -> Any:
+        """The value an expression sees; None for an unresolved symbol."""
+        if name in self.rules.symbolic and value in SYMBOLS:
+            return self.symbols.get(value)
+        return value
+
+    def _stored(self, param: Param, value: Any) -> Any:
+        if param.aliases and isinstance(value, (str, int)):
+            value = self.rules.aliases[param.name].get(str(value), value)
+        if param.kind == "bool" and isinstance(value, bool):
+            return int(value)
+        if param.name not in self.rules.symbolic or not isinstance(value, (int, str)):
+            return value
+        number = self.symbols.get(value, value) if isinstance(value, str) else value
+        if number in param.values:
+            return number
+        return next((s for s in param.values if self.symbols.get(str(s)) == number), value)
+
+    def new_values(self, config: Mapping[str, Any]) -> dict[str, Value]:
+        """By parameter, the values of a legal configuration that an open choice does not list."""
+        stored = self.canonical(config) if self.rules.open else {}
+        params = self.rules.open
+        return {n: v for n, v in stored.items() if n in params and v not in params[n].values}
+
+    # --- legality --------------------------------------------------------------------------
+
+    def reason(self, config: Mapping[str, Any]) -> str | None:
+        """None if the canonical form of the configuration is legal, else one line that says why
+        it is not: parameter, value, and the allowed values or the constraint it breaks."""
+        try:
+            values = dict(config if self.rules.plain else self.canonical(config))
+        except UsageError as error:
+            return str(error)
+        env = self._environment(values)
+        seen = 0
+        for name, allowed, when in self._checks:
+            if when is not None and when.holds(env) is not True:
+                if name in values:
+                    return f"parameter {name!r} may only be given when {when.text}"
+                continue
+            if name not in values:
+                condition = f" (it is needed when {when.text})" if when else ""
+                return f"parameter {name!r} is missing{condition}"
+            value = values[name]
+            if allowed is None:
+                if not self.rules.is_permutation(name, value):
+                    return self._not_a_value(name, value)
+            elif type(value) is bool or type(value) is tuple or value not in allowed:
+                refusal = self._not_a_value(name, value)
+                if refusal:
+                    return refusal
+            seen += 1
+        if seen != len(values):
+            unknown = sorted(values.keys() - self.rules.by_name.keys())[0]
+            names = join(p.name for p in self.params)
+            return f"unknown parameter {unknown!r}; parameters: {names}"
+        for constraint in self.rules.constraints:
+            if constraint.holds(env) is False:
+                if constraint.text in self.rules.reasons:
+                    return self.rules.reasons[constraint.text]
+                named = [n for n in values if n in constraint.names]
+                given = ", ".join(f"{n}={show(values[n])}" for n in named)
+                sizes = [f"{s}={self.symbols[s]}" for s in SYMBOLS if s in constraint.names]
+                return f"{', '.join([given, *sizes])}: breaks the constraint {constraint.text}"
+        return None
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Raises: SpaceError with `reason`'s line if the configuration is not legal."""
+        reason = self.reason(config)
+        if reason is not None:
+            raise SpaceError(reason)
+
+    def _environment(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        if not self.rules.symbolic:
+            return {**self.symbols, **values} if self.symbols else dict(values)
+        seen = {n: self.number(n, v) for n, v in values.items()}
+        return {**self.symbols, **{n: v for n, v in seen.items() if v is not None}}
+
+    def _not_a_value(self, name: str, value: Any) -> str:
+        """Why not; empty for a new value of an open choice."""
+        param = self.rules.by_name[name]
+        if param.kind == "permutation":
+            refusal = f"is not an order of {join(map(show, param.values))}"
+        else:
+            refusal = param.refusal(value)
+        return f"parameter {name!r}: {show(value)} {refusal}" if refusal else ""
+
+    # --- the whole space -------------------------------------------------------------------
+
+    def size(self) -> int | None:
+        """How many legal configurations there are, or None above `COUNT_LIMIT`."""
+        total = self._total()
+        return total if total is not None and total <= COUNT_LIMIT else None
+
+    def enumerate(self) -> Iterator[Config]:
+        """All legal configurations, in an order that depends on the declaration only."""
+        for parts in itertools.product(*(p.listed for p in self.parts if p.listed is not None)):
+            base = {n: v for part in parts for n, v in part.items()}
+            yield from map(Config, product_of(base, [p for p in self.parts if p.listed is None]))
+
+    def sample(self, count: int, *, rng: np.random.Generator) -> list[Config]:
+        """`count` distinct legal configurations (all of a smaller space), in random order.
+
+        Uniform, except within a part too large to list: there each value is drawn by itself
+        and illegal draws are rejected.
+        """
+        total = self._total()
+        if total is not None and total <= max(COUNT_LIMIT, count):
+            if not total:
+                return []
+            drawn = rng.choice(total, size=min(count, total), replace=False)
+            return [self._at(int(i)) for i in drawn]
+        found: dict[str, Config] = {}
+        for _ in range(100 * count + 1000):
+            if len(found) == count:
+                break
+            draws = [part.draw(rng) for part in self.parts]
+            if all(d is not None for d in draws):
+                config = Config({n: v for d in draws if d is not None for n, v in d.items()})
+                found[config.json] = config
+        return list(found.values())
+
+    def _total(self) -> int | None:
+        sizes = [None if p.listed is None else len(p.listed) for p in self.parts]
+        return None if None in sizes else math.prod(s for s in sizes if s is not None)
+
+    def _at(self, index: int) -> Config:
+        values: Assignment = {}
+        for part in reversed(self.parts):
+            listed = part.listed or ()
+            index, place = divmod(index, len(listed))
+            values.update(listed[place])
+        return Config(values)
+
+    # --- around one configuration ----------------------------------------------------------
+
+    def neighbours(self, config: Mapping[str, Any]) -> list[Config]:
+        """Legal configurations one step away: an int moves to the next value up or down, a
+        choice to any other, a permutation swaps two adjacent names. Where the step alone is not
+        legal, the parameters tied to it move as little as needed.
+
+        Raises: SpaceError if `config` is not legal.
+        """
+        start = self.canonical(config)
+        self.check(start)
+        found: dict[str, Config] = {}
+        for param in self.params:
+            if param.name not in start:
+                continue
+            for value in self._steps(param, start[param.name]):
+                step = self._moved(start, param, value)
+                if step is not None and step != start:
+                    found.setdefault(step.json, step)
+        return list(found.values())
+
+    def nearest(self, values: Mapping[str, Any]) -> Config | None:
+        """The legal configuration closest to an assignment that may be partial or come from
+        another space (unknown names and new values of an open choice are ignored); None only if
+        the space is empty.
+
+        The distance adds up, per parameter: |log2 a - log2 b| over the range of an int, 1 for a
+        different choice, the share of inverted pairs for a permutation.
+        """
+        wish = self.canonical({n: v for n, v in values.items() if n in self.rules.by_name})
+        new = self.new_values(wish)
+        wish = Config({n: v for n, v in wish.items() if n not in new}) if new else wish
+        if self.reason(wish) is None:
+            return wish
+        found: Assignment = {}
+        for part in self.parts:
+            best = part.nearest(wish)
+            if best is None:
+                return None
+            found.update(best)
+        return Config(found)
+
+    def _moved(self, start: Config, param: Param, value: Value) -> Config | None:
+        changed = start.replace(**{param.name: value})
+        if self.reason(changed) is None:
+            return changed
+        part = next(p for p in self.parts if param.name in p.names)
+        moved = part.nearest(start, pinned=(param.name, value))
+        if moved is None:
+            return None
+        return Config({**{n: v for n, v in start.items() if n not in part.names}, **moved})
+
+    def _steps(self, param: Param, value: Value) -> list[Value]:
+        if param.kind == "permutation" and isinstance(value, tuple):
+            swaps = range(len(value) - 1)
+            return [(*value[:i], value[i + 1], value[i], *value[i + 2 :]) for i in swaps]
+        domain = list(self.domain(param))
+        if param.kind != "int":
+            return [v for v in domain if v != value]
+        numbers = [self.number(param.name, v) for v in domain]
+        if None not in numbers:
+            domain = [v for _, v in sorted(zip(numbers, domain, strict=True))]
+        at = domain.index(value)
+        return domain[max(at - 1, 0) : at] + domain[at + 1 : at + 2]
+
+    # --- parts -----------------------------------------------------------------------------
+
+    def domain(self, param: Param) -> Sequence[Value]:
+        """The canonical values of one parameter, in declared order."""
+        if param.kind == "permutation":
+            return list(itertools.permutations(str(v) for v in param.values))
+        return [v for v in param.values if self._stored(param, v) == v]
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The independent parts; a configuration is one assignment of each."""
+        return [Part(self, names) for names in self.rules.groups]

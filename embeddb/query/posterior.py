@@ -1,0 +1,206 @@
+"""What is believed of every ranked configuration: its mean log gain and how sure that is.
+
+The same evidence that gave the answer, over all configurations at once, so that answers can be
+compared and the value of measuring one can be told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config
+from embeddb.index.run_matrix import WINNER_GAIN, Curve
+from embeddb.query.fallback import method_of
+from embeddb.query.query import Query
+from embeddb.query.rankers.order import REACH
+from tuners.rank import over_default
+from tuners.transfer import promises, scores
+from tuners.transfer_rank import joined
+
+__all__ = ["Beliefs", "alike", "beliefs"]
+
+Floats = NDArray[np.float64]
+
+#: With fewer configurations measured on the pattern, what ranks cannot be checked against them.
+_FEWEST_SHARED = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Beliefs:
+    """`configs` u configurations; `mean` float64[u] log gain over the default (-inf: known to
+    fail); `spread` float64[u] its standard deviation, `apart` float64[u] that of the difference to
+    the answer (nan: not known). `better` float64[u] is by how much it beats the answer on average,
+    a worse one counting as 0, where neighbours tell that without mean and spread (else nan): few of
+    them gain much and most nothing, which is not normal. `known` bool[u] says which were measured
+    on the very pattern at the asked width. `over_default` is false where the default's own time is
+    not known: then only differences mean anything.
+    """
+
+    configs: tuple[Config, ...]
+    mean: Floats
+    spread: Floats
+    apart: Floats
+    better: Floats
+    known: NDArray[np.bool_]
+    over_default: bool
+
+    def place(self, config: Config) -> int | None:
+        return self.configs.index(config) if config in self.configs else None
+
+
+def beliefs(query: Query, link: str, answer: Config) -> Beliefs:
+    """By what ranked; on a measured pattern shifted to what was measured there, with the spread
+    that the ranking shows against it."""
+    found = _ranked(query, link, answer)
+    if link == "measured":
+        return _anchored(found, query, query.own, exact=True)
+    if link == "other-width":
+        return _anchored(found, query, query.own_width, exact=False)
+    return found
+
+
+def _ranked(query: Query, link: str, answer: Config) -> Beliefs:
+    method = method_of(query)
+    if link in ("static-best", "default"):
+        return _plain(query, query.configs, query.mean, np.full(len(query.configs), np.nan))
+    if method == "transfer":
+        score = scores(query)[0] if query.configs else np.zeros(0)
+        spread, apart = _spread_of_votes(query, score, answer)
+        found = _plain(query, query.configs, promises(query) if query.configs else score, spread)
+        return replace(found, apart=apart, better=_better_by_votes(query, answer))
+    if method == "rank":
+        gain, _ = over_default(query)
+        return _with_model(query, query.predicted_configs, gain, query.predicted_spread, answer)
+    both = joined(query)
+    place = {config: at for at, config in enumerate(query.predicted_configs)}
+    spread = np.full(len(both.configs), np.nan)
+    for at, config in enumerate(both.configs):
+        if config in place:
+            spread[at] = query.predicted_spread[place[config]]
+    return _with_model(query, both.configs, both.score, spread, answer)
+
+
+def _plain(query: Query, configs: tuple[Config, ...], score: Floats, spread: Floats) -> Beliefs:
+    """Scores told relative to the default's own, where it has one."""
+    at = configs.index(query.default) if query.default in configs else None
+    mean = score - (score[at] if at is not None else 0.0)
+    known = np.zeros(len(configs), dtype=np.bool_)
+    unknown = np.full(len(configs), np.nan)
+    return Beliefs(configs, mean, spread, spread, unknown, known, query.knows_default)
+
+
+def _with_model(
+    query: Query, configs: tuple[Config, ...], score: Floats, spread: Floats, answer: Config
+) -> Beliefs:
+    """Errors over the default count as independent, as in the predicted intervals: that is on the
+    wide side. Between configurations that are alike they are not, or close variants of the answer
+    would look worth a measurement."""
+    found = _plain(query, configs, score, spread)
+    at, default = found.place(answer), found.place(query.default)
+    apart = spread
+    if at is not None:
+        shared = alike(configs, at) * spread * spread[at]
+        apart = np.sqrt(np.maximum(spread**2 + spread[at] ** 2 - 2.0 * shared, 0.0))
+    over = np.hypot(spread, spread[default]) if default is not None else spread
+    return replace(found, spread=over, apart=apart)
+
+
+def alike(configs: Sequence[Config], at: int) -> Floats:
+    """How a cost model's errors on configurations correlate float64[u] with those on one of them,
+    as `embeddb.query.rankers.order` has it: by the share of parameters in which they differ."""
+    names = {name for config in configs for name in config}
+    one = set(configs[at].items())
+    differ = [len({name for name, _ in one ^ set(config.items())}) for config in configs]
+    found: Floats = np.exp(-np.array(differ) / max(len(names), 1) / REACH)
+    return found
+
+
+def _spread_of_votes(query: Query, score: Floats, answer: Config) -> tuple[Floats, Floats]:
+    """How far the neighbours scatter about their vote float64[c]: of the gain itself, and of the
+    difference to the answer on the same neighbour, in which much of the scatter cancels."""
+    ran = np.isfinite(query.gains)
+    # Where only winners were recorded a gain is a mark that it won, not by how much.
+    marks = not query.knows_default and np.isin(query.gains[ran], (0.0, WINNER_GAIN)).all()
+    if not ran.any() or marks:
+        unknown = np.full(score.size, np.nan)
+        return unknown, unknown
+    centred = query.gains - query.levels[:, None]
+    spread = _pooled(query, centred - score)
+    if answer not in query.configs:
+        return spread, spread
+    at = query.configs.index(answer)
+    beside = centred - centred[:, [at]] - (score - score[at])
+    return spread, _pooled(query, beside) if np.isfinite(beside).any() else spread
+
+
+def _better_by_votes(query: Query, answer: Config) -> Floats:
+    """Weighted mean float64[c] over the neighbours that ran both of how much faster each was than
+    the answer, never less than 0; the platform's average is one more voter, as in the vote."""
+    if answer not in query.configs or math.isinf(query.shrink):
+        return np.full(len(query.configs), np.nan)
+    at = query.configs.index(answer)
+    beside = query.gains - query.gains[:, [at]]
+    there = np.isfinite(beside)
+    prior = max(query.shrink, 1e-6)
+    gained = query.weights @ np.where(there, np.maximum(beside, 0.0), 0.0)
+    average = np.maximum(query.prior - query.prior[at], 0.0)
+    found: Floats = (gained + prior * average) / (query.weights @ there + prior)
+    return found
+
+
+def _pooled(query: Query, off: Floats) -> Floats:
+    """Weighted root mean square of residuals float64[k,c]; that over all configurations counts as
+    many more neighbours as the platform's average does in the vote, and at least one."""
+    there = np.isfinite(off)
+    square = np.where(there, off, 0.0) ** 2
+    mass = query.weights @ there
+    all_of_them = float(query.weights @ square.sum(axis=1)) / max(float(mass.sum()), 1e-12)
+    if math.isinf(query.shrink):
+        return np.full(off.shape[1], math.sqrt(all_of_them))
+    prior = max(query.shrink, float(query.weights.mean()))
+    found: Floats = np.sqrt((query.weights @ square + prior * all_of_them) / (mass + prior))
+    return found
+
+
+def _anchored(
+    found: Beliefs, query: Query, curves: Mapping[Config, Curve], *, exact: bool
+) -> Beliefs:
+    """Beliefs with what was measured in their place, and the rest moved and scattered as the
+    ranking is off on the measured ones. `exact`: measured at the asked width."""
+    base = curves.get(query.default)
+    over_default = base is not None and math.isfinite(base.seconds)
+    # As the answer is: with preparation shared out over the calls.
+    costs = {c: curve.seconds + curve.conversion_s / query.calls for c, curve in curves.items()}
+    zero = math.log(costs[query.default]) if over_default else 0.0
+    stored = query.space.canonical
+    own = {stored(c): zero - math.log(cost) for c, cost in costs.items()}
+    seen = set(found.configs)
+    configs = (*found.configs, *(c for c in own if c not in seen))
+    extra = len(configs) - len(found.configs)
+    gain = np.array([own.get(c, math.nan) for c in configs])
+    mean = np.concatenate([found.mean, np.full(extra, np.nan)])
+    shared = np.isfinite(gain) & np.isfinite(mean)
+    off = gain[shared] - mean[shared]
+    shift = float(np.median(off)) if off.size else 0.0
+    tail = np.full(extra, np.nan)
+    spread, apart = np.append(found.spread, tail), np.append(found.apart, tail)
+    if off.size >= _FEWEST_SHARED:
+        # One of them went into the shift.
+        scatter = math.sqrt(float(((off - shift) ** 2).sum()) / (off.size - 1))
+        spread = apart = np.full(len(configs), scatter)
+    known = ~np.isnan(gain)
+    still = np.where(known, 0.0, spread) if exact else spread
+    return Beliefs(
+        configs,
+        np.where(known, gain, mean + shift),
+        still,
+        np.where(known, 0.0, apart) if exact else apart,
+        np.full(len(configs), np.nan),
+        known if exact else np.zeros_like(known),
+        over_default,
+    )

@@ -1,0 +1,389 @@
+"""An explanation as text: the answer and how sure, novelty, evidence, what simpler methods say,
+where the choice is open, what to measure next, what was rejected."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from embeddb.core.config import Config
+from embeddb.explain.explanation import (
+    BESIDE,
+    LINK_WORDS,
+    RESTS,
+    Explanation,
+    NeighbourEvidence,
+    OwnRuns,
+    preparation,
+)
+from embeddb.query.diagnostics import Insight, Move
+from embeddb.query.query import Recommendation
+from embeddb.ui.cli.output import clean, duration, factor, plural, say, share, table
+from embeddb.ui.feature_words import feature_value, feature_words
+
+__all__ = ["change", "ranked_by", "show_choice", "show_explanation"]
+
+_WIDTH = 98
+#: Characters of a name, and of a configuration, that a table shows: both come from strangers.
+_MOST_NAME, _MOST_CONFIG, _MOST_LINE = 22, 400, 2000
+#: Values of a parameter, and reasons of rejection, that are told.
+_MOST_VALUES, _MOST_REASONS = 4, 5
+#: From nothing to most, by how far a part of the pattern moves it.
+_SHADES = " .:-=+*#%@"
+
+
+def show_explanation(e: Explanation) -> None:
+    _show_answer(e)
+    _show_neighbours(e)
+    _show_differences(e)
+    _show_simpler(e)
+    _show_agreement(e)
+    near = min((n.distance for n in e.neighbours), default=None)
+    show_choice(e.insight, e.answer, link=e.link, nearest=near)
+    _show_next(e)
+    _show_rejected(e)
+
+
+# -- the answer and how sure -------------------------------------------------------------------
+
+
+def _show_answer(e: Explanation) -> None:
+    say(f"answer {e.id}: {e.op} on {_cut(e.platform, 60)}")
+    if e.simulated:
+        _note("SIMULATED or modelled: no time here is of real hardware")
+    say(f"  {_cut(Config(e.answer), _MOST_LINE)}")
+    _line("matrix", _matrix(e))
+    _line("default", Config(e.default))
+    _line("gain", _gain(e))
+    for own in e.own:
+        _line("ran", f"{'default' if own.config == e.default else 'answer'}: {_ran(own)}")
+    _line("counted", preparation(e.calls, measured=e.measured_gain is not None))
+    first = e.candidates[0] if e.candidates else None
+    if first is not None and first.break_even_calls is not None:
+        _line("pays", _paid_off(first.break_even_calls))
+    _line("sure", f"{e.confidence}; {LINK_WORDS.get(e.link, e.link)} (link: {e.link})")
+    for text in e.warnings:
+        _line("warning", text)
+    _line("novelty", e.novelty or "not known")
+    _note(f"ranked by: {ranked_by(e)}")
+    if e.model:
+        _line("learned", e.learned.lesson if e.learned else "not known: it was not registered")
+    _line("asked", f"{_when(e.created)}; the database was at generation {e.generation}")
+    if len(e.near_ties):
+        many = [change(config, e.answer) for config in e.near_ties]
+        _line("as good", f"{e.as_good}, with {'; or '.join(many[:3])}")
+
+
+def _paid_off(calls: float) -> str:
+    if calls == 0:
+        return "off at once: there is nothing to prepare"
+    return f"off after {plural(math.ceil(calls), 'call')}: then preparing it has been made up for"
+
+
+def _ran(own: OwnRuns) -> str:
+    """How fast, how evenly, how often, when: `41 us, 40 us to 42 us; 3 runs, 15 repeats in all`."""
+    told = duration(own.seconds)
+    if own.times > 1:
+        told += f", {duration(own.fastest)} to {duration(own.slowest)}"
+    told += f"; {plural(own.runs, 'run')}, {plural(own.times, 'repeat')} in all"
+    if own.last > 0.0:
+        days = sorted({_when(own.first)[:10], _when(own.last)[:10]})
+        told += f", {' to '.join(days)}"
+    return f"{told}; {', '.join(own.sources)}"
+
+
+def _when(created: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(created))
+    except (OverflowError, ValueError, OSError):
+        return "at an impossible time"
+
+
+def _line(head: str, text: object) -> None:
+    """Wrapped behind its heading; a configuration stays whole, to be copied."""
+    shown = _cut(text, _MOST_LINE)
+    lines = [shown] if isinstance(text, Config) else textwrap.wrap(shown, _WIDTH - 10) or [""]
+    for at, part in enumerate(lines):
+        say(f"  {head if not at else '':<8}{part}")
+
+
+def _note(text: str) -> None:
+    for part in textwrap.wrap(_cut(text, _MOST_LINE), _WIDTH - 2):
+        say(f"  {part}")
+
+
+def _matrix(e: Explanation) -> str:
+    name = _cut(e.pattern_name or e.pattern_id, 40)
+    p = e.pattern
+    if min(p.m, p.n, p.nnz) < 0:
+        return f"{name} (sizes unknown)"
+    return f"{name}: {p.m:,} x {p.n:,}, {p.nnz:,} nonzeros"
+
+
+def _gain(e: Explanation) -> str:
+    first = e.candidates[0] if e.candidates else None
+    low, high = (first.gain_low, first.gain_high) if first else (None, None)
+    expected = factor(e.expected_gain) if e.expected_gain is not None else "not known"
+    if low is not None and high is not None:
+        expected += f" (8 times of 10 between {factor(low)} and {factor(high)})"
+    if e.measured_gain is None:
+        if e.expected_gain is None:
+            return "not known: what the default takes was never measured"
+        return f"{expected} over the default, expected; not measured on this matrix"
+    took = first.seconds if first else None
+    said = f"{factor(e.measured_gain)} over the default, measured on this matrix: "
+    said += f"{duration(took)} against {duration(e.default_seconds)}"
+    if e.within_interval is None:
+        return said
+    return (
+        f"{said}; expected {expected}: {'inside' if e.within_interval else 'OUTSIDE'} the interval"
+    )
+
+
+def ranked_by(made: Recommendation | Explanation) -> str:
+    """Which tuner ranked, and the features and model behind it."""
+    parts = [made.tuner]
+    if made.featurizer and made.neighbours:
+        parts.append(f"neighbours by {made.featurizer}")
+    if made.model:
+        parts.append(f"cost model {made.model} on {made.model_featurizer}")
+    return "; ".join(parts)
+
+
+# -- evidence ----------------------------------------------------------------------------------
+
+
+def _show_neighbours(e: Explanation) -> None:
+    rests = RESTS.get(e.link, "measured patterns near it")
+    _head(rests if e.voted or not e.neighbours else f"{rests}; {BESIDE[e.link]}")
+    if not e.neighbours:
+        _note("none: no neighbours were looked up")
+        return
+    total = sum(n.weight for n in e.neighbours)
+    rows = [
+        (
+            _cut(n.name or n.pattern_id, _MOST_NAME),
+            "-" if n.nnz < 0 else f"{n.nnz:,}",
+            f"{n.distance:.3g}",
+            "-" if n.percentile is None else share(n.percentile),
+            *([share(n.weight / total) if total else "-"] if e.voted else []),
+            n.measured,
+            sum(n.failed.values()),
+            factor(n.answer_gain),
+            factor(n.best_gain),
+            _behind(n),
+        )
+        for n in e.neighbours
+    ]
+    head = ["pattern", "nonzeros", "distance", "nearer", *(["vote"] if e.voted else [])]
+    table((*head, "configs", "failed", "answer", "best", "behind"), rows, indent="  ")
+    for machine in e.machines if len(e.machines) > 1 or not all(m.own for m in e.machines) else ():
+        whose = " (this one)" if machine.own else ""
+        _note(f"{share(machine.share)} of it from {machine.platform}{whose}: {machine.words}")
+    counts = ", ".join(f"{n:,} {s}" for s, n in e.evidence.items()) or "none is left"
+    _note(f"runs behind it, of {e.evidence_op}: {counts}")
+    _note(
+        "answer, best: gain there over that pattern's own default; behind: how much slower the "
+        "answer is than the best there. nearer: share of measured patterns with a nearer neighbour"
+    )
+
+
+def _behind(n: NeighbourEvidence) -> str:
+    """How much slower the answer is there than the best."""
+    if n.answer_at is None:
+        return "not run"
+    return f"{100 * (n.ratios[n.answer_at] - 1):.0f} %"
+
+
+def _show_differences(e: Explanation) -> None:
+    if not e.differences:
+        return
+    _head("where this matrix differs from its neighbours (in standard deviations)")
+    rows = [
+        (
+            _cut(feature_words(d.feature), 40),
+            f"{d.deviations:+.1f}",
+            feature_value(d.feature, d.query),
+            feature_value(d.feature, d.neighbours),
+        )
+        for d in e.differences
+    ]
+    table(("statistic", "by", "here", "neighbours"), rows, indent="  ")
+
+
+# -- simpler methods, open choices -------------------------------------------------------------
+
+
+def _show_simpler(e: Explanation) -> None:
+    if not e.insight.simpler:
+        return
+    _head("what simpler methods would have said (gain by the same evidence)")
+    rows = [("this answer", factor(e.compared_gain), "-")]
+    rows += [
+        (
+            s.method,
+            factor(s.expected_gain),
+            "the same" if s.config == e.answer else change(s.config, e.answer),
+        )
+        for s in e.insight.simpler
+    ]
+    table(("method", "gain", "what differs from the answer"), rows, indent="  ")
+
+
+def change(config: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
+    """What of a configuration is not as in the answer: `format=csr, no block`."""
+    if config == answer:
+        return "the answer"
+    other = {k: v for k, v in config.items() if answer.get(k) != v}
+    said = [str(Config({k: v})) for k, v in sorted(other.items())]
+    said += [f"no {k}" for k in sorted(set(answer) - set(config))]
+    return _cut(", ".join(said), _MOST_CONFIG)
+
+
+def _show_agreement(e: Explanation) -> None:
+    if not e.agreement or not e.neighbours:
+        return
+    _head("where the choice is open: how the neighbours' best configurations vote")
+    settled = [a for a in e.agreement if not a.open and _agrees(a.votes, a.answer)]
+    rows = [
+        (
+            _cut(a.parameter, _MOST_NAME),
+            _cut(a.answer, 24),
+            "open" if a.open else "against",
+            _votes(a.votes),
+        )
+        for a in e.agreement
+        if a not in settled
+    ]
+    if rows:
+        table(("parameter", "answer", "vote is", "votes"), rows, indent="  ")
+    if settled:
+        said = [f"{a.parameter} {a.answer} {share(a.votes[a.answer])}" for a in settled]
+        _line("settled", ", ".join(said))
+
+
+def _agrees(votes: Mapping[str, float], answer: str) -> bool:
+    return answer in votes and votes[answer] >= max(votes.values())
+
+
+def _votes(votes: Mapping[str, float]) -> str:
+    ranked = list(votes.items())
+    shown = [f"{_cut(v, 24)} {share(w)}" for v, w in ranked[:_MOST_VALUES]]
+    return ", ".join(shown) + (", ..." if len(ranked) > _MOST_VALUES else "")
+
+
+def show_choice(
+    insight: Insight, answer: Mapping[str, Any], *, link: str, nearest: float | None
+) -> None:
+    """What was found out by looking deeper: effects, moves, attention. `nearest` is how far the
+    nearest neighbour is."""
+    if not insight.deep:
+        return
+    _show_effects(insight)
+    _show_moves(insight, answer, link)
+    _show_attention(insight, nearest)
+
+
+def _show_effects(insight: Insight) -> None:
+    if not insight.effects:
+        return
+    _head("what each parameter is worth here: best gain with this value, all others free")
+    by_name: dict[str, list[str]] = {}
+    for effect in insight.effects:
+        told = f"{_cut(effect.value, 24)} {factor(effect.best_gain)}"
+        by_name.setdefault(_cut(effect.parameter, _MOST_NAME), []).append(told)
+    rows = [(n, ", ".join(v[:5]) + (", ..." if len(v) > 5 else "")) for n, v in by_name.items()]
+    table(("parameter", "best gain by value"), rows, indent="  ")
+
+
+def _show_moves(insight: Insight, answer: Mapping[str, Any], link: str) -> None:
+    _head("what would change the answer: one statistic moved, all others kept")
+    if link in ("measured", "other-width"):
+        _note("as neighbours and cost model alone would say: its own measurements are left aside")
+    if not insight.moves:
+        _note(
+            "nothing that was tried, up to 3 standard deviations away, or no neighbours were asked"
+        )
+        return
+    by_winner: dict[str, list[Move]] = {}
+    for move in insight.moves:
+        by_winner.setdefault(change(move.winner, answer), []).append(move)
+    for winner, moved in by_winner.items():
+        _note(f"to {winner}")
+        rows = [
+            (
+                _cut(feature_words(m.feature), 36),
+                f"{feature_value(m.feature, m.start)} -> {feature_value(m.feature, m.end)}",
+                f"{m.deviations:+.1f}",
+            )
+            for m in moved
+        ]
+        table(("statistic", "from -> to", "deviations"), rows, indent="    ")
+
+
+def _show_attention(insight: Insight, nearest: float | None) -> None:
+    side, cells = insight.attention_side, insight.attention
+    if not side or len(cells) != side * side or not max(cells) > 0.0:
+        _head("which part of the pattern counts: not known")
+        _note("its structure is not at hand, or it is too large to be looked at piece by piece")
+        return
+    most = max(cells)
+    _head("which part of the pattern counts: how far it moves when that part is left out")
+    for row in range(side):
+        part = cells[row * side : (row + 1) * side]
+        shades = (_SHADES[round(c / most * (len(_SHADES) - 1))] for c in part)
+        say("    |" + "".join(2 * s for s in shades) + "|")
+    beside = "" if nearest is None else f"; the nearest neighbour is {nearest:.3g} away"
+    _note(f"'{_SHADES[-1]}' moves it by {most:.3g}{beside}")
+
+
+# -- next, rejected ----------------------------------------------------------------------------
+
+
+def _show_next(e: Explanation) -> None:
+    _head("what to measure next on this matrix, and what it could gain over the answer")
+    if e.runnable and e.measured_gain is None and e.link != "measured":
+        _note("first the answer and the default themselves: `embeddb query ... --measure`")
+    if not e.insight.next:
+        _note("nothing else that is known of is expected to be faster")
+        return
+    rows = [
+        (
+            f"+{100 * n.worth:.1f} %",
+            factor(n.expected_gain),
+            factor(n.gain_high),
+            change(n.config, e.answer),
+        )
+        for n in e.insight.next
+    ]
+    head = ("worth", "gain", "at best", "what differs from the answer")
+    table(head, rows, indent="  ")
+    _note(
+        "worth: what measuring it and then taking the faster of the two gains on average. "
+        "at best: 1 time of 10. The best of many guesses: rather less than more"
+    )
+
+
+def _show_rejected(e: Explanation) -> None:
+    if not e.rejected:
+        return
+    _head(f"rejected: {len(e.rejected)} configurations measured elsewhere are not legal here")
+    reasons = Counter(e.rejected.values()).most_common()
+    for reason, count in reasons[:_MOST_REASONS]:
+        _line(f"{count:>5}", reason)
+    if len(reasons) > _MOST_REASONS:
+        _note(f"and {len(reasons) - _MOST_REASONS} more reasons; --json has all")
+
+
+def _head(text: str) -> None:
+    say()
+    say(text)
+
+
+def _cut(text: object, most: int) -> str:
+    shown = clean(text)
+    return shown if len(shown) <= most else shown[: most - 3] + "..."

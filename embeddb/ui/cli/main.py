@@ -1,0 +1,132 @@
+"""The command line: `embeddb VERB DB ...`; one module per group of verbs, loaded on use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+import click
+
+from embeddb import __version__
+from embeddb.core.errors import EmbeddbError, UsageError
+from embeddb.ui.cli.output import clean
+
+__all__ = ["cli", "run"]
+
+#: Verb to the module that defines it, so that `embeddb query` imports only what querying needs.
+VERBS = {
+    "init": "index",
+    "index": "index",
+    "ingest": "index",
+    "embed": "index",
+    "clusters": "clusters",
+    "query": "query",
+    "explain": "query",
+    "measure": "measure",
+    "campaign": "measure",
+    "calibrate": "calibrate",
+    "train": "train.featurizer",
+    "dynamics": "dynamics",
+    "eval": "eval",
+    "plot": "plot",
+    "report": "report",
+    "serve": "serve",
+    "platform": "platform.platform",
+    "db": "db.db",
+    "completion": "completion",
+}
+
+#: Set by a shell that asks for completions; click reads it.
+COMPLETING = "_EMBEDDB_COMPLETE"
+#: Ended by Ctrl-C, with the state saved.
+INTERRUPTED = 130
+
+
+class _Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        module = import_module(f"embeddb.ui.cli.verbs.{VERBS[name]}")
+        found: click.Command = getattr(module, name.replace("-", "_") + "_verb")
+        if COMPLETING in os.environ:
+            from embeddb.ui.cli.verbs.completion import teach
+
+            teach(found)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
+            close = get_close_matches(name, VERBS, 1)
+            hint = f"did you mean `embeddb {close[0]}`?" if close else "all verbs: embeddb --help"
+            raise UsageError(f"No such command {name!r}.", hint=hint)
+        return super().resolve_command(ctx, args)
+
+
+@click.command(
+    cls=_Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="embeddb")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Which configuration should run this sparse kernel, how sure is that, and why.
+
+    \b
+    Three ways in:
+      embeddb index runs.db LOG --platform my.toml    a platform's runs to a database that answers
+      embeddb query starter A.mtx --platform cpu --op spmm:64    ranked configurations
+      embeddb explain starter ID                      the evidence behind an answer, offline
+
+    DB is a folder, or `starter` for the database that ships with embeddb.
+    """
+    if ctx.invoked_subcommand is None:
+        from embeddb.ui.cli.welcome import welcome
+
+        welcome()
+
+
+def run(args: list[str] | None = None) -> None:
+    """Entry point: exit code 0 answered, 1 error, 2 usage, 3 no evidence, 130 interrupted."""
+    sys.exit(_run(args))
+
+
+def _run(args: list[str] | None) -> int:
+    try:
+        result: Any = cli.main(args=args, prog_name="embeddb", standalone_mode=False)
+    except EmbeddbError as e:
+        return _fail(str(e), e.hint, e.exit_code)
+    except click.exceptions.Abort:
+        return _fail("interrupted; what was finished is saved", "", INTERRUPTED)
+    except click.exceptions.NoArgsIsHelpError as e:
+        click.echo(e.format_message())
+        return 2
+    except click.ClickException as e:
+        command = e.ctx.command_path if isinstance(e, click.UsageError) and e.ctx else "embeddb"
+        return _fail(e.format_message(), f"{command} --help", 2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except OSError as e:
+        where = f"{e.filename}: " if e.filename else ""
+        return _fail(f"{where}{e.strerror or e}", "", 1)
+    return result if isinstance(result, int) else 0
+
+
+def _fail(message: str, hint: str, code: int) -> int:
+    line = clean(" ".join(f"{message} ({hint})".split() if hint else message.split()))
+    click.echo(f"embeddb: {line}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    run()

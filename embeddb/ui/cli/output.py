@@ -1,0 +1,204 @@
+"""What the verbs print: data on stdout, progress and remarks on stderr, one JSON document."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+__all__ = [
+    "Progress",
+    "clean",
+    "duration",
+    "emit",
+    "factor",
+    "json_option",
+    "note",
+    "plural",
+    "say",
+    "share",
+    "size",
+    "table",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """The `--json` every verb has; arrives as `as_json`."""
+    flag = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+    return flag(command)
+
+
+def clean(text: object) -> str:
+    """Safe for a terminal: names from files may hold escape sequences, line ends or text that
+    runs backwards; whatever is not printable becomes `?`."""
+    return "".join(c if c.isprintable() else "?" for c in str(text))
+
+
+def say(text: object = "") -> None:
+    """One line of data."""
+    click.echo(_encodable(clean(text)))
+
+
+def note(text: object) -> None:
+    """One line for whoever watches."""
+    click.echo(clean(text), err=True)
+
+
+def emit(document: object) -> None:
+    """The one document of `--json`; what is not a finite number is null. ASCII only, so that it
+    reads the same on any terminal and with any encoding."""
+    click.echo(json.dumps(_plain(document), indent=2))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (bool, str, int)) or value is None:
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.to_builtins(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(_plain(v) for v in value)
+    return _plain(value.item()) if hasattr(value, "item") else str(value)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, indent: str = "") -> None:
+    """Columns on stdout, numbers to the right. A terminal gets a drawn table whose long columns are
+    wrapped; elsewhere, and where it would be too narrow for that, the last column is as wide as it
+    likes. Nothing is ever cut off."""
+    cells = [list(head), *([_cell(x) for x in row] for row in rows)]
+    right = [all(_numeric(row[i]) for row in cells[1:]) for i in range(len(head))]
+    if _drawable():
+        from embeddb.ui.cli.terminal import draw
+
+        if draw([[_encodable(x) for x in row] for row in cells], right, indent=len(indent)):
+            return
+    width = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    for row in cells:
+        parts = [x.rjust(w) if r else x.ljust(w) for x, w, r in zip(row, width, right, strict=True)]
+        say(indent + "  ".join(parts).rstrip())
+
+
+def _drawable() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def _encodable(text: str) -> str:
+    """stdout may be of an encoding that lacks a character."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None or value == "" else clean(value)
+
+
+def _numeric(text: str) -> bool:
+    return text[:1].isdigit() or text[:1] in "-+."
+
+
+def duration(seconds: float | None) -> str:
+    """Two or three figures and the unit that fits: `12.3 us`, `4.56 s`, `3 min 20 s`."""
+    if seconds is None or math.isnan(seconds):
+        return "-"
+    if math.isinf(seconds):
+        return "never"
+    for unit, scale in (("ns", 1e9), ("us", 1e6), ("ms", 1e3)):
+        if abs(seconds) < 999.5 / scale:
+            return f"{seconds * scale:.3g} {unit}"
+    if seconds < 99.5:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(count: float) -> str:
+    """Bytes with a unit: `4.2 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def factor(value: float | None) -> str:
+    """A speed-up: `1.23x`."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:.2f}x"
+
+
+def share(value: float | None) -> str:
+    """A part of one: `93 %`."""
+    return "-" if value is None or not math.isfinite(value) else f"{100 * value:.0f} %"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """`1 run`, `1,234 runs`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+class Progress:
+    """How far a long task has come, with the time left, on stderr.
+
+    Nothing for the first two seconds; then on a terminal one line that is rewritten, elsewhere a
+    line every 15 s. A context manager: leaving clears the line.
+    """
+
+    _QUIET_S = 2.0
+    _TERMINAL_EVERY_S = 0.2
+    _PLAIN_EVERY_S = 15.0
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._every = self._TERMINAL_EVERY_S if self._terminal else self._PLAIN_EVERY_S
+        self._began = time.monotonic()
+        self._next = self._began + self._QUIET_S
+        self._task = ("", self._began, 0)
+        self._shown = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            click.echo("\r" + " " * self._shown + "\r", err=True, nl=False)
+            self._shown = 0
+
+    def __call__(self, what: str, done: int, total: int = 0) -> None:
+        """`done` of `total` (0: unknown) of the task named `what`."""
+        now = time.monotonic()
+        if what != self._task[0]:
+            self._task = (what, now, done)
+        if now < self._next:
+            return
+        self._next = now + self._every
+        line = clean(self._line(what, done, total, now))
+        if self._terminal:
+            click.echo("\r" + line.ljust(self._shown), err=True, nl=False)
+            self._shown = len(line)
+        else:
+            click.echo(line, err=True)
+
+    def _line(self, what: str, done: int, total: int, now: float) -> str:
+        if not total:
+            return f"{what}: {done:,}"
+        line = f"{what}: {done:,} of {total:,} ({100 * done // total} %)"
+        _, began, first = self._task
+        if done > first and done < total:
+            left = (now - began) / (done - first) * (total - done)
+            line += f", {duration(max(left, 1.0))} left"
+        return line

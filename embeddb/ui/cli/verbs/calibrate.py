@@ -1,0 +1,171 @@
+"""`calibrate`: a few minutes of runs that make answers right on this machine."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
+from embeddb.ui.cli.arguments import open_database, runner_here
+from embeddb.ui.cli.output import (
+    Progress,
+    duration,
+    emit,
+    json_option,
+    note,
+    plural,
+    say,
+    share,
+    table,
+)
+
+if TYPE_CHECKING:
+    from embeddb.database import Database
+    from embeddb.platforms.platform import Platform
+    from embeddb.query.query import Query
+    from indexer.calibration.report import CalibrationReport, OpReport
+
+__all__ = ["calibrate_verb"]
+
+#: Files named that cannot be used; `--json` has all.
+_NAMED = 5
+
+
+@click.command()
+@click.argument("db")
+@click.option("--platform", default="cpu", show_default=True, help="A platform with a runner.")
+@click.option("--op", "ops", multiple=True, help="As spmm:32; several allowed. Else all of DB.")
+@click.option(
+    "--minutes",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0, 24 * 60, min_open=True),
+    help="Time to take, report included.",
+)
+@click.option("--matrices", default="", help="Folder of your matrix files, else generated ones.")
+@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@json_option
+def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
+    """Measure on this machine, for some minutes, what tells most of how it differs from others.
+
+    Runs the default, configurations that machines differ in, and the first answers, on your
+    matrices or on generated ones, into DB. Answers for all matrices get better by it. It stops when
+    the time is up; another call goes on where this one stopped, and so it does after Ctrl-C.
+
+    \b
+    Example:
+      embeddb calibrate starter --op spmm:32 --op spmv --minutes 2
+      embeddb calibrate runs.db --op spmm:128 --matrices my_matrices/
+    """
+    from indexer.calibrate import Calibration, Wish
+
+    with open_database(db) as opened, Progress() as progress:
+        platform = opened.platform(asked["platform"])
+        ops = tuple(dict.fromkeys(Op.parse(op) for op in asked["ops"])) or _ops_of(opened, platform)
+        runner, _ = runner_here(platform, asked["threads"])
+        wish = Wish(ops, 60.0 * asked["minutes"], asked["threads"])
+        folder = Path(asked["matrices"]) if asked["matrices"] else None
+        report = Calibration(opened, runner, wish, ask=_first, told=progress).run(folder)
+    if as_json:
+        emit(report.document())
+    else:
+        _show(report)
+        if not report.complete:
+            say(f"the same again goes on from here: {_again(db, platform.name, asked)}")
+        if not report.indexed:
+            say(f"when there is time: {shlex.join(['embeddb', 'embed', db])}")
+
+
+def _ops_of(db: Database, platform: Platform) -> tuple[Op, ...]:
+    """Those that any instance ran. Raises: UsageError if none did."""
+    known = (op for op, scope in db.scopes() if scope.partition("@")[0] == platform.name)
+    found = tuple(dict.fromkeys(known))
+    if not found:
+        raise UsageError(
+            f"nothing of {platform.name} was measured in this database: which operations matter?",
+            hint="name them: --op spmm:32 --op spmv",
+        )
+    return found
+
+
+def _first(query: Query, count: int) -> list[Config]:
+    """The answers that `embeddb query` gives."""
+    import numpy as np
+
+    from embeddb.query.fallback import answer
+
+    found = answer(query, count, rng=np.random.default_rng(0))
+    return [Config(candidate.config) for candidate in found.candidates]
+
+
+def _again(db: str, platform: str, asked: dict[str, Any]) -> str:
+    words = ["embeddb", "calibrate", db, "--platform", platform]
+    words += [word for op in asked["ops"] for word in ("--op", op)]
+    words += ["--matrices", asked["matrices"]] if asked["matrices"] else []
+    return shlex.join(words)
+
+
+def _show(report: CalibrationReport) -> None:
+    runs = sum(op.runs for op in report.ops)
+    failures = sum(op.failures for op in report.ops)
+    failed = f", {failures:,} of which failed" if failures else ""
+    say(
+        f"{report.platform}: {plural(runs, 'run')}{failed}, in {duration(report.seconds)} of "
+        f"{duration(report.asked_s)}"
+    )
+    for line in report.problems[:_NAMED]:
+        note(f"warning: {line}")
+    if len(report.problems) > _NAMED:
+        note(f"warning: and {len(report.problems) - _NAMED} more like these")
+    if report.too_large:
+        left = plural(report.too_large, "matrix", "matrices")
+        note(f"{left} left out: too large for the time given")
+    say()
+    head = ("op", "matrices", "now", "runs", "noise", "differs", "shift", "before", "after")
+    table(head, [_row(op) for op in report.ops])
+    say()
+    _legend(report)
+    if report.complete:
+        say("everything was measured that there is to measure here")
+
+
+def _row(op: OpReport) -> tuple[object, ...]:
+    return (
+        op.op,
+        op.measured,
+        op.matrices,
+        op.runs,
+        _percent(op.noise),
+        share(op.differs),
+        _percent(None if op.shift is None else op.shift - 1.0),
+        _three(op.before),
+        _three(op.after),
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _three(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _legend(report: CalibrationReport) -> None:
+    """What the columns mean, where they say something."""
+    say("matrices: measured on this machine, of them now: in this call")
+    say("noise: by how much two runs of the same differ (median)")
+    if any(op.differs is not None for op in report.ops):
+        say("differs: matrices on which the first answer of other machines' runs is slower than")
+        say("         the best measured here by more than twice the noise")
+    if any(op.shift is not None for op in report.ops):
+        say("shift: by how much gains over the default differ from other machines' (mean)")
+    say("before, after: first answers' share of the best measured here, without and with this")
+    say("         machine's runs; each matrix is asked with its whole group left out")
+    for op in report.ops:
+        for config, factor in op.moved[:1]:
+            say(f"{op.op}: {factor:.2f} times the gain of elsewhere has {Config(config)}")

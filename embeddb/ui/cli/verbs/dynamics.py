@@ -1,0 +1,171 @@
+"""`dynamics`: what running a kernel on a matrix would make the hardware count."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.platforms.platform import load_platform
+from embeddb.ui.cli.arguments import known_pattern, open_database
+from embeddb.ui.cli.output import emit, json_option, note, say, size, table
+
+if TYPE_CHECKING:
+    from embeddb.dynamics import Cache, Counter, Dynamics
+    from embeddb.platforms.platform import Platform
+
+__all__ = ["dynamics_verb"]
+
+_WARM = "values of {} are those of a call with warm caches, simulated ones those of a cold call"
+
+
+@click.command()
+@click.argument("matrix")
+@click.option("--db", default="", help="Where to look MATRIX up if it is no file.")
+@click.option("--platform", default="cpu", show_default=True, help="One with a loop nest.")
+@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
+@click.option("--config", default="", metavar="A=1,B=2", help="Instead of the default.")
+@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@click.option("--cachegrind", is_flag=True, help="Also simulate the compiled kernel (valgrind).")
+@click.option("--perf", is_flag=True, help="Also read the processor's counters (perf).")
+@json_option
+def dynamics_verb(matrix: str, as_json: bool, **asked: Any) -> None:
+    """Dynamic features of one op on MATRIX: traffic, reuse of dense rows, balance of threads.
+
+    MATRIX is a file, or with --db a name or id of a pattern whose structure DB has. Each value
+    says where it comes from: model, simulated, cachegrind or perf.
+
+    \b
+    Example:
+      embeddb dynamics A.mtx --op spmm:128
+      embeddb dynamics m1 --db runs.db --op spmv --threads 4 --cachegrind --json
+    """
+    from embeddb.dynamics import caches_of, execution_of, profile
+
+    op, platform = Op.parse(asked["op"]), load_platform(asked["platform"])
+    pattern = _pattern(matrix, asked["db"])
+    config = _config(platform, op, pattern, asked["config"])
+    threads = asked["threads"] or len(os.sched_getaffinity(0))
+    how, notes = execution_of(platform, op, config, pattern=pattern, threads=threads)
+    caches = caches_of(platform.traits)
+    found = profile(pattern, op, how, caches=caches).merged({}, {}, notes)
+    for tool in ("cachegrind", "perf"):
+        if asked[tool]:
+            found = _counted(found, tool, (pattern, op, config), caches, threads)
+    document = _document(found, caches)
+    head = {
+        "pattern_id": pattern.id,
+        "name": pattern.name,
+        "platform": platform.id,
+        "op": str(op),
+        "config": dict(config),
+        "threads": how.threads,
+    }
+    if as_json:
+        emit({**head, **document})
+    else:
+        _show(head, found, caches)
+
+
+def _pattern(text: str, db: str) -> Pattern:
+    if not db:
+        from embeddb.matrix_files import read_pattern
+
+        return read_pattern(text)
+    with open_database(db, readonly=True) as opened:
+        known = known_pattern(opened, text)
+        found = known if isinstance(known, Pattern) else opened.store.structure(known.id)
+    if found is None:
+        raise NothingFound(
+            f"{text}: its structure is not in the database", hint="give the matrix file"
+        )
+    return found
+
+
+def _config(platform: Platform, op: Op, pattern: Pattern, text: str) -> Config:
+    m, n = pattern.shape
+    if not text:
+        return platform.default(op, m=m, n=n, nnz=pattern.nnz)
+    space = platform.space(op, m=m, n=n, nnz=pattern.nnz)
+    config = space.canonical(Config.parse(text))
+    space.check(config)
+    return config
+
+
+def _counted(
+    found: Dynamics,
+    tool: str,
+    what: tuple[Pattern, Op, Config],
+    caches: tuple[Cache, ...],
+    threads: int,
+) -> Dynamics:
+    """With what a tool counts; one that cannot leaves a remark and the rest as it is."""
+    from indexer.runners.counters import counters
+
+    note(f"running the kernel under {tool}")
+    try:
+        if tool == "cachegrind":
+            counted = counters.cachegrind(*what, caches=caches)
+        else:
+            counted = counters.perf(*what, threads=threads)
+    except UsageError:
+        raise
+    except EmbeddbError as error:
+        return found.merged({}, {}, (f"{tool}: {error}",))
+    return found.merged(counted.counters, counted.missing, (_WARM.format(tool),))
+
+
+def _document(found: Dynamics, caches: tuple[Cache, ...]) -> dict[str, Any]:
+    return {
+        "caches": [
+            {"level": c.level, "size_bytes": c.size_bytes, "shared": c.shared} for c in caches
+        ],
+        "counters": {name: _value(c) for name, c in found.counters.items()},
+        "missing": dict(found.missing),
+        "quantities": {name: _value(c) for name, c in found.quantities.items()},
+        "reuse": {
+            "counts": list(found.reuse.counts),
+            "cold": found.reuse.cold,
+            "unit_bytes": found.reuse.unit_bytes,
+            "share": found.reuse.share,
+        },
+        "vector": found.vector().tolist(),
+        "mask": found.mask().tolist(),
+        "notes": list(found.notes),
+    }
+
+
+def _value(counter: Counter) -> dict[str, Any]:
+    return {
+        "value": counter.value,
+        "unit": counter.unit,
+        "source": counter.source,
+        "note": counter.note,
+    }
+
+
+def _show(head: dict[str, Any], found: Dynamics, caches: tuple[Cache, ...]) -> None:
+    say(f"{head['name']}: {head['op']} on {head['platform']}, {head['threads']} threads")
+    say("caches: " + ", ".join(f"L{c.level} {size(c.size_bytes)}" for c in caches))
+    rows = [
+        (_figure(c.value), c.unit, c.source, name)
+        for group in (found.quantities, found.counters)
+        for name, c in group.items()
+    ]
+    table(("value", "unit", "source", "name"), rows)
+    say(f"reuse of dense rows, in units of {found.reuse.unit_bytes} bytes:")
+    bins = [("first", found.reuse.cold)]
+    bins += [(f"< {1 << b}", count) for b, count in enumerate(found.reuse.counts)]
+    table(("distance", "accesses"), bins, indent="  ")
+    for name, reason in found.missing.items():
+        say(f"no {name}: {reason}")
+    for remark in found.notes:
+        say(remark)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"

@@ -1,0 +1,245 @@
+"""`platform nearest`: what configurations of one platform correspond to on another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import SpaceError, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.platforms.platform import Platform, load_platform
+from embeddb.ui.cli.arguments import STARTER, known_pattern, open_database
+from embeddb.ui.cli.output import emit, json_option, note, plural, say
+
+if TYPE_CHECKING:
+    from embeddb.cost_model.encoders.nearest import Nearest
+    from embeddb.platforms.loopnest import LoopNest
+
+__all__ = ["in_words", "nearest_verb"]
+
+#: Nothing but the target's default can be said.
+_NO_EVIDENCE = 3
+_LOOPS = {"i": "rows", "j": "columns", "k": "dense columns"}
+_UNKNOWN = (-1, -1, -1)
+_TOO_LARGE = 1 << 62
+
+Sizes = tuple[int, int, int]
+
+
+@click.command("nearest")
+@click.argument("source")
+@click.argument("target")
+@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
+@click.option(
+    "--config", "given", multiple=True, metavar="JSON", help="Of SOURCE; else its default."
+)
+@click.option("--matrix", default="", help="The matrix: a file, or a name or id in DB.")
+@click.option("--sizes", default="", metavar="M,N,NNZ", help="Rows, columns, non-zeros instead.")
+@click.option("--db", default="", help="Of platforms and --matrix; else starter.")
+@click.option("-k", default=1, show_default=True, type=click.IntRange(1, 100), help="Loop nests.")
+@json_option
+def nearest_verb(source: str, target: str, as_json: bool, **asked: Any) -> int:
+    """Which legal configurations of TARGET have the loop nest nearest to that of one of SOURCE.
+
+    SOURCE and TARGET are names or TOML files. A --config (again for each) is JSON, or
+    name=value,name=value. The sizes of the matrix decide what "not split" is and what is legal.
+    Ends with code 3 where the two have no loop nest in common.
+
+    \b
+    Example:
+      embeddb platform nearest spade cpu --op spmm:128 --sizes 50000,20000,1000000 -k 3
+      embeddb platform nearest cpu spade --op spmm:128 --matrix airfoil1 \\
+        --config '{"order": "ijk", "format": "csr", "threads": "one"}'
+    """
+    op, db = Op.parse(asked["op"]), asked["db"]
+    ends = (_platform(source, db), _platform(target, db))
+    sizes = _sizes(asked["matrix"], asked["sizes"], db)
+    for platform in ends:
+        platform.kernel(op)  # a kernel that one of them lacks is said before anything else
+    configs = _configs(ends[0], op, asked["given"], sizes)
+    try:
+        document = _document(ends, op, configs, asked["k"], sizes)
+    except SpaceError as error:
+        if sizes != _UNKNOWN:
+            raise
+        raise UsageError(str(error), hint="give --matrix or --sizes M,N,NNZ") from None
+    if as_json:
+        emit(document)
+    else:
+        _show(document, ends)
+    return 0 if document["common"] else _NO_EVIDENCE
+
+
+def _platform(text: str, db: str) -> Platform:
+    if not db:
+        return load_platform(text)
+    with open_database(db, readonly=True) as opened:
+        return opened.platform(text)
+
+
+def _sizes(matrix: str, text: str, db: str) -> Sizes:
+    """Rows, columns and non-zeros, each -1 if nothing says them.
+
+    Raises: UsageError where both ways are used.
+    """
+    if matrix and text:
+        raise UsageError("--matrix and --sizes say the same", hint="give one of them")
+    if text:
+        return _three(text)
+    if not matrix:
+        return _UNKNOWN
+    if Path(matrix).exists():
+        from embeddb.matrix_files import read_pattern
+
+        return _sizes_of(read_pattern(matrix))
+    with open_database(db or STARTER, readonly=True) as opened:
+        return _sizes_of(known_pattern(opened, matrix))
+
+
+def _three(text: str) -> Sizes:
+    """Raises: UsageError for sizes that no matrix has."""
+    numbers = text.replace(" ", "").split(",")
+    if len(numbers) != 3 or not all(n.isascii() and n.isdigit() for n in numbers):
+        raise UsageError(f"--sizes {text!r} is not M,N,NNZ", hint="write 50000,20000,1000000")
+    m, n, nnz = (int(number[:20]) for number in numbers)
+    if not (0 < m < _TOO_LARGE and 0 < n < _TOO_LARGE and nnz < _TOO_LARGE):
+        raise UsageError(f"--sizes {text!r}: no matrix has that many rows, columns or non-zeros")
+    return (m, n, nnz)
+
+
+def _sizes_of(pattern: Any) -> Sizes:
+    m, n = pattern.shape if isinstance(pattern, Pattern) else (pattern.m, pattern.n)
+    return (m, n, pattern.nnz)
+
+
+def _configs(source: Platform, op: Op, given: Sequence[str], sizes: Sizes) -> list[Config]:
+    """Raises: UsageError for what is no configuration; SpaceError for what is not legal."""
+    m, n, nnz = sizes
+    if not given:
+        return [source.default(op, m=m, n=n, nnz=nnz)]
+    space = source.space(op, m=m, n=n, nnz=nnz)
+    configs = []
+    for number, text in enumerate(given, 1):
+        read = Config.from_json if text.lstrip()[:1] in ("{", "[") else Config.parse
+        try:
+            config = space.canonical(read(text))
+        except UsageError as error:
+            raise UsageError(f"--config {number}: {error}", hint=error.hint) from None
+        reason = space.reason(config)
+        if reason is not None:
+            raise SpaceError(
+                f"not legal on {source.id}: {reason}",
+                where=f"--config {number}",
+                hint=f"embeddb platform show {source.name}",
+            )
+        configs.append(config)
+    return configs
+
+
+def _document(
+    ends: tuple[Platform, Platform], op: Op, configs: list[Config], k: int, sizes: Sizes
+) -> dict[str, Any]:
+    from embeddb.cost_model.encoders.nearest import nearest_configs
+
+    source, target = ends
+    found = nearest_configs(target, source, op, configs, k=k, sizes=sizes)
+    kernel = target.kernel(op)
+    known = [size if size >= 0 else None for size in sizes]
+    return {
+        "source": source.id,
+        "target": target.id,
+        "op": str(op),
+        "sizes": dict(zip(("m", "n", "nnz"), known, strict=True)),
+        "common": found[0][0].distance is not None,
+        "own": [name for name in kernel.heterogeneous if name not in kernel.homogeneous],
+        "configs": [
+            {
+                "config": dict(config),
+                "nest": _nest(source, op, config, sizes),
+                "nearest": [_near(target, op, near, sizes) for near in ranked],
+            }
+            for config, ranked in zip(configs, found, strict=True)
+        ],
+    }
+
+
+def _near(target: Platform, op: Op, near: Nearest, sizes: Sizes) -> dict[str, Any]:
+    nest = _nest(target, op, near.config, sizes)
+    return {"config": dict(near.config), "distance": near.distance, "nest": nest}
+
+
+def _nest(platform: Platform, op: Op, config: Config, sizes: Sizes) -> dict[str, Any] | None:
+    m, n, _ = sizes
+    nest = platform.loopnest(op, config, m=m, n=n)
+    if nest is None:
+        return None
+    splits = dict(zip(("I", "J", "K", "K2"), nest.splits, strict=True))
+    return {"splits": splits, "order": nest.names, "words": in_words(nest, (m, n, op.width))}
+
+
+def in_words(nest: LoopNest, extents: Sizes) -> str:
+    """The loops that have more than one iteration, outermost first, as `tiles of 32 rows > columns
+    > rows`. `extents` are the iterations of i, j and k, -1 if unknown.
+
+    A split of 1 leaves all iterations to the outermost loop of its letter, one of the whole extent
+    to the innermost.
+    """
+    places: dict[int, str] = {}
+    for letter, splits, extent in zip(
+        "ijk", (nest.splits[:1], nest.splits[1:2], nest.splits[2:]), extents, strict=True
+    ):
+        end = extent if extent >= 0 else math.inf
+        at = [i for i, name in enumerate(nest.names) if name[0] == letter]
+        tiles = [s for s in splits if 1 < s < end]
+        whole = splits[0] >= end
+        if end <= 1:
+            continue
+        if len(tiles) == 2:
+            places[at[1]] = f"tiles of {tiles[1]} {_LOOPS[letter]}"
+        if tiles:
+            places[at[0]] = f"tiles of {tiles[0]} {_LOOPS[letter]}"
+        places[at[-1] if tiles or whole else at[0]] = _LOOPS[letter]
+    return " > ".join(places[i] for i in sorted(places)) or "a single iteration"
+
+
+def _show(document: dict[str, Any], ends: tuple[Platform, Platform]) -> None:
+    source, target = ends
+    sizes = document["sizes"]
+    about = "a matrix of unknown sizes"
+    if sizes["m"] is not None:
+        about = f"{sizes['m']:,} x {sizes['n']:,}, {plural(sizes['nnz'], 'non-zero')}"
+    say(f"{document['op']} from {source.id} to {target.id}, on {about}")
+    if not document["common"]:
+        _show_strangers(document, source, target)
+        return
+    for entry in document["configs"]:
+        say()
+        say(f"{source.id}: {Config(entry['config'])}")
+        _show_nest(entry["nest"])
+        for near in entry["nearest"]:
+            say(f"  {target.id}, distance {near['distance']:.3f}: {Config(near['config'])}")
+            _show_nest(near["nest"], "  ")
+    say()
+    if document["own"]:
+        own = ", ".join(document["own"])
+        say(f"not part of the loop nest, so as in the default where it can be: {own}")
+    note("distance 0 is the same loop nest; 1 is a split off by 2^16, or all loops reversed")
+
+
+def _show_nest(nest: dict[str, Any] | None, indent: str = "") -> None:
+    if nest is not None:
+        say(f"{indent}  loops, outermost first: {nest['words']} ({' '.join(nest['order'])})")
+
+
+def _show_strangers(document: dict[str, Any], source: Platform, target: Platform) -> None:
+    kernel = document["op"].partition(":")[0]
+    without = [p.id for p in (source, target) if p.kernel(kernel).mapping is None]
+    verb = "declares" if len(without) == 1 else "declare"
+    say(f"no loop nest in common: {' and '.join(without)} {verb} none for {kernel}")
+    default = Config(document["configs"][0]["nearest"][0]["config"])
+    say(f"all that can be said is the default of {target.id}: {default}")

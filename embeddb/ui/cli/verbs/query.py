@@ -1,0 +1,316 @@
+"""`query` and `explain`: which configuration to run, how sure that is, and why."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from contextlib import suppress
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import NothingFound, RunnerUnavailable
+from embeddb.explain.explain import explain, near_ties, novelty
+from embeddb.explain.explanation import LINK_WORDS, paid_off, preparation
+from embeddb.query.query import Candidate, Recommendation
+from embeddb.ui.cli.arguments import known_pattern, open_database, runner_here
+from embeddb.ui.cli.explain_text import ranked_by, show_choice, show_explanation
+from embeddb.ui.cli.output import (
+    Progress,
+    duration,
+    emit,
+    factor,
+    json_option,
+    note,
+    say,
+    table,
+)
+
+if TYPE_CHECKING:
+    from embeddb.core.pattern import Pattern
+    from embeddb.core.records import PatternInfo
+    from embeddb.database import Database
+    from embeddb.platforms.platform import Platform
+
+__all__ = ["explain_verb", "query_verb"]
+
+#: Exit code of an answer that is only the platform's default.
+_NO_EVIDENCE = 3
+#: Rounds of `--measure`: each visits the configurations in an order of its own.
+_ROUNDS = 2
+
+
+@click.command()
+@click.argument("db")
+@click.argument("matrix")
+@click.option("--platform", required=True, help="Name, name@instance or TOML file.")
+@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
+@click.option("-k", "count", default=5, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--measure", is_flag=True, help="Run the default and the answers on this machine.")
+@click.option("--why", "deep", is_flag=True, help="Also find out what would change the answer.")
+@click.option("--calls", type=click.FloatRange(1), help="Expected calls: preparation then counts.")
+@click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
+@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@json_option
+def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any) -> int:
+    """Rank configurations for MATRIX: a file, or name or id of a pattern in DB.
+
+    Ends with code 3 if nothing but the platform's default can be said. --why takes seconds; what
+    it finds stays with the answer, for `embeddb explain`.
+
+    \b
+    Example:
+      embeddb query starter A.mtx --platform cpu --op spmm:64
+      embeddb query runs.db A.mtx --platform cpu --op spmm:64 -k 5 --measure --json
+      embeddb query starter A.mtx --platform cpu --op spmm:64 --why
+      embeddb query starter A.mtx --platform cpu --op spmv --calls 100 --reproducible
+    """
+    with open_database(db) as opened, Progress() as progress:
+        op = Op.parse(asked["op"])
+        platform = _here(opened, asked["platform"], asked["threads"], must_run=measure)
+        started = time.perf_counter()
+        pattern = known_pattern(opened, matrix)
+        read_s = time.perf_counter() - started
+        made = opened.query(
+            pattern,
+            platform=platform,
+            op=op,
+            count=asked["count"],
+            calls=asked["calls"] or math.inf,
+            reproducible=asked["reproducible"],
+        )
+        if measure:
+            made = _measured(
+                opened,
+                made,
+                pattern=pattern,
+                platform=platform,
+                threads=asked["threads"],
+                progress=progress,
+            )
+        if asked["deep"]:
+            made = _looked_deeper(opened, made, pattern, platform, progress)
+        if made.link == "default":
+            have = ", ".join(f"{what} on {scope}" for what, scope in opened.scopes()[:8])
+            none = "there are no runs: `embeddb index` reads some, `embeddb measure` makes some"
+            note(f"no evidence; {f'there are runs of: {have}' if have else none}")
+    made = msgspec.structs.replace(made, stages_s={"read": read_s, **made.stages_s})
+    if as_json:
+        emit(made.document())
+    else:
+        _show_answer(made, pattern, db)
+    return _NO_EVIDENCE if made.link == "default" else 0
+
+
+def _here(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:
+    """The platform asked about; as this machine is, if it is to be measured or with `threads`.
+
+    Raises: RunnerUnavailable if it must run here and cannot.
+    """
+    from embeddb.platforms.platform import runner_for
+
+    platform = db.platform(text)
+    if must_run:
+        return runner_here(platform, threads)[1]
+    if threads and platform.runner and not platform.instance:
+        with suppress(RunnerUnavailable):
+            found: Platform = runner_for(platform).platform(threads=threads)
+            return found
+    return platform
+
+
+def _measured(
+    db: Database,
+    made: Recommendation,
+    *,
+    pattern: Pattern | PatternInfo,
+    platform: Platform,
+    threads: int,
+    progress: Progress,
+) -> Recommendation:
+    from embeddb.core.pattern import Pattern
+    from indexer.runners.base import RunOptions
+    from tuners.loop import measure_answer
+
+    structure = pattern if isinstance(pattern, Pattern) else db.store.structure(pattern.id)
+    if structure is None:
+        raise NothingFound(
+            f"{pattern.name}: its structure is not in the database, so it cannot be measured",
+            hint="give the matrix file",
+        )
+    total = _ROUNDS * len({str(Config(c)) for c in (made.default, *_configs(made))})
+    done = 0
+
+    def told(_: str) -> None:
+        nonlocal done
+        done += 1
+        progress("measure", done, total)
+
+    options = RunOptions(threads=threads)
+    return measure_answer(
+        db, made, structure, options=options, rounds=_ROUNDS, platform=platform, progress=told
+    )
+
+
+def _looked_deeper(
+    db: Database,
+    made: Recommendation,
+    pattern: Pattern | PatternInfo,
+    platform: Platform,
+    progress: Progress,
+) -> Recommendation:
+    from embeddb.query.alternatives import renewed
+    from tuners.loop import local_platform
+
+    here = local_platform(platform)
+    return renewed(db, made, pattern, here, deep=True, progress=progress)
+
+
+def _configs(made: Recommendation) -> list[dict[str, Any]]:
+    return [c.config for c in made.candidates]
+
+
+def _show_answer(made: Recommendation, pattern: Pattern | PatternInfo, place: str) -> None:
+    say(f"{_named(pattern)}; {made.op} on {made.platform}")
+    link = LINK_WORDS.get(made.link, made.link)
+    say(f"answer {made.id}: {link} (link: {made.link}); sure: {made.confidence}")
+    say(f"ranked by: {ranked_by(made)}")
+    say(f"novelty: {novelty(made)}")
+    if made.simulated:
+        say("SIMULATED or modelled: no time here is of real hardware")
+    say()
+    measured = any(c.status for c in made.candidates)
+    head = ["rank", "gain", "10..90 %", "rests on"]
+    rows = [[str(n), *_row(c, made)] for n, c in enumerate(made.candidates, 1)]
+    configs = _configs(made)
+    if made.default not in configs:
+        rows.append(["-", "1.00x", "-", "default"])
+        configs.append(made.default)
+    if any(c.break_even_calls is not None for c in made.candidates):
+        head.append("pays off")
+        for row, told in zip_longest(rows, (c.break_even_calls for c in made.candidates)):
+            row.append(paid_off(told))
+    if measured:
+        head += ["measured", "real gain"]
+        for row, c in zip(rows, made.candidates, strict=False):
+            row += _times(c, made.default_seconds)
+        for row in rows[len(made.candidates) :]:
+            row += [duration(made.default_seconds), factor(made.default_seconds and 1.0)]
+    for row, config in zip(rows, configs, strict=True):
+        row.append(str(Config(config)))
+    table([*head, "configuration"], rows)
+    _show_remarks(made)
+    if made.candidates:
+        near = min((n.distance for n in made.neighbours), default=None)
+        show_choice(made.insight, made.candidates[0].config, link=made.link, nearest=near)
+    say()
+    say(f"why: embeddb explain {shlex.quote(place)} {made.id}")
+
+
+def _named(pattern: Pattern | PatternInfo) -> str:
+    shape = getattr(pattern, "shape", None) or (pattern.m, pattern.n)  # type: ignore[union-attr]  # PatternInfo has m, n
+    if min(*shape, pattern.nnz) < 0:
+        return f"{pattern.name} (sizes unknown)"
+    return f"{pattern.name}: {shape[0]:,} x {shape[1]:,}, {pattern.nnz:,} nonzeros"
+
+
+def _row(c: Candidate, made: Recommendation) -> list[str]:
+    known = c.gain_low is not None and c.gain_high is not None
+    between = f"{factor(c.gain_low)}..{factor(c.gain_high)}" if known else "-"
+    origin = "default" if c.config == made.default else c.origin
+    return [factor(c.expected_gain), between, origin]
+
+
+def _times(c: Candidate, default_s: float | None) -> list[str]:
+    if c.seconds is None:
+        return [c.status or "-", "-"]
+    return [duration(c.seconds), factor(default_s / c.seconds if default_s else None)]
+
+
+def _show_remarks(made: Recommendation) -> None:
+    say(preparation(made.calls, measured=any(c.seconds is not None for c in made.candidates)))
+    if any(c.break_even_calls for c in made.candidates):
+        say("pays off: the number of calls after which preparing it has been made up for")
+    if made.reproducible:
+        say("configurations whose sums run in varying order are left out")
+    ties = near_ties(made)
+    if ties:
+        why = "within the measured noise" if made.noise > 0 else "no difference is known"
+        say(f"ranks 1 and {_ranks(made, ties)} cannot be told apart: {why}")
+    elif made.noise == 0 and len(made.candidates) > 1:
+        say("noise is not known here (nothing was run twice): close ranks may be ties")
+    for line in made.warnings:
+        say(f"warning: {line}")
+
+
+def _ranks(made: Recommendation, configs: list[dict[str, Any]]) -> str:
+    return ", ".join(str(n) for n, c in enumerate(made.candidates, 1) if c.config in configs)
+
+
+@click.command("explain")
+@click.argument("db")
+@click.argument("answer")
+@click.option("--html", default="", metavar="OUT", help="Write a report file that needs nothing.")
+@json_option
+def explain_verb(db: str, answer: str, html: str, as_json: bool) -> None:
+    """Why an answer is what it is. ANSWER: its id, `last`, or a matrix file, name or id.
+
+    Computed from DB alone: no model, no runner, no matrix file needed. OUT is one HTML file that
+    loads nothing from anywhere. What would change the answer is there if it was asked for with
+    `embeddb query --why`.
+
+    \b
+    Example:
+      embeddb explain starter last
+      embeddb explain runs.db r1f0c9e2ab34d --json
+      embeddb explain runs.db last --html why.html
+    """
+    with open_database(db, readonly=True) as opened:
+        made = _recommendation(opened, answer)
+        found = explain(made, opened.store)
+    if html:
+        from embeddb.ui.cli.verbs.report import write_page
+        from embeddb.ui.report import explanation_html
+
+        write_page(explanation_html(found), Path(html))
+    if as_json:
+        emit(found)
+    elif not html:
+        show_explanation(found)
+        if not found.insight.deep:
+            say()
+            say("what would change the answer: ask again with `embeddb query ... --why`")
+
+
+def _recommendation(db: Database, text: str) -> Recommendation:
+    """Raises: NothingFound if there is no such answer."""
+    if db.store.recommendations.get(text) is not None:
+        return db.recommendation(text)
+    made = sorted(db.recommendations(), key=lambda r: r.created)
+    if text != "last":
+        named = db.store.find(text)
+        if not (_is_file(text) or named or any(r.pattern_id == text for r in made)):
+            return db.recommendation(text)  # raises, and names those there are
+        ids = {i.id for i in named} | {text}
+        if _is_file(text):
+            ids = {known_pattern(db, text).id}
+        made = [r for r in made if r.pattern_id in ids]
+    if not made:
+        what = (
+            "no answer was ever given here" if text == "last" else f"{text} was never asked about"
+        )
+        raise NothingFound(what, hint="run `embeddb query` first")
+    return made[-1]
+
+
+def _is_file(text: str) -> bool:
+    """A name from a file may be longer than a path can be."""
+    try:
+        return Path(text).exists()
+    except OSError:
+        return False

@@ -1,0 +1,151 @@
+"""`report`: a whole database on a page: coverage, winners, quality, noise, gaps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from embeddb.core.errors import InputError, UsageError
+from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.output import (
+    Progress,
+    emit,
+    factor,
+    json_option,
+    note,
+    plural,
+    say,
+    share,
+    table,
+)
+
+if TYPE_CHECKING:
+    from embeddb.ui.report.facts import DatabaseFacts, Judged
+    from embeddb.ui.report.scopes import ScopeFacts
+
+__all__ = ["report_verb", "write_page"]
+
+#: A larger file is no output of `eval`.
+_MOST_BYTES = 16 << 20
+#: Gaps shown in text; a file and --json have all.
+_MOST_GAPS = 12
+
+
+@click.command("report")
+@click.argument("db")
+@click.option("--html", default="", metavar="FILE", help="Write a report file that needs nothing.")
+@click.option("--eval", "judged", default="", metavar="FILE", help="Output of `eval DB --json`.")
+@json_option
+def report_verb(db: str, html: str, judged: str, as_json: bool) -> None:
+    """What DB covers, which configurations win where, how good its answers are, how noisy its
+    times, and what is worth measuring next.
+
+    Every run is read once. FILE is one HTML file that loads nothing from anywhere.
+
+    \b
+    Example:
+      embeddb report starter
+      embeddb report runs.db --html report.html
+      embeddb report runs.db --eval eval.json --html report.html
+    """
+    from embeddb.ui.report.facts import database_facts
+
+    rows = _judged(judged) if judged else []
+    with open_database(db, readonly=True) as opened, Progress() as progress:
+        facts = database_facts(opened, place=db, judged=rows, progress=progress)
+    if html:
+        from embeddb.ui.report.database import database_html
+
+        write_page(database_html(facts), Path(html))
+    if as_json:
+        emit(facts)
+    elif not html:
+        _show(facts)
+
+
+def write_page(text: str, file: Path) -> None:
+    """Whole or not at all.
+
+    Raises: UsageError if there is no place for it.
+    """
+    if file.is_dir() or not file.parent.is_dir():
+        raise UsageError(f"{file}: cannot be written", hint="name a file in a folder that exists")
+    part = file.with_name(f".{file.name[:40]}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+    note(f"wrote {file}: {len(text.encode()) / 1000:,.0f} kB")
+
+
+def _judged(file: str) -> list[Judged]:
+    """Raises: InputError for a file that is not what `eval --json` writes."""
+    from embeddb.ui.report.facts import Judged
+
+    path = Path(file)
+    if path.stat().st_size > _MOST_BYTES:
+        raise InputError("too large for the output of `embeddb eval --json`", where=file)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Judged])
+    except msgspec.MsgspecError as e:
+        raise InputError(
+            f"not the output of `embeddb eval --json`: {e}",
+            where=file,
+            hint="embeddb eval DB --json > eval.json",
+        ) from None
+
+
+def _show(facts: DatabaseFacts) -> None:
+    counts = ", ".join(plural(n, what) for what, n in facts.counts.items() if n)
+    say(f"{facts.place}: {counts or 'empty'}")
+    if not facts.scopes:
+        say("there are no runs: `embeddb index` reads some, `embeddb measure` makes some")
+        return
+    say()
+    head = ("op", "platform", "matrices", "configs", "runs", "failed", "held out", "fixed choice")
+    table((*head, "possible", "noise", "note"), [_row(s) for s in facts.scopes])
+    say("held out: of the optimum, each matrix asked without its group; fixed choice, possible:")
+    say("gain over the default of one configuration for all, and of each matrix's best")
+    for s in facts.scopes:
+        say()
+        _show_scope(s)
+    if facts.gaps:
+        say()
+        say("worth measuring")
+        for gap in facts.gaps[:_MOST_GAPS]:
+            say(f"  {gap.what}: {gap.why}")
+            if gap.command:
+                say(f"    {gap.command}")
+        if len(facts.gaps) > _MOST_GAPS:
+            say(f"  and {len(facts.gaps) - _MOST_GAPS} more: --html or --json has all")
+
+
+def _row(s: ScopeFacts) -> tuple[object, ...]:
+    best = [v for v in (s.of_optimum, *s.model_of_optimum.values()) if v is not None]
+    everything = next((c for c in s.classes if c.kind == "all"), None)
+    return (
+        *(s.op, s.platform, s.patterns, s.configs, s.runs),
+        s.runs - s.statuses.get("ok", 0),
+        share(max(best, default=None)),
+        factor(everything.gain if everything else None),
+        factor(everything.headroom if everything else None),
+        "-" if s.noise.between is None else f"{100 * s.noise.between:.1f} %",
+        "simulated" if s.simulated else "",
+    )
+
+
+def _show_scope(s: ScopeFacts) -> None:
+    from embeddb.core.config import Config
+
+    say(f"{s.op} on {s.platform}: {plural(s.distinct_winners, 'configuration')} win somewhere")
+    for winner in s.winners[:3]:
+        say(f"  {plural(winner.patterns, 'matrix', 'matrices')}: {Config(winner.config)}")
+    for like in s.preferences:
+        if not like.settled:
+            top = [f"{value} {share(part)}" for value, part in list(like.shares.items())[:3]]
+            say(f"  {like.parameter}: {', '.join(top)}")

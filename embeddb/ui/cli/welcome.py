@@ -1,0 +1,124 @@
+"""What `embeddb` alone says: the ways in, what is here, and what to type next."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from importlib import metadata
+from itertools import islice
+from pathlib import Path
+
+from embeddb import __version__
+from embeddb.core.errors import InputError
+from embeddb.ui.cli.arguments import STARTER, STARTER_FILE, starter_place
+from embeddb.ui.cli.output import plural, say, size, table
+
+__all__ = ["EXAMPLE", "welcome"]
+
+#: A pattern of the starter database, so that a first query needs no file.
+EXAMPLE = "nasa4704"
+#: Files and folders of the working folder that are looked at, and those that are named.
+_MOST_SEEN, _MOST_SHOWN = 1000, 5
+_MATRICES = (".mtx", ".mtx.gz", ".smtx")
+_WAYS = (
+    ("index a platform's runs", "embeddb index runs.db LOG --platform my.toml"),
+    ("rank configurations", "embeddb query starter A.mtx --platform cpu --op spmv"),
+    ("see the evidence, offline", "embeddb explain starter last"),
+)
+#: What an extra is for.
+_FOR = {
+    "learn": "cost models and networks: `train`, features `scnn`",
+    "serve": "the local page: `serve`",
+    "plot": "pictures as PNG: `plot`",
+    "dynamics": "faster counting: `dynamics`",
+    "baselines": "more libraries to compare with: `measure --baselines`",
+}
+
+
+def welcome() -> None:
+    """Print it; opens no database and imports nothing heavy."""
+    here = _entries(Path())
+    say(f"embeddb {__version__}: which configuration should run this sparse kernel,")
+    say("how sure is that, and why.")
+    say()
+    say("three ways in")
+    for what, command in _WAYS:
+        say(f"  {what:<26}{command}")
+    say()
+    say("databases")
+    for line in _databases(here):
+        say(f"  {line}")
+    say()
+    say("extras")
+    table(("extra", "here", "for"), _extras(), indent="  ")
+    say()
+    say(f"next: {_next(here)}")
+    say("all verbs: embeddb --help; one verb: embeddb VERB --help")
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(islice(folder.iterdir(), _MOST_SEEN))
+    except OSError:
+        return []
+
+
+def _databases(here: list[Path]) -> list[str]:
+    lines = [_starter()]
+    found = [path for path in here if (path / "data.mdb").is_file()]
+    for path in found[:_MOST_SHOWN]:
+        lines.append(f"{path}: {size((path / 'data.mdb').stat().st_size)}")
+    if len(found) > _MOST_SHOWN:
+        lines.append(f"and {plural(len(found) - _MOST_SHOWN, 'more folder')} here")
+    if not found:
+        lines.append("none in this folder; `embeddb init runs.db` makes one")
+    return lines
+
+
+def _starter() -> str:
+    try:
+        place = starter_place()
+    except InputError as e:
+        return f"{STARTER}: {e.reason}"
+    file = place / "data.mdb"
+    if file.is_file():
+        return f"{STARTER}: {place}, {size(file.stat().st_size)}"
+    return f"{STARTER}: ships with embeddb, imported on first use (half a minute) to {place}"
+
+
+def _extras() -> list[tuple[str, str, str]]:
+    """Extra, whether it is installed, and what it is for; as the package's metadata say."""
+    try:
+        wanted = metadata.requires("embeddb") or []
+    except metadata.PackageNotFoundError:
+        wanted = []
+    needs: dict[str, list[str]] = {}
+    for line in wanted:
+        found = re.match(r"([\w.-]+).*;.*\bextra == [\"']([\w-]+)[\"']", line)
+        if found and found[2] in _FOR:
+            needs.setdefault(found[2], []).append(found[1])
+    rows = []
+    for extra, names in sorted(needs.items(), key=lambda x: list(_FOR).index(x[0])):
+        lacks = [name for name in names if not _installed(name)]
+        here = "yes" if not lacks else f"no: pip install '.[{extra}]'"
+        rows.append((extra, here, _FOR[extra]))
+    compiler = "yes" if shutil.which("gcc") else "no: install gcc"
+    return [*rows, ("compiler", compiler, "measuring on this CPU: `measure`, `query --measure`")]
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _next(here: list[Path]) -> str:
+    if not STARTER_FILE.is_file():
+        return "embeddb index runs.db LOG --platform my.toml"
+    matrices = (path.name for path in here if path.name.endswith(_MATRICES) and path.is_file())
+    what = next((name for name in matrices if name.isprintable()), EXAMPLE)
+    what = what if not what.startswith("-") else f"./{what}"
+    return f"embeddb query {STARTER} {shlex.quote(what)} --platform cpu --op spmm:32"

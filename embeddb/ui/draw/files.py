@@ -1,0 +1,164 @@
+"""Drawings as files of their own: SVG with its style, PNG."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.ui.draw.element import label, number, picture, width_of, wrapped
+from embeddb.ui.draw.theme import literal
+
+__all__ = ["check_target", "png", "stack", "standalone", "write"]
+
+_SUFFIXES = (".svg", ".png")
+_MARGIN = 16.0
+#: Height and number of the lines of a heading, and how wide it may make a narrow drawing.
+_LINE = 20.0
+_MOST_LINES = 3
+_NARROW = 420.0
+_LARGEST_ZOOM = 8.0
+_PROBE = '<svg xmlns="http://www.w3.org/2000/svg" class="draw" width="40" height="20">{}</svg>'
+_SIZE = re.compile(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"')
+_TITLE = re.compile(r"<title[^>]*>([^<]*)</title>")
+
+
+def stack(drawings: Sequence[str], *, title: str, key: str = "stack") -> str:
+    """Several drawings below each other as one."""
+    parts, y, wide = [], 0.0, 0.0
+    for drawing in drawings:
+        width, height = _size(drawing)
+        parts.append(_placed(drawing, 0, y))
+        y, wide = y + height + _MARGIN, max(wide, width)
+    size = (max(wide, 1.0), max(y - _MARGIN, 1.0))
+    return picture(parts, title=title, key=key, size=size, linked=True)
+
+
+def standalone(svg: str) -> str:
+    """A drawing as a file of its own: with margins, its title above and its style within."""
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + _framed(svg, literal()) + "\n"
+
+
+def png(svg: str, *, zoom: float = 2.0) -> bytes:
+    """A drawing as it is on white paper, `zoom` pixels to each of its own.
+
+    Raises: UsageError for a zoom outside of 0..8; MissingDependency without resvg_py, or where this
+    machine has no font to write with.
+    """
+    if not 0 < zoom <= _LARGEST_ZOOM:
+        raise UsageError(f"zoom {zoom:g} is not above 0 and at most {_LARGEST_ZOOM:g}")
+    whole = _framed(svg, literal(dark=False))
+    return bytes(_resvg().svg_to_bytes(svg_string=whole, zoom=zoom, font_files=list(_fonts())))
+
+
+def check_target(out: Path) -> None:
+    """Whether a drawing can be written there, before it is made.
+
+    Raises: UsageError for another suffix than .svg and .png, and for a folder that is not there;
+    MissingDependency where no PNG can be made.
+    """
+    suffix = out.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise UsageError(f"{out}: a drawing ends in {' or '.join(_SUFFIXES)}")
+    if not out.parent.is_dir():
+        raise UsageError(f"{out}: there is no folder {out.parent}")
+    if out.is_dir():
+        raise UsageError(f"{out}: a folder, not the file to write")
+    if suffix == ".png":
+        _fonts()
+
+
+def write(svg: str, out: Path) -> None:
+    """The whole file, .svg or .png by its suffix, or none of it. Raises: as `check_target`."""
+    check_target(out)
+    data = png(svg) if out.suffix.lower() == ".png" else standalone(svg).encode()
+    part = out.with_name(f".{out.name}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _framed(svg: str, css: str) -> str:
+    width, height = _size(svg)
+    found = _TITLE.search(svg)
+    title = _unescaped(found.group(1)) if found else ""
+    look = "draw-head"
+    room = max(width, min(width_of(title, look), _NARROW))
+    lines = wrapped(title, room, _MOST_LINES, look)
+    top = _MARGIN + _LINE * len(lines) + 10
+    heading = [
+        label(_MARGIN, _MARGIN + 14 + _LINE * at, line, look=look, room=room)
+        for at, line in enumerate(lines)
+    ]
+    parts = [
+        f"<style>{css}</style>",
+        '<rect class="draw-paper" width="100%" height="100%"/>',
+        *heading,
+        _placed(svg, _MARGIN, top),
+    ]
+    size = (room + 2 * _MARGIN, top + height + _MARGIN)
+    return picture(parts, title=title, key="standalone", size=size, linked=True)
+
+
+def _placed(svg: str, x: float, y: float) -> str:
+    return svg.replace("<svg ", f'<svg x="{number(x)}" y="{number(y)}" ', 1)
+
+
+def _size(svg: str) -> tuple[float, float]:
+    found = _SIZE.search(svg)
+    if found is None:
+        raise UsageError("not a drawing of embeddb: it has no size")
+    return float(found.group(1)), float(found.group(2))
+
+
+def _unescaped(text: str) -> str:
+    from html import unescape
+
+    return unescape(text)
+
+
+def _resvg() -> Any:
+    try:
+        import resvg_py
+    except ImportError:
+        raise MissingDependency(
+            "a PNG needs resvg_py",
+            hint="install the extra `plot`: pip install '.[plot]', or write .svg",
+        ) from None
+    return resvg_py
+
+
+@cache
+def _fonts() -> tuple[str, ...]:
+    """Font files to write with beside those of the system: none where these do; else the one that
+    comes with matplotlib.
+
+    Raises: MissingDependency if nothing can be written, which resvg does not tell by itself.
+    """
+    if _writes(()):
+        return ()
+    found = find_spec("matplotlib")
+    if found is not None and found.origin:
+        font = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
+        if font.is_file() and _writes((str(font),)):
+            return (str(font),)
+    raise MissingDependency(
+        "a PNG needs a font, and none that is known is on this machine",
+        hint="install DejaVu Sans or Noto Sans (Debian: fonts-dejavu-core), or write .svg",
+    )
+
+
+def _writes(fonts: tuple[str, ...]) -> bool:
+    """Whether a word leaves any trace."""
+    draw = _resvg().svg_to_bytes
+    style = f"<style>{literal(dark=False)}</style>"
+    text = draw(
+        svg_string=_PROBE.format(style + '<text x="2" y="14">Mg</text>'), font_files=list(fonts)
+    )
+    return bytes(text) != bytes(draw(svg_string=_PROBE.format(style), font_files=list(fonts)))

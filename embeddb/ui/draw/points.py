@@ -1,0 +1,176 @@
+"""`dots`: things with a place, a kind and perhaps a link."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from embeddb.ui.draw.element import attribute, escaped, label, number, picture, width_of, wrapped
+from embeddb.ui.draw.scale import Scale, drawable
+from embeddb.ui.draw.theme import KINDS, path_of
+
+__all__ = ["MOST_DOTS", "Dot", "dots"]
+
+#: More dots than these are thinned out evenly.
+MOST_DOTS = 5000
+#: Share of the width that a legend beside the map takes at most; it is below a narrower one.
+_LEGEND = 0.4
+_NARROW = 480.0
+#: Height of an entry of the legend, of each further line of one, and how many it has at most.
+_LINE = 20.0
+_TIGHT = 15.0
+_MOST_LINES = 3
+
+
+class Dot(NamedTuple):
+    """`title` is what hovering shows. Only http(s) and relative addresses become links."""
+
+    x: float
+    y: float
+    kind: str
+    title: str
+    href: str = ""
+
+
+def dots(
+    points: Sequence[Dot],
+    *,
+    title: str,
+    width: float = 720,
+    height: float = 480,
+    key: str = "dots",
+) -> str:
+    """A map: each axis is stretched to fill its side and has no numbers. The eight most frequent
+    kinds have a shape and a colour each, all others are small rings."""
+    kinds = Counter(p.kind for p in points)
+    ranked = sorted(kinds, key=lambda kind: (-kinds[kind], kind))[:KINDS]
+    slots = {kind: at for at, kind in enumerate(ranked)}
+    placed = [p for p in points if drawable(p.x) and drawable(p.y)]
+    kept = _thinned(placed, slots)
+    beside = width >= _NARROW
+    most = _LEGEND * width if beside else width - 10
+    entries = _entries(kinds, slots, most)
+    wide = max((e.wide for e in entries), default=0.0) if beside else 0.0
+    under = 0.0 if beside else sum(e.high for e in entries) + 8
+    foot = 18.0 if len(kept) < len(points) else 0.0
+    right = width - wide
+    bottom = max(height - under - foot, 60.0) if kept else 60.0
+    parts = [
+        f'<rect class="draw-axis" x=".5" y=".5" width="{number(right - 1)}" '
+        f'height="{number(bottom - 1)}"/>',
+        *_marks(kept, slots, right, bottom),
+    ]
+    if not kept:
+        look = "draw-quiet"
+        parts.append(label(right / 2, bottom / 2, "nothing to draw", look=look, anchor="middle"))
+    left, top = (right + 16, 14.0) if beside else (10.0, bottom + 20)
+    for entry in entries:
+        parts.append(_entry(entry, left, top, width - left))
+        top += entry.high
+    if foot:
+        text = _left_out(len(points), len(placed), len(kept))
+        parts.append(label(0, height - 4, text, look="draw-quiet draw-small", room=width))
+    linked = any(_address(p.href) for p in kept)
+    whole = max(height if kept else 0.0, bottom + under + foot, top if beside else 0.0)
+    return picture(parts, title=title, key=key, size=(width, whole), linked=linked)
+
+
+def _thinned(placed: list[Dot], slots: Mapping[str, int]) -> list[Dot]:
+    """Evenly within each kind; rare kinds last, so that they lie on top."""
+    order = sorted(placed, key=lambda p: slots.get(p.kind, -1))
+    if len(order) <= MOST_DOTS:
+        return order
+    picks = np.linspace(0, len(order) - 1, MOST_DOTS).round().astype(int)
+    return [order[at] for at in picks]
+
+
+def _left_out(total: int, placed: int, kept: int) -> str:
+    said = [f"{kept:,} of {total:,} are drawn"]
+    if kept < placed:
+        said.append("thinned evenly")
+    if placed < total:
+        said.append(f"{total - placed:,} without a place")
+    return "; ".join(said)
+
+
+def _marks(kept: list[Dot], slots: Mapping[str, int], right: float, bottom: float) -> list[str]:
+    r = 5.0 if len(kept) <= 150 else 4.0 if len(kept) <= 800 else 3.0
+    across = Scale.over((p.x for p in kept), 12, right - 12, pad=False)
+    down = Scale.over((p.y for p in kept), bottom - 12, 12, pad=False)
+    parts: list[str] = []
+    now: int | None = None
+    for p in kept:
+        slot = slots.get(p.kind, -1)
+        if slot != now:
+            parts.append(("</g>" if now is not None else "") + f'<g class="{_look(slot)}">')
+            now = slot
+        mark = _mark(slot, across.at(p.x), down.at(p.y), r, p.title)
+        href = _address(p.href)
+        parts.append(f'<a href="{attribute(href)}">{mark}</a>' if href else mark)
+    return [*parts, "</g>"] if kept else []
+
+
+def _look(slot: int) -> str:
+    return "draw-other draw-ring" if slot < 0 else f"draw-k{slot} draw-dot"
+
+
+def _mark(slot: int, x: float, y: float, r: float, title: str) -> str:
+    text = f"<title>{escaped(title)}</title>" if title else ""
+    if slot <= 0:
+        radius = r if slot == 0 else 0.65 * r
+        return f'<circle cx="{number(x)}" cy="{number(y)}" r="{radius:g}">{text}</circle>'
+    return f'<path d="{path_of(slot, x, y, r)}">{text}</path>'
+
+
+def _address(href: str) -> str:
+    """The address, if following it can only lead to a page."""
+    try:
+        scheme = urlsplit(href.strip()).scheme
+    except ValueError:
+        return ""
+    return href if href.isprintable() and scheme in ("", "http", "https") else ""
+
+
+class _Entry(NamedTuple):
+    """A line of the legend; `name` is broken into lines."""
+
+    slot: int
+    name: list[str]
+    dots: str
+    wide: float
+
+    @property
+    def high(self) -> float:
+        return _LINE + _TIGHT * (len(self.name) - 1)
+
+
+def _entries(kinds: Mapping[str, int], slots: Mapping[str, int], most: float) -> list[_Entry]:
+    """What stands in the legend; nothing where all are of one kind without a name."""
+    if set(kinds) <= {""}:
+        return []
+    held = [(at, kind or "(none)", kinds[kind]) for kind, at in slots.items()]
+    rest = [kind for kind in kinds if kind not in slots]
+    if rest:
+        others = f"other ({len(rest):,} kinds)" if len(rest) > 1 else rest[0] or "(none)"
+        held.append((-1, others, sum(kinds[kind] for kind in rest)))
+    around = 46 + width_of(f"{max(count for _, _, count in held):,}")
+    found = []
+    for slot, kind, count in held:
+        name = wrapped(kind, most - around, _MOST_LINES)
+        wide = around + min(max(width_of(line) for line in name), most - around)
+        found.append(_Entry(slot, name, f"{count:,}", wide))
+    return found
+
+
+def _entry(entry: _Entry, x: float, y: float, room: float) -> str:
+    mark = _mark(entry.slot, x, y - 4, 5.0, "")
+    within = room - 20 - width_of(entry.dots)
+    names = [
+        label(x + 12, y + _TIGHT * at, line, room=within) for at, line in enumerate(entry.name)
+    ]
+    count = label(x + room - 2, y, entry.dots, look="draw-quiet", anchor="end")
+    return f'<g class="{_look(entry.slot)}">{mark}</g>' + "".join(names) + count

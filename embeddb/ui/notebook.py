@@ -1,0 +1,151 @@
+"""What a notebook shows of an object: one small piece of HTML that needs nothing else, no script.
+
+Names come from strangers: all text is escaped, cut at a length, and what is not printable (escape
+sequences, marks that turn the writing round) becomes `?`.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from embeddb.core.config import Config
+from embeddb.core.errors import EmbeddbError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
+from embeddb.core.thumbnail import SIDE, thumbnail
+
+if TYPE_CHECKING:
+    from embeddb.database import Database
+    from embeddb.explain.explanation import Explanation
+    from embeddb.query.query import Recommendation
+
+__all__ = ["database_html", "explanation_html", "pattern_html", "recommendation_html"]
+
+_MOST_LETTERS, _MOST_ROWS = 200, 20
+
+
+def database_html(db: Database) -> str:
+    """What there is, by operation and platform; nothing is built for it."""
+    title = f"Database {db.store.path or 'in memory'}"
+    try:
+        counts = db.store.counts()
+        rows = [
+            (p.op, p.platform, f"{len(db.store.members(p)):,}", f"{db.store.count_runs(p):,}")
+            for p in db.store.partitions()
+        ]
+    except EmbeddbError as e:  # closed, or damaged
+        return _block(title, [e], "")
+    said = f"{counts['pattern']:,} patterns, {counts['run']:,} runs"
+    return _block(title, [said], _table(("op", "platform", "patterns", "runs"), rows))
+
+
+def recommendation_html(made: Recommendation) -> str:
+    """The ranked configurations beside the default."""
+    from embeddb.explain.explanation import paid_off
+    from embeddb.ui.wording import seconds
+
+    rows = [
+        (
+            str(rank),
+            _factor(c.expected_gain),
+            f"{_factor(c.gain_low)} – {_factor(c.gain_high)}" if c.gain_low and c.gain_high else "",
+            "" if c.seconds is None else seconds(c.seconds),
+            "" if c.break_even_calls is None else paid_off(c.break_even_calls),
+            c.origin,
+            str(Config(c.config)),
+        )
+        for rank, c in enumerate(made.candidates, 1)
+    ]
+    lines = [
+        f"{made.op} on {made.platform}; from: {made.link}; sure: {made.confidence}",
+        f"default: {Config(made.default)}",
+        *made.warnings,
+    ]
+    head = ("rank", "gain", "10–90 %", "measured", "pays off", "rests on", "configuration")
+    title = f"{made.pattern_name or made.pattern_id}: answer {made.id}"
+    return _block(title, _simulated(lines, simulated=made.simulated), _table(head, rows))
+
+
+def explanation_html(e: Explanation) -> str:
+    """The answer and the neighbours it rests on; `embeddb.ui.report` has the whole of it."""
+    rows = [
+        (
+            n.name or n.pattern_id,
+            f"{n.distance:.3g}",
+            str(n.measured),
+            str(sum(n.failed.values())),
+            _factor(n.answer_gain),
+            _factor(n.best_gain),
+        )
+        for n in e.neighbours
+    ]
+    gains = ((e.measured_gain, "measured"), (e.expected_gain, "expected"))
+    gain = next((f"gain {_factor(g)} ({how}); " for g, how in gains if g is not None), "")
+    lines = [
+        f"{e.op} on {e.platform}: {Config(e.answer)}",
+        f"{gain}from: {e.link}; sure: {e.confidence}",
+        *([e.novelty] if e.novelty else []),
+        *e.warnings,
+    ]
+    head = ("neighbour", "distance", "configurations", "failed", "the answer there", "best there")
+    title = f"{e.pattern_name or e.pattern_id}: why {e.id}"
+    return _block(title, _simulated(lines, simulated=e.simulated), _table(head, rows))
+
+
+def pattern_html(pattern: Pattern | PatternInfo) -> str:
+    """Sizes, and a picture of where the nonzeros lie."""
+    from embeddb.ui.draw import spy, style
+
+    if isinstance(pattern, Pattern):
+        (m, n), picture = pattern.shape, thumbnail(pattern)
+    else:
+        m, n, picture = pattern.m, pattern.n, pattern.thumbnail
+    known = min(m, n, pattern.nnz) >= 0
+    said = f"{m:,} x {n:,}, {pattern.nnz:,} nonzeros" if known else "sizes unknown"
+    name = pattern.name or pattern.id
+    drawn = ""
+    if len(picture) == SIDE * SIDE:
+        key = f"pattern-{pattern.id[:12]}"
+        drawn = f"<style>{style()}</style>{spy(picture, title=_clean(name), width=128, key=key)}"
+    return _block(name, [said], drawn)
+
+
+def _simulated(lines: list[str], *, simulated: bool) -> list[str]:
+    return [*lines, "simulated or modelled: no time is of real hardware"] if simulated else lines
+
+
+def _factor(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.2f}x"
+
+
+def _clean(text: object) -> str:
+    kept = str(text)[: _MOST_LETTERS + 1].replace("\u00a0", " ")
+    shown = "".join(c if c.isprintable() else "?" for c in kept)
+    return shown if len(shown) <= _MOST_LETTERS else shown[:_MOST_LETTERS] + "…"
+
+
+def _text(text: object) -> str:
+    return html.escape(_clean(text))
+
+
+def _block(title: object, lines: Iterable[object], body: str) -> str:
+    said = "".join(f"<div>{_text(line)}</div>" for line in lines)
+    return f"<div><strong>{_text(title)}</strong>{said}{body}</div>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns in which nobody has anything are left out."""
+    if not rows:
+        return ""
+    used = [at for at in range(len(head)) if any(str(row[at]) for row in rows)]
+    heads = "".join(f"<th scope='col'>{_text(head[at])}</th>" for at in used)
+    lines = [
+        "<tr>" + "".join(f"<td>{_text(row[at])}</td>" for at in used) + "</tr>"
+        for row in rows[:_MOST_ROWS]
+    ]
+    more = len(rows) - _MOST_ROWS
+    note = f"<div>and {more:,} more</div>" if more > 0 else ""
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>{note}"

@@ -1,0 +1,147 @@
+"""What `plot` draws: lines, kinds and counts from a database or a curve file."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import NothingFound
+from embeddb.core.machine_state import usual_at
+from embeddb.core.records import PatternInfo
+from embeddb.index.run_matrix import curve_of
+from embeddb.index.scopes import build_evidence, scope_of
+from embeddb.ui.cli.output import Progress
+from embeddb.ui.draw import Line
+
+if TYPE_CHECKING:
+    from embeddb.database import Database
+    from embeddb.index.projection import Atlas
+    from embeddb.platforms.platform import Platform
+    from embeddb.store import Partition
+
+__all__ = [
+    "figures",
+    "is_simulated",
+    "kinds_by",
+    "measured_on",
+    "nothing_of",
+    "partitions_of",
+    "short_names",
+    "simulated_mark",
+    "wins",
+]
+
+#: Scopes named in a message.
+_NAMED = 8
+
+
+def measured_on(
+    db: Database, partition: Partition, pattern_id: str
+) -> tuple[Line, dict[str, Any]] | None:
+    """The curve of one pattern on one platform, and figures of it; None where it has no runs."""
+    op, where = partition.op, db.store.platform(partition.platform)
+    runs = db.store.runs(partition.platform, op, pattern_id)
+    curve = curve_of(runs, usual_at(db.store, partition.platform))
+    if not curve or where is None:
+        return None
+    info = db.store.pattern(pattern_id) or PatternInfo(id=pattern_id)
+    default = where.default(op, m=info.m, n=info.n, nnz=info.nnz)
+    timed = [(c.seconds, config) for config, c in curve.items() if math.isfinite(c.seconds)]
+    ran = sorted(timed, key=lambda pair: (pair[0], pair[1].json))
+    marks = {"best": 0} if ran else {}
+    order = [config for _, config in ran]
+    if default in order:
+        marks["default"] = order.index(default)
+    ratios = [seconds / ran[0][0] for seconds, _ in ran]
+    fact = {
+        "platform": partition.platform,
+        "configs": len(curve),
+        "ran": len(ran),
+        "failed": dict(Counter(c.status for c in curve.values() if c.status != "ok")),
+        "best": dict(order[0]) if order else None,
+        "best_s": ran[0][0] if ran else None,
+        "default_s": ran[marks["default"]][0] if "default" in marks else None,
+    }
+    return Line(partition.platform, range(1, len(ran) + 1), ratios, marks), fact
+
+
+def kinds_by(db: Database, atlas: Atlas, color: str) -> list[str]:
+    """What the dots are told apart by, one for each pattern."""
+    if color == "group":
+        return [group or "(no group)" for group in atlas.groups]
+    if color == "winner":
+        configs = [Config.from_json(text) if text else None for text in atlas.winners]
+        names = short_names({c for c in configs if c is not None})
+        return [names[c] if c is not None else "(nothing ran)" for c in configs]
+    at: dict[str, set[str]] = {}
+    for partition in partitions_of(db, Op.parse(atlas.op), atlas.scope):
+        for pattern_id in db.store.members(partition):
+            at.setdefault(pattern_id, set()).add(partition.platform)
+    return [" and ".join(sorted(at.get(i, {"(none)"}))) for i in atlas.ids]
+
+
+def short_names(configs: Iterable[Config]) -> dict[Config, str]:
+    """Names without the parameters that are the same in all of them."""
+    held = sorted(configs, key=lambda c: c.json)
+    names = {name for config in held for name in config}
+    same = {name for name in names if len({str(config.get(name)) for config in held}) == 1}
+    if len(held) < 2:
+        same = set()
+    return {c: str(Config({k: v for k, v in c.items() if k not in same})) for c in held}
+
+
+def wins(db: Database, scopes: Sequence[tuple[Op, str]], progress: Progress) -> Counter[Config]:
+    """How often each configuration is the fastest on a pattern of a platform."""
+    counts: Counter[Config] = Counter()
+    for at, (op, scope) in enumerate(scopes):
+        progress("read", at, len(scopes))
+        evidence = build_evidence(db.store, op, scope)
+        for start, end in zip(evidence.indptr[:-1], evidence.indptr[1:], strict=True):
+            seconds = evidence.seconds[start:end]
+            if np.isfinite(seconds).any():
+                counts[evidence.configs[evidence.column[start + int(seconds.argmin())]]] += 1
+    return counts
+
+
+def figures(epochs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[Line]:
+    """The named figures of a training over its epochs; the smallest `valid_loss` is marked."""
+    found = []
+    for name in names:
+        known = [(line["epoch"], line[name]) for line in epochs if name in line]
+        x, y = [pair[0] for pair in known], [pair[1] for pair in known]
+        marks = {"best": y.index(min(y))} if name == "valid_loss" else {}
+        found.append(Line(name.replace("_", " "), x, y, marks))
+    return found
+
+
+def partitions_of(db: Database, op: Op, scope: str) -> list[Partition]:
+    """All with runs of an op in a scope: one for each instance of a portable platform."""
+    found = []
+    for partition in db.store.partitions():
+        platform = db.store.platform(partition.platform)
+        if partition.op == op and platform is not None and scope_of(platform) == scope:
+            found.append(partition)
+    return found
+
+
+def simulated_mark(platform: Platform) -> str:
+    """What a title ends in."""
+    return " (simulated)" if platform.simulated else ""
+
+
+def is_simulated(db: Database, scope: str) -> bool:
+    return db.platform(scope).simulated
+
+
+_EMPTY = "the database is empty: `embeddb index` or `embeddb measure` fills it"
+
+
+def nothing_of(db: Database, what: str) -> NothingFound:
+    """The error to raise; it names what there is."""
+    have = ", ".join(f"{op} on {scope}" for op, scope in db.scopes()[:_NAMED])
+    return NothingFound(f"no runs of {what}", hint=f"there are: {have}" if have else _EMPTY)

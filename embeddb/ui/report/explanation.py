@@ -1,0 +1,177 @@
+"""An explanation as HTML: what to run, how sure that is, and the evidence, in the order in which
+somebody who must decide wants it."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS, paid_off, preparation
+from embeddb.ui.report import pictures
+from embeddb.ui.report.page import render
+from embeddb.ui.wording import line, quoted, shown
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from embeddb.explain.explain import Explanation
+
+__all__ = ["Setting", "explanation_body", "explanation_html", "settings"]
+
+#: Shown of each, so that a file stays small whatever a database holds.
+_MOST_CARDS = 12
+_MOST_ROWS = 40
+_MOST_REASONS = 12
+_MOST_VOTES = 4
+#: Configurations in the command that measures the next ones.
+_MOST_MEASURED = 3
+_UNUSED = "(not used)"
+
+
+class Setting(NamedTuple):
+    """One parameter of a configuration; `default` is the default's value where it is another."""
+
+    name: str
+    value: str
+    default: str | None
+
+
+class Reason(NamedTuple):
+    """Why some configurations are not legal here, how many, and one of them."""
+
+    text: str
+    configs: int
+    example: str
+
+
+def explanation_html(e: Explanation) -> str:
+    """A whole file, UTF-8 when written."""
+    name = shown(e.pattern_name or e.pattern_id, 80)
+    title = f"{e.op} on {shown(e.platform, 80)} for {name}"
+    return str(render("explanation.html", title=title, body=explanation_body(e)))
+
+
+def explanation_body(e: Explanation) -> Markup:
+    """The parts of the file between its frame, for a page that has its own; headings start at h2.
+    It needs `page_style`, and ids starting with `report-` are taken."""
+    return render(
+        "explanation_body.html",
+        e=e,
+        link=LINK_WORDS.get(e.link, e.link),
+        first=e.candidates[0] if e.candidates else None,
+        rests=RESTS.get(e.link, ""),
+        beside=BESIDE.get(e.link, ""),
+        preparation=preparation(e.calls, measured=e.measured_gain is not None),
+        settings=settings(e.answer, e.default),
+        answer_line=line(e.answer),
+        default_line=line(e.default),
+        is_default=e.answer == e.default,
+        query_spy=pictures.spy(e.pattern.thumbnail, title=f"nonzeros of {_named(e)}", key="query"),
+        attention=pictures.attention(e),
+        features=_features(e),
+        cards=pictures.cards(e, _MOST_CARDS),
+        neighbours=e.neighbours[:_MOST_ROWS],
+        votes=sum(n.weight for n in e.neighbours),
+        agreement=_agreement(e),
+        most_votes=_MOST_VOTES,
+        against=lambda config: _against(config, e.answer),
+        simpler=[(s, _simpler(s.method), _against(s.config, e.answer)) for s in e.insight.simpler],
+        simpler_bars=pictures.simpler(e),
+        candidates=e.candidates[:_MOST_ROWS],
+        ties=e.near_ties,
+        measured=any(c.status for c in e.candidates),
+        paid_off=_paid_off if any(c.break_even_calls is not None for c in e.candidates) else None,
+        candidate_bars=pictures.candidates(e),
+        next=[(n, _against(n.config, e.answer)) for n in e.insight.next[:_MOST_ROWS]],
+        measure=_measure(e),
+        effects=pictures.effects(e),
+        moves=[(m, _against(m.winner, e.answer)) for m in e.insight.moves[:_MOST_ROWS]],
+        rejected=_reasons(e.rejected),
+        again=_again(e),
+    )
+
+
+def _paid_off(calls: float | None) -> str:
+    return paid_off(calls).replace("-", "–")
+
+
+def settings(config: Mapping[str, Any], default: Mapping[str, Any]) -> list[Setting]:
+    """Every parameter that either of them uses."""
+    found = []
+    for name in sorted({*config, *default}):
+        value, usual = _text(config.get(name)), _text(default.get(name))
+        found.append(Setting(shown(name), value, None if value == usual else usual))
+    return found
+
+
+def _text(value: object) -> str:
+    return _UNUSED if value is None else shown(value)
+
+
+def _named(e: Explanation) -> str:
+    return shown(e.pattern.name or e.pattern_name or e.pattern_id)
+
+
+def _against(config: Mapping[str, Any], answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values in which a configuration is not the answer; empty: it is."""
+    names = sorted({*config, *answer})
+    return [
+        (shown(n), _text(config.get(n)))
+        for n in names
+        if _text(config.get(n)) != _text(answer.get(n))
+    ]
+
+
+def _features(e: Explanation) -> list[tuple[str, float]]:
+    """Statistics that no difference row shows already."""
+    told = {d.feature for d in e.differences}
+    return [(k, v) for k, v in e.pattern.features.items() if k not in told][:_MOST_ROWS]
+
+
+def _agreement(e: Explanation) -> list[Any]:
+    """Open choices first: they are what may still be gained."""
+    return sorted(e.agreement, key=lambda a: not a.open)[:_MOST_ROWS] if e.neighbours else []
+
+
+_SIMPLER = {
+    "default": "the platform's default",
+    "static-best": "the best fixed choice for the platform",
+    "nearest": "the best of the nearest neighbour",
+    "transfer": "the neighbours' vote alone",
+    "rank": "the cost model alone",
+}
+
+
+def _simpler(method: str) -> str:
+    return _SIMPLER.get(method, shown(method))
+
+
+def _reasons(rejected: Mapping[str, str]) -> list[Reason]:
+    """Reasons by how many configurations they rule out, the first parts of them being values."""
+    counts: Counter[str] = Counter()
+    example: dict[str, str] = {}
+    for config, reason in rejected.items():
+        text = reason.rpartition(": ")[2]
+        counts[text] += 1
+        example.setdefault(text, config)
+    return [Reason(shown(t), n, shown(example[t])) for t, n in counts.most_common(_MOST_REASONS)]
+
+
+def _measure(e: Explanation) -> list[str]:
+    """The command that measures what is worth it, line by line; none where nothing can run it."""
+    if not (e.insight.next and e.runnable):
+        return []
+    # The structure need not be in the database: then MATRIX is a file.
+    head = f"embeddb measure DB MATRIX {_where(e)}"
+    parts = [f"--config {shlex.quote(line(n.config))}" for n in e.insight.next[:_MOST_MEASURED]]
+    return [f"{part} \\" for part in [head, *parts[:-1]]] + parts[-1:]
+
+
+def _again(e: Explanation) -> str:
+    return f"embeddb explain DB {quoted(e.id)}"
+
+
+def _where(e: Explanation) -> str:
+    return f"--platform {quoted(e.platform.partition('@')[0])} --op {quoted(e.op)}"

@@ -1,0 +1,148 @@
+"""What a report of a whole database says, as data: every run is read once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from embeddb import __version__
+from embeddb.platforms.machines import described
+from embeddb.store import SCHEMA
+from embeddb.ui.report.gaps import Gap, gaps_of
+from embeddb.ui.report.scopes import ScopeFacts, scope_facts
+
+if TYPE_CHECKING:
+    from embeddb.core.records import PatternInfo
+    from embeddb.database import Database
+
+__all__ = ["DatabaseFacts", "Judged", "SizeMap", "database_facts"]
+
+#: Lower bounds of the classes that matrices are counted in.
+NNZ_FROM = (0, 10_000, 100_000, 1_000_000, 10_000_000)
+PER_ROW_FROM = (0, 4, 16, 64, 256)
+
+
+class SizeMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Patterns by size: `counts[i][j]` have at least `nnz_from[i]` nonzeros and at least
+    `per_row_from[j]` in a mean row, and fewer than the next bound; `unknown` have no sizes."""
+
+    nnz_from: tuple[int, ...] = NNZ_FROM
+    per_row_from: tuple[int, ...] = PER_ROW_FROM
+    counts: list[list[int]]
+    unknown: int
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of `embeddb eval --json`, as docs/evaluation.md defines its figures."""
+
+    platform: str
+    op: str
+    method: str
+    matrices: int
+    speedup: float | None = msgspec.field(name="speedup@1")
+    of_optimum: float | None = msgspec.field(name="of_optimum@1")
+    of_optimum_5: float | None = msgspec.field(name="of_optimum@5")
+    slower_than_default: float | None = None
+    spread: float | None = None
+
+
+class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A database at one moment. `place` is how its user calls it, `counts` rows by table,
+    `statuses` and `sources` count runs, `judged` are rows of an `eval` that was handed in.
+    `machines` says of each instance what is known of it, in words."""
+
+    place: str
+    made: float
+    version: str
+    schema: int
+    generation: int
+    bytes: int
+    counts: dict[str, int]
+    statuses: dict[str, int]
+    sources: dict[str, int]
+    sizes: SizeMap
+    scopes: list[ScopeFacts]
+    judged: list[Judged]
+    gaps: list[Gap]
+    machines: dict[str, list[tuple[str, str]]] = {}
+
+
+def database_facts(
+    db: Database,
+    *,
+    place: str = "",
+    judged: Sequence[Judged] = (),
+    progress: Callable[[str, int, int], None] | None = None,
+) -> DatabaseFacts:
+    """Read everything once and sum it up; `progress` is told of runs read, of all.
+
+    Raises: StoreCorrupt if something cannot be read.
+    """
+    counts = db.store.counts()
+    infos = {info.id: info for info in db.store.patterns()}
+    scopes: list[ScopeFacts] = []
+    for op, scope in db.scopes():
+        before = sum(s.runs for s in scopes)
+        told = _part(progress, before, counts["run"])
+        scopes.append(scope_facts(db, op, scope, infos, told))
+    name = place or (db.store.path.name if db.store.path else "DB")
+    return DatabaseFacts(
+        place=name,
+        made=time.time(),
+        version=__version__,
+        schema=SCHEMA,
+        generation=db.store.generation,
+        bytes=db.store.size_bytes(),
+        counts=counts,
+        statuses=_summed(s.statuses for s in scopes),
+        sources=_summed(s.sources for s in scopes),
+        sizes=_sizes(infos),
+        scopes=scopes,
+        judged=list(judged),
+        gaps=gaps_of(db, scopes, infos, name),
+        machines=_machines(db, scopes),
+    )
+
+
+def _machines(db: Database, scopes: Sequence[ScopeFacts]) -> dict[str, list[tuple[str, str]]]:
+    ids = sorted({i for scope in scopes for i in scope.instances})
+    known = {i: platform for i in ids if (platform := db.store.platform(i)) is not None}
+    return {i: described(p.environment) for i, p in known.items() if p.environment}
+
+
+def _part(
+    progress: Callable[[str, int, int], None] | None, before: int, total: int
+) -> Callable[[int], None]:
+    """Progress of one scope, as part of all runs."""
+
+    def told(read: int) -> None:
+        if progress is not None:
+            progress("read", before + read, total)
+
+    return told
+
+
+def _summed(parts: Any) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(total.most_common())
+
+
+def _sizes(infos: Mapping[str, PatternInfo]) -> SizeMap:
+    counts = [[0] * len(PER_ROW_FROM) for _ in NNZ_FROM]
+    unknown = 0
+    for info in infos.values():
+        if info.m <= 0 or info.nnz < 0:
+            unknown += 1
+            continue
+        counts[_class(info.nnz, NNZ_FROM)][_class(info.nnz / info.m, PER_ROW_FROM)] += 1
+    return SizeMap(counts=counts, unknown=unknown)
+
+
+def _class(value: float, bounds: Sequence[int]) -> int:
+    return sum(value >= bound for bound in bounds) - 1

@@ -1,0 +1,255 @@
+"""What would be worth measuring, with the command that does it; the most pressing first."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from embeddb.core.config import Config, Op
+from embeddb.query.fallback import GOOD
+from embeddb.ui.wording import line, shown
+
+if TYPE_CHECKING:
+    from embeddb.core.records import PatternInfo
+    from embeddb.database import Database
+    from embeddb.query.query import Recommendation
+    from embeddb.ui.report.scopes import ScopeFacts
+
+__all__ = ["Gap", "gaps_of"]
+
+#: Told of each kind.
+_MOST = 10
+#: Patterns named in one command.
+_MOST_NAMED = 8
+#: Structures looked for in the store; reading one costs as long as its matrix is large.
+_MOST_READ = 100
+#: A pattern has few runs with less than this part of what the median pattern ran.
+_FEW = 0.25
+#: A question whose nearest neighbour is farther than this share of neighbours are was hardly
+#: covered.
+_FAR = 0.9
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """`kind`: `question` (asked, answered badly), `structure` (could be measured at once),
+    `quality`, `width`, `kernel`, `default`, `noise`. `command` is empty where
+    no runner is known."""
+
+    kind: str
+    what: str
+    why: str
+    command: str
+
+
+def gaps_of(
+    db: Database,
+    scopes: Sequence[ScopeFacts],
+    infos: Mapping[str, PatternInfo],
+    place: str,
+) -> list[Gap]:
+    """`place` is how commands name the database."""
+    found = _Finder(db, scopes, infos, shlex.quote(shown(place)))
+    kinds = (
+        found.questions(),
+        found.structures(),
+        found.quality(),
+        found.widths(),
+        found.kernels(),
+        found.defaults(),
+        found.noise(),
+    )
+    return [gap for kind in kinds for gap in islice(kind, _MOST)]
+
+
+class _Finder:
+    """Holds what every kind of gap is looked for in."""
+
+    def __init__(
+        self,
+        db: Database,
+        scopes: Sequence[ScopeFacts],
+        infos: Mapping[str, PatternInfo],
+        place: str,
+    ) -> None:
+        self._db = db
+        self._scopes = scopes
+        self._infos = infos
+        self._place = place
+        self._members = {
+            (p.platform, str(p.op)): frozenset(db.store.members(p)) for p in db.store.partitions()
+        }
+
+    def questions(self) -> Iterator[Gap]:
+        """Questions that were answered with low confidence or from afar, latest first; those that
+        were measured since are left out."""
+        seen: set[tuple[str, str, str]] = set()
+        for made in sorted(self._db.recommendations(), key=lambda r: -r.created):
+            key = (made.pattern_id, made.op, made.platform)
+            if key in seen:
+                continue
+            seen.add(key)
+            reason = self._open_question(made)
+            if reason:
+                name = shown(made.pattern_name or made.pattern_id, 80)
+                yield Gap(
+                    kind="question",
+                    what=f"{name}: {made.op} on {shown(made.platform)}",
+                    why=f"was asked about; {reason}",
+                    command=self._asked(made, name),
+                )
+
+    def _asked(self, made: Recommendation, name: str) -> str:
+        """Measures what was asked about, from its file where the structure is not kept."""
+        platform = self._db.store.platform(made.platform)
+        if platform is None or not platform.runner:
+            return ""
+        kept = self._db.store.structure(self._db.store.resolve(made.pattern_id)) is not None
+        return self._measure([name if kept else "FILE"], platform.name, made.op, "30")
+
+    def _open_question(self, made: Recommendation) -> str:
+        pattern = self._db.store.resolve(made.pattern_id)
+        if pattern in self._members.get((made.platform, made.op), ()):
+            return ""
+        far = min((n.percentile for n in made.neighbours if n.percentile is not None), default=None)
+        if far is not None and far > _FAR:
+            return f"its nearest neighbour is farther than {_share(far)} of neighbours are"
+        return "the answer has low confidence" if made.confidence == "low" else ""
+
+    def structures(self) -> Iterator[Gap]:
+        """Patterns whose structure is kept, so that they can be measured at once, with few runs."""
+        if not self._db.store.counts()["structure"]:
+            return
+        complete = [i for i, info in self._infos.items() if not info.stub]
+        read = islice(complete, _MOST_READ)
+        kept = [i for i in read if self._db.store.structure(i) is not None]
+        for s in self._scopes:
+            counts = self._configs_of(s, kept)
+            few = sorted(i for i in kept if counts[i] < _FEW * s.per_pattern)
+            if few and s.runnable:
+                names = [shown(self._infos[i].name or i, 80) for i in few[:_MOST_NAMED]]
+                yield Gap(
+                    kind="structure",
+                    what=f"{_counted(len(few), 'matrix', 'matrices')}: {s.op} on {s.platform}",
+                    why=f"their structure is stored, and fewer than a quarter of the usual "
+                    f"{s.per_pattern:,.0f} configurations ran on them",
+                    command=self._measure(names, s.platform.partition("@")[0], s.op, "40"),
+                )
+
+    def _configs_of(self, s: ScopeFacts, ids: Sequence[str]) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for platform in s.instances:
+            held = self._members[platform, s.op]
+            for i in ids:
+                if i in held:
+                    runs = self._db.store.runs(platform, Op.parse(s.op), i)
+                    counts[i] += len({run.config for run in runs})
+        return counts
+
+    def quality(self) -> Iterator[Gap]:
+        for s in self._scopes:
+            reached = max([s.of_optimum or 0.0, *s.model_of_optimum.values()])
+            if s.winners_only or not s.patterns:
+                continue
+            if s.of_optimum is None:
+                why = f"{_counted(s.groups, 'group')} of matrices: too few to judge answers by"
+            elif reached < GOOD:
+                why = f"held-out answers reach {_share(reached)} of the optimum"
+            else:
+                continue
+            yield Gap(
+                kind="quality",
+                what=f"more matrices: {s.op} on {s.platform}",
+                why=why,
+                command=self._campaign(s, s.op),
+            )
+
+    def widths(self) -> Iterator[Gap]:
+        """Patterns measured at one width of a kernel and not at another."""
+        for s in self._scopes:
+            op = Op.parse(s.op)
+            missing: set[str] = set()
+            for other in self._scopes:
+                near = Op.parse(other.op)
+                if other.platform == s.platform and near.kernel == op.kernel:
+                    missing |= self._patterns(other) - self._patterns(s)
+            if len(missing) > 0.1 * s.patterns:
+                yield Gap(
+                    kind="width",
+                    what=f"{_counted(len(missing), 'matrix', 'matrices')}: {s.op} on {s.platform}",
+                    why=f"measured at another width of {op.kernel}, never at this one",
+                    command=self._campaign(s, s.op),
+                )
+
+    def _patterns(self, s: ScopeFacts) -> set[str]:
+        return set().union(*(self._members[p, s.op] for p in s.instances))
+
+    def kernels(self) -> Iterator[Gap]:
+        """Kernels that a platform has and nobody measured there."""
+        ran = {(s.platform, Op.parse(s.op).kernel) for s in self._scopes}
+        for s in {s.platform: s for s in self._scopes}.values():
+            platform = self._db.store.platform(s.instances[0])
+            for kernel in platform.ops if platform else ():
+                if (s.platform, kernel) not in ran:
+                    op = kernel if kernel == "spmv" else f"{kernel}:128"
+                    yield Gap(
+                        kind="kernel",
+                        what=f"{kernel} on {s.platform}",
+                        why="the platform has this kernel, and it was never measured there",
+                        command=self._campaign(s, op),
+                    )
+
+    def defaults(self) -> Iterator[Gap]:
+        """Without the default's time, what a configuration gains is not known."""
+        for s in self._scopes:
+            platform = self._db.store.platform(s.instances[0])
+            if not s.without_default or s.winners_only or platform is None:
+                continue
+            default = platform.default(Op.parse(s.op))
+            given = f"--config {shlex.quote(line(Config(default)))}"
+            words = f"embeddb measure {self._place} MATRIX {_where(s.platform, s.op)} {given}"
+            yield Gap(
+                kind="default",
+                what=f"{_counted(s.without_default, 'matrix', 'matrices')}: {s.op} on {s.platform}",
+                why="the default never ran there, so gains are not known",
+                command=words if s.runnable else "",
+            )
+
+    def noise(self) -> Iterator[Gap]:
+        for s in self._scopes:
+            if s.runs and not s.noise.repeated and not s.simulated and not s.winners_only:
+                yield Gap(
+                    kind="noise",
+                    what=f"a second round: {s.op} on {s.platform}",
+                    why="nothing was run twice, so close ranks may be ties",
+                    command=self._campaign(s, s.op, " --rounds 2"),
+                )
+
+    def _measure(self, names: Sequence[str], platform: str, op: str, configs: str) -> str:
+        matrices = " ".join(shlex.quote(name) for name in names)
+        return (
+            f"embeddb measure {self._place} {matrices} {_where(platform, op)} --configs {configs}"
+        )
+
+    def _campaign(self, s: ScopeFacts, op: str, more: str = "") -> str:
+        if not s.runnable:
+            return ""
+        where = _where(s.platform, op)
+        return f"embeddb campaign plan {self._place} camp {where} --matrices matrices/{more}"
+
+
+def _where(platform: str, op: str) -> str:
+    bare = shlex.quote(shown(platform.partition("@")[0]))
+    return f"--platform {bare} --op {shlex.quote(shown(op))}"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _counted(n: int, one: str, many: str = "") -> str:
+    return f"{n:,} {one if n == 1 else many or one + 's'}"

@@ -1,0 +1,263 @@
+"""One op on one platform, summed up: runs, winners, what the platform likes, noise, quality."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError
+from embeddb.core.machine_state import usual_at
+from embeddb.core.records import PatternInfo
+from embeddb.index.run_matrix import Evidence, EvidenceRow, curve_of, join
+from embeddb.index.scopes import scope_of
+from embeddb.query.build import judged
+from embeddb.ui.report.winners import Best, ClassChoice, Preference, Winner, choices
+
+if TYPE_CHECKING:
+    from embeddb.core.records import Run
+    from embeddb.database import Database
+    from embeddb.platforms.platform import Platform
+    from embeddb.store import Partition
+
+__all__ = ["Noise", "Place", "ScopeFacts", "scope_facts"]
+
+#: Kept of each, so that a report stays small.
+_MOST_WINNERS = 8
+_MOST_PLACES = 400
+#: Spread between runs of one configuration from which on they disagree.
+_DISAGREE = 0.2
+
+
+class Noise(msgspec.Struct, frozen=True, kw_only=True):
+    """Half the relative range, as shares of the median: of the repeats `within` one run, and
+    `between` the medians of several runs of one configuration; median and 90th percentile, None
+    where nothing was repeated. `repeated` configurations of a matrix ran more than once, and the
+    runs of `disagreeing` of them differ by more than 20 %."""
+
+    within: float | None
+    within_p90: float | None
+    between: float | None
+    between_p90: float | None
+    repeated: int
+    disagreeing: int
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A pattern on the map of the space that neighbours are found in; x, y in 0..1."""
+
+    pattern_id: str
+    name: str
+    x: float
+    y: float
+    winner: dict[str, Any]
+
+
+class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything of one op on one platform (or all instances of a portable one).
+
+    `of_optimum` and `static_best` are shares of the optimum with groups held out; `winner_hits`
+    and `static_hits` the share of held-out winners met, where only winners were recorded. `model`
+    is the cost model's version and `model_of_optimum` what its answers reached, by method.
+    `map_of` is the number of patterns the map was drawn from.
+    """
+
+    op: str
+    platform: str
+    instances: list[str]
+    simulated: bool
+    winners_only: bool
+    runnable: bool
+    patterns: int
+    groups: int
+    configs: int
+    runs: int
+    per_pattern: float
+    statuses: dict[str, int]
+    sources: dict[str, int]
+    first: float | None
+    last: float | None
+    without_default: int
+    indexed: int
+    featurizer: str
+    of_optimum: float | None
+    static_best: float | None
+    winner_hits: float | None
+    static_hits: float | None
+    model: str
+    model_of_optimum: dict[str, float]
+    noise: Noise
+    winners: list[Winner]
+    distinct_winners: int
+    preferences: list[Preference]
+    classes: list[ClassChoice]
+    map: list[Place]
+    map_of: int
+
+
+@dataclass
+class _Tally:
+    """What is counted while runs pass by."""
+
+    told: Callable[[int], None]
+    runs: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    sources: Counter[str] = field(default_factory=Counter)
+    within: array[float] = field(default_factory=lambda: array("d"))
+    repeated: int = 0
+    first: float = math.inf
+    last: float = -math.inf
+
+    def see(self, runs: Sequence[Run]) -> None:
+        self.runs += len(runs)
+        for run in runs:
+            m = run.measurement
+            self.statuses[m.status] += 1
+            self.sources[m.source] += 1
+            if m.when > 0:
+                self.first, self.last = min(self.first, m.when), max(self.last, m.when)
+            if m.ok and len(m.times_s) > 1 and 0 < m.seconds < math.inf:
+                self.within.append((max(m.times_s) - min(m.times_s)) / (2 * m.seconds))
+        self.told(self.runs)
+
+
+def scope_facts(
+    db: Database,
+    op: Op,
+    scope: str,
+    infos: Mapping[str, PatternInfo],
+    told: Callable[[int], None],
+) -> ScopeFacts:
+    """Read a scope once. `infos` are the patterns by id; `told` hears of the runs read so far."""
+    members = [(p, where) for p, where in _members(db, op) if scope_of(where) == scope]
+    platform = members[0][1]
+    tally = _Tally(told)
+    winners_only = any(bool(where.traits.get("winners_only")) for _, where in members)
+    evidence = join(op, _rows(db, members, infos, tally), winners=winners_only)
+    best = Best.of(evidence)
+    known = [infos[r.pattern_id] for r in evidence.rows if r.pattern_id in infos]
+    patterns = len({r.pattern_id for r in evidence.rows})
+    return ScopeFacts(
+        op=str(op),
+        platform=scope,
+        instances=sorted(p.platform for p, _ in members),
+        simulated=platform.simulated,
+        winners_only=winners_only,
+        runnable=bool(platform.runner),
+        patterns=patterns,
+        groups=len({r.group for r in evidence.rows}),
+        configs=len(evidence.configs),
+        runs=tally.runs,
+        per_pattern=float(np.median(np.diff(evidence.indptr))) if evidence.rows else 0.0,
+        statuses=dict(tally.statuses.most_common()),
+        sources=dict(tally.sources.most_common()),
+        first=tally.first if math.isfinite(tally.first) else None,
+        last=tally.last if math.isfinite(tally.last) else None,
+        without_default=int((~np.isfinite(evidence.default_s)).sum()),
+        noise=_noise(evidence, tally),
+        winners=best.winners(_MOST_WINNERS),
+        distinct_winners=len({int(c) for c in best.column if c >= 0}),
+        preferences=best.preferences(),
+        classes=choices(best, {i.id: i for i in known}),
+        **_quality(db, platform, op),
+        **_map(db, platform, op),
+    )
+
+
+def _members(db: Database, op: Op) -> Iterator[tuple[Partition, Platform]]:
+    for partition in db.store.partitions():
+        platform = db.store.platform(partition.platform)
+        if partition.op == op and platform is not None:
+            yield partition, platform
+
+
+def _rows(
+    db: Database,
+    members: Sequence[tuple[Partition, Platform]],
+    infos: Mapping[str, PatternInfo],
+    tally: _Tally,
+) -> Iterator[Any]:
+    for partition, platform in members:
+        runs = db.store.runs(partition.platform, partition.op)
+        normal = usual_at(db.store, platform.id)
+        for pattern_id, held in groupby(runs, key=attrgetter("pattern_id")):
+            of_pattern = list(held)
+            tally.see(of_pattern)
+            curve = curve_of(of_pattern, normal)
+            tally.repeated += sum(c.runs > 1 for c in curve.values())
+            info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
+            default = platform.default(partition.op, m=info.m, n=info.n, nnz=info.nnz)
+            group = info.group or info.name or info.id
+            yield EvidenceRow(pattern_id, partition.platform, group), default, curve
+
+
+def _noise(e: Evidence, tally: _Tally) -> Noise:
+    seen = e.spread[e.spread > 0]
+    inside = np.asarray(tally.within, dtype=np.float64)
+    return Noise(
+        within=_quantile(inside, 0.5),
+        within_p90=_quantile(inside, 0.9),
+        between=_quantile(seen, 0.5),
+        between_p90=_quantile(seen, 0.9),
+        repeated=tally.repeated,
+        disagreeing=int((e.spread > _DISAGREE).sum()),
+    )
+
+
+def _quantile(values: NDArray[Any], q: float) -> float | None:
+    return float(np.quantile(values, q)) if values.size else None
+
+
+def _quality(db: Database, platform: Platform, op: Op) -> dict[str, Any]:
+    """What is known without a new evaluation: the partition's and the cost model's own figures."""
+    told: dict[str, Any] = {}
+    try:
+        partition = db.partition(op, platform)
+        told = partition.describe() if partition is not None else {}
+    except EmbeddbError:  # no index can be opened on this machine: the runs still tell the rest
+        pass
+    model = db.cost_model(platform, op)
+    held = {} if model is None else judged(model.card, op)
+    return {
+        "indexed": told.get("indexed", 0),
+        "featurizer": told.get("featurizer", ""),
+        "of_optimum": told.get("of_optimum_held_out"),
+        "static_best": told.get("static_best_held_out"),
+        "winner_hits": told.get("winner_hits_held_out"),
+        "static_hits": told.get("static_best_hits_held_out"),
+        "model": "" if model is None else model.version,
+        "model_of_optimum": {name: float(f["of_optimum@1"]) for name, f in held.items()},
+    }
+
+
+def _map(db: Database, platform: Platform, op: Op) -> dict[str, Any]:
+    """Places of the patterns, evenly thinned out where there are too many to draw."""
+    try:
+        atlas = db.atlas(op, platform)
+    except EmbeddbError:
+        atlas = None
+    if atlas is None:
+        return {"map": [], "map_of": 0}
+    count = len(atlas.ids)
+    picked = np.unique(np.linspace(0, count - 1, min(count, _MOST_PLACES)).astype(np.int64))
+    places = [
+        Place(
+            pattern_id=atlas.ids[i],
+            name=atlas.names[i],
+            x=atlas.x[i],
+            y=atlas.y[i],
+            winner=dict(Config.from_json(atlas.winners[i])) if atlas.winners[i] else {},
+        )
+        for i in (picked.tolist() if count else [])
+    ]
+    return {"map": places, "map_of": count}

@@ -1,0 +1,189 @@
+"""Which configurations win in a scope, which values of a parameter do, and what one fixed choice
+would gain for a class of matrices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.records import PatternInfo
+from embeddb.index.run_matrix import Evidence
+
+__all__ = ["Best", "ClassChoice", "Preference", "Winner", "choices"]
+
+#: Kept of each, so that a report stays small.
+_MOST_GROUPS = 12
+_MOST_VALUES = 6
+#: A class has so many matrices: the best fixed choice for one is just its own best.
+_CLASS = 3
+#: Share of winners from which on a parameter's value goes without saying.
+_SETTLED = 0.95
+#: A fixed choice was tried on at least this share of the matrices that the most tried one was: a
+#: mean over other, fewer matrices would not compare.
+_TRIED = 0.5
+#: Pseudo-runs with which a configuration's mean gain is drawn to zero, as in answers.
+_PSEUDO_RUNS = 1.0
+#: Classes by nonzeros in a mean row, longest first: lower bound and name.
+_ROWS = ((64, "64 or more"), (16, "16 to 64"), (4, "4 to 16"), (0, "under 4"))
+
+
+class Winner(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration that was the fastest on `patterns` matrices, and the geometric mean of what
+    it gained over the default there (None: the default did not run)."""
+
+    config: dict[str, Any]
+    patterns: int
+    gain: float | None
+
+
+class Preference(msgspec.Struct, frozen=True, kw_only=True):
+    """How often the fastest configuration has each value of a parameter: shares of matrices, the
+    most frequent first; `others` is the number of values beyond those told."""
+
+    parameter: str
+    shares: dict[str, float]
+    others: int
+
+    @property
+    def settled(self) -> bool:
+        """Whether nearly all winners have one value of it."""
+        return max(self.shares.values()) >= _SETTLED
+
+
+class ClassChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The best fixed choice for a class of matrices: `kind` is `all`, `row length` or `group`.
+
+    `gain` is the geometric mean over the `tried` matrices of the class where it and the default
+    ran (a failure counts as the default); `headroom` that of the best of each of the same matrices.
+    Only configurations that about as many matrices tried as any other are chosen from.
+    """
+
+    kind: str
+    name: str
+    patterns: int
+    config: dict[str, Any]
+    gain: float | None
+    tried: int
+    headroom: float | None
+
+
+@dataclass(frozen=True)
+class Best:
+    """For r rows and x entries of evidence: `column` int64[r] the fastest configuration (-1: all
+    failed), `gain` float64[r] its log gain over the default (nan: not known), `row` int64[x] whose
+    an entry is, `entry` float64[x] its log gain, 0 where it failed, nan where not known."""
+
+    evidence: Evidence
+    column: NDArray[np.int64]
+    gain: NDArray[np.float64]
+    row: NDArray[np.int64]
+    entry: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, e: Evidence) -> Best:
+        row = np.repeat(np.arange(len(e.rows)), np.diff(e.indptr))
+        known = e.knows_default[row]
+        ok = np.isfinite(e.seconds)
+        entry = np.where(known, 0.0, np.nan)
+        entry[known & ok] = np.log(e.default_s[row] / np.where(ok, e.seconds, 1.0))[known & ok]
+        column = np.full(len(e.rows), -1, dtype=np.int64)
+        gain = np.full(len(e.rows), np.nan)
+        for at in range(len(e.rows)):
+            part = slice(e.indptr[at], e.indptr[at + 1])
+            times = e.seconds[part]
+            if times.size and np.isfinite(times).any():
+                where = int(times.argmin())
+                column[at] = e.column[part][where]
+                gain[at] = entry[part][where]
+        return cls(e, column, gain, row, entry)
+
+    def winners(self, most: int) -> list[Winner]:
+        counts = Counter(int(c) for c in self.column if c >= 0)
+        return [
+            Winner(
+                config=dict(self.evidence.configs[c]),
+                patterns=n,
+                gain=_mean_factor(self.gain[self.column == c]),
+            )
+            for c, n in counts.most_common(most)
+        ]
+
+    def preferences(self) -> list[Preference]:
+        """Of parameters that take more than one value among winners."""
+        won = [self.evidence.configs[c] for c in self.column if c >= 0]
+        found = []
+        for name in sorted({n for config in won for n in config}):
+            counts = Counter(_text(config.get(name)) for config in won)
+            if len(counts) > 1:
+                shares = {v: n / len(won) for v, n in counts.most_common(_MOST_VALUES)}
+                others = max(0, len(counts) - _MOST_VALUES)
+                found.append(Preference(parameter=name, shares=shares, others=others))
+        return found
+
+    def choice(self, kind: str, name: str, rows: NDArray[np.bool_]) -> ClassChoice | None:
+        """The best fixed choice of the rows where `rows` bool[r] is true."""
+        picked = rows[self.row]
+        if not picked.any():
+            return None
+        used = picked & np.isfinite(self.entry)
+        at, gain, among = self._most_frequent(rows), None, rows
+        if used.any():
+            size = len(self.evidence.configs)
+            column = self.evidence.column[used]
+            count = np.bincount(column, minlength=size)
+            total = np.bincount(column, self.entry[used], minlength=size)
+            mean = np.where(count >= _TRIED * count.max(), total / (count + _PSEUDO_RUNS), -np.inf)
+            at = int(mean.argmax())
+            gain = float(np.exp(total[at] / count[at]))
+            among = np.zeros_like(rows)
+            among[self.row[used & (self.evidence.column == at)]] = True
+        return ClassChoice(
+            kind=kind,
+            name=name,
+            patterns=int(rows.sum()),
+            config=dict(self.evidence.configs[at]) if at >= 0 else {},
+            gain=gain,
+            tried=int(among.sum()) if gain is not None else 0,
+            headroom=_mean_factor(self.gain[among]),
+        )
+
+    def _most_frequent(self, rows: NDArray[np.bool_]) -> int:
+        won = Counter(int(c) for c in self.column[rows] if c >= 0)
+        return won.most_common(1)[0][0] if won else -1
+
+
+def choices(best: Best, infos: Mapping[str, PatternInfo]) -> list[ClassChoice]:
+    """All matrices, then by mean row length, then the largest groups."""
+    rows = best.evidence.rows
+    lengths = [_row_length(infos.get(r.pattern_id)) for r in rows]
+    groups = Counter(r.group for r in rows)
+    large = [g for g, n in groups.most_common(_MOST_GROUPS) if n >= _CLASS]
+    wanted = [("all", "all matrices", np.ones(len(rows), dtype=np.bool_))]
+    wanted += [
+        ("row length", name, np.array([length == name for length in lengths], dtype=np.bool_))
+        for _, name in reversed(_ROWS)
+    ]
+    wanted += [("group", g, np.array([r.group == g for r in rows], dtype=np.bool_)) for g in large]
+    wanted = [w for w in wanted if w[0] == "all" or w[2].sum() >= _CLASS]
+    return [c for kind, name, mask in wanted if (c := best.choice(kind, name, mask)) is not None]
+
+
+def _row_length(info: PatternInfo | None) -> str:
+    if info is None or info.m <= 0 or info.nnz < 0:
+        return ""
+    return next(name for least, name in _ROWS if info.nnz / info.m >= least)
+
+
+def _mean_factor(logs: NDArray[np.float64]) -> float | None:
+    known = logs[np.isfinite(logs)]
+    return float(np.exp(known.mean())) if known.size else None
+
+
+def _text(value: object) -> str:
+    return "(not used)" if value is None else str(value)

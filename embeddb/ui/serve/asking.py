@@ -1,0 +1,107 @@
+"""Asking: a matrix in, the address of its answer out."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from threading import Lock
+from typing import Any
+
+import msgspec
+
+from embeddb.core.config import Op
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
+from embeddb.database import Database
+from embeddb.explain.explain import explain
+from embeddb.platforms.platform import Platform
+from embeddb.ui.serve.site import Site
+
+__all__ = ["Desk", "answer"]
+
+_NOT_STORED = "the database is read-only"
+
+
+class Desk:
+    """Answers questions, and gives the same answer to the same question while nothing changed."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._given: dict[Hashable, str] = {}
+        self._generation = -1
+        self._lock = Lock()
+
+    def ask(self, pattern: Pattern | PatternInfo, platform: Platform, op: Op) -> str:
+        """The id of the answer.
+
+        Raises: UsageError if the platform has no such op; NothingFound for a pattern known by name
+        only where its structure is needed; StoreError if it cannot be kept, or the database is
+        gone.
+        """
+        site = self._site
+        site.state()  # raises where the database is gone
+        key = pattern.id, platform.id, op
+        with self._lock:
+            generation = site.db.store.generation
+            if generation != self._generation or len(self._given) > _MOST_GIVEN:
+                self._given.clear()
+                self._generation = generation
+            known = self._given.get(key)
+        if known is not None and self._is_there(known):
+            return known
+        made = site.db.query(pattern, platform=platform, op=op)
+        if site.db.store.readonly:
+            warnings = [w for w in made.warnings if _NOT_STORED not in w]  # its page says so
+            made = msgspec.structs.replace(made, warnings=warnings)
+            site.answers.keep(made, _info(site.db, pattern))
+        elif isinstance(pattern, Pattern):
+            site.db.store.put_patterns([_info(site.db, pattern)])
+        with self._lock:
+            if generation == self._generation:
+                self._given[key] = made.id
+        return made.id
+
+    def _is_there(self, answer_id: str) -> bool:
+        site = self._site
+        return (
+            site.answers.get(answer_id) is not None
+            or site.db.store.recommendations.get(answer_id) is not None
+        )
+
+
+_MOST_GIVEN = 1000
+
+
+def _info(db: Database, pattern: Pattern | PatternInfo) -> PatternInfo:
+    """What is known of the pattern, with its thumbnail."""
+    if isinstance(pattern, PatternInfo):
+        return pattern
+    from indexer.library import info_of
+
+    known = db.store.pattern(pattern.id)
+    if known is not None and known.thumbnail:
+        return known
+    return info_of(pattern)
+
+
+def answer(site: Site, asked: Mapping[str, str]) -> dict[str, Any]:
+    """Why an answer is what it is; a pattern that only this server knows is shown from memory.
+
+    Raises: NothingFound.
+    """
+    made, info = site.recommendation(asked["id"])
+    found = explain(made, site.db.store)
+    if info is not None and info.thumbnail and not found.pattern.thumbnail:
+        view = msgspec.structs.replace(
+            found.pattern,
+            id=info.id,
+            name=info.name,
+            group=info.group,
+            m=info.m,
+            n=info.n,
+            nnz=info.nnz,
+            thumbnail=info.thumbnail,
+        )
+        found = msgspec.structs.replace(found, pattern=view)
+    known = site.db.store.pattern(site.db.store.resolve(made.pattern_id)) is not None
+    stored = site.answers.get(made.id) is None
+    return {"explanation": found, "stored": stored, "known": known}

@@ -1,0 +1,84 @@
+"""What ran on one matrix: its curve on a platform, two platforms side by side, run by run."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import NothingFound
+from embeddb.core.machine_state import usual_at
+from embeddb.core.records import PatternInfo, Run
+from embeddb.index.run_matrix import Curve, curve_of
+from embeddb.ui.serve.site import Site
+
+__all__ = ["curve", "run_line", "side", "thinned"]
+
+#: Points of a drawn curve.
+_MOST_POINTS = 300
+
+
+def curve(site: Site, info: PatternInfo, platform: str, op: Op) -> dict[Config, Curve]:
+    """Every configuration that ran on a matrix on one platform instance."""
+
+    def read() -> dict[Config, Curve]:
+        store = site.db.store
+        return curve_of(store.runs(platform, op, info.id), usual_at(store, platform))
+
+    return site.fresh.get(("curve", info.id, platform, op), read)
+
+
+def side(site: Site, info: PatternInfo, platform: str, op: Op) -> dict[str, Any]:
+    """What one platform did with one matrix. Gains are factors over its own default.
+
+    Raises: NothingFound if the platform is unknown.
+    """
+    found = site.db.store.platform(platform)
+    if found is None:
+        raise NothingFound(f"no platform {platform[:80]!r} here")
+    held = curve(site, info, platform, op)
+    ok = {config: c for config, c in held.items() if math.isfinite(c.seconds)}
+    best = min(ok, key=lambda config: (ok[config].seconds, config.json), default=None)
+    default = found.default(op, m=info.m, n=info.n, nnz=info.nnz)
+    base = ok[default].seconds if default in ok else None
+    quickest = None if best is None else ok[best].seconds
+    return {
+        "platform": platform,
+        "op": str(op),
+        "simulated": found.simulated,
+        "configs": len(held),
+        "runs": sum(c.runs for c in held.values()),
+        "failed": dict(Counter(c.status for c in held.values() if c.status != "ok")),
+        "best": {} if best is None else dict(best),
+        "best_seconds": quickest,
+        "default": dict(default),
+        "default_seconds": base,
+        "best_gain": base / quickest if base is not None and quickest else None,
+    }
+
+
+def thinned(values: list[float], keep: set[int]) -> list[int]:
+    """Positions of a sorted curve that are drawn: all of them, or `_MOST_POINTS` and `keep`."""
+    if len(values) <= _MOST_POINTS:
+        return list(range(len(values)))
+    step = (len(values) - 1) / (_MOST_POINTS - 1)
+    return sorted({round(i * step) for i in range(_MOST_POINTS)} | keep)
+
+
+def run_line(run: Run) -> dict[str, Any]:
+    m = run.measurement
+    return {
+        "id": run.id,
+        "config": dict(run.config),
+        "status": m.status,
+        "seconds": m.seconds if math.isfinite(m.seconds) else None,
+        "repeats": len(m.times_s),
+        "low": min(m.times_s, default=None),
+        "high": max(m.times_s, default=None),
+        "conversion_seconds": m.conversion_s,
+        "source": m.source,
+        "campaign": run.campaign,
+        "when": m.when,
+        "error": m.error[:1000],
+    }

@@ -1,0 +1,313 @@
+"""What the pages say, as plain values: the JSON twin of a page is exactly this.
+
+Each function takes the site and what the address asks, and returns a document.
+Raises: NothingFound for what is not there, UsageError for what cannot be asked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from embeddb.core.config import Op
+from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.records import PatternInfo
+from embeddb.platforms.machines import described
+from embeddb.platforms.platform import Platform
+from embeddb.platforms.space.space import Param
+from embeddb.ui.serve.curves import side
+from embeddb.ui.serve.held import AnswerHead
+from embeddb.ui.serve.site import Scope, Site
+
+__all__ = [
+    "Asked",
+    "answer_line",
+    "home",
+    "op_of",
+    "page_of",
+    "pattern",
+    "pattern_line",
+    "platform",
+    "scope_for",
+    "search",
+]
+
+#: Shown of each on one page.
+_MOST_FOUND = 60
+_MOST_ANSWERS = 12
+_MOST_WINNERS = 10
+_MOST_VALUES = 40
+#: Names among which similar ones are looked for.
+_MOST_SIMILAR = 5000
+Asked = Mapping[str, str]
+
+
+def page_of(asked: Asked, total: int, size: int) -> tuple[int, int]:
+    """The number of the asked page, from 1, and of the last one. Raises: UsageError."""
+    text = asked.get("page", "1")
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
+        raise UsageError(f"{text[:20]!r} is not the number of a page")
+    last = max(1, math.ceil(total / size))
+    return min(int(text), last), last
+
+
+def home(site: Site, asked: Asked) -> dict[str, Any]:
+    store = site.db.store
+    return {
+        "database": site.name,
+        "writable": site.writable,
+        "generation": store.generation,
+        "bytes": store.size_bytes(),
+        "counts": store.counts(),
+        "scopes": [scope_facts(site, scope) for scope in site.scopes()],
+        "platforms": [_head(site, name) for name in store.platforms()],
+        "answered": len(site.heads()),
+        "answers": [answer_line(a) for a in site.heads()[:_MOST_ANSWERS]],
+        "max_upload": site.max_upload,
+    }
+
+
+def scope_facts(site: Site, scope: Scope) -> dict[str, Any]:
+    """What can be answered for an operation on a platform, and how well with groups held out."""
+    patterns = {i for name in scope.instances for i in site.members().get((name, scope.op), ())}
+    found: dict[str, Any] = {
+        "op": str(scope.op),
+        "platform": scope.name,
+        "instances": list(scope.instances),
+        "simulated": scope.platform.simulated,
+        "patterns": len(patterns),
+    }
+    partition = site.db.partition(scope.op, scope.platform)
+    if partition is not None:
+        told = partition.describe()
+        keys = ("configs", "measured", "noise", "featurizer")
+        found |= {key: told[key] for key in keys}
+        found["of_optimum_held_out"] = told["of_optimum_held_out"]
+        found["static_best_held_out"] = told["static_best_held_out"]
+    return found
+
+
+def answer_line(a: AnswerHead) -> dict[str, Any]:
+    first = a.candidates[0] if a.candidates else None
+    line = msgspec.to_builtins(a)
+    del line["candidates"]
+    line["answer"] = {} if first is None else first.config
+    line["expected_gain"] = None if first is None else first.expected_gain
+    return dict(line)
+
+
+def pattern_line(info: PatternInfo) -> dict[str, Any]:
+    return {
+        "id": info.id,
+        "name": info.name,
+        "group": info.group,
+        "m": info.m,
+        "n": info.n,
+        "nnz": info.nnz,
+        "stub": info.stub,
+    }
+
+
+def search(site: Site, asked: Asked) -> dict[str, Any]:
+    """What has the text in its name, group or id; matrices by how near their name is to it."""
+    text = asked.get("q", "")[:200].strip()
+    low = text.lower()
+    catalog = site.catalog()
+    hits = [(_rank(low, *row), row[0], row[2]) for row in catalog.texts]
+    ids = [i for rank, _, i in sorted(h for h in hits if h[0] < _NO_HIT)]
+    similar: list[str] = []
+    if low and not ids:
+        names = [name for name, _, _ in catalog.texts[:_MOST_SIMILAR]]
+        close = set(difflib.get_close_matches(low, names, 8, 0.65))
+        similar = [i for name, _, i in catalog.texts if name in close][:8]
+    answers = [a for a in site.heads() if a.id == low]
+    return {
+        "q": text,
+        "found": len(ids),
+        "patterns": [pattern_line(catalog.infos[i]) for i in ids[:_MOST_FOUND]],
+        "similar": [pattern_line(catalog.infos[i]) for i in similar],
+        "platforms": [p for p in site.db.store.platforms() if low and low in p.lower()],
+        "answers": [answer_line(a) for a in answers],
+    }
+
+
+_NO_HIT = 9
+
+
+def _rank(low: str, name: str, group: str, pattern_id: str) -> int:
+    if name == low or pattern_id == low:
+        return 0
+    if name.startswith(low):
+        return 1
+    if low in name:
+        return 2
+    if low in group:
+        return 3
+    return 4 if len(low) >= 4 and pattern_id.startswith(low) else _NO_HIT
+
+
+def pattern(site: Site, asked: Asked) -> dict[str, Any]:
+    """What is known of a matrix: sizes, what ran on it, what was answered, what is near."""
+    info = site.pattern(asked["id"])
+    measured = []
+    for scope in site.scopes():
+        for name in scope.instances:
+            if info.id in site.members().get((name, scope.op), ()):
+                measured.append(side(site, info, name, scope.op))
+    return {
+        **pattern_line(info),
+        "thumbnail": bool(info.thumbnail),
+        "features": dict(list(info.features.items())[:_MOST_VALUES]),
+        "measured": measured,
+        "answers": [answer_line(a) for a in site.heads() if a.pattern_id == info.id][
+            :_MOST_ANSWERS
+        ],
+        "neighbours": _neighbours(site, info),
+    }
+
+
+def _neighbours(site: Site, info: PatternInfo) -> list[dict[str, Any]]:
+    """For each operation and platform that ran it: the measured matrices nearest to it."""
+    found = []
+    for scope in site.scopes():
+        partition = site.db.partition(scope.op, scope.platform)
+        if partition is None or info.id not in partition.ids:
+            continue
+        vector = partition.vectors[partition.ids.index(info.id)]
+        ids, distances = partition.nearest(vector, exclude=[info.id])
+        known = site.catalog().infos
+        rows = [
+            {**pattern_line(known.get(i, PatternInfo(id=i))), "distance": float(d)}
+            for i, d in zip(ids, distances, strict=True)
+        ]
+        found.append(
+            {
+                "op": str(scope.op),
+                "platform": scope.name,
+                "featurizer": partition.featurizer,
+                "patterns": rows,
+            }
+        )
+    return found
+
+
+def _head(site: Site, name: str) -> dict[str, Any]:
+    found = site.db.store.platform(name)
+    assert found is not None  # its name came from the same table
+    return {
+        "id": found.id,
+        "title": found.title,
+        "version": found.version,
+        "simulated": found.simulated,
+        "ops": list(found.ops),
+    }
+
+
+def platform(site: Site, asked: Asked) -> dict[str, Any]:
+    """What a platform can run, what was measured there, and which configurations win."""
+    found = site.platform(asked["id"])
+    scopes = [s for s in site.scopes() if found.id in (*s.instances, s.name)]
+    return {
+        "id": found.id,
+        "name": found.name,
+        "instance": found.instance,
+        "title": found.title,
+        "version": found.version,
+        "simulated": found.simulated,
+        "portable": found.portable,
+        "runner": found.runner,
+        "cost_per_sample": found.cost_per_sample,
+        "digest": found.digest,
+        "traits": dict(found.traits),
+        "environment": dict(found.environment),
+        "machine": described(found.environment),
+        "kernels": site.fresh.get(
+            ("kernels", found.digest), lambda: [_kernel(found, kernel) for kernel in found.ops]
+        ),
+        "measured": [{**scope_facts(site, s), **_winners(site, s)} for s in scopes],
+    }
+
+
+def _winners(site: Site, scope: Scope) -> dict[str, Any]:
+    """How often each configuration is the fastest, and what it gains there over the default."""
+    partition = site.db.partition(scope.op, scope.platform)
+    if partition is None:
+        return {"winners": [], "won": 0}
+    evidence = partition.evidence
+    wins: Counter[int] = Counter()
+    gains: dict[int, list[float]] = {}
+    for row in range(len(evidence.rows)):
+        part = slice(int(evidence.indptr[row]), int(evidence.indptr[row + 1]))
+        seconds = evidence.seconds[part]
+        if not np.isfinite(seconds).any():
+            continue
+        at = int(np.argmin(seconds))
+        column = int(evidence.column[part][at])
+        wins[column] += 1
+        if np.isfinite(evidence.default_s[row]):
+            gains.setdefault(column, []).append(float(evidence.default_s[row] / seconds[at]))
+    top = [
+        {
+            "config": dict(evidence.configs[c]),
+            "wins": n,
+            "median_gain": float(np.median(gains[c])) if c in gains else None,
+        }
+        for c, n in wins.most_common(_MOST_WINNERS)
+    ]
+    return {"winners": top, "won": sum(wins.values()), "different": len(wins)}
+
+
+def _kernel(found: Platform, kernel: str) -> dict[str, Any]:
+    part = found.kernel(kernel)
+    return {
+        "kernel": kernel,
+        "configurations": part.space.size(),
+        "parameters": [_param(param, part.default) for param in part.space.params],
+        "constraints": list(part.space.constraints),
+        "default": dict(part.default),
+    }
+
+
+def _param(param: Param, default: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": param.name,
+        "type": param.kind,
+        "values": [str(v) for v in param.values[:_MOST_VALUES]],
+        "default": None if param.name not in default else str(default[param.name]),
+        "when": param.when,
+    }
+
+
+def op_of(text: str) -> Op:
+    """Raises: UsageError."""
+    return Op.parse(text[:40])
+
+
+def scope_for(site: Site, platform_text: str, op_text: str) -> Scope:
+    """The evidence an address means; what it leaves open is filled by what has most matrices.
+
+    Raises: NothingFound, UsageError.
+    """
+    scopes = site.scopes()
+    if not scopes:
+        raise NothingFound("there are no runs here yet", hint="embeddb ingest reads them")
+    if op_text:
+        scopes = [s for s in scopes if s.op == op_of(op_text)]
+    if platform_text:
+        scopes = [s for s in scopes if platform_text in (s.name, *s.instances)]
+    if not scopes:
+        raise NothingFound(
+            f"no runs of {op_text[:40] or 'anything'} on {platform_text[:80] or 'any platform'}",
+            hint="the first page lists what there is",
+        )
+    return max(scopes, key=lambda s: _size(site, s))
+
+
+def _size(site: Site, scope: Scope) -> int:
+    return sum(len(site.members().get((name, scope.op), ())) for name in scope.instances)

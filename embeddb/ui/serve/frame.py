@@ -1,0 +1,85 @@
+"""Pages from facts: templates, escaping, links."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from embeddb import __version__
+from embeddb.ui import wording
+from embeddb.ui.report.page import MOST_SHOWN, environment
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+__all__ = ["campaign_link", "link", "render"]
+
+_FOLDER = Path(__file__).parent / "templates"
+
+
+def render(template: str, **parts: Any) -> str:
+    """A whole page. Every text in it is escaped, and its control and direction characters are made
+    visible, whatever the template forgets."""
+    return _environment().get_template(template).render(version=__version__, **parts)
+
+
+def link(path: str, **asked: object) -> str:
+    """An address on this server; what is empty is left out of the question."""
+    given = {k: str(v) for k, v in asked.items() if v not in (None, "")}
+    return quote(path, safe="/@+:") + (f"?{urlencode(given)}" if given else "")
+
+
+def campaign_link(name: str) -> str:
+    """A campaign's address. A name that a path cannot carry (empty, dots that a browser resolves,
+    the ending of a twin) goes into the question."""
+    parts = name.split("/")
+    if any(part in ("", ".", "..") for part in parts) or name.endswith(".json"):
+        return f"/campaigns?{urlencode({'name': name})}"
+    return "/campaigns/" + quote(name, safe=":@+")
+
+
+def twin(address: str) -> str:
+    """The JSON address of a page's address."""
+    path, mark, asked = address.partition("?")
+    return ("/index" if path == "/" else path) + ".json" + mark + asked
+
+
+def config(values: dict[str, Any]) -> str:
+    return wording.line(values) if values else "–"
+
+
+def breakable(text: str) -> Markup:
+    """A configuration that breaks into lines after its commas."""
+    from markupsafe import Markup, escape
+
+    return Markup(",<wbr>").join(
+        escape(part) for part in wording.shown(text, MOST_SHOWN).split(",")
+    )
+
+
+def sizes(row: dict[str, Any]) -> str:
+    """`1,000 × 1,000`, or nothing where unknown."""
+    if min(row["m"], row["n"]) < 0:
+        return "–"
+    return f"{row['m']:,} × {row['n']:,}"
+
+
+def count(value: int | None) -> str:
+    return "–" if value is None or value < 0 else f"{value:,}"
+
+
+@cache
+def _environment() -> Environment:
+    made = environment(_FOLDER, nothing="–")
+    made.filters |= {
+        "config": config,
+        "breakable": breakable,
+        "sizes": sizes,
+        "count": count,
+        "twin": twin,
+    }
+    made.globals |= {"link": link, "campaign_link": campaign_link}
+    return made

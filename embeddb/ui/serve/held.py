@@ -1,0 +1,85 @@
+"""Answers that are kept in memory: a read-only database has no place for them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import NamedTuple
+
+import msgspec
+
+from embeddb.core.records import PatternInfo
+from embeddb.query.query import Candidate, Recommendation
+
+__all__ = ["AnswerHead", "Held", "HeldAnswers", "head_of"]
+
+
+class AnswerHead(msgspec.Struct, frozen=True):
+    """What a list of answers shows of one."""
+
+    id: str
+    pattern_id: str
+    pattern_name: str
+    platform: str
+    op: str
+    link: str
+    confidence: str
+    created: float
+    candidates: list[Candidate]
+    simulated: bool
+
+
+class Held(NamedTuple):
+    """An answer and the pattern it is about, which the database may not know."""
+
+    made: Recommendation
+    info: PatternInfo
+
+
+class _Row(NamedTuple):
+    raw: bytes
+    head: AnswerHead
+    info: PatternInfo
+
+
+head_of = msgspec.json.Decoder(AnswerHead).decode
+
+
+class HeldAnswers:
+    """The last answers, within `most` of them and `most_bytes` of their encoded form."""
+
+    def __init__(self, most: int = 500, most_bytes: int = 64 << 20) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._rows: OrderedDict[str, _Row] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+        self.version = 0
+
+    def keep(self, made: Recommendation, info: PatternInfo) -> None:
+        raw = msgspec.json.encode(made)
+        with self._lock:
+            self._rows[made.id] = _Row(raw, head_of(raw), info)
+            self._bytes += len(raw)
+            self.version += 1
+            while len(self._rows) > 1 and (
+                len(self._rows) > self._most or self._bytes > self._most_bytes
+            ):
+                _, gone = self._rows.popitem(last=False)
+                self._bytes -= len(gone.raw)
+
+    def get(self, answer_id: str) -> Held | None:
+        with self._lock:
+            found = self._rows.get(answer_id)
+        if found is None:
+            return None
+        return Held(msgspec.json.decode(found.raw, type=Recommendation), found.info)
+
+    def heads(self) -> list[AnswerHead]:
+        with self._lock:
+            return [row.head for row in self._rows.values()]
+
+    def pattern(self, pattern_id: str) -> PatternInfo | None:
+        """What is known of a pattern that was asked about."""
+        with self._lock:
+            infos = [row.info for row in self._rows.values() if row.info.id == pattern_id]
+        return infos[-1] if infos else None

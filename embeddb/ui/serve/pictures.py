@@ -1,0 +1,90 @@
+"""What only a page shows and its JSON twin does not: drawings, and files that pages load."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from embeddb.core.errors import NothingFound
+from embeddb.ui import draw
+from embeddb.ui.report import explanation_body, page_style
+from embeddb.ui.serve.site import Site
+from embeddb.ui.wording import shown
+
+__all__ = ["File", "answer_page", "compare_page", "files", "thumb"]
+
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+class File(NamedTuple):
+    """`policy`: a Content-Security-Policy of its own; empty: that of every page."""
+
+    body: bytes
+    kind: str
+    tag: str
+    policy: str = ""
+
+
+def _file(text: str, suffix: str, policy: str = "") -> File:
+    body = text.encode()
+    tag = hashlib.blake2b(body, digest_size=8).hexdigest()
+    return File(body, _TYPES[suffix] + "; charset=utf-8", f'"{tag}"', policy)
+
+
+@cache
+def files() -> dict[str, File]:
+    """Everything under /static, by name."""
+    found = {
+        path.name: _file(path.read_text(encoding="utf-8"), path.suffix)
+        for path in sorted(_STATIC.iterdir())
+        if path.suffix in _TYPES
+    }
+    return {**found, "report.css": _file(str(page_style()), ".css")}
+
+
+def thumb(site: Site, pattern_id: str) -> File:
+    """The spy plot of a pattern as a picture of its own. Raises: NothingFound."""
+    info = site.pattern(pattern_id)
+    if not info.thumbnail:
+        raise NothingFound(f"{pattern_id}: where its non-zeros lie is not known")
+    title = f"non-zeros of {shown(info.name or info.id, 80)}"
+    # A picture has no stylesheet to link to: its style stands inside and is allowed by its digest.
+    style = draw.style()
+    head, end, rest = draw.spy(info.thumbnail, title=title, key="thumb").partition(">")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'"
+    return _file(f"{head}{end}<style>{style}</style>{rest}", ".svg", policy)
+
+
+def answer_page(found: dict[str, Any]) -> dict[str, Any]:
+    return {**found, "body": explanation_body(found["explanation"])}
+
+
+def compare_page(found: dict[str, Any]) -> dict[str, Any]:
+    """Both sides in one drawing, each over its own best."""
+    lines = []
+    for one in {one["platform"]: one for one in found["sides"]}.values():
+        marks = {"default": one["default_at"], "best of the other": one["other_at"]}
+        known = {name: at for name, at in marks.items() if at is not None}
+        if len(one["ratios"]) > 1:
+            x = [100 * share for share in one["shares"]]
+            lines.append(draw.Line(shown(one["platform"], 60), x, one["ratios"], marks=known))
+    if not lines:
+        return {**found, "curves": None}
+    drawn = draw.curves(
+        lines,
+        title="seconds of every configuration over the best of its platform",
+        x_label="configurations, fastest first (%)",
+        y_label="time / best",
+        log_y=True,
+        width=760,
+        height=340,
+        key="compare",
+    )
+    return {**found, "curves": Markup(drawn)}  # draw escapes what it holds

@@ -1,0 +1,112 @@
+"""Running the page: one process, one port of this machine, until it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from embeddb.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+__all__ = ["config", "listening", "serve"]
+
+HOST = "127.0.0.1"
+#: Connections at a time; a browser opens six. More are told 503.
+_CONNECTIONS = 200
+#: Seconds in which the head of a request must have come, from the connection's or its first byte.
+HEAD_S = 20.0
+#: Seconds in which the next request must come, and `HEAD_S` more for what was not read yet.
+KEEP_S = 15
+
+
+def listening(port: int) -> socket.socket:
+    """A bound socket of this machine alone; port 0 picks a free one.
+
+    Raises: UsageError if the port is taken or not allowed.
+    """
+    place = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        place.bind((HOST, port))
+        place.listen(128)
+    except OSError as e:
+        place.close()
+        why = "in use" if e.errno == errno.EADDRINUSE else (e.strerror or str(e)).lower()
+        raise UsageError(f"port {port}: {why}", hint="--port 0 picks a free one") from None
+    return place
+
+
+def serve(app: Starlette, place: socket.socket) -> None:
+    """Until SIGINT or SIGTERM; what is being answered gets a moment to finish."""
+    logging.getLogger("uvicorn.error").addFilter(_worth_telling)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        uvicorn.Server(config(app)).run(sockets=[place])
+    except KeyboardInterrupt:  # uvicorn raises the signal again once it has ended
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """A question that the end of the server cuts off is no fault."""
+    cancelled = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not cancelled
+
+
+def config(app: Starlette) -> uvicorn.Config:
+    """How uvicorn is to run it: bounded in connections and in the time a client may take."""
+    return uvicorn.Config(
+        app,
+        http=_Patient,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=KEEP_S,
+        timeout_graceful_shutdown=3,
+    )
+
+
+class _Patient(H11Protocol):
+    """Ends connections whose request's head does not come: uvicorn would wait for ever."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._await_head()
+        elif self._deadline is not None and self.conn.their_state is not h11.IDLE:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Closing waits until all is sent, and so for ever where nobody reads."""
+        super().timeout_keep_alive_handler()
+        self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_S, self.transport.close)

@@ -1,0 +1,159 @@
+"""What every page reads from: the database, what is kept of it, and the answers in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import msgspec
+
+from embeddb.core.config import Op
+from embeddb.core.errors import NothingFound, StoreError
+from embeddb.core.records import PatternInfo
+from embeddb.database import Database
+from embeddb.index.scopes import scope_of
+from embeddb.platforms.platform import Platform, builtin_platforms
+from embeddb.query.query import Recommendation
+from embeddb.ui.serve.fresh import RESTART, Fresh, file_of, state_of
+from embeddb.ui.serve.held import AnswerHead, HeldAnswers, head_of
+
+__all__ = ["Catalog", "Scope", "Site"]
+
+_PLATFORM = re.compile(r"[a-z][a-z0-9-]{0,47}(@[A-Za-z0-9][A-Za-z0-9._+-]{0,63})?")
+
+
+class Scope(NamedTuple):
+    """One operation with evidence, on a platform or on all instances of a portable one."""
+
+    op: Op
+    name: str
+    platform: Platform
+    instances: tuple[str, ...]
+
+
+class Catalog(NamedTuple):
+    """Every pattern without its thumbnail, and the text each is searched by."""
+
+    infos: dict[str, PatternInfo]
+    texts: list[tuple[str, str, str]]  # name, group, id; lower case
+
+
+class Site:
+    """A database being shown. `max_upload` is in bytes. Safe for several threads."""
+
+    def __init__(self, db: Database, *, writable: bool, max_upload: int) -> None:
+        self.db = db
+        self.writable = writable and not db.store.readonly
+        self.max_upload = max_upload
+        self.answers = HeldAnswers()
+        self.fresh = Fresh(self.state)
+        self._opened = self._file()
+        self.name = "a database in memory" if db.store.path is None else db.store.path.name
+
+    def state(self) -> Hashable:
+        """Changes with every commit to the database.
+
+        Raises: StoreError if another one, or none, is where it was: what is open still reads, but
+        shows what is gone, and answers would be stored nowhere.
+        """
+        if self._file() != self._opened:
+            raise StoreError(f"{self.name} was replaced by another database", hint=RESTART)
+        return state_of(self.db.store)
+
+    def _file(self) -> tuple[int, int] | None:
+        file = file_of(self.db.store)
+        return None if file is None else (file.st_dev, file.st_ino)
+
+    def state_told(self) -> Hashable:
+        """The same, and with every answer that is kept in memory."""
+        return self.state(), self.answers.version
+
+    def scopes(self) -> list[Scope]:
+        """Those with runs, the platform's name first."""
+        return self.fresh.get("scopes", self._scopes)
+
+    def _scopes(self) -> list[Scope]:
+        held: dict[tuple[str, Op], tuple[Platform, list[str]]] = {}
+        for partition in self.db.store.partitions():
+            platform = self.db.store.platform(partition.platform)
+            if platform is not None:
+                key = scope_of(platform), partition.op
+                held.setdefault(key, (platform, []))[1].append(platform.id)
+        return [
+            Scope(op, name, platform, tuple(sorted(instances)))
+            for (name, op), (platform, instances) in sorted(held.items(), key=lambda x: x[0])
+        ]
+
+    def members(self) -> dict[tuple[str, Op], dict[str, int]]:
+        """By platform id and operation: the patterns that ran, with the generation of the last."""
+        store = self.db.store
+
+        def read() -> dict[tuple[str, Op], dict[str, int]]:
+            return {(p.platform, p.op): store.members(p) for p in store.partitions()}
+
+        return self.fresh.get("members", read)
+
+    def catalog(self) -> Catalog:
+        def read() -> Catalog:
+            found = [msgspec.structs.replace(i, thumbnail=b"") for i in self.db.store.patterns()]
+            found.sort(key=lambda i: (i.name.lower(), i.id))
+            texts = [(i.name.lower(), i.group.lower(), i.id) for i in found]
+            return Catalog({i.id: i for i in found}, texts)
+
+        return self.fresh.get("catalog", read)
+
+    def heads(self) -> list[AnswerHead]:
+        """Every answer, the latest first."""
+
+        def read() -> list[AnswerHead]:
+            return [head_of(raw) for raw in self.db.store.recommendations.items().values()]
+
+        found = [*self.fresh.get("heads", read), *self.answers.heads()]
+        return sorted(found, key=lambda a: -a.created)
+
+    # -- one thing by its id ---------------------------------------------------------------
+
+    def platform(self, text: str) -> Platform:
+        """A platform by id or name. Never a file: the text comes from an address.
+
+        Raises: NothingFound.
+        """
+        known = self.db.store.platforms()
+        names = {p.partition("@")[0] for p in known} | set(builtin_platforms())
+        plain = _PLATFORM.fullmatch(text) and not text.endswith(".toml")
+        if text not in known and not (plain and text.partition("@")[0] in names):
+            here = ", ".join(known[:8]) or "none"
+            raise NothingFound(f"no platform {text[:80]!r}", hint=f"known here: {here}")
+        return self.db.platform(text)
+
+    def pattern(self, text: str) -> PatternInfo:
+        """A pattern by id or by the name of just one, with its thumbnail.
+
+        Raises: NothingFound.
+        """
+        store = self.db.store
+        if re.fullmatch(r"[0-9a-f]{32}", text):
+            found = store.pattern(store.resolve(text)) or self.answers.pattern(text)
+            if found is not None:
+                return found
+        named = store.find(text) if 0 < len(text) <= 400 else []
+        known = [info for info in named if not info.stub] or named
+        if len(known) > 1:
+            ids = ", ".join(i.id for i in known[:3])
+            raise NothingFound(f"{len(known)} matrices are called {text[:80]}", hint=f"ids: {ids}")
+        if not known:
+            raise NothingFound(
+                f"no matrix {text[:80]!r} here", hint="search for a part of its name"
+            )
+        return known[0]
+
+    def recommendation(self, answer_id: str) -> tuple[Recommendation, PatternInfo | None]:
+        """Raises: NothingFound."""
+        held = self.answers.get(answer_id)
+        if held is not None:
+            return held
+        if not re.fullmatch(r"r[0-9a-f]{12}", answer_id):
+            raise NothingFound(f"{answer_id[:80]!r} is not the id of an answer")
+        made = self.db.recommendation(answer_id)
+        return made, self.db.store.pattern(self.db.store.resolve(made.pattern_id))

@@ -1,0 +1,250 @@
+"""A campaign whose points a strategy buys: the plan grows from results until the budget is used.
+
+The plan's first matrices are the pool and run nothing. Every share of every round is a further
+entry behind them, the same matrix again with the configurations that the round buys, so that what
+was measured before stays as it is. The strategy's state is in the plan file: one file, replaced
+whole, is either before or after a round, whatever happens in between.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import InputError, UsageError
+from embeddb.platforms.platform import Platform, parse_platform
+from indexer.campaign.budget.by_name import strategy
+from indexer.campaign.budget.sampler import Buyer, Point, Pool, Round, Share
+from indexer.campaign.folder import Campaign, Task
+from indexer.campaign.plan import Buying, Choice, Matrix, Plan
+from indexer.campaign.plan_file import write_plan, write_whole
+
+__all__ = ["Bought", "Wish", "bought", "buy_more", "first_plan", "takes_up"]
+
+#: More samples than this are no budget, and more of one matrix no strategy buys.
+_MOST_BUDGET, _MOST_OF_ONE = 1_000_000, 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is bought by whom: `budget` samples of `op` on `platform`, by a strategy of that
+    name."""
+
+    platform: Platform
+    op: Op
+    strategy: str
+    budget: int
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """How far a strategy is: samples planned, those of them measured, and on how many matrices."""
+
+    strategy: str
+    budget: int
+    planned: int
+    measured: int
+    matrices: int
+    rounds: int
+    clusters: int
+
+
+def first_plan(
+    wish: Wish, pool: Sequence[Matrix], clusters: Callable[[int], tuple[str, list[list[int]]]]
+) -> Plan:
+    """The plan of the strategy's first round. `clusters(k)` gives the name of a featurizer and k
+    clusters of the pool; asked only if needed.
+
+    Raises: UsageError for a budget too small or too large, an unknown strategy, or no matrix.
+    """
+    chosen = strategy(wish.strategy)
+    if wish.budget > _MOST_BUDGET:
+        raise UsageError(f"a budget may be {_MOST_BUDGET:,} samples, not {wish.budget:,}")
+    _buyer(bare := _plan(wish, pool, "", []))  # refuses before anything is computed
+    count = chosen.clusters(chosen.most)
+    plan = _plan(wish, pool, *clusters(count)) if count else bare
+    buyer = _buyer(plan)
+    buyer.ask(0)
+    return _grown(plan, buyer)
+
+
+def takes_up(plan: Plan, wish: Wish, pool: Sequence[Matrix]) -> bool:
+    """Whether a plan is of this wish and pool, however far it has grown."""
+    return plan.id == _plan(wish, pool, "", []).id
+
+
+def buy_more(campaign: Campaign) -> Campaign | None:
+    """The campaign with the next round of its strategy, written to its folder; None if it has no
+    strategy, points of it are still to be measured, or nothing is left to buy.
+
+    Raises: InputError if everything measured so far failed, or the plan's state does not fit.
+    """
+    plan = campaign.plan
+    buying = plan.buying
+    if isinstance(buying, msgspec.UnsetType):
+        return None
+    buyer = _buyer(plan)
+    shares = [share for r in buying.rounds for share in r.shares]
+    _check_entries(plan, shares)
+    outcomes = []
+    for at, share in enumerate(shares, buying.pool):
+        if None in share.outcomes:
+            task = Task(at, plan.ops[0], 0)
+            if campaign.missing(task):
+                return None
+            measured = campaign.lines(task).items()
+            outcomes += [(Point(share.matrix, config), _seconds(m)) for config, m in measured]
+    # They were asked for in the plan: only the next round is new.
+    buyer.ask(buyer.spent)
+    buyer.tell(outcomes)
+    before = buyer.spent
+    buyer.ask(0)
+    if buyer.spent == before:
+        return None
+    write_whole(campaign.folder / "plan.json", write_plan(_grown(plan, buyer)))
+    return Campaign(campaign.folder)
+
+
+def bought(campaign: Campaign) -> Bought | None:
+    """None of a campaign without a strategy."""
+    buying = campaign.plan.buying
+    if isinstance(buying, msgspec.UnsetType):
+        return None
+    shares = [share for r in buying.rounds for share in r.shares]
+    return Bought(
+        buying.strategy,
+        buying.budget,
+        sum(len(share.configs) for share in shares),
+        campaign.progress().measured,
+        len({share.matrix for share in shares}),
+        len(buying.rounds),
+        len(buying.clusters),
+    )
+
+
+def _seconds(measurement: Any) -> float:
+    seconds = float(measurement.seconds)
+    return seconds if seconds > 0 else math.inf
+
+
+def _plan(wish: Wish, pool: Sequence[Matrix], featurizer: str, clusters: list[list[int]]) -> Plan:
+    op = str(wish.op)
+    return Plan(
+        platform=wish.platform.text,
+        ops=[op],
+        rounds=1,
+        repeat_share=1.0,
+        seed=wish.seed,
+        grid_op="",
+        grid=[],
+        matrices=list(pool),
+        configs={op: []},
+        choices={op: [Choice()] * len(pool)},
+        buying=Buying(
+            strategy=wish.strategy,
+            budget=wish.budget,
+            seed=wish.seed,
+            pool=len(pool),
+            featurizer=featurizer,
+            clusters=clusters,
+            rounds=[],
+        ),
+    )
+
+
+def _buyer(plan: Plan) -> Buyer:
+    """The strategy as the plan holds it; a plan may come from elsewhere.
+
+    Raises: InputError if it does not fit together.
+    """
+    buying = plan.buying
+    assert not isinstance(buying, msgspec.UnsetType)
+    everyone = [at for members in buying.clusters for at in members]
+    if (
+        not 0 <= buying.pool <= len(plan.matrices)
+        or len(plan.ops) != 1
+        or plan.rounds != 1
+        or buying.budget > _MOST_BUDGET
+        or buying.seed < 0
+        or not all(0 <= at < buying.pool for at in everyone)
+        or not all(buying.clusters)
+    ):
+        raise InputError(
+            "the plan's strategy does not fit its matrices",
+            hint="plan the campaign anew in another folder",
+        )
+    pool = plan.matrices[: buying.pool]
+    sizes = np.array([(m.m, m.n, m.nnz) for m in pool], dtype=np.int64).reshape(-1, 3)
+    chosen = strategy(buying.strategy)
+    return Buyer(
+        chosen.policy(chosen.most),
+        Pool(sizes, buying.clusters, _configs_of(plan, min(buying.budget, _MOST_OF_ONE))),
+        buying.budget,
+        buying.seed,
+        # Its own copy: shares are filled in by what is told.
+        msgspec.convert(msgspec.to_builtins(buying.rounds), type=list[Round]),
+    )
+
+
+def _configs_of(plan: Plan, most: int) -> Callable[[int], Sequence[Config]]:
+    """The default, then other legal configurations at random, drawn by the matrix's name: adding
+    or leaving out other matrices does not change them."""
+    platform, op = parse_platform(plan.platform), Op.parse(plan.ops[0])
+
+    @cache
+    def configs(at: int) -> Sequence[Config]:
+        matrix = plan.matrices[at]
+        sizes = {"m": matrix.m, "n": matrix.n, "nnz": matrix.nnz}
+        words = [plan.ops[0], matrix.name]
+        rng = np.random.default_rng([plan.seed, *(zlib.crc32(w.encode()) for w in words)])
+        drawn = platform.space(op, **sizes).sample(most, rng=rng)
+        return list(dict.fromkeys([platform.default(op, **sizes), *drawn]))
+
+    return configs
+
+
+def _grown(plan: Plan, buyer: Buyer) -> Plan:
+    """The plan with an entry for every share that the strategy has bought."""
+    buying, (op,) = plan.buying, plan.ops
+    assert not isinstance(buying, msgspec.UnsetType)
+    shares = [share for r in buyer.rounds for share in r.shares]
+    table: dict[Config, int] = {}
+    choices = [
+        Choice(0, [table.setdefault(Config(c), len(table)) for c in share.configs])
+        for share in shares
+    ]
+    pool = plan.matrices[: buying.pool]
+    return msgspec.structs.replace(
+        plan,
+        matrices=[*pool, *(pool[share.matrix] for share in shares)],
+        configs={op: [msgspec.json.decode(config.json) for config in table]},
+        choices={op: [*([Choice()] * buying.pool), *choices]},
+        buying=msgspec.structs.replace(buying, rounds=buyer.rounds),
+    )
+
+
+def _check_entries(plan: Plan, shares: Sequence[Share]) -> None:
+    """Raises: InputError unless the entries behind the pool are the shares, in their order."""
+    buying, (op,) = plan.buying, plan.ops
+    assert not isinstance(buying, msgspec.UnsetType)
+    entries = list(zip(plan.matrices, plan.choices[op], strict=True))
+    table = [Config(c) for c in plan.configs[op]]
+    fits = len(entries) == buying.pool + len(shares) and all(
+        matrix == plan.matrices[share.matrix]
+        and [table[at] for at in choice.configs] == [Config(c) for c in share.configs]
+        for (matrix, choice), share in zip(entries[buying.pool :], shares, strict=True)
+    )
+    if not fits:
+        raise InputError(
+            "the plan's matrices are not what its strategy has bought",
+            hint="plan the campaign anew in another folder",
+        )

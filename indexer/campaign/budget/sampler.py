@@ -1,0 +1,261 @@
+"""Buying samples round by round: a policy says how many of each matrix, outcomes come back.
+
+A sample is one configuration measured on one matrix. The data-selection paper (Section 3.2) spends
+500 of them where they teach most. Within a matrix the order is fixed by a seed, the default first,
+the others drawn at random as the paper's are; so a policy only decides *how many more* each matrix
+gets. That is ask and tell in rounds: the next round is decided when all of this one is told. The
+state is a JSON document with every round, so a strategy goes on after any stop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config
+from embeddb.core.errors import InputError, UsageError
+from indexer.campaign.budget.reward import Judge, Told, additive, round_rewards
+
+__all__ = ["Buyer", "Ledger", "Point", "Policy", "Pool", "Round", "Share"]
+
+#: Seconds, a failure, or not told yet.
+Outcome = float | Literal["failed"] | None
+Allocation = list[tuple[int, int]]
+
+
+class Point(NamedTuple):
+    """One sample: a position in the pool, and what to run there."""
+
+    matrix: int
+    config: Config
+
+
+class Share(msgspec.Struct):
+    """What one round buys of one matrix; `outcomes` in the order of `configs`, in seconds."""
+
+    matrix: int
+    configs: list[dict[str, Any]]
+    outcomes: list[Outcome]
+
+
+class Round(msgspec.Struct):
+    """`rewards`: how well each matrix's new samples were foretold, 0..1, once all are told."""
+
+    shares: list[Share]
+    rewards: list[tuple[int, float]] = msgspec.field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """The matrices there are to buy from.
+
+    Shapes: `sizes` int64[r,3] of m, n, nnz. `clusters` are the positions of each cluster's
+    matrices, nearest to its centre first (empty where a policy needs none). `configs(at)` are the
+    configurations of a matrix in the order in which they are bought, distinct, the same each time.
+    """
+
+    sizes: NDArray[np.int64]
+    clusters: Sequence[Sequence[int]]
+    configs: Callable[[int], Sequence[Config]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger:
+    """What a policy decides from. `counts` int64[r] samples of each matrix so far; `closed` are
+    matrices with nothing left to buy, or on which everything failed; `failed` the latter."""
+
+    pool: Pool
+    budget: int
+    rounds: Sequence[Round]
+    counts: NDArray[np.int64]
+    closed: frozenset[int]
+    failed: frozenset[int]
+
+    @property
+    def left(self) -> int:
+        return self.budget - int(self.counts.sum())
+
+
+class Policy(Protocol):
+    """How a budget is spread. A pure function of the ledger and the generator.
+
+    `least` is the smallest budget it can do anything with; `judged` whether it needs rewards.
+    """
+
+    @property
+    def least(self) -> int: ...
+
+    @property
+    def judged(self) -> bool: ...
+
+    def allocate(self, ledger: Ledger, rng: np.random.Generator) -> Allocation:
+        """Matrices of the next round, each once, and how many samples each gets, most important
+        first: what exceeds the budget is cut off the end. Empty: there is nothing to buy."""
+
+
+@dataclass(slots=True)
+class Buyer:
+    """Ask and tell under a budget: `policy` spreads it, `judge` learns from what was told.
+
+    Requirements on the caller: outcomes are told of points that were asked for, each once. Points
+    that were asked for and never told are asked for again by a buyer made from the same rounds.
+
+    Raises: UsageError for a budget below the policy's least, or an empty pool; InputError for
+    rounds that do not fit the pool or the budget.
+    """
+
+    policy: Policy
+    pool: Pool
+    budget: int
+    seed: int
+    rounds: list[Round] = field(default_factory=list)
+    judge: Judge = additive
+    _queue: list[Point] = field(init=False)
+    _pending: dict[Point, tuple[Share, int]] = field(init=False)
+    _dry: set[int] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        if not len(self.pool.sizes):
+            raise UsageError("no matrix to buy samples of", hint="check the folder and the limits")
+        if self.budget < self.policy.least:
+            raise UsageError(
+                f"a budget of {self.budget} samples is less than the {self.policy.least} that one "
+                "matrix needs",
+                hint=f"ask for at least {self.policy.least}",
+            )
+        _check(self.rounds, len(self.pool.sizes), self.budget)
+        self._pending = {
+            point: (share, at)
+            for point, share, at in (place for r in self.rounds for place in _places(r))
+            if share.outcomes[at] is None
+        }
+        self._queue = list(self._pending)
+
+    @property
+    def spent(self) -> int:
+        """Samples bought, measured or not."""
+        return sum(len(share.configs) for r in self.rounds for share in r.shares)
+
+    def ask(self, count: int) -> list[Point]:
+        """At most `count` points not asked for before; none while outcomes of this round are
+        missing, or at the end.
+
+        Raises: InputError if everything that was measured failed.
+        """
+        if not self._queue and not self._pending:
+            self._next_round()
+        asked, self._queue = self._queue[:count], self._queue[count:]
+        return asked
+
+    def tell(self, outcomes: Sequence[tuple[Point, float]]) -> None:
+        """Seconds of points that were asked for; infinite: it failed.
+
+        Raises: UsageError for a point that was not asked for or was told already, and for a time
+        that is none. Nothing is told then.
+        """
+        waiting = self._pending.keys() - set(self._queue)
+        for point, seconds in outcomes:
+            if point not in waiting:
+                raise UsageError(
+                    f"{point.config} on matrix {point.matrix} was not asked for, or told twice"
+                )
+            if not seconds > 0:
+                raise UsageError(f"a time must be above zero, not {seconds} s")
+            waiting.remove(point)
+        for point, seconds in outcomes:
+            share, at = self._pending.pop(point)
+            share.outcomes[at] = float(seconds) if math.isfinite(seconds) else "failed"
+        if outcomes and not self._pending and self.policy.judged:
+            self._reward()
+
+    def _reward(self) -> None:
+        """Judge the round that is now complete by what else was told."""
+        *before, last = [[told for s in r.shares for told in _told(s)] for r in self.rounds]
+        earlier = [told for one in before for told in one]
+        self.rounds[-1].rewards = round_rewards(earlier, last, self.judge)
+
+    def _next_round(self) -> None:
+        ledger = self._ledger()
+        if self.rounds and len(ledger.failed) == np.count_nonzero(ledger.counts):
+            raise InputError(
+                f"all {self.spent} samples so far failed: there is nothing to learn from",
+                hint="see why with `embeddb campaign status`, and plan anew in another folder",
+            )
+        while ledger.left > 0:
+            rng = np.random.default_rng([self.seed, len(self.rounds), len(self._dry)])
+            wanted = self.policy.allocate(ledger, rng)
+            shares = list(self._shares(wanted, ledger.left))
+            if shares:
+                made = Round(shares)
+                self.rounds.append(made)
+                self._pending = {point: (share, at) for point, share, at in _places(made)}
+                self._queue = list(self._pending)
+            if shares or not wanted:
+                return
+            ledger = self._ledger()
+
+    def _shares(self, wanted: Allocation, left: int) -> Iterator[Share]:
+        """What there is of what is wanted; a matrix that has less is dry from now on."""
+        bought: dict[int, set[Config]] = {matrix: set() for matrix, _ in wanted}
+        for share in (s for r in self.rounds for s in r.shares if s.matrix in bought):
+            bought[share.matrix].update(map(Config, share.configs))
+        for matrix, count in wanted:
+            count = min(count, left)
+            fresh = (c for c in self.pool.configs(matrix) if c not in bought[matrix])
+            configs = [dict(c) for _, c in zip(range(count), fresh, strict=False)]
+            left -= len(configs)
+            if len(configs) < count:
+                self._dry.add(matrix)
+            if configs:
+                yield Share(matrix, configs, [None] * len(configs))
+
+    def _ledger(self) -> Ledger:
+        counts = np.zeros(len(self.pool.sizes), dtype=np.int64)
+        worked = set()
+        for share in (s for r in self.rounds for s in r.shares):
+            counts[share.matrix] += len(share.configs)
+            if any(isinstance(o, float) for o in share.outcomes):
+                worked.add(share.matrix)
+        failed = frozenset(np.flatnonzero(counts).tolist()) - worked
+        closed = failed | self._dry
+        return Ledger(self.pool, self.budget, self.rounds, counts, closed, failed)
+
+
+def _places(one: Round) -> Iterator[tuple[Point, Share, int]]:
+    for share in one.shares:
+        for at, config in enumerate(share.configs):
+            yield Point(share.matrix, Config(config)), share, at
+
+
+def _told(share: Share) -> Iterator[Told]:
+    for config, outcome in zip(share.configs, share.outcomes, strict=True):
+        if outcome is not None:
+            seconds = math.inf if outcome == "failed" else float(outcome)
+            yield Told(share.matrix, Config(config), seconds)
+
+
+def _check(rounds: Sequence[Round], matrices: int, budget: int) -> None:
+    """Raises: InputError for rounds that no buyer of this pool and budget has written."""
+    shares = [share for r in rounds for share in r.shares]
+    points = [(s.matrix, Config(c)) for s in shares for c in s.configs]
+    rewards = [pair for r in rounds for pair in r.rewards]
+    times = [o for s in shares for o in s.outcomes if isinstance(o, float)]
+    faults = {
+        "a matrix that is not in the pool": any(
+            not 0 <= at < matrices for at in [s.matrix for s in shares] + [m for m, _ in rewards]
+        ),
+        "an outcome too many or too few": any(len(s.configs) != len(s.outcomes) for s in shares),
+        "the same sample twice": len(set(points)) != len(points),
+        "more samples than the budget": len(points) > budget,
+        "a time or reward that none has": not all(t > 0 and math.isfinite(t) for t in times)
+        or not all(0 <= reward <= 1 for _, reward in rewards),
+    }
+    for what, found in faults.items():
+        if found:
+            raise InputError(f"not the rounds of a strategy: {what}")

@@ -1,0 +1,347 @@
+"""Campaigns: many measurements, planned once, run in shuffled rounds, resumed after any stop.
+
+A campaign is a folder. `plan.json` says what to measure; a *task* is one matrix, one op, one
+round, and its outcome is the file `results/<task>.jsonl`, a line per configuration, written as it
+is measured. Nothing but finished lines counts: a line cut by a kill is dropped, and its point is
+measured again. Matrices whose rounds disagree, or were measured while the machine was in another
+state (`states/<task>.jsonl`), get further rounds, listed in `settle.json`; no round is ever
+dropped. Workers never open the database; whoever runs the campaign reads finished tasks into it,
+each at most once, so a folder may be filled on one machine and read on another.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import InputError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, in_context
+from embeddb.database import Database
+from embeddb.platforms.platform import Platform
+from indexer.campaign.agreement import AGREE, Agreement, comparisons, summary
+from indexer.campaign.plan import Plan
+from indexer.campaign.plan_file import read_plan, write_plan, write_whole
+from indexer.campaign.state import TaskStates, normal_of
+
+__all__ = ["Campaign", "Progress", "Task"]
+
+#: Further rounds beyond it are not believed to be a campaign's.
+_MOST_SETTLED = 1000
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One matrix, one op, one round."""
+
+    matrix: int
+    op: str
+    round: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.matrix:04d}-{self.op.replace(':', '_')}-{self.round}"
+
+
+class _Line(msgspec.Struct, frozen=True, array_like=True):
+    config: int
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a result file holds, as of its size and time: seconds by configuration."""
+
+    stamp: tuple[int, int]
+    seconds: Mapping[int, float]
+    statuses: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Progress:
+    """Points of a campaign by state; `statuses` counts the measured ones."""
+
+    points: int = 0
+    measured: int = 0
+    tasks: int = 0
+    tasks_done: int = 0
+    tasks_stored: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+
+
+def _check(m: Measurement) -> None:
+    """Raises: ValueError for what no runner says: a folder may come from elsewhere."""
+    if m.status not in STATUSES or m.source not in SOURCES:
+        raise ValueError(f"unknown status {m.status!r} or source {m.source!r}")
+    if not all(0 < t < math.inf for t in m.times_s) or (m.ok and not m.times_s):
+        raise ValueError("times that no measurement has")
+
+
+class Campaign:
+    """A campaign folder. Raises: InputError if its plan cannot be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.plan = read_plan(folder / "plan.json")
+        self.id = self.plan.id
+        configs = self.plan.configs.items()
+        self._configs = {op: [Config(c) for c in given] for op, given in configs}
+        self._outcomes: dict[Task, _Outcome] = {}
+        self._settling = self._read_settling()
+
+    @classmethod
+    def create(cls, folder: Path, plan: Plan) -> Campaign:
+        """Raises: InputError if another plan is there; the same plan is taken up again."""
+        file = folder / "plan.json"
+        raw = write_plan(plan)
+        if file.exists():
+            if file.read_bytes() != raw:
+                raise InputError(
+                    "another campaign is there",
+                    where=str(folder),
+                    hint="go on with that one by `embeddb campaign run`, or name another folder",
+                )
+            return cls(folder)
+        (folder / "results").mkdir(parents=True, exist_ok=True)
+        write_whole(file, raw)
+        return cls(folder)
+
+    # -- what there is to do -------------------------------------------------------------------
+
+    def tasks(self) -> list[Task]:
+        """Every task; round after round, each round in an order of its own."""
+        every = self._pairs()
+        found = []
+        for number, pairs in enumerate([*[every] * self.plan.rounds, *self._settling]):
+            order = np.random.default_rng([self.plan.seed, number]).permutation(len(pairs))
+            found += [Task(pairs[i][0], pairs[i][1], number) for i in order]
+        return found
+
+    def _pairs(self) -> list[tuple[int, str]]:
+        plan = self.plan
+        chosen = ((m, op) for m in range(len(plan.matrices)) for op in plan.ops)
+        return [(m, op) for m, op in chosen if plan.choices[op][m].configs]
+
+    def wanted(self, task: Task) -> list[int]:
+        """Positions of a task's configurations, in the order they are measured.
+
+        The first round and those that settle a disagreement measure the whole choice; the others
+        the plan's share of it, always the same, the default and the static top among them.
+        """
+        plan = self.plan
+        choice = plan.choices[task.op][task.matrix]
+        chosen = choice.configs
+        place = [task.matrix, plan.ops.index(task.op)]
+        if 0 < task.round < plan.rounds and plan.repeat_share < 1:
+            rest = np.random.default_rng([plan.seed, *place]).permutation(chosen[choice.pinned :])
+            count = math.ceil(plan.repeat_share * len(chosen))
+            kept = [*chosen[: choice.pinned], *rest.tolist()]
+            chosen = kept[: max(count, choice.pinned)]
+        order = np.random.default_rng([plan.seed, task.round, *place]).permutation(len(chosen))
+        return [chosen[i] for i in order]
+
+    def configs(self, op: str, positions: set[int]) -> list[Config]:
+        """Configurations of an op's table, in its order."""
+        return [self._configs[op][at] for at in sorted(positions)]
+
+    def _read_settling(self) -> list[list[tuple[int, str]]]:
+        """Pairs of matrix and op of each further round."""
+        file = self.folder / "settle.json"
+        if not file.exists():
+            return []
+        known = set(self._pairs())
+        try:
+            rounds = msgspec.json.decode(file.read_bytes(), type=list[list[tuple[int, str]]])
+            if len(rounds) > _MOST_SETTLED or not all(known.issuperset(pairs) for pairs in rounds):
+                raise ValueError("it names what is not in the plan")
+        except (msgspec.MsgspecError, ValueError) as e:
+            raise InputError(
+                f"not the further rounds of this campaign: {e}",
+                where=str(file),
+                hint="delete the file and resume: they are decided again",
+            ) from None
+        return [list(dict.fromkeys(pairs)) for pairs in rounds]
+
+    def settle(self, least: float = AGREE) -> bool:
+        """Add a round for every (matrix, op) whose complete rounds disagree, or that has fewer
+        rounds than planned in the machine's usual state; False if there is none."""
+        spoilt = Counter((t.matrix, t.op) for t in self.spoilt())
+        pairs = [
+            (m, op)
+            for m, op in self._pairs()
+            if self._disagree(m, op, least) or self._owed(m, op, spoilt[m, op])
+        ]
+        if pairs:
+            write_whole(self.folder / "settle.json", msgspec.json.encode([*self._settling, pairs]))
+            self._settling.append(pairs)
+        return bool(pairs)
+
+    def _disagree(self, matrix: int, op: str, least: float) -> bool:
+        compared = comparisons(self._rounds(matrix, op))
+        return bool(compared) and not any(c.agrees(least) for c in compared)
+
+    def _owed(self, matrix: int, op: str, spoilt: int) -> bool:
+        complete = len(self._rounds(matrix, op))
+        return spoilt > 0 and complete - spoilt < self.plan.rounds <= complete
+
+    def spoilt(self) -> list[Task]:
+        """Complete tasks during which the machine's state changed, or which were measured in
+        another state than the campaign's median."""
+        complete = [task for task in self.tasks() if not self.missing(task)]
+        normal = normal_of(self.states(task) for task in complete)
+        return [task for task in complete if self.states(task).spoilt(normal)] if normal else []
+
+    def states(self, task: Task) -> TaskStates:
+        """The machine's states around a task."""
+        return TaskStates(self.folder / "states" / f"{task.id}.jsonl")
+
+    @property
+    def settling_rounds(self) -> int:
+        return len(self._settling)
+
+    def _rounds(self, matrix: int, op: str) -> list[Mapping[int, float]]:
+        """Seconds by configuration of every complete round."""
+        planned = range(self.plan.rounds)
+        added = (self.plan.rounds + at for at, pairs in enumerate(self._settling))
+        found = []
+        for number in (*planned, *added):
+            task = Task(matrix, op, number)
+            if not self.missing(task):
+                found.append(self._outcome(task).seconds)
+        return found
+
+    # -- what is measured ----------------------------------------------------------------------
+
+    def lines(self, task: Task) -> dict[Config, Measurement]:
+        """What is measured of a task so far. A last line without its end does not count."""
+        return {self._configs[task.op][at]: m for at, m in self._lines(task).items()}
+
+    def _lines(self, task: Task) -> dict[int, Measurement]:
+        file = self._file(task)
+        if not file.exists():
+            return {}
+        raw = file.read_bytes()
+        found = {}
+        wanted = set(self.wanted(task))
+        for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1):
+            try:
+                entry = msgspec.json.decode(line, type=_Line)
+                if entry.config not in wanted:
+                    raise ValueError(f"configuration {entry.config} is not of this task")
+                _check(entry.measurement)
+                found[entry.config] = entry.measurement
+            except (msgspec.MsgspecError, ValueError) as e:
+                raise InputError(
+                    f"not a result of this campaign: {e}",
+                    where=str(file),
+                    line=number,
+                    hint="delete the file and resume: its points are measured again",
+                ) from None
+        return found
+
+    def _outcome(self, task: Task) -> _Outcome:
+        """Seconds and statuses of a task, read again only if its file has changed."""
+        try:
+            about = self._file(task).stat()
+        except FileNotFoundError:
+            return _Outcome((0, 0), {}, {})
+        stamp = (about.st_size, about.st_mtime_ns)
+        known = self._outcomes.get(task)
+        if known is None or known.stamp != stamp:
+            lines = self._lines(task)
+            statuses = Counter(m.status for m in lines.values())
+            known = _Outcome(stamp, {at: m.seconds for at, m in lines.items()}, statuses)
+            self._outcomes[task] = known
+        return known
+
+    def _file(self, task: Task) -> Path:
+        return self.folder / "results" / f"{task.id}.jsonl"
+
+    def missing(self, task: Task) -> list[int]:
+        """Positions of the configurations still to be measured, in their order."""
+        have = self._outcome(task).seconds
+        return [at for at in self.wanted(task) if at not in have]
+
+    def measure(self, task: Task, runner: Any, pattern: Pattern, *, options: Any) -> Iterator[str]:
+        """Measure what is missing of a task; yields the status of each new point."""
+        todo = self.missing(task)
+        if not todo:
+            return
+        configs = self._configs[task.op]
+        number = {configs[at]: at for at in todo}
+        self._drop_torn_line(task)
+        with self._file(task).open("ab") as out:
+            asked = [configs[at] for at in todo]
+            for config, m in runner.run(pattern, Op.parse(task.op), asked, options=options):
+                out.write(msgspec.json.encode(_Line(number[config], m)) + b"\n")
+                out.flush()
+                yield m.status
+            os.fsync(out.fileno())
+
+    def _drop_torn_line(self, task: Task) -> None:
+        file = self._file(task)
+        if file.exists():
+            raw = file.read_bytes()
+            whole = raw.rfind(b"\n") + 1
+            if whole < len(raw):
+                os.truncate(file, whole)
+
+    def progress(self, db: Database | None = None) -> Progress:
+        """Points and tasks by state; `tasks_stored` are those in `db`."""
+        done = Progress()
+        for task in self.tasks():
+            outcome, wanted = self._outcome(task), len(self.wanted(task))
+            done.tasks += 1
+            done.points += wanted
+            done.measured += len(outcome.seconds)
+            done.tasks_done += len(outcome.seconds) == wanted
+            done.statuses.update(outcome.statuses)
+            done.tasks_stored += db is not None and self.is_stored(db, task)
+        return done
+
+    def agreement(self, least: float = AGREE) -> list[Agreement]:
+        """Rank agreement of the complete rounds so far, per op with two or more of them."""
+        found = []
+        for op in self.plan.ops:
+            rounds = [
+                (self.plan.matrices[m].name, self._rounds(m, name))
+                for m, name in self._pairs()
+                if name == op
+            ]
+            several = [(name, held) for name, held in rounds if len(held) > 1]
+            if several:
+                found.append(summary(op, several, least=least))
+        return found
+
+    # -- into the database ---------------------------------------------------------------------
+
+    def _mark(self, task: Task) -> str:
+        return f"campaign/{self.id}/{task.id}"
+
+    def is_stored(self, db: Database, task: Task) -> bool:
+        return db.store.journal.get(self._mark(task)) is not None
+
+    def store(self, db: Database, task: Task, pattern: Pattern, platform: Platform) -> int:
+        """Read a complete task into the database, once; returns the runs added (none of a task
+        that is not complete yet)."""
+        if self.is_stored(db, task) or self.missing(task):
+            return 0
+        op, name = Op.parse(task.op), f"{self.id}:{task.round}"
+        lines = self.lines(task)
+        states = self.states(task).contexts(len(lines))
+        runs = [
+            Run(pattern.id, op, platform.id, config, in_context(m, state), name)
+            for (config, m), state in zip(lines.items(), states, strict=True)
+        ]
+        db.record([], pattern, platform)
+        stamp = json.dumps({"runs": len(runs)}).encode()
+        return db.store.append(runs, journal={self._mark(task): stamp}).added

@@ -1,0 +1,352 @@
+"""What a campaign measures: per matrix and op a list of configurations, chosen by a seed.
+
+Every matrix gets the default and the platform's static top-k (so that every answer can be compared
+with both), perhaps some shared configurations, and for the rest a sample of its own legal space:
+COGNATE's way (section 4.1), which sees many more configurations for the same price. A few
+matrices may get every legal configuration of one op, so that their oracle is real.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
+from embeddb.database import Database
+from embeddb.index.scopes import build_evidence, scope_of
+from embeddb.index.vote import greedy_cover
+from embeddb.platforms.platform import Platform
+from embeddb.platforms.space.space import ConfigSpace
+from indexer.campaign.budget.sampler import Round
+
+__all__ = [
+    "PLAN_VERSION",
+    "Buying",
+    "Choice",
+    "Matrix",
+    "Plan",
+    "PlanOptions",
+    "Told",
+    "choose_configs",
+    "make_plan",
+    "static_top",
+    "untold",
+]
+
+#: Called with what is done, how much of it, and how much there is.
+Told = Callable[[str, int, int], None]
+
+PLAN_VERSION = 2
+#: A grid larger than this is a mistake: it would take days on one matrix.
+_MOST_GRID = 20_000
+
+
+class Matrix(msgspec.Struct, frozen=True):
+    """One matrix of a campaign: where it is, what it is called, whom it is held out with, and its
+    sizes when it was planned."""
+
+    path: str
+    name: str
+    group: str
+    m: int
+    n: int
+    nnz: int
+
+
+class Choice(msgspec.Struct, frozen=True, array_like=True):
+    """What runs on one matrix for one op: positions in the op's table of configurations, the
+    default first. The first `pinned` (default, static top) are measured in every round. An empty
+    choice is a pair that a limit left out."""
+
+    pinned: int = 0
+    configs: list[int] = []
+
+
+class Buying(msgspec.Struct, frozen=True, kw_only=True):
+    """What a strategy has bought so far of the first `pool` matrices of a plan, and by what.
+
+    `clusters` are positions in the pool, by the vectors of `featurizer`. The matrices after the
+    pool are the shares of `rounds` in their order, a matrix again for each share.
+    """
+
+    strategy: str
+    budget: int
+    seed: int
+    pool: int
+    featurizer: str
+    clusters: list[list[int]]
+    rounds: list[Round]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a campaign measures. `platform` is the TOML text.
+
+    `configs` are the distinct configurations of each op, `choices` what each matrix runs of them,
+    in the order of `matrices`. `grid` are the matrices that run every legal configuration of
+    `grid_op`. Rounds after the first repeat `repeat_share` of each choice.
+    """
+
+    version: int = PLAN_VERSION
+    platform: str
+    ops: list[str]
+    rounds: int
+    repeat_share: float
+    seed: int
+    grid_op: str
+    grid: list[int]
+    matrices: list[Matrix]
+    configs: dict[str, list[dict[str, Any]]]
+    choices: dict[str, list[Choice]]
+    #: Unset, and not in the file, where no strategy buys.
+    buying: Buying | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def id(self) -> str:
+        """A plan that grows by buying keeps its id, so that what is stored stays known as its."""
+        return hashlib.blake2b(msgspec.json.encode(self._lasting()), digest_size=8).hexdigest()
+
+    def _lasting(self) -> Plan:
+        if isinstance(self.buying, msgspec.UnsetType):
+            return self
+        bare = msgspec.structs.replace(self.buying, rounds=[], clusters=[], featurizer="")
+        pool = self.matrices[: self.buying.pool]
+        return msgspec.structs.replace(self, buying=bare, matrices=pool, configs={}, choices={})
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """Name and op of the pairs that a limit left out."""
+        if not isinstance(self.buying, msgspec.UnsetType):
+            return []
+        return [
+            (matrix.name, op)
+            for op in self.ops
+            for matrix, choice in zip(self.matrices, self.choices[op], strict=True)
+            if not choice.configs
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """How much is measured, and which.
+
+    `configs` per matrix and op. The default and the static top come first, then `shared`
+    configurations that are the same on every matrix, then, if `sampled`, a sample of the matrix's
+    own space.
+    `grid` matrices run every legal configuration of `grid_op`. Pairs of matrix and op with
+    nnz times dense columns above `max_work` (0: no limit) are left out. Rounds after the first
+    repeat `repeat_share` of a choice.
+
+    Raises: UsageError for what cannot be planned.
+    """
+
+    configs: int = 60
+    shared: int = 0
+    sampled: bool = True
+    rounds: int = 2
+    repeat_share: float = 1.0
+    grid: int = 0
+    grid_op: str = ""
+    max_work: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.configs < 2:
+            raise UsageError("a campaign needs at least 1 round and 2 configurations")
+        if not 0 < self.repeat_share <= 1:
+            raise UsageError(f"the share to repeat is above 0 and at most 1: {self.repeat_share}")
+
+
+def choose_configs(
+    space: ConfigSpace, default: Config, count: int, *, rng: np.random.Generator
+) -> list[Config]:
+    """`count` legal configurations for every matrix: the default, what lies one step from it, and
+    a sample that gives every value of a parameter the same chance."""
+    chosen = dict.fromkeys([default, *space.neighbours(default)])
+    _fill(chosen, count, space, rng)
+    return list(chosen)[:count]
+
+
+def _fill(
+    chosen: dict[Config, None], count: int, space: ConfigSpace, rng: np.random.Generator
+) -> None:
+    """Add drawn configurations until there are `count`, or the space seems exhausted."""
+    draws = islice(_draws(space, rng), 100 * count)
+    while len(chosen) < count and (config := next(draws, None)) is not None:
+        chosen.setdefault(config)
+
+
+def _draws(space: ConfigSpace, rng: np.random.Generator) -> Iterator[Config]:
+    """Legal configurations near independent draws of every parameter's value.
+
+    Uniform over whole configurations, nearly all draws would come from the corner of the space
+    with the most parameters.
+    """
+    while True:
+        wish = {p.name: p.values[int(rng.integers(len(p.values)))] for p in space.params}
+        found = space.nearest(wish)
+        if found is None:
+            return
+        yield found
+
+
+def static_top(db: Database, platform: Platform, op: Op, count: int) -> list[Config]:
+    """The fixed set that serves most patterns of the database, best first; a failure counts as the
+    default, which is what trying it would cost. Empty where nothing was measured, or only
+    winners."""
+    evidence = build_evidence(db.store, op, scope_of(platform))
+    if not count or evidence.winners or not evidence.rows:
+        return []
+    space = platform.space(op)
+    legal = [at for at, config in enumerate(evidence.configs) if space.reason(config) is None]
+    cover = greedy_cover(evidence.gains(failed=0.0)[:, legal], most=count)
+    return [space.canonical(evidence.configs[legal[at]]) for at in cover]
+
+
+def make_plan(
+    platform: Platform,
+    ops: Sequence[Op],
+    matrices: Sequence[Matrix],
+    options: PlanOptions,
+    *,
+    top: Mapping[str, Sequence[Config]] | None = None,
+    told: Told | None = None,
+) -> Plan:
+    """The same arguments give the same plan; `top` is the static top by op.
+
+    Raises: UsageError if there is nothing to measure, or the grid is of none of the ops.
+    """
+    names = list(dict.fromkeys(str(op) for op in ops))
+    able = {op: [_within(m, Op.parse(op), options.max_work) for m in matrices] for op in names}
+    if not any(fits for per_op in able.values() for fits in per_op):
+        raise UsageError("no matrix to measure", hint="check the folder and the limits")
+    if options.grid and options.grid_op not in names:
+        raise UsageError(
+            f"the grid needs one of the planned operations, not {options.grid_op!r}",
+            hint=f"planned: {', '.join(names)}",
+        )
+    grid = _spread(matrices, able[options.grid_op], options) if options.grid else []
+    configs: dict[str, list[dict[str, Any]]] = {}
+    choices: dict[str, list[Choice]] = {}
+    for op in names:
+        chooser = _Chooser(platform, Op.parse(op), options, (top or {}).get(op, ()))
+        chooser.draw_shared([m for m, fits in zip(matrices, able[op], strict=True) if fits])
+        whole = set(grid) if op == options.grid_op else set()
+        choices[op] = []
+        for at, matrix in enumerate(matrices):
+            (told or untold)(f"choose for {op}", at, len(matrices))
+            fits = able[op][at]
+            choices[op].append(chooser.choice(matrix, whole=at in whole) if fits else Choice())
+        configs[op] = [msgspec.json.decode(config.json) for config in chooser.table]
+    return Plan(
+        platform=platform.text,
+        ops=names,
+        rounds=options.rounds,
+        repeat_share=options.repeat_share,
+        seed=options.seed,
+        grid_op=options.grid_op if grid else "",
+        grid=grid,
+        matrices=list(matrices),
+        configs=configs,
+        choices=choices,
+    )
+
+
+def untold(what: str, done: int, total: int) -> None:
+    """Progress that nobody watches."""
+
+
+def _within(matrix: Matrix, op: Op, most: int) -> bool:
+    return not most or matrix.nnz * op.width <= most
+
+
+def _spread(matrices: Sequence[Matrix], able: Sequence[bool], options: PlanOptions) -> list[int]:
+    """Positions of the grid's matrices: each next one is of the family chosen least, and among
+    these the farthest in size from those chosen already."""
+    order = np.random.default_rng(options.seed).permutation(len(matrices))
+    left = [int(at) for at in order if able[at]]
+    size = {at: float(np.log1p(matrices[at].nnz)) for at in left}
+    chosen: list[int] = []
+    taken: dict[str, int] = {}
+    gap = dict.fromkeys(left, np.inf)
+    while left and len(chosen) < options.grid:
+        best = min(left, key=lambda at: (taken.get(matrices[at].group, 0), -gap[at]))
+        left.remove(best)
+        chosen.append(best)
+        taken[matrices[best].group] = taken.get(matrices[best].group, 0) + 1
+        gap = {at: min(gap[at], abs(size[at] - size[best])) for at in left}
+    return sorted(chosen)
+
+
+class _Chooser:
+    """Choices of one op; `table` collects the distinct configurations with their positions."""
+
+    def __init__(
+        self, platform: Platform, op: Op, options: PlanOptions, top: Sequence[Config]
+    ) -> None:
+        self.table: dict[Config, int] = {}
+        self._platform, self._op, self._options, self._top = platform, op, options, top
+        self._spaces: dict[tuple[tuple[str, int], ...], ConfigSpace] = {}
+        self._shared: list[Config] = []
+
+    def draw_shared(self, matrices: Sequence[Matrix]) -> None:
+        """Draw the shared configurations. Beside samples, they are legal on each of the matrices;
+        where they are all there is, what lies one step from the default is among them, and a
+        matrix runs those that are legal on it."""
+        options, space = self._options, self._platform.space(self._op)
+        count = min(options.shared, options.configs)
+        rng = np.random.default_rng([options.seed, zlib.crc32(str(self._op).encode())])
+        if not options.sampled:
+            default = self._platform.default(self._op)
+            self._shared = choose_configs(space, default, count, rng=rng)
+            return
+        spaces = list({id(s): s for s in map(self._space, matrices)}.values())
+        drawn = (c for c in islice(_draws(space, rng), 100 * count) if _legal_in_all(spaces, c))
+        self._shared = list(islice(dict.fromkeys(drawn), count))
+
+    def choice(self, matrix: Matrix, *, whole: bool) -> Choice:
+        """Raises: UsageError if the `whole` space is too large to measure."""
+        space = self._space(matrix)
+        default = self._platform.default(self._op, m=matrix.m, n=matrix.n, nnz=matrix.nnz)
+        chosen = dict.fromkeys([default, *_legal(space, self._top)][: self._options.configs])
+        pinned = len(chosen)
+        for config in _legal(space, self._shared):
+            if len(chosen) < self._options.configs:
+                chosen.setdefault(config)
+        if whole:
+            self._check_grid(space, matrix)
+            chosen.update(dict.fromkeys(space.enumerate()))
+        elif self._options.sampled:
+            # Its own draws do not change when matrices are added or left out.
+            words = [str(self._op), matrix.name]
+            seed = [self._options.seed, *(zlib.crc32(w.encode()) for w in words)]
+            _fill(chosen, self._options.configs, space, np.random.default_rng(seed))
+        return Choice(pinned, [self.table.setdefault(c, len(self.table)) for c in chosen])
+
+    def _space(self, matrix: Matrix) -> ConfigSpace:
+        """Matrices whose sizes make no difference share one space, and what it has worked out."""
+        bound = self._platform.space(self._op, m=matrix.m, n=matrix.n, nnz=matrix.nnz)
+        return self._spaces.setdefault(tuple(sorted(bound.symbols.items())), bound)
+
+    def _check_grid(self, space: ConfigSpace, matrix: Matrix) -> None:
+        size = space.size()
+        if size is None or size > _MOST_GRID:
+            raise UsageError(
+                f"{self._op} has {'too many' if size is None else f'{size:,}'} legal "
+                f"configurations on {matrix.name}; a grid may have {_MOST_GRID:,}",
+                hint="plan without the grid",
+            )
+
+
+def _legal_in_all(spaces: Sequence[ConfigSpace], config: Config) -> bool:
+    return all(space.reason(config) is None for space in spaces)
+
+
+def _legal(space: ConfigSpace, configs: Sequence[Config]) -> list[Config]:
+    return [space.canonical(c) for c in configs if space.reason(c) is None]

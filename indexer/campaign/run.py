@@ -1,0 +1,162 @@
+"""Running a campaign: measure what is missing, settle what disagrees, store what is complete."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from embeddb.core.config import Op
+from embeddb.core.errors import InputError
+from embeddb.core.machine_state import state_now
+from embeddb.core.pattern import Pattern
+from embeddb.database import Database
+from embeddb.platforms.platform import Platform, parse_platform, platform_here
+from indexer.campaign.agreement import AGREE
+from indexer.campaign.folder import Campaign, Progress, Task
+from indexer.campaign.plan import Matrix, Told, untold
+from indexer.campaign.plan_file import write_whole
+
+__all__ = ["CampaignJob", "Settle"]
+
+#: Configurations a runner compiles ahead between two reports of progress.
+_BUILT_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Up to `rounds` further rounds for matrices no two rounds of which agree (Spearman at least
+    `least`, or only near-ties in another order), or that were measured while the machine was in
+    another state."""
+
+    rounds: int = 1
+    least: float = AGREE
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignJob:
+    """One running of a campaign into a database; `read` brings a planned matrix."""
+
+    campaign: Campaign
+    db: Database
+    runner: Any
+    options: Any
+    read: Callable[[Matrix], Pattern]
+    told: Told = untold
+
+    def run(self, settle: Settle | None = None) -> Progress:
+        """Measure everything that is missing, settle what disagrees, store every finished task.
+
+        Raises: InputError if the folder holds times of another machine, a matrix is not the one
+        that was planned, or another run of this campaign is going on.
+        """
+        platform = platform_here(self.runner, threads=self.options.threads)
+        _claim(self.campaign, platform)
+        with _alone(self.campaign.folder):
+            return self._run(platform, settle or Settle())
+
+    def _run(self, platform: Platform, asked: Settle) -> Progress:
+        self._measure_missing(platform)
+        while self.campaign.settling_rounds < asked.rounds and self.campaign.settle(asked.least):
+            self._measure_missing(platform)
+        return self.campaign.progress(self.db)
+
+    def _measure_missing(self, platform: Platform) -> None:
+        """Measure what is missing of every task there is now, and store it."""
+        campaign = self.campaign
+        tasks = [t for t in campaign.tasks() if not campaign.is_stored(self.db, t)]
+        self._prepare(tasks)
+        done = campaign.progress()
+        what = "measure again" if campaign.settling_rounds else "measure"
+        for task in tasks:
+            pattern = self._pattern(task)
+            missing = len(campaign.missing(task))
+            if missing:
+                self._note_state(task)
+            for _ in campaign.measure(task, self.runner, pattern, options=self.options):
+                done.measured += 1
+                self.told(what, done.measured, done.points)
+            if missing:
+                self._note_state(task)
+            campaign.store(self.db, task, pattern, platform)
+
+    def _note_state(self, task: Task) -> None:
+        """Have the state of the machine as it is now beside the task's results."""
+        done = len(self.campaign.wanted(task)) - len(self.campaign.missing(task))
+        now = state_now(self.runner, threads=self.options.threads)
+        self.campaign.states(task).note(done, now)
+
+    def _prepare(self, tasks: list[Task]) -> None:
+        """Have what a runner compiles compiled before anything is timed."""
+        if not hasattr(self.runner, "prepare"):
+            return
+        missing: dict[str, set[int]] = {}
+        for task in tasks:
+            missing.setdefault(task.op, set()).update(self.campaign.missing(task))
+        for op, positions in missing.items():
+            configs = self.campaign.configs(op, positions)
+            for at in range(0, len(configs), _BUILT_AT_ONCE):
+                self.told(f"compile {op}", at, len(configs))
+                self.runner.prepare(Op.parse(op), configs[at : at + _BUILT_AT_ONCE])
+
+    def _pattern(self, task: Task) -> Pattern:
+        planned = self.campaign.plan.matrices[task.matrix]
+        pattern = self.read(planned)
+        if (*pattern.shape, pattern.nnz) != (planned.m, planned.n, planned.nnz):
+            raise InputError(
+                f"not the matrix that was planned ({planned.m} x {planned.n}, {planned.nnz})",
+                where=planned.path,
+                hint="put that file back, or plan a campaign in another folder",
+            )
+        return pattern
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two runs of one campaign would measure twice and disturb each other's times."""
+    with (folder / "lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                "another run of this campaign is going on",
+                where=str(folder),
+                hint="wait for it, or stop it",
+            ) from None
+        yield
+
+
+class _Machine(msgspec.Struct):
+    platform: str
+
+
+def _claim(campaign: Campaign, platform: Platform) -> None:
+    """Note whose times the folder holds. Raises: InputError if they are of another machine."""
+    planned = parse_platform(campaign.plan.platform)
+    if (platform.name, platform.digest) != (planned.name, planned.digest):
+        raise InputError(
+            f"planned for {planned.name}, and not as {platform.name} is here",
+            where=str(campaign.folder),
+            hint="plan the campaign anew",
+        )
+    file = campaign.folder / "measured-on.json"
+    here = {"platform": platform.id, "environment": dict(platform.environment)}
+    if not file.exists():
+        write_whole(file, json.dumps(here, indent=1).encode())
+    try:
+        known = msgspec.json.decode(file.read_bytes(), type=_Machine).platform
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise InputError(f"does not name a machine: {e}", where=str(file)) from None
+    if known != platform.id:
+        raise InputError(
+            f"its results are of {known}, and this is {platform.id}",
+            where=str(campaign.folder),
+            hint="finish it there with the same threads, or plan a campaign in another folder; "
+            "the runs it has stay evidence of their machine",
+        )

@@ -1,0 +1,86 @@
+"""The states of the machine around the tasks of a campaign, and which tasks they spoil.
+
+Beside `results/TASK.jsonl` lies `states/TASK.jsonl` where the runner tells states: a line
+`[runs done, figures]` before the task, one after it, and two more wherever it was taken up again.
+A run was made between the last state before it and the first one after it. A line cut by a kill
+does not count.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from embeddb.core.errors import InputError
+from embeddb.core.machine_state import APART, State, apart, between, usual
+
+__all__ = ["Moment", "TaskStates", "normal_of"]
+
+
+class Moment(msgspec.Struct, frozen=True, array_like=True):
+    """The machine's state when so many runs of a task were done."""
+
+    done: int
+    figures: dict[str, float]
+
+
+class TaskStates:
+    """The states around one task, in a file of its own."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def note(self, done: int, figures: Mapping[str, float]) -> None:
+        """Add a moment; one without figures is none."""
+        if not figures:
+            return
+        self._file.parent.mkdir(exist_ok=True)
+        raw = self._file.read_bytes() if self._file.exists() else b""
+        if whole := len(raw) - (raw.rfind(b"\n") + 1):
+            os.truncate(self._file, len(raw) - whole)
+        with self._file.open("ab") as out:
+            out.write(msgspec.json.encode(Moment(done, dict(figures))) + b"\n")
+
+    def moments(self) -> list[Moment]:
+        """In the order noted. Raises: InputError for a line that is none."""
+        if not self._file.exists():
+            return []
+        raw = self._file.read_bytes()
+        found = []
+        for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1):
+            try:
+                found.append(msgspec.json.decode(line, type=Moment))
+            except msgspec.MsgspecError as e:
+                raise InputError(
+                    f"not a state of the machine: {e}",
+                    where=str(self._file),
+                    line=number,
+                    hint="delete the file: nothing is then known of the state of these runs",
+                ) from None
+        return found
+
+    def contexts(self, count: int) -> list[dict[str, float]]:
+        """What the context of each of `count` runs says, in the order they were made."""
+        moments = self.moments()
+        found = []
+        for at in range(count):
+            before = [m.figures for m in moments if m.done <= at][-1:]
+            after = [m.figures for m in moments if m.done > at][:1]
+            found.append(between(before[0] if before else {}, after[0] if after else {}))
+        return found
+
+    def spoilt(self, normal: State) -> bool:
+        """Whether the state changed during the task, or was another than `normal`."""
+        figures = [m.figures for m in self.moments()]
+        changes = (apart(one, other) for one, other in pairwise(figures))
+        offs = (apart(one, normal) for one in figures)
+        return any((far or 0.0) > APART for far in (*changes, *offs))
+
+
+def normal_of(tasks: Iterable[TaskStates]) -> dict[str, float]:
+    """The median state over all moments of a campaign."""
+    return usual(m.figures for task in tasks for m in task.moments())

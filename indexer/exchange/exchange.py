@@ -1,0 +1,383 @@
+"""A whole database out to one file, and such a file into a database."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+import numpy as np
+
+from embeddb.core.config import Op
+from embeddb.core.errors import EmbeddbError, InputError, NothingFound, ReaderError, UsageError
+from embeddb.core.records import PatternInfo, Run
+from embeddb.database import Database
+from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, parse_platform
+from embeddb.platforms.space.space import ConfigSpace
+from embeddb.store import Partition, Store
+from embeddb.store.model_table import ModelEntry, checked
+from indexer.exchange.models import adopt_models, model_docs
+from indexer.readers.base.row import Reject
+from indexer.readers.embeddb import ModelDoc, PlatformDoc, Record, documents
+
+__all__ = [
+    "FORMATS",
+    "ExportReport",
+    "ImportReport",
+    "adopt_models",
+    "export",
+    "export_file",
+    "import_file",
+]
+
+#: Export formats and the file ending that means them.
+FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
+#: Records per transaction.
+_BATCH = 10_000
+#: Cards per transaction: a hostile one may be of a quarter of a megabyte.
+_MODELS = 64
+#: The featurizers whose vectors travel with the patterns, so that they answer without structure.
+_TRAVELS = ("stats", "scnn")
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What was written."""
+
+    file: str
+    format: str
+    platforms: list[str] = field(default_factory=list)
+    patterns: int = 0
+    runs: int = 0
+    models: int = 0
+
+    def document(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What became of every record of one export."""
+
+    file: str
+    platforms: list[str] = field(default_factory=list)
+    patterns: int = 0
+    runs: int = 0
+    models: int = 0
+    added: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    rejects_file: str = ""
+    seconds: float = 0.0
+
+    def document(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+# -- out ---------------------------------------------------------------------------------------
+
+
+def export_file(
+    db: Database,
+    path: Path,
+    *,
+    format: str = "",
+    platform: str = "",
+    op: Op | None = None,
+    brief: bool = False,
+) -> ExportReport:
+    """Write an export under a temporary name, then rename it; gzip if the name ends in `.gz`.
+
+    The same records give the same bytes. The format follows from the ending unless given.
+    Raises: UsageError for an unknown format; NothingFound if the selection is empty; InputError
+    if the file cannot be written.
+    """
+    chosen = format or _format_of(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with _text(part, packed=path.name.endswith(".gz")) as out:
+            report = export(db, out, format=chosen, platform=platform, op=op, brief=brief)
+        part.replace(path)
+    except OSError as e:
+        raise InputError(f"cannot be written: {e.strerror}", where=str(path)) from None
+    finally:
+        part.unlink(missing_ok=True)
+    report.file = str(path)
+    return report
+
+
+def _format_of(path: Path) -> str:
+    name = path.name.removesuffix(".gz")
+    for format, ending in FORMATS.items():
+        if name.endswith(ending):
+            return format
+    raise UsageError(
+        f"{path}: the name does not tell the format", hint=f"--format {' | '.join(FORMATS)}"
+    )
+
+
+@contextmanager
+def _text(path: Path, *, packed: bool) -> Iterator[TextIO]:
+    with path.open("wb") as raw:
+        # Without a time stamp and a name in it, the packed file depends on its content alone.
+        inner = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if packed else raw
+        with io.TextIOWrapper(inner, encoding="utf-8", newline="\n") as out:
+            yield out
+
+
+def export(
+    db: Database,
+    out: TextIO,
+    *,
+    format: str,
+    platform: str = "",
+    op: Op | None = None,
+    brief: bool = False,
+) -> ExportReport:
+    """Write runs with the patterns and platforms they need. `platform` is an id or a bare name
+    (all its instances), `op` one operation; without both, everything is written.
+
+    Structures stay behind: patterns travel with their statistics and thumbnails. With `brief`,
+    minimum, median and maximum stand for the repeats of a run, to four digits, and its context
+    stays behind.
+    Raises: UsageError for an unknown format; NothingFound if the selection is empty.
+    """
+    from indexer.exchange.writers import write_c_header, write_csv, write_jsonl, write_t4
+
+    chosen = _selected(db.store, platform, op)
+    ids = None if not (platform or op) else _members(db.store, chosen)
+    report = ExportReport("", format, sorted({p.platform for p in chosen}))
+    infos = [info for info in db.store.patterns() if ids is None or info.id in ids]
+    report.patterns = len(infos)
+    runs = _counted(_runs(db.store, chosen), report)
+    if brief:
+        runs = map(_abridged, runs)
+    if format == "jsonl":
+        known = None if ids is None else set(report.platforms)
+        docs = [d for d in _platform_docs(db.store) if known is None or d.id in known]
+        report.platforms = [d.id for d in docs]
+        models = list(model_docs(db.store, chosen if platform or op else None))
+        report.models = len(models)
+        write_jsonl(out, runs, _with_features(db, infos), docs, models)
+    elif format in FORMATS:
+        plain = {"csv": write_csv, "t4": write_t4, "c-header": write_c_header}
+        plain[format](out, runs, infos)
+    else:
+        raise UsageError(f"no export format {format!r}", hint=f"one of {', '.join(FORMATS)}")
+    return report
+
+
+def _selected(store: Store, platform: str, op: Op | None) -> list[Partition]:
+    found = [
+        p
+        for p in store.partitions()
+        if (not platform or platform in (p.platform, p.platform.partition("@")[0]))
+        and (op is None or p.op == op)
+    ]
+    if not found and (platform or op):
+        have = ", ".join(f"{p.op} on {p.platform}" for p in store.partitions()[:8])
+        what = " ".join(x for x in (str(op or ""), f"on {platform}" if platform else "") if x)
+        raise NothingFound(f"no runs of {what}", hint=f"there are: {have or 'none'}")
+    return found
+
+
+def _members(store: Store, partitions: Iterable[Partition]) -> set[str]:
+    return {pattern_id for p in partitions for pattern_id in store.members(p)}
+
+
+def _runs(store: Store, partitions: Iterable[Partition]) -> Iterator[Run]:
+    for p in partitions:
+        yield from store.runs(p.platform, p.op)
+
+
+def _counted(runs: Iterator[Run], report: ExportReport) -> Iterator[Run]:
+    for run in runs:
+        report.runs += 1
+        yield run
+
+
+def _abridged(run: Run) -> Run:
+    """The run with its repeats told by minimum, median and maximum, its moment to the minute."""
+    m = run.measurement
+    short = msgspec.structs.replace(
+        m,
+        times_s=_quantiles(m.times_s, (0.0, 0.5, 1.0)),
+        cpu_max_s=_quantiles(m.cpu_max_s, (0.5,)),
+        cpu_sum_s=_quantiles(m.cpu_sum_s, (0.5,)),
+        conversion_s=None if m.conversion_s is None else float(f"{m.conversion_s:.3g}"),
+        compile_s=None,
+        when=60.0 * round(m.when / 60),
+        context={},
+    )
+    return replace(run, measurement=short)
+
+
+def _quantiles(times: tuple[float, ...], at: tuple[float, ...]) -> tuple[float, ...]:
+    if len(times) <= len(at):
+        return tuple(float(f"{t:.4g}") for t in times)
+    return tuple(float(f"{t:.4g}") for t in np.quantile(times, at))
+
+
+def _platform_docs(store: Store) -> list[PlatformDoc]:
+    docs = []
+    for platform_id in store.platforms():
+        platform = store.platform(platform_id)
+        if platform is not None:
+            docs.append(PlatformDoc(platform_id, platform.text, dict(platform.environment)))
+    return docs
+
+
+def _with_features(db: Database, infos: list[PatternInfo]) -> Iterator[PatternInfo]:
+    """Patterns with their vector among the features: that is what answers where it is read."""
+    readers = [(name, db.featurizers()[name]) for name in _TRAVELS if name in db.featurizers()]
+    ids = [info.id for info in infos]
+    stored = [(r, db.store.vectors.get(name, r.version, ids)) for name, r in readers]
+    for info in infos:
+        features = dict(info.features)
+        for reader, vectors in stored:
+            if info.id in vectors:
+                features |= reader.as_features(vectors[info.id])
+        yield msgspec.structs.replace(info, features=features)
+
+
+# -- in ----------------------------------------------------------------------------------------
+
+
+def import_file(
+    db: Database,
+    path: Path,
+    *,
+    rejects: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> ImportReport:
+    """Read an export into the database. What is there already is counted, not added again, so an
+    interrupted import is simply repeated; records that cannot be used go to
+    `<path>.rejects.jsonl` (with `rejects`), with line and reason.
+
+    Raises: ReaderError if the file is no export, or of a newer version.
+    """
+    started = time.monotonic()
+    job = _Import(db.store, path, rejects)
+    try:
+        for record in documents(path):
+            job.take(record)
+            if len(job.runs) + len(job.infos) >= _BATCH or len(job.models) >= _MODELS:
+                job.write()
+                if progress is not None:
+                    progress(job.report.runs + job.report.patterns)
+        job.write()
+    finally:
+        job.close()
+    job.report.seconds = time.monotonic() - started
+    return job.report
+
+
+class _Import:
+    """One export on its way into a store."""
+
+    def __init__(self, store: Store, path: Path, rejects: bool) -> None:
+        self.report = ImportReport(str(path))
+        self.runs: list[Run] = []
+        self.infos: list[PatternInfo] = []
+        self.models: list[ModelEntry] = []
+        self._store = store
+        self._rejects_path = path.with_name(path.name + ".rejects.jsonl") if rejects else None
+        self._rejects_out: TextIO | None = None
+        self._platforms: dict[str, Platform] = {}
+        self._spaces: dict[tuple[str, Op], tuple[ConfigSpace, set[str]]] = {}
+
+    def take(self, record: Record) -> None:
+        try:
+            if isinstance(record, Run):
+                self.report.runs += 1
+                self._check(record)
+                self.runs.append(record)
+            elif isinstance(record, PatternInfo):
+                _check_id(record.id)
+                self.report.patterns += 1
+                self.infos.append(record)
+            elif isinstance(record, PlatformDoc):
+                self._put_platform(record)
+            elif isinstance(record, ModelDoc):
+                # Of a model without a file: it is not in use here. A known version stays as it is.
+                entry = ModelEntry(record.version, record.card, registered=record.registered)
+                self.models.append(checked(entry))
+                self.report.models += 1
+            else:
+                self._reject(record)
+        except EmbeddbError as e:
+            text = getattr(record, "id", getattr(record, "version", ""))
+            self._reject(Reject(0, str(e), f"{type(record).__name__} {text}"[:200]))
+
+    def _put_platform(self, doc: PlatformDoc) -> None:
+        name, _, instance = doc.id.partition("@")
+        if doc.text:
+            platform = parse_platform(doc.text, where=doc.id)
+        elif name in builtin_platforms():
+            platform = load_platform(name)
+        else:
+            raise ReaderError(f"platform {doc.id} has no description")
+        if platform.name != name:
+            raise ReaderError(f"platform {doc.id} is described as {platform.name}")
+        platform = platform.at(instance, doc.environment) if instance else platform
+        self._store.put_platform(platform)
+        self._platforms[doc.id] = platform
+        self.report.platforms.append(doc.id)
+
+    def _check(self, run: Run) -> None:
+        """Raises: ReaderError unless platform and configuration are what the platform says."""
+        key = (run.platform, run.op)
+        found = self._spaces.get(key)
+        if found is None:
+            platform = self._platforms.get(run.platform) or self._store.platform(run.platform)
+            if platform is None:
+                raise ReaderError(f"platform {run.platform} is not known")
+            found = self._spaces[key] = (platform.space(run.op), set())
+        space, legal = found
+        if run.config.json not in legal:
+            reason = space.reason(run.config)
+            if reason is not None:
+                raise ReaderError(reason)
+            legal.add(run.config.json)
+        _check_id(run.pattern_id)
+
+    def _reject(self, reject: Reject) -> None:
+        self.report.rejected += 1
+        if self._rejects_path is None:
+            return
+        if self._rejects_out is None:
+            self.report.rejects_file = str(self._rejects_path)
+            self._rejects_out = self._rejects_path.open("w", encoding="utf-8")
+        body = {"line": reject.line, "reason": reject.reason, "text": reject.text}
+        self._rejects_out.write(json.dumps({k: v for k, v in body.items() if v}) + "\n")
+
+    def write(self) -> None:
+        if self.runs or self.infos:
+            result = self._store.append(self.runs, patterns=self.infos)
+            self.report.added += result.added
+            self.report.duplicates += result.duplicates
+            self.runs, self.infos = [], []
+        if self.models:
+            self._store.models.register(self.models)
+            self.models = []
+
+    def close(self) -> None:
+        if self._rejects_out is not None:
+            self._rejects_out.close()
+
+
+def _check_id(pattern_id: str) -> None:
+    try:
+        good = len(bytes.fromhex(pattern_id)) == 16 and pattern_id == pattern_id.lower()
+    except ValueError:
+        good = False
+    if not good:
+        raise ReaderError(f"{pattern_id[:40]!r} is no id of a pattern")

@@ -1,0 +1,41 @@
+"""What of the models goes with an export, and models that come as files beside one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from embeddb.database import Database
+from embeddb.store import Partition, Store
+from embeddb.store.model_facts import facts_of
+from embeddb.store.model_files import MODELS, register_files
+from indexer.readers.embeddb import ModelDoc
+
+__all__ = ["adopt_models", "model_docs"]
+
+
+def model_docs(store: Store, chosen: list[Partition] | None) -> Iterator[ModelDoc]:
+    """What the registered models learned from, by version; of a selection only cost models for
+    it. The models themselves stay behind."""
+    wanted = {(p.platform.partition("@")[0], p.op.kernel) for p in chosen or ()}
+    for entry in store.models.entries():
+        facts = facts_of(entry)
+        if chosen is None or (facts.platform, facts.kernel) in wanted:
+            yield ModelDoc(entry.version, entry.registered, dict(entry.card))
+
+
+def adopt_models(db: Database, folder: Path) -> int:
+    """Copy the cost models in `folder` into a database on disk and register them; how many there
+    were.
+
+    Those of the starter lie beside its file: an export holds runs, not what was learned from them.
+    """
+    assert db.store.path is not None
+    home = Path(db.store.path) / MODELS
+    found = sorted(folder.glob("costmodel-*.safetensors"))
+    for model in found:
+        home.mkdir(exist_ok=True)
+        shutil.copyfile(model, home / model.name)
+    register_files(db.store)
+    return len(found)

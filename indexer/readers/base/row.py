@@ -1,0 +1,292 @@
+"""What every reader yields, what it is told, and how text becomes numbers and seconds."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from embeddb.core import plugins
+from embeddb.core.config import Config, Op, Value
+from embeddb.core.errors import ReaderError, UsageError
+from embeddb.core.records import Measurement
+
+__all__ = [
+    "UNITS",
+    "MatrixRef",
+    "ReadOptions",
+    "Reader",
+    "Reject",
+    "RunRow",
+    "config_of",
+    "cost",
+    "count",
+    "divisor",
+    "guess",
+    "integer",
+    "label",
+    "need_op",
+    "number",
+    "refuse_other",
+    "seconds",
+    "status_of",
+    "value",
+    "wrong_file",
+]
+
+#: How many of a unit make one second. Times are divided, which rounds once.
+UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+
+
+class MatrixRef(msgspec.Struct, frozen=True, gc=False):
+    """The matrix a row speaks of, as far as the file says. Sizes are -1 where it does not.
+
+    `features` and `about` are facts of the matrix that came with the file (numbers by name, and
+    anything else); a stub keeps them.
+    """
+
+    name: str
+    m: int = -1
+    n: int = -1
+    nnz: int = -1
+    group: str = ""
+    features: dict[str, float] = {}
+    about: dict[str, Any] = {}
+
+
+class RunRow(msgspec.Struct, frozen=True, gc=False):
+    """One run as a file tells it. `config` is a `Config` where the reader shares one object
+    between rows. `instance` is the device's label ("" if the file names none), `facts` what the
+    file says of it (see `embeddb.platforms.machines`; the same in all of its rows), `platform` the
+    platform's name if the file says so, `where` the file inside a folder."""
+
+    matrix: MatrixRef
+    op: Op
+    config: Mapping[str, Any]
+    measurement: Measurement
+    line: int
+    instance: str = ""
+    campaign: str = ""
+    platform: str = ""
+    where: str = ""
+    facts: Mapping[str, str] = {}
+
+
+class Reject(msgspec.Struct, frozen=True, gc=False):
+    """A row that could not be read: its line, why, and the first 200 characters of it."""
+
+    line: int
+    reason: str
+    text: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What the caller knows that the file does not say.
+
+    `op` for files that do not name the operation, `unit` (a key of `UNITS`) for times without
+    one, `columns` from role to column name, `params` the platform's parameter names, `features`
+    a file of matrix features, `matrix` and `instance` names for files that lack them.
+    """
+
+    op: Op | None = None
+    unit: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    params: tuple[str, ...] = ()
+    features: Path | None = None
+    matrix: str = ""
+    instance: str = ""
+
+
+class Reader(Protocol):
+    """A reader plug-in: one file format, one class, no state between calls.
+
+    `platform` is the built-in platform the format belongs to ("" if any), `generic` true for
+    formats that would accept the files of other readers. `rows` yields rows and rejects in file
+    order with 1-based line numbers, in bounded memory, and never raises for a single bad row.
+    """
+
+    name: str
+    platform: str
+    generic: bool
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        """Whether the file looks like this format. `head`: its first bytes, decompressed."""
+        ...
+
+    def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
+        """Raises: ReaderError if the file as a whole is not of this format or lacks an option."""
+        ...
+
+
+def guess(path: Path) -> list[str]:
+    """Names of the readers that recognise the file, the most specific first."""
+    from indexer.readers.base.lines import head_of
+
+    head = b"" if path.is_dir() else head_of(path)
+    found = []
+    for name in plugins.available("reader"):
+        reader: Reader = plugins.load("reader", name)()
+        if reader.sniff(path, head):
+            found.append((reader.generic, name))
+    return [name for _, name in sorted(found)]
+
+
+def wrong_file(path: Path, reader: str, why: str) -> ReaderError:
+    """The error for a file that another reader should read; names that reader."""
+    others = [name for name in guess(path) if name != reader]
+    hint = f"it looks like {others[0]}: use --format {others[0]}" if others else ""
+    return ReaderError(f"not a {reader} file: {why}", where=str(path), hint=hint)
+
+
+def refuse_other(reader: Reader, path: Path) -> None:
+    """Raises: ReaderError if the file is not of the reader's format but plainly of another."""
+    found = guess(path)
+    if found and reader.name not in found:
+        raise wrong_file(path, reader.name, "its first line says otherwise")
+
+
+def need_op(options: ReadOptions, path: Path) -> Op:
+    """The operation the caller must have given, for formats that do not hold it."""
+    if options.op is None:
+        why = "the file does not say which operation ran"
+        raise ReaderError(why, where=str(path), hint="give --op, such as --op spmm:128")
+    return options.op
+
+
+def divisor(unit: str, *, where: str) -> float:
+    """How many `unit` make a second. Raises: ReaderError for an unknown or missing unit."""
+    if unit not in UNITS:
+        what = f"no time unit {unit!r}" if unit else "the file does not say the unit of its times"
+        raise ReaderError(what, where=where, hint=f"give --unit: one of {', '.join(UNITS)}")
+    return UNITS[unit]
+
+
+def number(raw: Any) -> float:
+    """A finite number from a cell. Raises: ReaderError (reason only)."""
+    if isinstance(raw, bool) or (isinstance(raw, str) and "_" in raw):
+        raise ReaderError(f"{raw!r} is not a number")
+    try:
+        found = float(raw)
+    except (ValueError, TypeError, OverflowError):
+        raise ReaderError(f"{str(raw)[:40]!r} is not a number") from None
+    if not math.isfinite(found):
+        raise ReaderError(f"{str(raw)[:40]!r} is not a finite number")
+    return found
+
+
+def seconds(raw: Any, per_second: float = 1.0) -> float:
+    """A positive duration in seconds. Raises: ReaderError for zero, negative, NaN, overflow."""
+    found = number(raw) / per_second
+    if found <= 0:
+        raise ReaderError(f"time {str(raw)[:40]!r} is not positive")
+    return found
+
+
+def cost(raw: Any, per_second: float = 1.0) -> float | None:
+    """A duration that may be zero, or None for an empty cell."""
+    if raw is None or raw == "":
+        return None
+    found = number(raw) / per_second
+    if found < 0:
+        raise ReaderError(f"duration {str(raw)[:40]!r} is negative")
+    return found
+
+
+def integer(raw: Any) -> int:
+    """An integer of at most 18 digits, written without exponent."""
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    if isinstance(raw, float) and raw.is_integer() and abs(raw) < 2**53:
+        return int(raw)
+    if not isinstance(raw, str) or not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", raw, re.ASCII):
+        raise ReaderError(f"{str(raw)[:40]!r} is not an integer")
+    return int(raw)
+
+
+def count(raw: Any) -> int:
+    """A size: an integer that is not negative, or -1 for an empty cell."""
+    if raw is None or raw == "":
+        return -1
+    found = integer(raw)
+    if not -1 <= found < 1 << 62:
+        raise ReaderError(f"{str(raw)[:40]!r} cannot be a size")
+    return found
+
+
+def value(raw: Any) -> Value:
+    """A parameter's value from a cell: number, true/false, JSON list of names, else text."""
+    if not isinstance(raw, str):
+        return _listed(raw)
+    text = raw.strip()
+    if re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
+        return int(text)
+    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII):
+        found = number(text)
+        return int(found) if found.is_integer() else found
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text.startswith("["):
+        try:
+            return _listed(json.loads(text))
+        except (ValueError, RecursionError):
+            raise ReaderError(f"{text[:40]!r} is not a list of names") from None
+    return text
+
+
+def config_of(cells: Mapping[str, Any]) -> Config:
+    """A configuration from cells or JSON values by parameter name."""
+    try:
+        return Config({name: value(raw) for name, raw in cells.items()})
+    except UsageError as error:
+        raise ReaderError(str(error)[:200]) from None
+
+
+def _listed(raw: Any) -> Value:
+    try:
+        return Config({"value": raw})["value"]
+    except UsageError:
+        raise ReaderError(f"{str(raw)[:40]!r} cannot be a parameter's value") from None
+
+
+#: Words other programs use for a status, beside our own.
+_WORDS = {
+    "": "ok",
+    "true": "ok",
+    "correct": "ok",
+    "success": "ok",
+    "false": "crash",
+    "constraints": "invalid",
+    "compile": "build",
+    "runtime": "crash",
+    "correctness": "wrong",
+    "invalidconfig": "invalid",
+    "compilationfailedconfig": "build",
+    "runtimefailedconfig": "crash",
+    "errorconfig": "crash",
+}
+
+
+def status_of(word: str, known: tuple[str, ...]) -> str:
+    """One of `known` for another program's word. Raises: ReaderError listing what is allowed."""
+    low = word.strip().lower()
+    found = low if low in known else _WORDS.get(low)
+    if found is None:
+        raise ReaderError(f"{word[:40]!r} is no status", hint=f"one of {', '.join(known)}")
+    return found
+
+
+def label(device: str) -> str:
+    """A device name as an instance label: `NVIDIA GeForce RTX 3090` is `rtx3090`."""
+    words = [w for w in re.findall(r"[a-z0-9]+", device.lower()) if w not in _VENDORS]
+    return "".join(words)
+
+
+_VENDORS = ("nvidia", "geforce", "amd", "radeon", "intel", "r", "tm", "cpu", "gpu")

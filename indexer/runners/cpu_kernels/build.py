@@ -1,0 +1,227 @@
+"""Compiling generated C, once: shared objects kept in the user's cache folder.
+
+A shared object is named by the digest of everything that decides its content (source, flags,
+compiler, processor) and carries a trailer with its own digest and the seconds its build took.
+The loader ignores bytes behind the ELF image, so file and checksum appear in one atomic rename.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform as host
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from embeddb.core.errors import RunnerUnavailable, UsageError
+
+__all__ = [
+    "COMPILER_VARIABLE",
+    "MARCH_VARIABLE",
+    "Built",
+    "build",
+    "cache_folder",
+    "compiler",
+    "cpu_model",
+    "flags",
+    "no_compiler",
+    "vector_bytes",
+]
+
+#: Another compiler than gcc, and another processor to compile for than this one. Both are part of
+#: the instance: to a schedule they are another machine.
+COMPILER_VARIABLE, MARCH_VARIABLE = "EMBEDDB_CC", "EMBEDDB_MARCH"
+_MARCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+#: Predefined macros of vector extensions and the bytes of their registers, widest first.
+_EXTENSIONS = (("__AVX512F__", 64), ("__AVX2__", 32))
+_TRAILER = struct.Struct("<8s16sd")
+_MAGIC = b"embeddb1"
+_BUILD_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A shared object and the seconds its build took, or the reason why there is none."""
+
+    path: Path
+    compile_s: float
+    error: str = ""
+
+
+def flags() -> tuple[str, ...]:
+    """What the compiler is called with. No -ffast-math: the vector loops run over columns, so no
+    sum has to be reordered.
+
+    Raises: UsageError if the environment names no processor that could be one.
+    """
+    march = os.environ.get(MARCH_VARIABLE) or "native"
+    if not _MARCH.fullmatch(march):
+        raise UsageError(f"{MARCH_VARIABLE}={march!r} names no processor", hint="as x86-64-v3")
+    to = f"-march={march}"
+    return ("-O3", to, "-fopenmp", "-fno-math-errno", "-std=gnu11", "-fPIC", "-shared")
+
+
+def build(source: str) -> Built:
+    """The shared object of a C source, from the cache unless it is missing or damaged there.
+
+    Raises: RunnerUnavailable if there is no compiler or the cache folder cannot be written.
+    """
+    found = compiler()
+    if found is None:
+        raise RunnerUnavailable(no_compiler())
+    folder = cache_folder()
+    path = folder / f"{_key(source, found[1])}.so"
+    seconds = _verified(path)
+    if seconds is not None:
+        return Built(path, seconds)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(".tmp", ".build-", folder)
+        os.close(handle)
+    except OSError as error:
+        reason = f"cannot keep compiled kernels in {folder}: {error.strerror}"
+        raise RunnerUnavailable(reason, hint="set XDG_CACHE_HOME to a writable folder") from None
+    try:
+        return _compile(source, found[0], Path(name), path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _compile(source: str, program: str, temporary: Path, path: Path) -> Built:
+    # Read from stdin: a file name would end up in the object and make equal builds differ.
+    command = [program, *flags(), "-x", "c", "-", "-o", str(temporary)]
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command,
+            input=source,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_BUILD_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return Built(path, _BUILD_TIMEOUT_S, f"{_named()} took more than {_BUILD_TIMEOUT_S:.0f} s")
+    seconds = time.perf_counter() - start
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
+        return Built(path, seconds, f"{_named()} failed: {lines[0].strip()}")
+    image = temporary.read_bytes()
+    try:
+        temporary.write_bytes(image + _TRAILER.pack(_MAGIC, _digest(image), seconds))
+        temporary.replace(path)
+    except OSError as error:
+        return Built(path, seconds, f"cannot write {path}: {error.strerror}")
+    return Built(path, seconds)
+
+
+def _verified(path: Path) -> float | None:
+    """Build seconds of an intact shared object, None if it is missing or damaged."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    if len(data) < _TRAILER.size:
+        return None
+    magic, digest, seconds = _TRAILER.unpack(data[-_TRAILER.size :])
+    if magic != _MAGIC or digest != _digest(data[: -_TRAILER.size]):
+        return None
+    return float(seconds)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _key(source: str, version: str) -> str:
+    # The processor is part of it: a home folder may be shared by machines that differ.
+    parts = (source, " ".join(flags()), version, cpu_model(), " ".join(_cpu_flags()))
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "embeddb" / "kernels"
+
+
+def _named() -> str:
+    return os.environ.get(COMPILER_VARIABLE) or "gcc"
+
+
+def no_compiler() -> str:
+    """What to say where there is none."""
+    return f"{_named()} not found: install a C compiler to measure; queries still work"
+
+
+def compiler() -> tuple[str, str] | None:
+    """Path and version line of gcc, or of what EMBEDDB_CC names; None if it is not on PATH."""
+    path = shutil.which(_named())
+    version = _version(path) if path else ""
+    return (path, version) if path and version else None
+
+
+@cache
+def _version(path: str) -> str:
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.splitlines()[0].strip() if done.stdout and not done.returncode else ""
+
+
+@cache
+def _cpuinfo() -> dict[str, str]:
+    """Fields of the first processor; empty where the system has no such file."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    pairs = re.findall(r"^([^\n:]+?)\s*: ([^\n]*)$", text.split("\n\n", 1)[0], re.MULTILINE)
+    return dict(pairs)
+
+
+def cpu_model() -> str:
+    """Model name with family, model and stepping, for some hypervisors name all models alike."""
+    info = _cpuinfo()
+    name = info.get("model name") or host.processor() or host.machine()
+    numbers = [info.get(key, "?") for key in ("cpu family", "model", "stepping")]
+    return f"{name} ({'/'.join(numbers)})" if "?" not in numbers else name
+
+
+def _cpu_flags() -> list[str]:
+    info = _cpuinfo()
+    return (info.get("flags") or info.get("Features") or "").split()
+
+
+def vector_bytes() -> int:
+    """Width of the widest vector register that what is compiled may use. For this processor it is
+    read, for another one the compiler is asked, which takes it a moment."""
+    if flags()[1] == "-march=native":
+        own = _cpu_flags()
+        return 64 if "avx512f" in own else 32 if "avx2" in own else 16
+    found = compiler()
+    macros = _macros(found[0], flags()[1]) if found else ""
+    return next((width for macro, width in _EXTENSIONS if macro in macros), 16)
+
+
+@cache
+def _macros(path: str, march: str) -> str:
+    try:
+        done = subprocess.run(
+            [path, march, "-dM", "-E", "-x", "c", "-"],
+            input="",
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout

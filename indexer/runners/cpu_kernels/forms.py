@@ -1,0 +1,350 @@
+"""Bringing CSR into the forms the kernels walk: what a form needs is counted before it is made.
+
+Sources: SELL-C-sigma of Kreutzer et al., "A unified sparse matrix data format for efficient general
+sparse matrix-vector multiplication on modern processors with wide SIMD units" (2014); panels of
+columns that store their non-empty rows only (DCSR) of Hong et al., "Adaptive sparse tiling for
+sparse matrix multiplication" (2019). Bandwidth reduction is scipy's reverse Cuthill-McKee.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["PADDING", "Converter", "Form", "FormSpec", "Refusal", "aligned", "as_scipy"]
+
+#: Rows behind the matrix in every dense operand: a whole block or slice fits, and a dummy row.
+PADDING = 64
+_SLACK = 4096
+_MAX_FILL = 8
+#: scipy sorts the neighbours of a row by insertion, about a nanosecond per four squared degrees.
+_MAX_SQUARED_DEGREES = 2e10
+
+
+@dataclass(frozen=True, slots=True)
+class FormSpec:
+    """A format with its parameters: what decides how a matrix is stored.
+
+    `block` is rows x columns of a bcsr block, `panel` the columns of a dcsr panel, `slice` the
+    rows of a sell or ell slice, `sigma` the rows of a window that sell sorts by falling length;
+    `reorder` permutes the rows of csr: none, length (falling) or rcm.
+    """
+
+    format: str = "csr"
+    block: tuple[int, int] = (1, 1)
+    panel: int = 0
+    slice: int = 0
+    sigma: int = 1
+    reorder: str = "none"
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix in one segment."""
+        return self.slice or self.block[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A matrix of `shape` in one form; the arrays are those of the kernels' `problem`.
+
+    `ptr` int64[segments+1], `idx` int32[...], `val` dtype[stored], `row` int32[segments] (sell and
+    ell: int32[lanes], m for a lane of no row) or None, `panel` int64[panels+1] or None; `order`
+    int64[stored] is the position in CSR of each stored value, -1 for fill, and None where it was
+    not asked for or is the same. `conversion_s` leaves the making of `order` out.
+    """
+
+    shape: tuple[int, int]
+    ptr: NDArray[np.int64]
+    idx: NDArray[np.int32]
+    val: NDArray[Any]
+    row: NDArray[np.int32] | None = None
+    panel: NDArray[np.int64] | None = None
+    order: NDArray[np.int64] | None = None
+    conversion_s: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.ptr, self.idx, self.val, self.row, self.panel, self.order)
+        return sum(a.nbytes for a in arrays if a is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a form was not made, and the status that says so: nothing of its size was allocated.
+
+    `need_bytes` is what would have sufficed, 0 if more room does not help.
+    """
+
+    reason: str
+    need_bytes: int = 0
+    status: str = "oom"
+
+
+class Converter:
+    """Conversions by numpy and scipy, blocks by the compiled `formats.c.in`.
+
+    `library` is the path of its shared object, loaded when the first blocks are made.
+    """
+
+    def __init__(self, library: str) -> None:
+        self._library = library
+        self._lib: ctypes.CDLL | None = None
+
+    def convert(
+        self, csr: Form, spec: FormSpec, *, max_bytes: int, ordered: bool = False
+    ) -> Form | Refusal:
+        """The matrix of a plain CSR form in another form, with `order` if asked for.
+
+        Refused: more than 8 stored values per non-zero, more than `max_bytes` bytes while
+        converting, a reordering that takes too long.
+        """
+        if spec == FormSpec("csr"):
+            return csr
+        self._load(spec)
+        start = time.perf_counter()
+        made = self._made(csr, spec, max_bytes)
+        seconds = time.perf_counter() - start
+        if isinstance(made, Refusal):
+            return made
+        made = replace(made, conversion_s=seconds)
+        return self._with_order(csr, spec, made, max_bytes) if ordered else made
+
+    def _made(self, csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
+        if spec.format == "bcsr":
+            return self._blocked(csr, spec.block, max_bytes)
+        make = {"csr": _reordered, "dcsr": _panelled, "csc": _columns, "sell": _sliced}
+        return make[{"ell": "sell"}.get(spec.format, spec.format)](csr, spec, max_bytes)
+
+    def _with_order(self, csr: Form, spec: FormSpec, made: Form, max_bytes: int) -> Form | Refusal:
+        """The same conversion once more, of the positions instead of the values."""
+        row = made.row if spec.format == "csr" else None
+        taken = made.nbytes + 8 * csr.val.size
+        if row is not None:
+            taken += _bytes_of_rows(csr, 8)
+        if taken > max_bytes:
+            return _too_large("the order of its values", taken, max_bytes)
+        marks = replace(csr, val=np.arange(1, csr.val.size + 1, dtype=np.int64))
+        if row is not None:
+            again: Form | Refusal = _with_rows(marks, row)
+        else:
+            again = self._made(marks, spec, max_bytes - taken)
+        if isinstance(again, Refusal):
+            return replace(again, need_bytes=again.need_bytes + taken if again.need_bytes else 0)
+        again.val[:] -= 1
+        return replace(made, order=again.val)
+
+    def _blocked(self, csr: Form, block: tuple[int, int], max_bytes: int) -> Form | Refusal:
+        """BCSR: blocks row-major, `idx` the block columns in ascending order."""
+        (m, n), (r, c) = csr.shape, block
+        what = f"{r}x{c} blocks"
+        rows, cols = -(-m // r), -(-n // c)
+        fixed = 8 * (rows + 1) + 12 * cols
+        if fixed > max_bytes:
+            return _too_large(f"rows and columns of {what}", fixed, max_bytes)
+        lib = self._lib
+        assert lib is not None
+        mark = np.full(cols, -1, dtype=np.int32)
+        ptr = np.empty(rows + 1, dtype=np.int64)
+        head = (ctypes.c_int64(m), ctypes.c_int32(r), ctypes.c_int32(c))
+        source = (_at(csr.ptr), _at(csr.idx))
+        blocks = int(lib.bcsr_count(*head, *source, _at(mark), _at(ptr)))
+        stored, size = blocks * r * c, csr.val.itemsize
+        need = fixed + blocks * 4 + stored * size
+        if refusal := _unfit(what, (stored, csr.idx.size), need, max_bytes):
+            return refusal
+        mark.fill(-1)
+        idx, val = np.empty(blocks, dtype=np.int32), aligned((stored,), csr.val.dtype)
+        place = np.empty(cols, dtype=np.int64)
+        tail = (_at(place), _at(idx), _at(val), ctypes.c_int32(size))
+        lib.bcsr_fill(*head, *source, _at(csr.val), _at(ptr), _at(mark), *tail)
+        return Form(csr.shape, ptr, idx, val)
+
+    def _load(self, spec: FormSpec) -> None:
+        """Code that the conversion needs: loading it must not count as conversion."""
+        if spec.format == "bcsr" and self._lib is None:
+            self._lib = ctypes.CDLL(self._library)
+            self._lib.bcsr_count.restype = ctypes.c_int64
+            self._lib.bcsr_fill.restype = None
+        import scipy.sparse.csgraph  # noqa: F401
+
+
+def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Zeros that start on a cache line, so that whole vectors do not straddle two."""
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    view: NDArray[Any] = raw[start : start + size].view(dtype).reshape(shape)
+    return view
+
+
+def as_scipy(csr: Form, values: NDArray[Any] | None = None) -> Any:
+    """A plain CSR form as scipy's, sharing its arrays; with other values if given."""
+    from scipy.sparse import csr_array
+
+    index = np.int32 if csr.idx.size < 2**31 - 1 else np.int64
+    data = csr.val if values is None else values
+    return csr_array((data, csr.idx, csr.ptr.astype(index)), shape=csr.shape)
+
+
+def _at(array: NDArray[Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _too_large(what: str, need: int, max_bytes: int) -> Refusal:
+    return Refusal(f"{what} need {need} bytes, {max_bytes} are left", need_bytes=need)
+
+
+def _unfit(what: str, counts: tuple[int, int], need: int, max_bytes: int) -> Refusal | None:
+    """Why `counts` of stored values and of non-zeros in `need` bytes are too many, if they are."""
+    stored, nnz = counts
+    if stored > _MAX_FILL * nnz + _SLACK:
+        fill = f"fill {stored / max(nnz, 1):.1f} > {_MAX_FILL}"
+        return Refusal(f"{what} store {stored} values for {nnz}: {fill}")
+    return _too_large(what, need, max_bytes) if need > max_bytes else None
+
+
+def _starting_on_a_line(values: NDArray[Any]) -> NDArray[Any]:
+    made = aligned(values.shape, values.dtype)
+    made[:] = values
+    return made
+
+
+def _columns(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
+    """CSC: a segment per column, `idx` the rows."""
+    n, nnz = csr.shape[1], csr.idx.size
+    need = 12 * (n + 1) + nnz * (4 + 2 * csr.val.itemsize)
+    if need > max_bytes:
+        return _too_large("columns", need, max_bytes)
+    made = as_scipy(csr).tocsc()
+    idx = made.indices.astype(np.int32, copy=False)
+    return Form(csr.shape, made.indptr.astype(np.int64), idx, _starting_on_a_line(made.data))
+
+
+def _panelled(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
+    """DCSR in panels of columns: entries by panel, row and column, non-empty rows only."""
+    (m, n), nnz = csr.shape, csr.idx.size
+    width = max(1, min(spec.panel, n))
+    panels = -(-n // width)
+    segments = min(nnz, m * panels)
+    need = 20 * (segments + panels + 2) + nnz * (29 + csr.val.itemsize)
+    if need > max_bytes:
+        return _too_large(f"panels of {width} columns", need, max_bytes)
+    # As columns of a narrower matrix: scipy's counting sort keeps the order inside a panel.
+    where = replace(csr, shape=(m, panels), idx=csr.idx // np.int32(width))
+    made = as_scipy(where, np.arange(nnz, dtype=np.int64)).tocsc()
+    new = np.ones(nnz, dtype=np.bool_)
+    new[1:] = made.indices[1:] != made.indices[:-1]
+    starts = made.indptr.astype(np.int64)
+    new[starts[:-1][starts[:-1] < nnz]] = True
+    first = np.flatnonzero(new)
+    val = aligned((nnz,), csr.val.dtype)
+    np.take(csr.val, made.data, out=val)
+    return Form(
+        csr.shape,
+        np.append(first, nnz),
+        csr.idx[made.data],
+        val,
+        row=made.indices[first].astype(np.int32, copy=False),
+        panel=np.searchsorted(first, starts),
+    )
+
+
+def _sliced(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
+    """SELL-C-sigma and ELL: slices of rows, column-major inside, filled up to the longest row."""
+    m, rows = csr.shape[0], spec.slice
+    slices = -(-m // rows)
+    what = f"{spec.format} slices of {rows} rows"
+    fixed = 8 * (slices + 1) + 4 * slices * rows + 56 * m
+    if fixed > max_bytes:
+        return _too_large(f"rows of {what}", fixed, max_bytes)
+    lengths = np.diff(csr.ptr)
+    lane_row = np.arange(m)
+    if spec.sigma > 1:
+        lane_row = np.lexsort((-lengths, lane_row // min(spec.sigma, m)))
+    longest = np.zeros(slices * rows, dtype=np.int64)
+    longest[:m] = lengths[lane_row]
+    longest = longest.reshape(slices, rows).max(axis=1)
+    if spec.format == "ell":
+        longest[:] = longest.max(initial=0)
+    ptr = np.zeros(slices + 1, dtype=np.int64)
+    np.cumsum(longest * rows, out=ptr[1:])
+    stored, nnz = int(ptr[-1]), csr.idx.size
+    need = fixed + stored * (4 + csr.val.itemsize) + 24 * nnz
+    if refusal := _unfit(what, (stored, nnz), need, max_bytes):
+        return refusal
+    row = np.full(slices * rows, m, dtype=np.int32)
+    row[:m] = lane_row
+    # Entry l of the row in lane t of slice s goes to ptr[s] + l * rows + t.
+    first = np.empty(m, dtype=np.int64)
+    first[lane_row] = np.repeat(ptr[:-1], rows)[:m] + np.arange(m) % rows
+    to = np.repeat(first - rows * csr.ptr[:-1], lengths)
+    to += rows * np.arange(nnz)
+    idx, val = np.zeros(stored, dtype=np.int32), aligned((stored,), csr.val.dtype)
+    idx[to] = csr.idx
+    val[to] = csr.val
+    return Form(csr.shape, ptr, idx, val, row=row)
+
+
+def _reordered(csr: Form, spec: FormSpec, max_bytes: int) -> Form | Refusal:
+    """CSR with its rows in another order; columns and the result keep theirs."""
+    (m, n), nnz = csr.shape, csr.idx.size
+    need = _bytes_of_rows(csr, csr.val.itemsize)
+    if spec.reorder == "rcm":
+        need += 40 * (m + n) + 24 * nnz
+    if need > max_bytes:
+        return _too_large(f"rows by {spec.reorder}", need, max_bytes)
+    if spec.reorder == "length":
+        row = np.argsort(-np.diff(csr.ptr), kind="stable").astype(np.int32)
+    elif (degrees := _squared_degrees(csr)) > _MAX_SQUARED_DEGREES:
+        seconds = degrees / 4e9
+        reason = f"reverse Cuthill-McKee would sort long rows by insertion for {seconds:.0f} s"
+        return Refusal(reason, status="timeout")
+    else:
+        row = _cuthill_mckee(csr)
+    return _with_rows(csr, row)
+
+
+def _bytes_of_rows(csr: Form, size: int) -> int:
+    """What `_with_rows` takes for values of `size` bytes."""
+    return 32 * csr.ptr.size + csr.idx.size * (4 + 2 * size)
+
+
+def _with_rows(csr: Form, row: NDArray[np.int32]) -> Form:
+    made = as_scipy(csr)[row]
+    idx = made.indices.astype(np.int32, copy=False)
+    val = _starting_on_a_line(made.data)
+    return Form(csr.shape, made.indptr.astype(np.int64), idx, val, row=row)
+
+
+def _squared_degrees(csr: Form) -> float:
+    """Sum of squared degrees in the graph that `_cuthill_mckee` walks."""
+    m, n = csr.shape
+    rows = np.diff(csr.ptr).astype(np.float64)
+    columns = np.bincount(csr.idx, minlength=n).astype(np.float64)
+    if m == n:
+        return float(((rows + columns) ** 2).sum())
+    return float((rows**2).sum() + (columns**2).sum())
+
+
+def _cuthill_mckee(csr: Form) -> NDArray[np.int32]:
+    """Rows in reverse Cuthill-McKee order, int32[m].
+
+    The graph is the symmetrised pattern of a square matrix, else the bipartite one of its rows
+    and columns, of which the rows are kept in order.
+    """
+    from scipy.sparse import block_array
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    m, n = csr.shape
+    if not csr.idx.size:
+        return np.arange(m, dtype=np.int32)
+    a = as_scipy(csr, np.ones(csr.idx.size, dtype=np.int8))
+    graph = a + a.T if m == n else block_array([[None, a], [a.T, None]])
+    order = reverse_cuthill_mckee(graph.tocsr(), symmetric_mode=True)
+    row: NDArray[np.int32] = order[order < m].astype(np.int32, copy=False)
+    return row

@@ -1,0 +1,106 @@
+"""What this machine can do, measured in about a second, and what state it is in, in a twentieth.
+
+The long form are the measured *facts* of an instance: they say how near two machines are to one
+another. The short form is its *state*: hosts are shared, and between two hours the same runs took
+up to 1.9 times longer. Both run in the worker process, where the kernels run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+__all__ = ["FACTS", "STATE", "measured", "source"]
+
+#: Facts that are measured; `embeddb.platforms.machines` has them in words and units.
+FACTS = (
+    "stream_l1_gb_s",
+    "stream_l2_gb_s",
+    "stream_l3_gb_s",
+    "stream_memory_gb_s",
+    "multiply_add_gflop_s",
+    "gather_l2_m_s",
+    "gather_memory_m_s",
+    "wake_us",
+)
+#: What the short form repeats of them.
+STATE = ("stream_l2_gb_s", "stream_l3_gb_s", "multiply_add_gflop_s", "gather_memory_m_s")
+#: Bytes per thread of the streams, whole bytes of the gathers.
+_STREAMS = {
+    "stream_l1_gb_s": 24 << 10,
+    "stream_l2_gb_s": 384 << 10,
+    "stream_l3_gb_s": 6 << 20,
+    "stream_memory_gb_s": 96 << 20,
+}
+_GATHERS = {"gather_l2_m_s": 256 << 10, "gather_memory_m_s": 64 << 20}
+_TABLE_FLOATS = max(_GATHERS.values()) // 4
+#: All threads' arrays together stay within this, and within an eighth of the memory there is.
+_MOST_BYTES = 1 << 30
+
+
+class _Effort(NamedTuple):
+    """Samples of each figure, and which of them it is, counted from the fastest. On shared hosts
+    the long form tells what the machine can do, the short one what it does now."""
+
+    samples: int
+    chosen: int
+
+
+_LONG = _Effort(41, 8)
+_SHORT = _Effort(9, 4)
+#: One sample: seconds of a stream, steps of multiply-adds, random places.
+_SAMPLE_S, _STEPS, _PLACES = 5e-4, 1 << 16, 1 << 15
+#: Places of the gathers that stay in a cache.
+_FEW_PLACES = 1 << 14
+
+
+@cache
+def source(vector_bytes: int) -> str:
+    """The C text of the probe, for vectors of so many bytes."""
+    text = files("indexer.runners.cpu_kernels").joinpath("probe.c.in").read_text(encoding="utf-8")
+    return text.replace("VECTOR_BYTES", str(vector_bytes))
+
+
+def measured(library: str, *, threads: int, short: bool) -> dict[str, float]:
+    """Figures by name, those of `STATE` if `short`; in the process that calls. What there is no
+    memory for is left out."""
+    lib = _functions(library)
+    effort, wanted = (_SHORT, STATE) if short else (_LONG, FACTS)
+    lib.probe_effort(*effort)
+    found = {name: _figure(lib, name, threads) for name in wanted}
+    return {name: float(f"{value:.4g}") for name, value in found.items() if value > 0}
+
+
+def _functions(library: str) -> ctypes.CDLL:
+    lib = ctypes.CDLL(library)
+    lib.probe_stream.argtypes = (ctypes.c_int64, ctypes.c_int, ctypes.c_double)
+    lib.probe_gather.argtypes = (ctypes.c_int64,) * 4
+    lib.probe_multiply_add.argtypes = (ctypes.c_int64,)
+    lib.probe_wake.argtypes = (ctypes.c_int, ctypes.c_int64)
+    lib.probe_effort.argtypes = (ctypes.c_int, ctypes.c_int)
+    lib.probe_effort.restype = None
+    for name in ("stream", "gather", "multiply_add", "wake"):
+        getattr(lib, f"probe_{name}").restype = ctypes.c_double
+    return lib
+
+
+def _figure(lib: Any, name: str, threads: int) -> float:
+    """In the unit that the name ends with."""
+    if name in _STREAMS:
+        held = min(_STREAMS[name], _most_bytes() // threads)
+        return float(lib.probe_stream(held, threads, _SAMPLE_S)) / 1e9
+    if name in _GATHERS:
+        cached = _GATHERS[name] < _STREAMS["stream_l3_gb_s"]
+        how = (_FEW_PLACES, 2 * _PLACES // _FEW_PLACES) if cached else (_PLACES, 1)
+        return float(lib.probe_gather(_GATHERS[name] // 4, _TABLE_FLOATS, *how)) / 1e6
+    if name == "multiply_add_gflop_s":
+        return float(lib.probe_multiply_add(_STEPS)) / 1e9
+    return float(lib.probe_wake(threads, 200)) * 1e6
+
+
+def _most_bytes() -> int:
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(_MOST_BYTES, there // 8)

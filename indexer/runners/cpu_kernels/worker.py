@@ -1,0 +1,207 @@
+"""The child process that runs compiled kernels: `python -m indexer.runners.cpu_kernels.worker`.
+
+It may crash or hang; whoever started it judges that from outside. Requests arrive on stdin as one
+line of JSON, followed by as many raw bytes as its `bytes` says; each is answered by one line on
+what was stdout (everything else that prints goes to stderr). When stdin ends, the process ends,
+even in the middle of a kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import traceback
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.runners.baselines.baselines import time_baseline
+from indexer.runners.cpu_kernels import probe as cpu_probe
+from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec, Refusal, aligned
+from indexer.runners.cpu_kernels.job import Loaded
+
+__all__ = ["main"]
+
+Reply = dict[str, Any]
+
+
+class _Problem(ctypes.Structure):
+    _fields_ = (
+        *((n, ctypes.c_int64) for n in ("m", "n", "width", "segments", "strip", "panels")),
+        *((n, ctypes.c_void_p) for n in ("ptr", "panel", "idx", "row")),
+        *((n, ctypes.c_void_p) for n in ("val", "b", "c", "d", "work")),
+    )
+
+
+class _Plan(ctypes.Structure):
+    _fields_ = (
+        *((n, ctypes.c_int64) for n in ("threads", "schedule", "chunk")),
+        *((n, ctypes.c_int64) for n in ("warmups", "repeats", "max_repeats")),
+        ("min_time_s", ctypes.c_double),
+    )
+
+
+class Worker:
+    """Answers requests; holds one loaded pattern and every kernel loaded so far."""
+
+    def __init__(self) -> None:
+        self.job: Loaded | None = None
+        self.kernels: dict[str, Any] = {}
+        self.converter: Converter | None = None
+
+    def load(self, request: Reply, payload: bytes) -> Reply:
+        self.job = None
+        self.converter = self.converter or Converter(request["library"])
+        self.job = Loaded(request, payload)
+        return {"status": "ok"}
+
+    def measure(self, request: Reply) -> Reply:
+        job, converter = self.job, self.converter
+        assert job is not None and converter is not None, "load comes before measure"
+        fields = request["form"]
+        spec = FormSpec(**{**fields, "block": tuple(fields["block"])})
+        form = job.form(spec, converter)
+        if isinstance(form, Refusal):
+            return {"status": form.status, "error": form.reason}
+        reply: Reply = {"conversion_s": form.conversion_s}
+        strip = _strip(request, form, spec)
+        sizes = _buffers(request, job, form, strip)
+        need = sum(sizes) * job.b.itemsize
+        if not job.make_room(need, keep=spec):
+            return {
+                **reply,
+                "status": "oom",
+                "error": f"result and scratch need {need} bytes beside the matrix",
+            }
+        larger, work = (aligned((size,), job.dtype) if size else None for size in sizes)
+        d = job.result() if larger is None else larger
+        problem = _problem(job, form, strip, (d, work))
+        kernel = self._kernel(request["library"])
+        d.fill(np.nan)
+        first, _ = _timed(kernel, problem, _plan(request, (0, 1, 1)))
+        if error := job.wrong(d, form.order):
+            return {**reply, "status": "wrong", "error": error}
+        # The check has flushed the caches; a long kernel warms them within its first repeat.
+        warmups = 2 if first["times_s"][0] < 0.1 else 0
+        effort = (warmups, request["repeats"], request["max_repeats"])
+        times, switches = _timed(kernel, problem, _plan(request, effort))
+        return {**reply, "status": "ok", **times, "switches": switches}
+
+    def baseline(self, request: Reply) -> Reply:
+        assert self.job is not None, "load comes before baseline"
+        return time_baseline(self.job, request)
+
+    def probe(self, request: Reply) -> Reply:
+        how = {"threads": request["threads"], "short": request["short"]}
+        return {"status": "ok", "figures": cpu_probe.measured(request["library"], **how)}
+
+    def _kernel(self, path: str) -> Any:
+        if path not in self.kernels:
+            function = ctypes.CDLL(path).embeddb_run
+            function.restype = ctypes.c_int64
+            self.kernels[path] = function
+        return self.kernels[path]
+
+
+def _strip(request: Reply, form: Form, spec: FormSpec) -> int:
+    """Segments per strip; in position space non-zeros per task."""
+    if tasks := int(request["threads"] * request["pieces"]):
+        return max(1, -(-form.idx.size // tasks))
+    return max(1, int(request["strip"]) // spec.rows)
+
+
+def _buffers(request: Reply, job: Loaded, form: Form, strip: int) -> tuple[int, int]:
+    """Values of a result that has no room in `job.d`, for the fill in it, and of the scratch."""
+    filled = job.kernel == "sddmm" and form.val.size > job.d.size
+    scratch = {
+        "": 0,
+        "fixup": -(-form.idx.size // strip) * job.width,
+        "private": (request["threads"] - 1) * job.m * job.width,
+    }
+    return form.val.size if filled else 0, scratch[request["scratch"]]
+
+
+def _problem(
+    job: Loaded, form: Form, strip: int, buffers: tuple[NDArray[Any], NDArray[Any] | None]
+) -> _Problem:
+    segments, panels = form.ptr.size - 1, 0 if form.panel is None else form.panel.size - 1
+    arrays = (form.ptr, form.panel, form.idx, form.row, form.val, job.b, job.c, *buffers)
+    return _Problem(
+        *(job.m, job.n, job.width, segments, strip, panels),
+        *(None if a is None else a.ctypes.data for a in arrays),
+    )
+
+
+def _plan(request: Reply, effort: tuple[int, int, int]) -> _Plan:
+    how = (request["threads"], request["schedule"], request["chunk"])
+    return _Plan(*how, *effort, request["min_time_s"])
+
+
+def _timed(kernel: Any, problem: _Problem, plan: _Plan) -> tuple[Reply, int]:
+    """Times of every repeat, and how often the system took a CPU away meanwhile."""
+    out = np.zeros((3, plan.max_repeats))
+    rows = [ctypes.c_void_p(row.ctypes.data) for row in out]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    done = kernel(ctypes.byref(problem), ctypes.byref(plan), *rows)
+    switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
+    names = ("times_s", "cpu_max_s", "cpu_sum_s")
+    return {n: row[:done].tolist() for n, row in zip(names, out, strict=True)}, switches
+
+
+def _listen(stream: BinaryIO, inbox: SimpleQueue[tuple[Reply, bytes]]) -> None:
+    """Pass requests on; at the end of the stream end the process, whatever it is doing."""
+    while line := stream.readline():
+        request = json.loads(line)
+        count = request.get("bytes", 0)
+        payload = stream.read(count)
+        if len(payload) < count:
+            break
+        inbox.put((request, payload))
+    if os.getpgrp() == os.getpid():  # with compilers it may have started
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def _give_up(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+    """End at once: Python's own way out aborts on the lock of stdin, which the listener holds."""
+    traceback.print_exception(kind, error, at)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    sys.excepthook = _give_up
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    inbox: SimpleQueue[tuple[Reply, bytes]] = SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, inbox), daemon=True).start()
+    worker = Worker()
+    while True:
+        request, payload = inbox.get()
+        try:
+            if request["do"] == "load":
+                reply = worker.load(request, payload)
+            else:
+                reply = getattr(worker, request["do"])(request)
+        except MemoryError:
+            reply = {"status": "oom", "error": "the system has no memory left"}
+        _write(answers, (json.dumps(reply) + "\n").encode())
+
+
+def _write(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+if __name__ == "__main__":
+    main()

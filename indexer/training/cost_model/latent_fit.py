@@ -1,0 +1,89 @@
+"""Fitting a latent encoder to the configurations of one kernel space (COGNATE, Section 3.3)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.cost_model.encoders.latent import (
+    KINDS,
+    LATENT_DIM,
+    Fitted,
+    LatentEncoder,
+    Layers,
+    augment,
+    forward,
+)
+
+__all__ = ["fit"]
+
+
+def fit(kind: str, raw: NDArray[np.float32], *, seed: int) -> LatentEncoder:
+    """An encoder fitted to raw float32[r,h] (as of `space_rows`; repeated rows count once). The
+    same rows and seed give the same encoder. h may be 0; where all rows are equal, latents are 0.
+
+    Raises: UsageError for an unknown kind, no rows or a number that is not finite;
+    MissingDependency if `ae` or `vae` is asked for and torch is not installed.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"no latent encoder {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
+    if raw.ndim != 2 or not len(raw):
+        raise UsageError("a latent encoder needs at least one configuration to be fitted to")
+    if not np.isfinite(raw).all():
+        raise UsageError("a configuration has a number that is not finite")
+    if kind == "fa":
+        return augment([raw.shape[1]])[0]
+    rows = np.unique(np.asarray(raw, dtype=np.float32), axis=0)
+    if len(rows) == 1 or not rows.shape[1]:
+        return Fitted(kind, *_constant(rows))
+    if kind == "pca":
+        return Fitted(kind, *_principal(rows))
+    encoder, decoder = _train(rows, seed, variational=kind == "vae")
+    return Fitted(kind, *_scaled(rows, encoder, decoder))
+
+
+def _constant(rows: NDArray[np.float32]) -> tuple[Layers, Layers]:
+    """Latents of 0, rebuilt as the one row there is."""
+    width = rows.shape[1]
+    inward, outward = np.zeros((width, LATENT_DIM)), np.zeros((LATENT_DIM, width))
+    encoder = ((inward.astype(np.float32), np.zeros(LATENT_DIM, dtype=np.float32)),)
+    return encoder, ((outward.astype(np.float32), rows[0].copy()),)
+
+
+def _principal(rows: NDArray[np.float32]) -> tuple[Layers, Layers]:
+    """The first 64 principal components; those that are not there are 0."""
+    mean = rows.mean(axis=0, dtype=np.float64)
+    _, _, axes = np.linalg.svd(rows - mean, full_matrices=False)
+    axes = axes[:LATENT_DIM]
+    # A component and its negative fit as well: the largest entry is made positive.
+    largest = np.abs(axes).argmax(axis=1)
+    axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]
+    inward = np.zeros((rows.shape[1], LATENT_DIM))
+    inward[:, : len(axes)] = axes.T
+    encoder = ((inward.astype(np.float32), (-mean @ inward).astype(np.float32)),)
+    decoder = ((np.ascontiguousarray(inward.T, dtype=np.float32), mean.astype(np.float32)),)
+    return _scaled(rows, encoder, decoder)
+
+
+def _train(rows: NDArray[np.float32], seed: int, *, variational: bool) -> tuple[Layers, Layers]:
+    try:
+        from indexer.training.cost_model import latent_autoencoder
+    except ImportError as error:
+        raise MissingDependency(
+            "an autoencoder is trained with torch, which is not installed",
+            hint="pip install -e '.[learn]' in the checkout; or choose the kind pca",
+        ) from error
+    return latent_autoencoder.train(rows, LATENT_DIM, seed=seed, variational=variational)
+
+
+def _scaled(rows: NDArray[np.float32], encoder: Layers, decoder: Layers) -> tuple[Layers, Layers]:
+    """The same map with latents centred and scaled over `rows`, within the weights themselves."""
+    latents = forward(encoder, rows).astype(np.float64)
+    mean = latents.mean(axis=0)
+    scale = float(np.sqrt(np.mean((latents - mean) ** 2))) or 1.0
+    weight, bias = encoder[-1]
+    last = ((weight / scale).astype(np.float32), ((bias - mean) / scale).astype(np.float32))
+    weight, bias = decoder[0]
+    first = ((weight * scale).astype(np.float32), (bias + mean @ weight).astype(np.float32))
+    return (*encoder[:-1], last), (first, *decoder[1:])

@@ -1,0 +1,201 @@
+"""One member of a cost model: its network, its batches, its training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from embeddb.cost_model.network_torch import CostNetwork, Shape
+from indexer.training.cost_model.losses import figures, loss_of
+from indexer.training.cost_model.tables import Tables
+from indexer.training.trainer import Job, Settings, fit
+
+if TYPE_CHECKING:
+    from indexer.training.cost_model.settings import CostSettings
+
+__all__ = ["FittedMember", "Member", "fit_member"]
+
+#: An epoch has at least so many batches: few samples would otherwise mean few steps.
+_LEAST_STEPS = 16
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """What a member learns: `prior` float64[x] of every entry, `held` bool[r] the rows it does not
+    see, `run` the name of the whole training. With `stops` the held rows end it early; what they
+    are then asked flatters it a little, on few rows more."""
+
+    tables: Tables
+    prior: Floats
+    settings: CostSettings
+    held: NDArray[np.bool_]
+    index: int
+    run: str
+    stops: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedMember:
+    """Weights by name; `scores` of its held-out rows, prior included; `figures` of the epoch."""
+
+    weights: dict[str, NDArray[Any]]
+    scores: dict[int, Floats]
+    figures: dict[str, float]
+    epochs: int
+
+
+def fit_member(
+    member: Member,
+    first: Mapping[str, NDArray[Any]] | None,
+    folder: Path,
+    progress: Callable[[str, int, int], None],
+) -> FittedMember:
+    """Train one network, from the weights `first` if there are any."""
+    s, held = member.settings, member.stops and bool(member.held.any())
+    tables = member.tables
+    seed = s.seed * 1000 + member.index
+    shape = Shape(tables.x.shape[1] - 1, tables.latents.shape[1], s.predictor, s.fusion, s.bilinear)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = _Averaged(CostNetwork(shape, dropout=s.dropout), s.average)
+    if first is not None:
+        module.begin_from({name: torch.from_numpy(a.copy()) for name, a in first.items()})
+    lesson = _Lesson(member, module, seed)
+    settings = Settings(
+        epochs=s.epochs if held else s.few_epochs,
+        lr=s.lr,
+        patience=s.patience if held else s.few_epochs,
+        watch="valid_loss" if held else "epochs_left",
+        seed=seed,
+        run=json.dumps([member.run, member.index]),
+    )
+    job = Job(lesson.steps, lesson.batches, lesson.loss, lesson.validate)
+    fitted = fit(module, job, settings=settings, folder=folder, progress=progress)
+    with torch.no_grad():
+        scores = {int(i): lesson.scores(int(i)) for i in np.flatnonzero(member.held)}
+    kept = {name: a.numpy().copy() for name, a in module.kept.state_dict().items()}
+    return FittedMember(kept, scores, dict(fitted.figures), fitted.epochs)
+
+
+class _Averaged(nn.Module):
+    """A network and the running mean of its weights, which is what is judged and kept: it does what
+    a falling learning rate does, and a stopped training need not know how long it was to be."""
+
+    def __init__(self, net: CostNetwork, average: float) -> None:
+        super().__init__()
+        self.net = net
+        self.kept = CostNetwork(net.shape)
+        self.kept.requires_grad_(False)
+        self.average = average
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.begin_from(net.state_dict())
+
+    def begin_from(self, weights: Mapping[str, Tensor]) -> None:
+        self.net.load_state_dict(dict(weights))
+        self.kept.load_state_dict(dict(weights))
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Early on the mean is over few steps, so that the first weights are soon forgotten."""
+        steps = self.get_buffer("steps")
+        steps += 1
+        share = 1 - min(self.average, float(steps) / (float(steps) + 9))
+        for kept, own in zip(self.kept.parameters(), self.net.parameters(), strict=True):
+            kept.lerp_(own, share if self.average else 1.0)
+
+
+class _Lesson:
+    """Batches, loss and figures of one member, as `trainer.Job` wants them."""
+
+    def __init__(self, member: Member, module: _Averaged, seed: int) -> None:
+        self.member, self.module, self.seed = member, module, seed
+        self.samples = member.tables.samples
+        s = member.settings
+        self.rows = np.flatnonzero(~member.held)
+        self.nests, self.latents = (torch.from_numpy(a) for a in member.tables.seen)
+        self.x = torch.from_numpy(member.tables.x)
+        # A matrix that ran fewer configurations shows some twice.
+        self.width = int(min(s.configs, max(2, np.diff(self.samples.indptr)[self.rows].max())))
+        each = -(-len(self.rows) // s.batch)
+        self.passes = max(s.passes, -(-_LEAST_STEPS // each))
+        self.steps = each * self.passes
+        # Runs of one configuration differ by the noise: two of them by more than it is no order.
+        self.noise = float(np.log1p(self.samples.noise))
+
+    def batches(self, epoch: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Rows int64[b] and entries int64[b,k]."""
+        rng = np.random.default_rng([self.seed, epoch])
+        batch = self.member.settings.batch
+        for _ in range(self.passes):
+            order = rng.permutation(self.rows)
+            for start in range(0, len(order), batch):
+                rows = order[start : start + batch]
+                yield rows, np.stack([self._drawn(int(i), rng) for i in rows])
+
+    def _drawn(self, row: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        start, stop = self.samples.indptr[row], self.samples.indptr[row + 1]
+        count = int(stop - start)
+        drawn = rng.permutation(count)[: self.width]
+        if len(drawn) < self.width:
+            drawn = np.concatenate([drawn, rng.integers(0, count, self.width - len(drawn))])
+        found: NDArray[np.int64] = start + drawn
+        return found
+
+    def loss(self, batch: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Tensor:
+        rows, entries = batch
+        # The step before this one has moved the weights.
+        self.module.follow()
+        x = self.x[rows]
+        if self.member.settings.noise:
+            jitter = self.member.settings.noise * torch.randn(x.shape)
+            jitter[:, -1] = 0
+            x = x + jitter
+        used, index = np.unique(self.member.tables.at[entries], return_inverse=True)
+        scores = self.module.net(
+            x, self.nests[used], self.latents[used], torch.from_numpy(index.reshape(entries.shape))
+        )
+        scores = scores + torch.from_numpy(self.member.prior[entries]).to(scores)
+        gains = torch.from_numpy(self.samples.gain[entries]).to(scores)
+        return loss_of(self.member.settings.loss, scores, gains, noise=self.noise)
+
+    def scores(self, row: int) -> Floats:
+        """float64[k] of all entries of a row, by the weights that are kept."""
+        part = self.samples.part(row)
+        used, index = np.unique(self.member.tables.at[part], return_inverse=True)
+        found = self.module.kept(
+            self.x[row : row + 1],
+            self.nests[used],
+            self.latents[used],
+            torch.from_numpy(index.reshape(1, -1)),
+        )
+        out: Floats = found[0].numpy().astype(np.float64) + self.member.prior[part]
+        return out
+
+    def validate(self) -> dict[str, float]:
+        """Loss, PRL, OPA and tau on the held-out rows. With none, or where they do not end it, only
+        how many epochs are left, which makes the last epoch the best."""
+        if not (self.member.stops and self.member.held.any()):
+            steps = int(self.module.get_buffer("steps"))
+            return {"epochs_left": self.member.settings.few_epochs - steps / self.steps}
+        losses, found = [], []
+        for i in np.flatnonzero(self.member.held):
+            scores, gains = self.scores(int(i)), self.samples.gain[self.samples.part(int(i))]
+            pair = (torch.from_numpy(scores)[None], torch.from_numpy(gains)[None])
+            name = self.member.settings.loss
+            losses.append(float(loss_of(name, *pair, noise=self.noise)))
+            told = figures(scores, gains, self.noise)
+            if told is not None:
+                found.append(told)
+        mean = np.mean(found, axis=0) if found else np.zeros(3)
+        named = dict(zip(("valid_prl", "valid_opa", "valid_tau"), map(float, mean), strict=True))
+        return {"valid_loss": float(np.mean(losses)), **named}

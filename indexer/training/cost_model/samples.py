@@ -1,0 +1,338 @@
+"""What a cost model learns from: log gains of configurations on matrices, and the matrices."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.records import PatternInfo
+from embeddb.index.run_matrix import FAILED_GAIN, Evidence
+from embeddb.index.scopes import scope_of
+from embeddb.index.vote import votes
+from embeddb.platforms.platform import Platform, runner_for
+
+if TYPE_CHECKING:
+    from embeddb.database import Database
+
+__all__ = ["SampleRow", "Samples", "from_evidence", "join", "samples_of"]
+
+#: Upper ends of the row bins from which matrices are chosen evenly; the last bin has no end.
+#: Source: COGNATE, Section 4.1.
+ROW_BINS = (8192, 32768, 65536, 131072)
+_LEAST_MATRICES, _LEAST_RUNS = 2, 40
+
+Floats = NDArray[np.float64]
+
+
+class SampleRow(NamedTuple):
+    """One matrix under one op; `sizes` are its rows, columns and non-zeros (-1: unknown)."""
+
+    pattern_id: str
+    op: Op
+    group: str
+    sizes: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Ragged runs of one kernel: entries `indptr[i]:indptr[i+1]` belong to `rows[i]`.
+
+    Shapes: `vectors` float32[r,d] of the matrices, raw; `indptr` int64[r+1]; `column` int32[x],
+    positions in `configs`; `gain` float64[x] log gain over the row's default, or over its median
+    where the default did not run, cut below as in `embeddb.index.vote.votes`. Higher is faster.
+    `noise` is the relative spread of repeated runs. `left_out` counts rows that teach nothing.
+    """
+
+    platform: Platform
+    rows: tuple[SampleRow, ...]
+    vectors: NDArray[np.float32]
+    configs: tuple[Config, ...]
+    indptr: NDArray[np.int64]
+    column: NDArray[np.int32]
+    gain: Floats
+    featurizer: str = "stats"
+    featurizer_version: str = ""
+    noise: float = 0.0
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        return tuple(sorted({row.op for row in self.rows}))
+
+    @property
+    def groups(self) -> NDArray[np.str_]:
+        return np.array([row.group for row in self.rows], dtype=np.str_)
+
+    @property
+    def hash(self) -> str:
+        """16 hex digits that stand for matrices, their vectors, and runs."""
+        found = hashlib.blake2b(self.platform.digest.encode(), digest_size=8)
+        for row in self.rows:
+            found.update(f"{row.pattern_id} {row.op} {row.group}\n".encode())
+        for config in self.configs:
+            found.update(config.json.encode())
+        for array in (self.vectors, self.indptr, self.column, self.gain):
+            found.update(np.ascontiguousarray(array).tobytes())
+        return found.hexdigest()
+
+    def part(self, row: int) -> slice:
+        """The entries of one row."""
+        return slice(int(self.indptr[row]), int(self.indptr[row + 1]))
+
+    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Samples:
+        """Only some rows, in the order given; all configurations stay."""
+        chosen = [int(i) for i in rows]
+        return self._with(chosen, [np.arange(*self.indptr[i : i + 2]) for i in chosen])
+
+    def without(self, configs: Collection[Config]) -> Samples:
+        """Without the runs of some configurations, and without the rows that had no others."""
+        out = np.array([config in set(configs) for config in self.configs], dtype=np.bool_)
+        entries = [np.arange(*self.indptr[i : i + 2]) for i in range(len(self.rows))]
+        kept = [held[~out[self.column[held]]] for held in entries]
+        rows = [i for i, held in enumerate(kept) if held.size > 1]
+        return self._with(rows, [kept[i] for i in rows])
+
+    def limited(self, matrices: int, per_matrix: int, seed: int) -> Samples:
+        """A balanced choice: so many matrices, and so many configurations of each row.
+
+        Matrices are drawn in turn from the bins of rows that have any, in a bin from even shares
+        of the matrices ordered by density; configurations are drawn evenly.
+
+        Source: COGNATE, Section 4.1; taking turns and the shares are ours.
+        """
+        rng = np.random.default_rng(seed)
+        chosen = self._balanced(matrices, rng)
+        rows = [i for i, row in enumerate(self.rows) if row.pattern_id in chosen]
+        entries = []
+        for i in rows:
+            held = np.arange(*self.indptr[i : i + 2])
+            few = rng.permutation(held)[:per_matrix]
+            entries.append(np.sort(few))
+        return self._with(rows, entries)
+
+    def _balanced(self, matrices: int, rng: np.random.Generator) -> set[str]:
+        sizes = {row.pattern_id: row.sizes for row in self.rows}
+        bins: dict[int, list[str]] = {}
+        for pattern_id in sorted(sizes):
+            at = int(np.searchsorted(ROW_BINS, sizes[pattern_id][0], side="right"))
+            bins.setdefault(at, []).append(pattern_id)
+        quota = dict.fromkeys(bins, 0)
+        for _ in range(min(matrices, len(sizes))):
+            open_bins = [b for b in bins if quota[b] < len(bins[b])]
+            least = min(quota[b] for b in open_bins)
+            quota[rng.choice([b for b in open_bins if quota[b] == least])] += 1
+        chosen: set[str] = set()
+        for at, count in quota.items():
+            ordered = sorted(bins[at], key=lambda i: (_density(sizes[i]), i))
+            for share in np.array_split(np.array(ordered, dtype=np.str_), max(count, 1))[:count]:
+                chosen.add(str(rng.choice(share)))
+        return chosen
+
+    def _with(self, rows: list[int], entries: Sequence[NDArray[np.int64]]) -> Samples:
+        ends = np.cumsum([0, *(len(e) for e in entries)]).astype(np.int64)
+        pick = np.concatenate([np.zeros(0, dtype=np.int64), *entries])
+        return replace(
+            self,
+            rows=tuple(self.rows[i] for i in rows),
+            vectors=self.vectors[rows],
+            indptr=ends,
+            column=self.column[pick],
+            gain=self.gain[pick],
+        )
+
+    def check(self) -> None:
+        """Raises: UsageError, saying what to measure, if nothing can be learned from these."""
+        here = f"{', '.join(map(str, self.ops)) or 'this op'} on {self.platform.id}"
+        why = "".join(f"; {count} left out: {reason}" for reason, count in self.left_out.items())
+        for op in self.ops:
+            if self.platform.space(op).size() == 1:
+                raise UsageError(f"{here}: there is one legal configuration, nothing to choose")
+        matrices, runs = len({row.pattern_id for row in self.rows}), len(self.gain)
+        if runs and matrices < _LEAST_MATRICES:
+            raise UsageError(
+                f"{here}: all {runs} runs are of one matrix{why}",
+                hint="measure others too: `embeddb campaign plan` chooses",
+            )
+        if runs < _LEAST_RUNS:
+            raise UsageError(
+                f"{here}: {runs} usable runs, {_LEAST_RUNS - runs} too few to learn from{why}",
+                hint="measure some 100 configurations on each of 5 or more matrices: "
+                "`embeddb campaign plan`",
+            )
+
+
+def _density(sizes: tuple[int, int, int]) -> float:
+    m, n, nnz = sizes
+    return nnz / (m * n) if min(m, n) > 0 else 0.0
+
+
+def from_evidence(
+    evidence: Evidence,
+    vectors: Mapping[str, NDArray[np.float32]],
+    infos: Mapping[str, PatternInfo],
+    platform: Platform,
+    op: Op,
+    *,
+    featurizer: tuple[str, str] = ("stats", ""),
+) -> Samples:
+    """Samples of one op from evidence and raw vectors float32[d] by pattern id; `featurizer` is
+    the name and version of what made them.
+
+    Raises: UsageError where only the winners were recorded.
+    """
+    if evidence.winners:
+        raise UsageError(
+            f"{op} on {platform.id}: only the best of each matrix was recorded",
+            hint="a cost model needs the runs of several configurations on a matrix",
+        )
+    rows, parts, left_out = [], [], dict[str, int]()
+    for at, row in enumerate(evidence.rows):
+        part = slice(int(evidence.indptr[at]), int(evidence.indptr[at + 1]))
+        seconds = evidence.seconds[part]
+        reason = _useless(seconds, row.pattern_id in vectors)
+        if reason:
+            left_out[reason] = left_out.get(reason, 0) + 1
+            continue
+        info = infos.get(row.pattern_id) or PatternInfo(id=row.pattern_id)
+        rows.append(SampleRow(row.pattern_id, op, row.group, (info.m, info.n, info.nnz)))
+        parts.append((evidence.column[part], _gains(seconds, float(evidence.default_s[at]))))
+    dim = len(next(iter(vectors.values()))) if vectors else 0
+    raw = [np.asarray(vectors[row.pattern_id], dtype=np.float32) for row in rows]
+    return Samples(
+        platform,
+        tuple(rows),
+        np.array(raw, dtype=np.float32).reshape(len(rows), dim),
+        evidence.configs,
+        np.cumsum([0, *(len(c) for c, _ in parts)]).astype(np.int64),
+        np.concatenate([np.zeros(0, dtype=np.int32), *(c for c, _ in parts)]),
+        np.concatenate([np.zeros(0), *(g for _, g in parts)]),
+        *featurizer,
+        noise=evidence.noise,
+        left_out=left_out,
+    )
+
+
+def _useless(seconds: Floats, has_vector: bool) -> str:
+    if not has_vector:
+        return "no vector of the matrix"
+    if not np.isfinite(seconds).any():
+        return "every run failed"
+    return "" if len(seconds) > 1 else "a single run"
+
+
+def _gains(seconds: Floats, default_s: float) -> Floats:
+    ok = np.isfinite(seconds)
+    base = default_s if math.isfinite(default_s) else float(np.median(seconds[ok]))
+    gains = np.full(len(seconds), FAILED_GAIN)
+    gains[ok] = math.log(base) - np.log(seconds[ok])
+    return votes(gains)
+
+
+def join(parts: Iterable[Samples]) -> Samples:
+    """Several ops of one kernel as one.
+
+    Raises: UsageError for none, or parts of other kernels, spaces or vectors.
+    """
+    held = list(parts)
+    if not held:
+        raise UsageError("there are no samples to join")
+    first = held[0]
+    for other in held[1:]:
+        if len({op.kernel for part in (first, other) for op in part.ops}) > 1:
+            raise UsageError("one cost model is for one kernel", hint="train one for each")
+        if (first.platform.digest, first.featurizer, first.featurizer_version) != (
+            other.platform.digest,
+            other.featurizer,
+            other.featurizer_version,
+        ):
+            raise UsageError("samples of another space or featurizer cannot be joined")
+    configs = sorted({c for part in held for c in part.configs}, key=lambda c: c.json)
+    place = {config: at for at, config in enumerate(configs)}
+    columns = [
+        np.array([place[c] for c in part.configs], dtype=np.int32)[part.column] for part in held
+    ]
+    ends = np.cumsum([0, *(len(part.gain) for part in held)])
+    left_out: dict[str, int] = {}
+    for part in held:
+        for reason, count in part.left_out.items():
+            left_out[reason] = left_out.get(reason, 0) + count
+    return replace(
+        first,
+        rows=tuple(row for part in held for row in part.rows),
+        vectors=np.concatenate([part.vectors for part in held]),
+        configs=tuple(configs),
+        indptr=np.concatenate(
+            [[0], *(p.indptr[1:] + e for p, e in zip(held, ends, strict=False))]
+        ).astype(np.int64),
+        column=np.concatenate(columns),
+        gain=np.concatenate([part.gain for part in held]),
+        noise=max(part.noise for part in held),
+        left_out=left_out,
+    )
+
+
+def samples_of(
+    db: Database, platform: Platform, ops: Sequence[Op], *, featurizer: str = "stats"
+) -> Samples:
+    """Everything a database holds of these ops on one instance of a platform, with the vectors of
+    a featurizer. A bare portable platform stands for its only instance with such runs.
+
+    Raises: UsageError for ops of several kernels, one without runs, or a featurizer without
+    vectors; if several instances have runs and none is named.
+    """
+    if len({op.kernel for op in ops}) != 1:
+        raise UsageError("one cost model is for one kernel", hint="train one for each")
+    plug = db.featurizers().named(featurizer)
+    scope = scope_of(platform)
+    platform = _instance(db, platform, ops)
+    parts = []
+    for op in dict.fromkeys(ops):
+        evidence, readable = db.evidence(op, scope)
+        evidence = evidence.of_platform(platform.id)
+        if not evidence.rows:
+            have = [str(p.op) for p in db.store.partitions() if p.platform == platform.id]
+            raise UsageError(
+                f"{op} on {platform.id}: there are no runs",
+                hint=f"there are runs of: {', '.join(have) or 'nothing on this platform'}",
+            )
+        if not readable.get(featurizer):
+            raise UsageError(
+                f"{op} on {scope}: no matrix has a vector of {featurizer}",
+                hint=f"with vectors: {', '.join(readable) or 'none'}; `embeddb embed` makes them",
+            )
+        ids = {row.pattern_id for row in evidence.rows}
+        infos = {i: info for i in ids if (info := db.store.pattern(i)) is not None}
+        made = (featurizer, str(plug.version))
+        parts.append(
+            from_evidence(evidence, readable[featurizer], infos, platform, op, featurizer=made)
+        )
+    return join(parts)
+
+
+def _instance(db: Database, platform: Platform, ops: Sequence[Op]) -> Platform:
+    """The instance that a bare portable platform stands for: this machine where it has runs."""
+    if platform.instance or not platform.portable:
+        return platform
+    partitions = [p for p in db.store.partitions() if p.op in ops]
+    named = {p.platform for p in partitions if p.platform.partition("@")[0] == platform.name}
+    if platform.id in named:
+        return platform
+    with suppress(RunnerUnavailable):
+        here: Platform = runner_for(platform).platform()
+        if here.id in named:
+            return here
+    if len(named) > 1:
+        raise UsageError(
+            f"{len(named)} machines have runs of this, and a cost model is of one",
+            hint=f"name one: --platform {' or '.join(sorted(named))}",
+        )
+    return db.platform(named.pop()) if named else platform

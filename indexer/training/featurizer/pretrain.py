@@ -1,0 +1,161 @@
+"""A featurizer from a folder of matrices: dataset, autoencoder, training, model file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embeddb import __version__
+from embeddb.core import model_file
+from embeddb.core.errors import UsageError
+from embeddb.featurizers.network.networks import build, complete
+from embeddb.featurizers.network.reduction import CHANNELS
+from indexer.training.featurizer.autoencoder import (
+    Autoencoder,
+    Target,
+    job_of,
+    mean_errors,
+    picture,
+    scales_of,
+)
+from indexer.training.featurizer.dataset import Dataset, Recipe, Sample
+from indexer.training.trainer import (
+    Fitted,
+    Progress,
+    Settings,
+    checkpoint_of,
+    curve_of,
+    fit,
+    forget,
+)
+
+__all__ = ["Pretraining", "check_free", "folder_of", "pretrain"]
+
+_DIM = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Pretraining:
+    """How a featurizer is trained: the network's name, what the data became, and how long."""
+
+    network: str
+    recipe: Recipe
+    settings: Settings
+    target: Target = "area"
+    balanced: bool = False
+    batch: int = 32
+
+
+def folder_of(out: Path) -> Path:
+    """Where checkpoint and curve of a training are: beside the file it makes."""
+    return out.with_name(f"{out.stem}.training")
+
+
+def check_free(out: Path) -> None:
+    """Raises: UsageError if a training for `out` is unfinished: hours would be lost."""
+    folder = folder_of(out)
+    if checkpoint_of(folder).exists():
+        raise UsageError(
+            f"{folder}: a training is unfinished there",
+            hint="add --resume to go on with it, or remove that folder to begin anew",
+        )
+
+
+def pretrain(data: Dataset, how: Pretraining, out: Path, *, progress: Progress) -> dict[str, Any]:
+    """Train on `data`, write the encoder to `out`; returns its card with `version` and `curve`.
+
+    Goes on with an unfinished training of `out`. Raises: ModelError as `fit` and `save` do.
+    """
+    spec = complete({"name": how.network, "dim": _DIM, "in_channels": CHANNELS})
+    model = _model(spec, data.train, how)
+    scales = scales_of(data.train, how.target) if how.balanced else (1.0, 1.0)
+    job = job_of(
+        model,
+        (data.train, data.valid),
+        target=how.target,
+        size=how.batch,
+        seed=how.recipe.seed,
+        scales=scales,
+    )
+    named = _named(data, how, spec)
+    settings = Settings(**{**asdict(how.settings), "run": named})
+    folder = folder_of(out)
+    fitted = fit(model, job, settings=settings, folder=folder, progress=progress)
+    plain = mean_errors(data.train, data.valid, target=how.target, scales=scales)
+    card = {**_card(data, how, spec, fitted), "mean_metrics": _rounded(plain)}
+    version = model_file.save(out, model.encoder.state_dict(), card)
+    forget(folder)
+    return {**card, "version": version, "curve": str(curve_of(folder))}
+
+
+def _model(spec: Mapping[str, Any], train: tuple[Sample, ...], how: Pretraining) -> Autoencoder:
+    """The first weights follow from the seed, and the global random state is left as it was."""
+    shapes = torch.from_numpy(np.stack([s.input.shape for s in train]))
+    pictures: Tensor = torch.stack(
+        [torch.from_numpy(picture(s.density, how.target)) for s in train]
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(how.settings.seed)
+        encoder = build(spec, seed=how.settings.seed)
+        return Autoencoder(encoder, _DIM, shapes=shapes, pictures=pictures)
+
+
+def _named(data: Dataset, how: Pretraining, spec: Mapping[str, Any]) -> str:
+    """Hash of all that a checkpoint depends on beside `lr` and `seed`."""
+    held_out = sorted({sample.group for sample in data.valid})
+    parts = [
+        data.hash,
+        held_out,
+        dict(spec),
+        asdict(how.recipe),
+        how.target,
+        how.balanced,
+        how.batch,
+    ]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _card(
+    data: Dataset, how: Pretraining, spec: Mapping[str, Any], fitted: Fitted
+) -> dict[str, Any]:
+    recipe, settings = how.recipe, how.settings
+    return {
+        "kind": "featurizer",
+        "network": dict(spec),
+        "reduction": recipe.reduction.to_json(),
+        "data": data.hash,
+        "patterns": data.patterns,
+        "groups": data.groups,
+        "samples": {"train": len(data.train), "valid": len(data.valid)},
+        "metrics": _rounded(fitted.figures),
+        "epochs": fitted.epochs,
+        "best_epoch": fitted.best_epoch,
+        "stopped_early": fitted.stopped_early,
+        "settings": {
+            "method": "autoencoder",
+            "target": how.target,
+            "balanced": how.balanced,
+            "copies": recipe.copies,
+            "transposed": recipe.transposed,
+            "batch": how.batch,
+            "lr": settings.lr,
+            "epochs": settings.epochs,
+            "patience": settings.patience,
+        },
+        "seed": settings.seed,
+        "code": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in figures.items()}

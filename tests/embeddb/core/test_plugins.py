@@ -1,0 +1,142 @@
+"""Plug-ins: those that ship, one file in a folder of the user's, an installed distribution."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from embeddb.core import plugins
+from embeddb.core.errors import MissingDependency, UsageError
+
+FAKE = Path(__file__).parents[2] / "fake_dist"
+
+MINE = """
+from __future__ import annotations
+from dataclasses import dataclass
+
+@dataclass
+class PLUGIN:
+    name: str = "my-tuner"
+"""
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("EMBEDDB_PLUGINS", raising=False)
+    _forget()
+    yield
+    _forget()
+
+
+def _forget() -> None:
+    plugins._locate.cache_clear()
+    plugins._load_file.cache_clear()
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checked-in distribution, as if it had been installed."""
+    monkeypatch.syspath_prepend(str(FAKE))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tuners").mkdir()
+    monkeypatch.setenv("EMBEDDB_PLUGINS", f"{tmp_path / 'nowhere'}{os.pathsep}{tmp_path}")
+    return tmp_path / "tuners"
+
+
+def test_what_ships() -> None:
+    assert "stats" in plugins.available("featurizer")
+    assert plugins.load("featurizer", "stats").name == "stats"
+    for kind in ("reader", "featurizer", "runner", "tuner"):
+        names = plugins.available(kind)
+        assert names == sorted(set(names))
+        assert not [name for name in names if name.startswith(("_", "-")) or "_" in name]
+
+
+def test_listing_imports_no_plugin() -> None:
+    script = (
+        "import sys; from embeddb.core.plugins import available;"
+        "[available(k) for k in ('reader', 'featurizer', 'runner', 'tuner')];"
+        "print([m for m in sys.modules if m.count('.') > 1"
+        " and m.startswith(('indexer.', 'embeddb.featurizers.'))])"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert said.stdout.strip() == "[]"
+
+
+def test_one_file_in_a_folder(folder: Path) -> None:
+    (folder / "my_tuner.py").write_text(MINE)
+    (folder / "_hidden.py").write_text(MINE)
+    (folder / "notes.txt").write_text("x")
+    names = plugins.available("tuner")
+    assert "my-tuner" in names
+    assert not {"_hidden", "-hidden", "hidden", "notes"} & set(names)
+    found = plugins.load("tuner", "my-tuner")
+    assert found().name == "my-tuner"
+    assert plugins.load("tuner", "my-tuner") is found
+    assert "my-tuner" not in plugins.available("reader")
+
+
+def test_an_installed_distribution(installed: None) -> None:
+    assert {"from-dist", "needs-more"} <= set(plugins.available("tuner"))
+    assert plugins.load("tuner", "from-dist").name == "from-dist"
+
+
+def test_the_nearer_place_wins(
+    installed: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "from_dist.py").write_text("PLUGIN = 'folder'\n")
+    (tmp_path / "more" / "tuners").mkdir(parents=True)
+    (tmp_path / "more" / "tuners" / "from_dist.py").write_text("PLUGIN = 'second folder'\n")
+    assert plugins.load("tuner", "from-dist") == "folder"
+    both = f"{tmp_path}{os.pathsep}{tmp_path / 'more'}"
+    monkeypatch.setenv("EMBEDDB_PLUGINS", both)
+    assert plugins.load("tuner", "from-dist") == "folder"
+    assert plugins.load("featurizer", "stats").name == "stats"  # the one that ships
+
+
+def test_a_name_that_is_not_there(folder: Path) -> None:
+    (folder / "mine.py").write_text("PLUGIN = 1\n")
+    with pytest.raises(UsageError, match="no tuner named 'yours'") as caught:
+        plugins.load("tuner", "yours")
+    assert "mine" in caught.value.hint
+    for call in (lambda: plugins.available("gadget"), lambda: plugins.load("gadget", "x")):
+        with pytest.raises(UsageError, match="gadget") as caught:
+            call()
+        assert "reader" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("x = 1\n", UsageError, "PLUGIN"),
+        ("def f(:\n", UsageError, "broken.py"),
+        ("import a_module_that_nobody_has\n", MissingDependency, "a_module_that_nobody_has"),
+    ],
+)
+def test_a_file_that_is_no_plugin(
+    folder: Path, text: str, error: type[Exception], said: str
+) -> None:
+    (folder / "broken.py").write_text(text)
+    assert "broken" in plugins.available("tuner")
+    with pytest.raises(error, match=said) as caught:
+        plugins.load("tuner", "broken")
+    assert str(folder / "broken.py") in str(caught.value)
+    (folder / "broken.py").write_text("PLUGIN = 'mended'\n")
+    assert plugins.load("tuner", "broken") == "mended"
+
+
+def test_a_distribution_that_is_broken(installed: None) -> None:
+    with pytest.raises(MissingDependency, match="a_module_that_nobody_has"):
+        plugins.load("tuner", "needs-more")
+    with pytest.raises(UsageError, match="Missing"):
+        plugins.load("tuner", "no-object")

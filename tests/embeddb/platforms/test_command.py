@@ -1,0 +1,112 @@
+"""The `[command]` table of a platform file: what it may say, and the message when it may not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_files import OP, PATTERN, QUICK, RUN, A, text_of
+
+from embeddb.core.config import Config
+from embeddb.core.errors import PlatformError
+from embeddb.platforms.platform import load_platform, parse_platform, runner_for
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"run": "[]"}, "command.run: must list the program"),
+        ({"run": '["{matrix}", "{config.mode}"]'}, r"command.run\[0\]: is the program"),
+        ({"run": '["x", "{matrix}", "{foo}"]'}, r"command.run\[2\]: unknown placeholder {foo}"),
+        ({"run": '["x", "{matrix}", "{config.mod}"]'}, r"run\[2\]: unknown placeholder {config.m"),
+        ({"run": '["x", "{matrix:-a}"]'}, r"run\[1\]: {matrix} is always known"),
+        ({"run": '["x", "{matrix"]'}, r"command.run\[1\]: a lone {"),
+        ({"run": '["x", "matrix}"]'}, r"command.run\[1\]: a lone }"),
+        ({"run": '["x", "{config.mode}"]'}, "command.run: has no {matrix}"),
+        ({"run": '["x", "{matrix}"]'}, "command.run: has no {config.mode}"),
+        ({"run": '["x", "a\\u0000"]'}, r"command.run\[1\]: must have at most .* no NUL"),
+        ({"run": json.dumps(["x"] * 300)}, "command.run: 300 arguments"),
+        ({"time": "{ unit = 's' }"}, "command.time.regex: a time is read by"),
+        ({"time": "{ unit = 's', regex = '(' }"}, "command.time.regex: not a regular expression"),
+        ({"time": "{ unit = 's', regex = 'x' }"}, "command.time.regex: has 0 groups"),
+        ({"time": "{ unit = 's', regex = '(x)', json = 'a' }"}, "command.time.regex"),
+        ({"time": "{ unit = 'h', json = 'a' }"}, "command.time.unit: 'h' is not one of"),
+        ({"time": "{ unit = 's', json = 'a..b' }"}, "command.time.json: 'a..b' is no path"),
+        ({"time": "{ json = 'a' }"}, "command.time.unit: is missing"),
+        ({"extra": "timeout_s = 0"}, "command.timeout_s: must be more than 0"),
+        ({"extra": "timeout_s = nan"}, "command.timeout_s: must be more than 0"),
+        ({"extra": "retries = 1.5"}, "command.retries: must be a whole number"),
+        ({"extra": "retries = inf"}, "command.retries: must be a whole number"),
+        ({"extra": "max_output_bytes = 1e12"}, "command.max_output_bytes: must be a whole"),
+        ({"extra": "matrix = 'xls'"}, "command.matrix: 'xls' is not one of"),
+        ({"extra": "env = ['A=B']"}, r"command.env\[0\]"),
+        ({"extra": "retry = 1"}, "command.retry: unknown key"),
+        ({"extra": "[command.exit]\n256 = 'ok'"}, "command.exit.256: is no exit code"),
+        ({"extra": "[command.exit]\n1 = 'bad'"}, "command.exit.1: 'bad' is not one of"),
+        ({"extra": "[command.status]\nok = 'x'"}, "command.status.ok: is no failure"),
+        ({"extra": "[command.status]\noom = '(x'"}, "command.status.oom: not a regular"),
+    ],
+)
+def test_bad_tables(parts: dict[str, str], message: str) -> None:
+    with pytest.raises(PlatformError, match=message) as caught:
+        parse_platform(text_of(**parts), where="f.toml")
+    assert str(caught.value).startswith("f.toml: ") and "\n" not in str(caught.value)
+
+
+def test_the_table_and_the_runner_belong_together() -> None:
+    text = text_of()
+    with pytest.raises(PlatformError, match="command: is only read with runner"):
+        parse_platform(text.replace('runner = "command"', 'runner = "cpu"'))
+    start, _, rest = text.partition("[command]")
+    with pytest.raises(PlatformError, match="command: is missing"):
+        parse_platform(start + rest[rest.index("[[space]]") :])
+    time = "{ json = 'a', unit = 'cycles' }"
+    with pytest.raises(PlatformError, match=r"command.time.unit: cycles need a clock"):
+        parse_platform(text_of(time=time).replace("clock_ghz = 2", "clock_ghz = 'fast'"))
+    time = "{ json = 'a', unit = 's', from = 'output' }"
+    with pytest.raises(PlatformError, match=r"`run` has no {output}"):
+        parse_platform(text_of(time=time, run=RUN.replace("{output}", "out")))
+
+
+def test_a_parameter_that_may_be_absent_needs_a_default(tmp_path: Path) -> None:
+    depth = 'depth = { type = "int", values = [1, 2], when = "mode == \'b\'" }'
+    run = '["sh", "sim.sh", "{matrix}", "{config.mode}", "{config.depth}"]'
+    text = text_of(run=run).replace("[space.default]", f"{depth}\n[space.default]")
+    with pytest.raises(PlatformError, match=r"run\[4\]: parameter 'depth' is not part") as caught:
+        parse_platform(text)
+    assert caught.value.hint == "say what stands for its absence: {config.depth:-0}"
+    (tmp_path / "sim.sh").write_text("echo t=$3")
+    (tmp_path / "p.toml").write_text(text.replace("{config.depth}", "{config.depth:-9}"))
+    runner = runner_for(load_platform(tmp_path / "p.toml"))
+    configs = [A, Config({"mode": "b", "depth": 2})]
+    times = [m.times_s for _, m in runner.run(PATTERN, OP, configs, options=QUICK)]
+    assert times == [(pytest.approx(9e-3),), (pytest.approx(2e-3),)]
+
+
+def test_symbols_reach_the_program_as_numbers(tmp_path: Path) -> None:
+    text = text_of(run='["sh", "sim.sh", "{matrix}", "{config.mode}"]')
+    values = 'mode = { type = "int", values = [1, "NUM_MATRIX_COLS"] }'
+    lines = [values if line.startswith("mode = {") else line for line in text.splitlines()]
+    text = "\n".join(lines).replace('mode = "a"', "mode = 1")
+    (tmp_path / "sim.sh").write_text("echo t=$2")
+    (tmp_path / "p.toml").write_text(text)
+    runner = runner_for(load_platform(tmp_path / "p.toml"))
+    config = Config({"mode": "NUM_MATRIX_COLS"})
+    ((_, found),) = runner.run(PATTERN, OP, [config], options=QUICK)
+    assert found.times_s == (5e-3,)
+
+
+def test_the_page_shows_the_example() -> None:
+    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    example = (ROOT / "examples" / "my_simulator.toml").read_text(encoding="utf-8")
+    block = example[example.index("[command]") : example.index("[[space]]")].strip()
+    assert block in page
+    for key in (
+        *("run", "time", "matrix", "values", "version", "env", "timeout_s", "retries"),
+        *("max_output_bytes", "max_memory_mib", "[command.exit]", "[command.status]"),
+        *("{matrix}", "{output}", "{threads}", "{repeats}", "{op.kernel}", "{config.NAME}"),
+    ):
+        assert f"`{key}`" in page, key

@@ -1,0 +1,615 @@
+"""The command line as its users see it: every verb, both forms of output, every exit code."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from embeddb.database import Database
+from embeddb.ui.cli import arguments as places
+from embeddb.ui.cli import output
+from embeddb.ui.cli.main import VERBS, _run, cli
+
+ROOT = Path(__file__).resolve().parents[4]
+TOML = """
+name = "toy"
+version = "1"
+title = "A toy with a runner"
+portable = true
+runner = "toy"
+
+[[space]]
+kernels = ["spmm"]
+heterogeneous = ["tile", "mode"]
+
+[space.params]
+tile = { type = "int", values = [4, 8, 16] }
+mode = { type = "choice", values = ["a", "b"] }
+
+[space.default]
+tile = 4
+mode = "a"
+"""
+RUNNER = """
+import os
+from embeddb.platforms.platform import load_platform
+from embeddb.core.records import Measurement
+
+class Toy:
+    name = "toy"
+
+    def available(self):
+        return "the toy is broken" if os.environ.get("TOY_BROKEN") else None
+
+    def platform(self, *, threads=0):
+        return load_platform(os.environ["TOY_PLATFORM"]).at(f"t{threads}", {"threads": "1"})
+
+    def run(self, pattern, op, configs, *, options):
+        for config in configs:
+            if os.environ.get("TOY_STOP"):
+                raise KeyboardInterrupt
+            fast = config["mode"] == "b"
+            yield config, Measurement(times_s=((1e-3 if fast else 2e-3) / config["tile"],))
+
+    def baselines(self, pattern, op, *, options):
+        return {"plain": Measurement(times_s=(5e-3,))}
+
+PLUGIN = Toy
+"""
+HOSTILE = "\x1b[31mred\x07"
+
+
+class Board:
+    """A folder with matrices, a run log, a platform and a database made from them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.db = str(folder / "runs.db")
+        self.toml = str(folder / "toy.toml")
+        self.log = str(folder / "runs.csv")
+        self.matrices = folder / "matrices"
+        self.new = str(folder / "new.npz")
+
+    def query(self, *more: str, db: str = "", matrix: str = "") -> list[str]:
+        asked = ["--platform", "toy", "--op", "spmm:32", *more]
+        return ["query", db or self.db, matrix or self.new, *asked]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Board:
+    board = Board(tmp_path_factory.mktemp("board"))
+    plugins = board.folder / "plugins" / "runners"
+    plugins.mkdir(parents=True)
+    (plugins / "toy.py").write_text(RUNNER)
+    Path(board.toml).write_text(TOML)
+    board.matrices.mkdir()
+    rng = np.random.default_rng(7)
+    with Path(board.log).open("w", newline="") as out:
+        rows = csv.writer(out)
+        rows.writerow(["matrix", "group", "time_us", "tile", "mode"])
+        for i in range(8):
+            name = f"m{i}"
+            save(board.matrices / f"{name}.npz", 60 + 20 * (i % 2), 0.05 + 0.2 * (i % 2), rng)
+            for tile in (4, 8, 16):
+                for mode in ("a", "b"):
+                    good = (mode == "b") == (i % 2 == 1)
+                    time = (100 if good else 200) * (1 + tile / 100) * rng.uniform(0.99, 1.01)
+                    rows.writerow([name, f"family{i // 2}", time, tile, mode])
+        rows.writerow(["m0", "family0", 5, 5, "a"])
+        rows.writerows([[HOSTILE, "odd", time, 4, mode] for mode, time in (("a", 9), ("b", 8))])
+    save(Path(board.new), 80, 0.25, rng)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EMBEDDB_PLUGINS", str(board.folder / "plugins"))
+        patch.setenv("TOY_PLATFORM", board.toml)
+        asked = ["--platform", board.toml, "--matrices", str(board.matrices), "--op", "spmm:32"]
+        assert _run(["index", board.db, board.log, *asked]) == 0
+    return board
+
+
+def save(path: Path, n: int, density: float, rng: np.random.Generator) -> None:
+    sp.save_npz(path, sp.random(n, n, density=density, random_state=rng, format="csr"))
+
+
+@pytest.fixture
+def board(made: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
+    """The board with a database of its own to write to."""
+    monkeypatch.setenv("EMBEDDB_PLUGINS", str(made.folder / "plugins"))
+    monkeypatch.setenv("TOY_PLATFORM", made.toml)
+    own = Board(made.folder)
+    own.db = str(tmp_path / "runs.db")
+    shutil.copytree(made.db, own.db)
+    return own
+
+
+def leaves() -> Iterator[tuple[str, click.Command]]:
+    for verb in VERBS:
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from ((f"{verb} {name}", sub) for name, sub in command.commands.items())
+        else:
+            yield verb, command
+
+
+@pytest.mark.parametrize(("name", "command"), [pytest.param(*x, id=x[0]) for x in leaves()])
+def test_every_verb_has_help_with_an_example_json_and_a_line_in_the_docs(
+    name: str, command: click.Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--json" in {text for param in command.params for text in param.opts}
+    assert f"| `embeddb {name} " in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert _run([*name.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"  Example:\n    embeddb {name} " in shown
+    assert all(len(line) <= 100 for line in shown.splitlines())
+
+
+# -- one document on stdout, for every verb ----------------------------------------------------
+
+
+def _reading(board: Board) -> list[str]:
+    matrices = ["--matrices", str(board.matrices)]
+    return ["--platform", board.toml, "--op", "spmm:32", *matrices]
+
+
+def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
+    plan = ["--platform", "toy", "--op", "spmm:32", "--matrices", str(board.matrices)]
+    campaign = str(tmp / "camp")
+    export = str(tmp / "out.jsonl")
+    return {
+        "init": ["init", str(tmp / "empty.db")],
+        "index": ["index", str(tmp / "i.db"), board.log, *_reading(board)],
+        "ingest": ["ingest", board.db, board.log, "--platform", "toy", "--op", "spmm:64"],
+        "embed": ["embed", board.db],
+        "query": board.query(),
+        "explain": ["explain", board.db, "last"],
+        "measure": ["measure", board.db, board.new, *plan[:4], "--configs", "2", "--baselines"],
+        "calibrate": [
+            *("calibrate", board.db, "--platform", "toy", "--op", "spmm:32"),
+            *("--minutes", "0.5", "--matrices", str(board.matrices)),
+        ],
+        "campaign plan": ["campaign", "plan", board.db, campaign, *plan, "--configs", "3"],
+        "campaign run": ["campaign", "run", board.db, campaign],
+        "campaign resume": ["campaign", "resume", board.db, campaign],
+        "campaign status": ["campaign", "status", board.db, campaign],
+        "eval": ["eval", board.db, "--seeds", "1", "--op", "spmm:32"],
+        "clusters": ["clusters", board.db, "-k", "2"],
+        "train featurizer": [
+            *("train", "featurizer", str(board.matrices), "-o", str(tmp / "net.safetensors")),
+            *("--network", "waco", "--size", "16", "--copies", "0", "--epochs", "1"),
+            *("--threads", "1"),
+        ],
+        "train costmodel": [
+            *("train", "costmodel", board.db, "--platform", "toy", "--op", "spmm:32"),
+            *("-o", str(tmp / "cost.safetensors"), "--members", "1", "--epochs", "2"),
+            *("--predictor", "mlp", "--latent", "pca", "--threads", "1"),
+        ],
+        "plot training": [
+            *("plot", "training", str(tmp / "net.training" / "curve.jsonl")),
+            *("-o", str(tmp / "training.svg")),
+        ],
+        "plot map": [
+            *("plot", "map", board.db, "--platform", "toy", "--op", "spmm:32"),
+            *("-o", str(tmp / "map.svg")),
+        ],
+        "plot curve": [
+            *("plot", "curve", board.db, "m0", "--platform", "toy", "--op", "spmm:32"),
+            *("-o", str(tmp / "curve.svg")),
+        ],
+        "plot spy": ["plot", "spy", board.new, "-o", str(tmp / "spy.svg")],
+        "plot winners": ["plot", "winners", board.db, "-o", str(tmp / "winners.svg")],
+        "report": ["report", board.db],
+        "completion": ["completion", "bash"],
+        "dynamics": ["dynamics", board.new, "--op", "spmm:32"],
+        "platform list": ["platform", "list", "--db", board.db],
+        "platform show": ["platform", "show", "spade"],
+        "platform check": ["platform", "check", board.toml],
+        "platform nearest": [
+            *("platform", "nearest", "spade", "cpu"),
+            *("--op", "spmm:32", "--sizes", "9,9,9"),
+        ],
+        "db stat": ["db", "stat", board.db],
+        "db models": ["db", "models", board.db],
+        "db check": ["db", "check", board.db],
+        "db rebuild": ["db", "rebuild", board.db],
+        "db export": ["db", "export", board.db, export],
+        "db import": ["db", "import", str(tmp / "other.db"), export],
+        "db upgrade": ["db", "upgrade", board.db],
+        "db compact": ["db", "compact", board.db],
+    }
+
+
+def test_every_verb_prints_one_document(
+    board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = {}
+    commands = _commands(board, tmp_path)
+    for name, args in commands.items():
+        assert _run([*args, "--json"]) == 0, (name, capsys.readouterr().err)
+        documents[name] = json.loads(capsys.readouterr().out)
+    pages = [ROOT / "docs" / name for name in ("cli.md", "reports.md")]
+    documented = "".join(page.read_text(encoding="utf-8") for page in pages)
+    for name, document in documents.items():
+        for one in document if isinstance(document, list) else [document]:
+            missing = [key for key in one if f'"{key}"' not in documented]
+            missing = [key for key in missing if f"`{key}`" not in documented]
+            assert not missing or name == "eval", (name, missing)
+    _check_documents(documents)
+
+
+def _check_documents(documents: dict[str, Any]) -> None:
+    file = documents["index"]["files"][0]
+    assert (file["rows"], file["added"], file["rejected"]) == (51, 50, 1)
+    (answers,) = documents["index"]["answers"]
+    assert (answers["patterns"], answers["groups"], answers["stubs"]) == (9, 5, 1)
+    assert any("name and size only" in line for line in answers["missing"])
+    query = documents["query"]
+    contract = {"id", "pattern_id", "platform", "op", "link", "default", "candidates"}
+    assert contract | {"confidence", "warnings", "stages_s"} <= query.keys()
+    assert set(query["default"]) == {"config", "seconds"} and query["default"]["seconds"] is None
+    first = query["candidates"][0]
+    assert {"rank", "config", "score", "expected_gain", "origin", "seconds", "status"} <= set(first)
+    assert first["config"]["mode"] == "b" and first["seconds"] is None
+    assert query["link"] == "neighbours" and query["stages_s"]["read"] > 0
+    assert documents["explain"]["id"] == query["id"]
+    assert len(documents["explain"]["neighbours"]) >= 3
+    (measured,) = documents["measure"]
+    assert measured["baselines"]["plain"]["seconds"] == 5e-3
+    assert len(measured["configs"]) == 3
+    assert documents["campaign run"]["measured"] == documents["campaign plan"]["points"] == 48
+    assert documents["campaign resume"] == documents["campaign run"]
+    assert documents["campaign status"]["tasks_stored"] == 16
+    rows = documents["eval"]
+    assert {"default", "static-best", "embeddb"} <= {row["method"] for row in rows}
+    assert documents["platform check"]["problems"] == documents["db check"]["problems"] == []
+    spade = {k["kernel"]: k for k in documents["platform show"]["kernels"]}
+    assert spade["spmm"]["size"] == 256
+    assert documents["db import"]["added"] == documents["db export"]["runs"] > 50
+    assert documents["db compact"]["bytes"] <= documents["db compact"]["bytes_before"]
+
+
+def test_every_leaf_has_a_json_test(tmp_path: Path) -> None:
+    asked = _commands(Board(tmp_path), tmp_path)
+    # `serve` does not end; test_serve_bounds.py has its JSON.
+    assert set(asked) == {name for name, _ in leaves()} - {"serve"}
+
+
+def test_every_verb_speaks_to_people(
+    board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {}
+    for name, args in _commands(board, tmp_path).items():
+        assert _run(args) == 0, name
+        said[name] = capsys.readouterr().out
+        assert said[name].strip() and "\x1b" not in said[name]
+    assert "1 rejected" in said["index"] and "runs.csv.rejects.jsonl" in said["index"]
+    assert "ask: embeddb query" in said["index"]
+    assert "why: embeddb explain" in said["query"] and "mode=b" in said["query"]
+    assert "rests on" in said["explain"]
+    assert "scale" not in said["eval"] and "static-best" in said["eval"]
+    assert "48 measurements planned" in said["campaign plan"]
+
+
+def test_the_example_of_index_can_be_typed(
+    board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _run([*_commands(board, tmp_path)["index"], "--json"])
+    example = json.loads(capsys.readouterr().out)["example"]
+    assert _run(shlex.split(example)[1:]) == 0
+
+
+# -- the whole flow ----------------------------------------------------------------------------
+
+
+def test_export_and_import_give_the_same_answers(
+    board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export, other = str(tmp_path / "all.jsonl.gz"), str(tmp_path / "other.db")
+    assert _run(["db", "export", board.db, export]) == 0
+    assert _run(["db", "import", other, export]) == 0
+    for matrix in (board.new, "m3"):
+        answers = []
+        for db in (board.db, other):
+            capsys.readouterr()
+            assert _run(board.query("--json", db=db, matrix=matrix)) == 0
+            answers.append(json.loads(capsys.readouterr().out))
+        mine, theirs = answers
+        assert mine["candidates"] == theirs["candidates"]
+        assert mine["neighbours"] == theirs["neighbours"]
+    assert _run(["db", "import", other, export, "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["added"], again["duplicates"]) == (0, 50)
+
+
+def test_a_measured_query_ranks_by_what_it_measured(
+    board: Board, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(board.query("--measure", "-k", "3", "--json")) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["platform"] == "toy@t0"
+    assert made["default"]["seconds"] == pytest.approx(2e-3 / 4)
+    times = [c["seconds"] for c in made["candidates"]]
+    assert times == sorted(times) and made["candidates"][0]["status"] == "ok"
+    assert _run(["explain", board.db, made["id"], "--json"]) == 0
+    gain = json.loads(capsys.readouterr().out)["measured_gain"]
+    assert gain == pytest.approx(2e-3 / 4 / times[0])
+    assert _run(["explain", board.db, board.new, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == made["id"]
+
+
+def test_stubs_get_their_structure_when_the_matrices_arrive(
+    board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "later.db")
+    first = ["index", db, board.log, "--platform", board.toml, "--op", "spmm:32", "--json"]
+    assert _run(first) == 0
+    before = json.loads(capsys.readouterr().out)
+    assert before["answers"][0]["stubs"] == 9 and before["answers"][0]["featurizer"] is None
+    assert before["example"] == ""
+    assert _run([*first, "--matrices", str(board.matrices)]) == 0
+    after = json.loads(capsys.readouterr().out)
+    assert after["adopted_runs"] == 48 and after["files"][0]["added"] == 0
+    assert after["answers"][0]["featurizer"] == "stats"
+    assert after["answers"][0]["groups"] == 5
+
+
+# -- what goes wrong ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["nonsense"], 2, "No such command"),
+        (["query", "DB"], 2, "Missing argument"),
+        (["query", "DB", "NEW", "--platform", "toy", "--op", "spmm"], 2, "dense columns"),
+        (["query", "DB", "NEW", "--platform", "none", "--op", "spmm:4"], 2, "no platform 'none'"),
+        (["query", "DB", "NEW", "--platform", "toy", "--op", "spmv"], 2, "has no spmv"),
+        (["query", "DB", "gone.mtx", "--platform", "toy", "--op", "spmm:4"], 1, "no such file"),
+        (["query", "DB", "m33", "--platform", "toy", "--op", "spmm:4"], 1, "did you mean m3"),
+        (["query", "nowhere.db", "m0", "--platform", "toy", "--op", "spmm:4"], 1, "no database"),
+        (["query", "DB", "NEW", "--platform", "spade", "--op", "spmm:32"], 3, "no evidence"),
+        (["query", "DB", "TOML", "--platform", "toy", "--op", "spmm:4"], 1, "not a matrix file"),
+        (["explain", "DB", "r000000000000"], 3, "no recommendation"),
+        (["explain", "DB", "m1"], 3, "was never asked about"),
+        (["eval", "DB", "--platform", "none"], 3, "there are: spmm:32 on toy"),
+        (["db", "export", "DB", "x.csv", "--op", "spmm:7"], 3, "no runs of spmm:7"),
+        (["db", "export", "DB", "x.what"], 2, "does not tell the format"),
+        (["db", "export", "DB", "-", "--json"], 2, "stdout"),
+        (["db", "import", "DB", "gone.jsonl"], 2, "no such file"),
+        (["db", "import", "DB", "LOG"], 1, "header"),
+        (["init", "DB"], 1, "there already"),
+        (["init", "starter"], 2, "./starter"),
+        (["index", "x.db", "gone.csv"], 1, "gone.csv: no such file"),
+        (["ingest", "DB", "LOG"], 2, "--platform"),
+        (["ingest", "DB", "LOG", "--platform", "toy", "--map", "x"], 2, "ROLE=COLUMN"),
+        (["measure", "DB", "NEW", "--platform", "gpu-kernels", "--op", "spmm:4"], 1, "no runner"),
+        (
+            ["measure", "DB", "NEW", "--platform", "toy", "--op", "spmm:4", "--config", "tile=5"],
+            1,
+            "not one of 4, 8, 16",
+        ),
+        (["calibrate", "DB", "--platform", "gpu-kernels", "--op", "spmm:4"], 1, "no runner"),
+        (["calibrate", "DB", "--platform", "toy", "--op", "spmv"], 2, "has no spmv"),
+        (["calibrate", "DB", "--platform", "toy", "--minutes", "0"], 2, "range"),
+        (["calibrate", "DB", "--platform", "toy", "--matrices", "gone"], 1, "not a folder"),
+        (["calibrate", "DB", "--platform", "spade"], 2, "name them: --op spmm:32"),
+        (["campaign", "run", "DB", "nowhere"], 1, "campaign plan"),
+        (["platform", "show", "none"], 1, "no platform 'none'"),
+        (["platform", "check", "gone.toml"], 1, "cannot be read"),
+        (["query", "DB", "NEW", "--platform", "toy", "--op", "spmm:4", "-k", "0"], 2, "range"),
+    ],
+)
+def test_errors_are_one_line_with_a_code(
+    board: Board,
+    args: list[str],
+    code: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"DB": board.db, "NEW": board.new, "LOG": board.log, "TOML": board.toml}
+    assert _run([names.get(word, word) for word in args]) == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_a_platform_file_with_problems_is_said(
+    board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text(
+        TOML.replace('kernels = ["spmm"]', 'kernels = ["spmm"]\nconstraints = ["tile < 16"]')
+    )
+    assert _run(["platform", "check", str(bad)]) == 1
+    assert "no legal configuration has the value 16" in capsys.readouterr().out
+    args = ["index", str(tmp_path / "b.db"), board.log, "--platform", str(bad), "--op", "spmm:32"]
+    assert _run([*args, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["platform_problems"]
+
+
+def test_a_runner_that_is_broken_leaves_queries_working(
+    board: Board, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOY_BROKEN", "1")
+    assert _run(board.query("--measure")) == 1
+    assert capsys.readouterr().err == "embeddb: the toy is broken\n"
+    assert _run(board.query("--threads", "1")) == 0
+
+
+def test_a_calibration_for_people(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["calibrate", board.db, "--platform", "toy", "--minutes", "0.5"]
+    (board.matrices / "bad.mtx").write_text("%%MatrixMarket nonsense\n")
+    try:
+        assert _run([*args, "--matrices", str(board.matrices)]) == 0
+    finally:
+        (board.matrices / "bad.mtx").unlink()
+    shown = capsys.readouterr()
+    assert "toy@t0: " in shown.out and " of 30 s" in shown.out
+    assert "spmm:32 " in shown.out and "before, after: " in shown.out
+    assert "everything was measured" in shown.out
+    assert "left out: " in shown.err and "bad.mtx" in shown.err
+
+
+def test_ctrl_c_keeps_what_was_measured(
+    board: Board,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = _commands(board, tmp_path)["campaign plan"]
+    assert _run(plan) == 0
+    monkeypatch.setenv("TOY_STOP", "1")
+    campaign = str(tmp_path / "camp")
+    assert _run(["campaign", "run", board.db, campaign]) == 130
+    assert f"embeddb campaign resume {board.db} {campaign}" in capsys.readouterr().err
+    monkeypatch.delenv("TOY_STOP")
+    assert _run(["campaign", "resume", board.db, campaign]) == 0
+
+
+def test_damage_is_found_and_healed(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
+    (index,) = Path(board.db, "index").glob("*.faiss")
+    raw = bytearray(index.read_bytes())
+    raw[-1] ^= 1
+    index.write_bytes(raw)
+    assert _run(["db", "check", board.db, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["damaged"]
+    assert _run(["db", "rebuild", board.db]) == 0
+    assert _run(["db", "check", board.db]) == 0
+    data = Path(board.db, "data.mdb")
+    os.truncate(data, data.stat().st_size // 2)
+    assert _run(["db", "check", board.db]) == 1
+
+
+def test_names_cannot_write_to_the_terminal(
+    board: Board, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOY_BROKEN", "1")  # else the question is about this machine's toy
+    assert _run(board.query(matrix=HOSTILE)) == 0
+    assert _run(["explain", board.db, "last"]) == 0
+    assert _run(board.query(matrix=HOSTILE + "none")) == 1
+    _run(board.query("--json", matrix=HOSTILE))
+    caught = capsys.readouterr()
+    assert "\x1b" not in caught.out + caught.err and "\x07" not in caught.out + caught.err
+    assert "?[31mred" in caught.out
+
+
+# -- the starter database ----------------------------------------------------------------------
+
+
+def test_the_starter_is_imported_once(
+    board: Board,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data, home = tmp_path / "starter.jsonl.gz", tmp_path / "home"
+    monkeypatch.setattr(places, "STARTER_FILE", data)
+    monkeypatch.setenv("EMBEDDB_HOME", str(home))
+    assert _run(board.query(db="starter")) == 1
+    assert "not part of this installation" in capsys.readouterr().err
+    assert not home.exists()
+    assert _run(["db", "export", board.db, str(data)]) == 0
+    home.mkdir()
+    (home / ".starter-0123.999999999.part").mkdir()
+    assert _run(board.query(db="starter")) == 0
+    assert "importing the starter database" in capsys.readouterr().err
+    (folder,) = home.iterdir()
+    assert folder.name.startswith("starter-")
+    assert _run(["explain", "starter", "last"]) == 0
+    assert "importing" not in capsys.readouterr().err
+    # A release that ships other models brings a database of its own.
+    (tmp_path / "costmodel-cpu-spmm.safetensors").write_bytes(b"trained again")
+    assert places.starter_place() != folder
+
+
+def test_an_interrupted_import_leaves_no_half_database(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, home = tmp_path / "starter.jsonl.gz", tmp_path / "home"
+    assert _run(["db", "export", board.db, str(data)]) == 0
+    monkeypatch.setattr(places, "STARTER_FILE", data)
+    monkeypatch.setenv("EMBEDDB_HOME", str(home))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("indexer.embed.embed", _interrupt)
+        assert _run(board.query(db="starter")) == 130
+    assert not list(home.iterdir())
+    assert _run(board.query(db="starter")) == 0
+
+
+def _interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+# -- cost and form -----------------------------------------------------------------------------
+
+
+def imported(args: list[str]) -> set[str]:
+    code = "import sys; from embeddb.ui.cli.main import _run; _run(sys.argv[1:]); "
+    code += "print('\\n'.join(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, check=True)
+    return {line.partition(".")[0] for line in done.stderr.decode().splitlines()}
+
+
+def test_asking_imports_little(board: Board) -> None:
+    heavy = {"torch", "pandas", "numba", "hypothesis", "pytest", "matplotlib", "rich"}
+    assert not imported(board.query()) & heavy
+    assert not imported(["explain", board.db, "last"]) & (heavy | {"scipy", "faiss"})
+
+
+def test_figures_have_units() -> None:
+    assert output.duration(1.234e-5) == "12.3 us"
+    assert output.duration(0.5) == "500 ms"
+    assert output.duration(200) == "3 min 20 s"
+    assert output.duration(7300) == "2 h 1 min"
+    assert output.duration(None) == "-" and output.duration(math.inf) == "never"
+    assert output.size(4_200_000) == "4.2 MB"
+    assert output.plural(1, "run") == "1 run" and output.plural(1234, "run") == "1,234 runs"
+
+
+def test_json_has_no_nan_and_only_ascii(capsys: pytest.CaptureFixture[str]) -> None:
+    output.emit({"x": math.nan, "y": (np.float32(2), np.int64(3)), "é\udcff": {"b", "a"}})
+    text = capsys.readouterr().out
+    assert text.isascii()
+    assert json.loads(text) == {"x": None, "y": [2.0, 3], "é\udcff": ["a", "b"]}
+
+
+def test_progress_waits_then_says_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    with output.Progress() as progress:
+        for second in range(40):
+            now[0] = float(second)
+            progress("measure", second, 40)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "measure: 2 of 40 (5 %), 38 s left",
+        "measure: 17 of 40 (42 %), 23 s left",
+        "measure: 32 of 40 (80 %), 8 s left",
+    ]
+
+
+def test_a_database_of_python_is_that_of_the_command_line(board: Board) -> None:
+    from embeddb.matrix_files import read_pattern
+
+    with Database.open(board.db) as db:
+        made = db.query(read_pattern(board.new), platform="toy", op="spmm:32")
+        assert db.explain(made.id).answer == made.candidates[0].config

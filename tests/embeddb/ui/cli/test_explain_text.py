@@ -1,0 +1,399 @@
+"""Explanations as people read them: every case has a text, and no stranger's text harms it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from builders import CONFIGS, DEFAULT, OP, band, by_law, fill, patterns, runs_of, tiny
+from explained import by_hand
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.database import Database
+from embeddb.explain.explain import Explanation, explain
+from embeddb.platforms.platform import parse_platform
+from embeddb.query.alternatives import renewed
+from embeddb.query.diagnostics import Insight, Move, NextRun, SimplerAnswer
+from embeddb.query.query import Recommendation
+from embeddb.store import memory_store
+from embeddb.ui.cli.explain_text import change, show_explanation
+from embeddb.ui.cli.main import cli
+from embeddb.ui.feature_words import feature_value, feature_words
+from indexer.embed import embed
+
+A, B, C, D = CONFIGS
+NEW = band(137, 14, name="new", group="new")
+
+Show = Callable[[Explanation], str]
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Show:
+    def text(e: Explanation) -> str:
+        capsys.readouterr()
+        show_explanation(e)
+        return capsys.readouterr().out
+
+    return text
+
+
+def _asked(db: Database, **more: Any) -> Explanation:
+    return db.explain(db.query(NEW, platform="tiny", op=OP, **more).id)
+
+
+def _replaced(made: Recommendation, **changes: Any) -> Recommendation:
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_an_answer_in_the_order_in_which_one_decides(show: Show) -> None:
+    text = show(_asked(fill(Database.in_memory(), tiny()), deep=True))
+    parts = [
+        "variant=c",
+        "gain    2.",
+        "sure    high",
+        "novelty ",
+        "rests on measured patterns near it",
+        "what simpler methods would have said",
+        "where the choice is open",
+        "what each parameter is worth here",
+        "what would change the answer",
+        "which part of the pattern counts",
+        "what to measure next on this matrix",
+    ]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_what_was_not_looked_for_is_not_shown(show: Show) -> None:
+    text = show(_asked(fill(Database.in_memory(), tiny())))
+    assert "would change" not in text and "counts" not in text
+
+
+def test_what_differs_from_the_answer() -> None:
+    answer = {"format": "csr", "unroll": 4}
+    assert change(answer, answer) == "the answer"
+    assert change({"format": "bcsr", "block": "2x1"}, answer) == "block=2x1, format=bcsr, no unroll"
+    assert len(change({"v": "x" * 5000}, answer)) <= 400
+
+
+# -- the cases there are -----------------------------------------------------------------------
+
+
+def test_nothing_was_ever_measured(show: Show) -> None:
+    db = Database.in_memory()
+    db.store.put_platform(tiny())
+    text = show(_asked(db))
+    assert "rests on nothing that was measured" in text and "no neighbours were looked up" in text
+    assert "the platform's default, for want of evidence" in text
+    assert "nothing measured could be compared with it" in text
+
+
+def test_only_winners_were_recorded(show: Show) -> None:
+    db = Database.in_memory()
+    platform = parse_platform(tiny().text + "\n[traits]\nwinners_only = 1\n")
+    for p in patterns(6):
+        best = min(range(4), key=lambda v: by_law(p, v))
+        run = Run(p.id, OP, "tiny", CONFIGS[best], Measurement(times_s=(by_law(p, best),)))
+        db.record([run], p, platform)
+    embed(db)
+    text = show(_asked(db))
+    assert "gain    not known: what the default takes was never measured" in text
+    assert "is expected to be faster" in text
+
+
+def test_everything_failed_on_the_neighbours(show: Show) -> None:
+    made, _ = by_hand()
+    store = memory_store()
+    store.put_platform(tiny())
+    for n in made.neighbours:
+        runs = [Run(n.pattern_id, OP, "tiny", c, Measurement(status="oom")) for c in CONFIGS]
+        store.append(runs, patterns=[PatternInfo(id=n.pattern_id)])
+    told = explain(made, store)
+    assert all(n.ratios == [] and n.best == {} and n.failed == {"oom": 4} for n in told.neighbours)
+    text = show(told)
+    assert "not run" in text and "12 oom" in text
+
+
+def test_runs_and_patterns_are_gone(show: Show) -> None:
+    made, _ = by_hand()
+    assert "runs behind it, of spmm:32: none is left" in show(explain(made, memory_store()))
+
+
+def test_simulated_times_say_so_at_the_top(show: Show) -> None:
+    db = fill(Database.in_memory(), tiny(simulated=True))
+    assert "SIMULATED or modelled" in "\n".join(show(_asked(db)).splitlines()[:3])
+
+
+def test_measured_answers_are_held_against_the_prediction(show: Show) -> None:
+    made, store = by_hand()
+    for seconds, verdict in ((2.0, "inside the interval"), (1.0, "OUTSIDE the interval")):
+        first = msgspec.structs.replace(
+            made.candidates[0], seconds=seconds, status="ok", gain_low=2.0, gain_high=4.0
+        )
+        done = _replaced(made, candidates=[first], default_seconds=6.0)
+        text = " ".join(show(explain(done, store)).split())
+        assert f"{6 / seconds:.2f}x over the default, measured on this matrix" in text
+        assert verdict in text and "first the answer and the default themselves" not in text
+
+
+def test_measured_earlier_or_at_another_width(show: Show) -> None:
+    db = fill(Database.in_memory(), tiny())
+    known = patterns()[2]
+    text = show(db.explain(db.query(known, platform="tiny", op=OP).id))
+    assert "rests on its own measurements" in text and "this very pattern was measured" in text
+    told = db.explain(db.query(NEW, platform="tiny", op=Op("spmm", 64)).id)
+    assert "runs behind it, of spmm:32" in show(told)
+
+
+# -- strangers' text ---------------------------------------------------------------------------
+
+HOSTILE = "<script>alert(1)</script>\x1b[31m\u202egnp.exe\r\n" + "A" * 10_000
+
+
+def test_hostile_names_stay_short_and_harmless(show: Show) -> None:
+    made, store = by_hand()
+    near = [msgspec.structs.replace(n, name=HOSTILE, platform="tiny") for n in made.neighbours]
+    values = Config({"variant": HOSTILE.replace("\n", "")})
+    done = _replaced(
+        made,
+        pattern_name=HOSTILE,
+        warnings=[HOSTILE],
+        neighbours=near,
+        rejected={HOSTILE: HOSTILE},
+        features={HOSTILE: (9.0, 3.0, 2.0), "fill": (5.5, 5.0, 1.0), "flat": (0.0, 0.0, 1.0)},
+        insight=Insight(
+            simpler=[SimplerAnswer(method=HOSTILE[:40], config=dict(values))],
+            next=[NextRun(config=dict(values), expected_gain=None, gain_high=None, worth=0.5)],
+            deep=True,
+            moves=[Move(feature=HOSTILE, start=1.0, end=2.0, deviations=1.0, winner=dict(values))],
+        ),
+    )
+    text = show(explain(done, store))
+    lines = text.splitlines()
+    assert all(line.isprintable() for line in lines) and len(text) < 20_000
+    assert max(map(len, lines)) < 600
+
+
+def test_a_hostile_name_through_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "db"
+    with Database.create(place) as db:
+        fill(db, tiny(), [band(p.shape[0], 14, name=HOSTILE, group="g") for p in patterns(2)])
+        db.query(NEW, platform="tiny", op=OP)
+    cli.main(["explain", str(place), "last"], standalone_mode=False)
+    out = capsys.readouterr().out
+    assert all(line.isprintable() and len(line) < 300 for line in out.splitlines())
+    assert "ask again with `embeddb query ... --why`" in out
+
+
+def test_why_is_asked_for_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "db"
+    with Database.create(place) as db:
+        fill(db, tiny())
+        known = patterns()[2]
+        db.record(runs_of(known, tiny()), known, tiny())
+    asked = ["query", str(place), known.id, "--platform", "tiny", "--op", "spmm:32"]
+    cli.main(asked, standalone_mode=False)
+    assert "what each parameter is worth" not in capsys.readouterr().out
+    cli.main([*asked, "--why"], standalone_mode=False)
+    out = capsys.readouterr().out
+    assert "what each parameter is worth" in out and "which part of the pattern counts" in out
+    cli.main(["explain", str(place), "last"], standalone_mode=False)
+    assert "what each parameter is worth" in capsys.readouterr().out
+
+
+def test_a_report_file_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, out = tmp_path / "db", tmp_path / "why.html"
+    with Database.create(place) as db:
+        fill(db, tiny())
+        db.query(NEW, platform="tiny", op=OP)
+    asked = ["explain", str(place), "last", "--html", str(out)]
+    cli.main(asked, standalone_mode=False)
+    written = out.read_text(encoding="utf-8")
+    assert written.lower().startswith("<!doctype html")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        cli.main(asked, standalone_mode=False)
+    assert out.read_text(encoding="utf-8") == written
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["db", "why.html"]
+
+
+# -- features ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("feature", "value", "words", "figure"),
+    [
+        ("log_rows", np.log1p(81_306), "rows", "81,300"),
+        ("row_mean", np.log1p(33.02), "nonzeros per row, mean", "33.0"),
+        ("log_density", np.log(4.06e-4), "density", "0.000406"),
+        ("fill_4x1", 0.7513, "fill of 4x1 blocks", "0.751"),
+        ("reuse_4096", 0.0, "columns reused in 4096 nonzeros", "0"),
+        ("imbalance_32", np.log(1.5), "heaviest of 32 equal parts over mean", "1.50"),
+        ("scnn_17", -1.234, "scnn_17", "-1.23"),
+        ("log_rows", 1e300, "rows", "1e+300"),
+        ("anything", float("nan"), "anything", "nan"),
+    ],
+)
+def test_features_in_words_and_in_their_own_unit(
+    feature: str, value: float, words: str, figure: str
+) -> None:
+    assert (feature_words(feature), feature_value(feature, float(value))) == (words, figure)
+
+
+def test_the_default_is_told_as_it_is(show: Show) -> None:
+    text = show(_asked(fill(Database.in_memory(), tiny())))
+    assert f"default {DEFAULT}" in text
+
+
+# -- what was measured, what was counted -------------------------------------------------------
+
+
+def test_when_how_often_and_how_evenly_it_was_measured(show: Show) -> None:
+    db = fill(Database.in_memory(), tiny())
+    day = 86_400.0
+    runs = [
+        Run(NEW.id, OP, "tiny", c, Measurement(times_s=times, when=day * at))
+        for c, times, at in (
+            (C, (1.0, 1.2, 1.1), 1),
+            (C, (0.9, 1.0, 1.0), 3),
+            (A, (2.0,), 2),
+            (B, (5.0,), 2),
+        )
+    ]
+    failed = Run(NEW.id, OP, "tiny", C, Measurement(status="oom", when=day * 9))
+    db.record([*runs, failed], NEW, tiny())
+    told = _asked(db)
+    answer, default = told.own
+    assert (answer.config, answer.runs, answer.times) == (dict(C), 2, 6)
+    assert (answer.seconds, answer.fastest, answer.slowest) == (1.05, 0.9, 1.2)
+    assert (answer.first, answer.last, answer.sources) == (day, 3 * day, ["hardware"])
+    assert (default.config, default.runs, default.times) == (dict(A), 1, 1)
+    text = show(told)
+    assert "answer: 1.05 s, 900 ms to 1.2 s; 2 runs, 6 repeats in all, 1970-01-02 to 1970-" in text
+    assert "default: 2 s; 1 run, 1 repeat in all, 1970-01-03; hardware" in text
+    assert "vote" not in text.split("rests on")[1].split("runs behind it")[0]
+
+
+def test_an_answer_of_the_model_has_no_votes(show: Show) -> None:
+    made, store = by_hand()
+    head = [f" {word} " for word in ("nearer", "vote", "configs")]
+    asked = show(explain(made, store))
+    assert all(word in asked for word in head)
+    text = show(explain(_replaced(made, link="model"), store))
+    assert " vote  " not in text and "patterns near it, to compare" in text
+
+
+def test_whether_preparation_counts_is_said(show: Show) -> None:
+    made, store = by_hand()
+    assert "preparing a format is left out" in show(explain(made, store))
+    first = msgspec.structs.replace(
+        made.candidates[0], seconds=2.0, status="ok", gain_low=2.0, gain_high=4.0
+    )
+    done = _replaced(made, candidates=[first], default_seconds=6.0, calls=1000.0)
+    told = explain(done, store)
+    assert told.within_interval is None  # the prediction counts what the measurement leaves out
+    text = " ".join(show(told).split())
+    assert "known, shared out over 1,000 calls; the measured times leave it out" in text
+    assert "the interval" not in text
+
+
+def test_ties_of_times_that_never_varied_are_no_noise(show: Show) -> None:
+    made, store = by_hand()
+    level = [msgspec.structs.replace(c, score=-1.0) for c in made.candidates]
+    assert "within the noise" in show(explain(_replaced(made, candidates=level), store))
+    text = show(explain(_replaced(made, candidates=level, noise=0.0), store))
+    assert "as good no difference is known, with" in text and "within the noise" not in text
+
+
+def test_simulated_times_say_so_in_every_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "db"
+    with Database.create(place) as db:
+        fill(db, tiny(simulated=True))
+        db.query(NEW, platform="tiny", op=OP)
+        known = patterns()[2].id
+    asked = ["query", str(place), known, "--platform", "tiny", "--op", "spmm:32"]
+    for words, said in (
+        (asked, "SIMULATED"),
+        ([*asked, "--json"], '"simulated": true'),
+        (["explain", str(place), "last"], "SIMULATED"),
+        (["explain", str(place), "last", "--json"], '"simulated": true'),
+        (["report", str(place)], "simulated"),
+        (["report", str(place), "--json"], '"simulated": true'),
+    ):
+        cli.main(words, standalone_mode=False)
+        assert said in capsys.readouterr().out, words
+    for verb in (["explain", str(place), "last"], ["report", str(place)]):
+        cli.main([*verb, "--html", str(tmp_path / "x.html")], standalone_mode=False)
+        assert "<strong>Simulated.</strong>" in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_moves_of_a_measured_pattern_leave_its_measurements_aside(show: Show) -> None:
+    db = fill(Database.in_memory(), tiny())
+    told = db.explain(db.query(patterns()[2], platform="tiny", op=OP, deep=True).id)
+    assert told.link == "measured" and "its own measurements are left aside" in show(told)
+    assert "left aside" not in show(_asked(db, deep=True))
+
+
+@pytest.mark.parametrize("verb", ["explain", "report"])
+def test_a_page_needs_a_place(verb: str, tmp_path: Path) -> None:
+    place = tmp_path / "db"
+    with Database.create(place) as db:
+        fill(db, tiny(), patterns(2))
+        db.query(NEW, platform="tiny", op=OP)
+    asked = [verb, str(place), *(["last"] if verb == "explain" else []), "--html"]
+    for out in (".", "/", str(tmp_path), str(tmp_path / "none" / "x.html")):
+        with pytest.raises(UsageError, match="cannot be written"):
+            cli.main([*asked, out], standalone_mode=False)
+
+
+def test_a_matrix_whose_name_is_no_path_can_be_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, name = tmp_path / "db", "A" * 10_000
+    with Database.create(place) as db:
+        known = band(137, 14, name=name, group="g")
+        fill(db, tiny(), [*patterns(2), known])
+        made = db.query(known, platform="tiny", op=OP)
+    cli.main(["explain", str(place), name], standalone_mode=False)
+    assert made.id in capsys.readouterr().out
+    with pytest.raises(NothingFound):
+        cli.main(["explain", str(place), "B" * 10_000], standalone_mode=False)
+
+
+def test_what_was_measured_is_compared_with_what_was_measured() -> None:
+    """An answer that neighbours gave, measured since: its promise is no longer its gain."""
+    db = fill(Database.in_memory(), tiny())
+    made = db.query(NEW, platform="tiny", op=OP)
+    db.record(
+        [Run(NEW.id, OP, "tiny", c, Measurement(times_s=(s,))) for c, s in ((A, 3.0), (C, 2.0))],
+        NEW,
+        tiny(),
+    )
+    first = msgspec.structs.replace(made.candidates[0], seconds=2.0, status="ok")
+    taken = msgspec.structs.replace(
+        made, candidates=[first, *made.candidates[1:]], default_seconds=3.0
+    )
+    told = db.explain(renewed(db, taken, NEW, tiny()).id)
+    assert told.expected_gain == made.candidates[0].expected_gain
+    assert (told.measured_gain, told.compared_gain) == (1.5, pytest.approx(1.5))
+    same = [s.expected_gain for s in told.insight.simpler if s.same]
+    assert same and set(same) == {told.compared_gain}

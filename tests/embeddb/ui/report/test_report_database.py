@@ -1,0 +1,252 @@
+"""The report of a whole database: its figures by hand, its page, its command."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import html5lib
+import msgspec
+import pytest
+from builders import CONFIGS, OP, band, fill, patterns, runs_of, tiny
+from report_cases import HOSTILE
+from test_report import outside
+
+from embeddb.core.config import Op
+from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.database import Database
+from embeddb.ui.cli.main import _run
+from embeddb.ui.report import DatabaseFacts, database_facts, database_html
+from embeddb.ui.report.facts import Judged
+from embeddb.ui.report.gaps import Gap
+
+
+@pytest.fixture(scope="module")
+def db() -> Database:
+    """Twenty patterns of five groups; each variant wins on five, each step away costs 1.5."""
+    return fill(Database.in_memory(), tiny())
+
+
+@pytest.fixture(scope="module")
+def facts(db: Database) -> DatabaseFacts:
+    return database_facts(db, place="my runs.db")
+
+
+def kinds(gaps: list[Gap]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for gap in gaps:
+        found.setdefault(gap.kind, []).append(gap.what)
+    return found
+
+
+def test_what_was_measured(facts: DatabaseFacts) -> None:
+    assert (facts.statuses, facts.sources) == ({"ok": 80}, {"hardware": 80})
+    (scope,) = facts.scopes
+    assert (scope.op, scope.platform, scope.runs) == ("spmm:32", "tiny", 80)
+    assert (scope.patterns, scope.groups, scope.configs, scope.per_pattern) == (20, 5, 4, 4.0)
+    assert (scope.indexed, scope.without_default, scope.distinct_winners) == (20, 0, 4)
+    # 100 to 128 rows: of 2 and 6 nonzeros, of 14, of 30
+    assert facts.sizes.counts[0] == [5, 10, 5, 0, 0] and facts.sizes.unknown == 0
+    assert sum(map(sum, facts.sizes.counts)) == 20
+
+
+def test_what_wins(facts: DatabaseFacts) -> None:
+    winners = {w.config["variant"]: (w.patterns, w.gain) for w in facts.scopes[0].winners}
+    assert winners == {v: (5, pytest.approx(1.5**at)) for at, v in enumerate("abcd")}
+    (like,) = facts.scopes[0].preferences
+    assert like.shares == dict.fromkeys("abcd", 0.25) and like.others == 0
+
+
+def test_what_one_fixed_choice_brings(facts: DatabaseFacts) -> None:
+    found = {(c.kind, c.name): c for c in facts.scopes[0].classes}
+    everything = found["all", "all matrices"]
+    assert everything.config["variant"] in "bc"  # both gain a step on average in half
+    assert everything.gain == pytest.approx(1.5**0.5)
+    assert everything.headroom == pytest.approx(1.5**1.5)
+    assert found["row length", "under 4"].config == {"variant": "a"}
+    assert found["row length", "16 to 64"].gain == pytest.approx(1.5**3)
+    assert ("row length", "64 or more") not in found
+    assert found["group", "g0"].patterns == 4
+
+
+def test_one_matrix_is_no_class() -> None:
+    """The best fixed choice for one matrix is its own best, which says nothing of others."""
+    few = [band(300 + at, 2, name=f"few{at}", group=f"few{at}") for at in range(2)]
+    many = [band(400 + at, 14, name=f"many{at}", group=f"many{at}") for at in range(3)]
+    told = database_facts(fill(Database.in_memory(), tiny(), [*few, *many], indexed=False))
+    classes = {(c.kind, c.name): c.patterns for c in told.scopes[0].classes}
+    assert classes == {("all", "all matrices"): 5, ("row length", "4 to 16"): 3}
+
+
+def test_a_failure_counts_as_the_default_in_a_fixed_choice() -> None:
+    among = [band(90 + at, 30, name=f"m{at}", group=f"g{at}") for at in range(4)]
+    db = fill(Database.in_memory(), tiny(), among, indexed=False)
+    broken = Run(among[0].id, OP, "tiny", CONFIGS[3], Measurement(status="crash"))
+    db.store.append([broken])
+    (scope,) = database_facts(db).scopes
+    assert scope.statuses == {"ok": 16, "crash": 1}
+    for p in among:  # one more that only failed
+        db.store.append([Run(p.id, Op("spmv"), "tiny", CONFIGS[3], Measurement(status="oom"))])
+        db.store.append(runs_of(p, tiny(), op=Op("spmv"), variants=(0, 2)))
+    spmv = next(s for s in database_facts(db).scopes if s.op == "spmv")
+    assert spmv.classes[0].config == {"variant": "c"}
+
+
+def test_noise_within_and_between_runs() -> None:
+    pattern = band(64, 6, name="p")
+    db = Database.in_memory()
+    db.store.put_platform(tiny())
+    times = [(1.0, 1.1, 1.2), (1.4, 1.5, 1.6), (2.0,)]
+    runs = [
+        Run(pattern.id, OP, "tiny", CONFIGS[0 if len(t) > 1 else 1], Measurement(times_s=t))
+        for t in times
+    ]
+    db.store.append(runs, patterns=[PatternInfo(id=pattern.id, m=64, n=64, nnz=384, name="p")])
+    noise = database_facts(db).scopes[0].noise
+    assert noise.within == pytest.approx((0.1 / 1.1 + 0.1 / 1.5) / 2)
+    assert noise.between == pytest.approx(0.4 / (2 * 1.3))
+    assert (noise.repeated, noise.disagreeing) == (1, 0)
+
+
+def test_gaps_name_what_to_run(db: Database, facts: DatabaseFacts) -> None:
+    found = kinds(facts.gaps)
+    assert found["kernel"] == ["spmv on tiny"] and found["noise"] == [
+        "a second round: spmm:32 on tiny"
+    ]
+    assert all(not gap.command for gap in facts.gaps), "nothing here can be measured: no runner"
+
+
+def test_questions_that_were_hardly_covered_are_gaps() -> None:
+    db = fill(Database.in_memory(), tiny())
+    near, far = band(131, 6, name="near", group="z"), band(20_000, 1, name="far", group="z")
+    for pattern in (near, far):
+        db.query(pattern, platform="tiny", op=OP)
+        db.query(pattern, platform="tiny", op=OP)
+    assert [w for w in kinds(database_facts(db).gaps)["question"] if w.startswith("far")] == [
+        "far: spmm:32 on tiny"
+    ]
+    db.record(runs_of(far, tiny()), far, tiny())
+    assert not [w for w in kinds(database_facts(db).gaps).get("question", []) if "far" in w]
+
+
+def test_patterns_with_few_runs_at_another_width_are_gaps() -> None:
+    db = fill(Database.in_memory(), tiny(), indexed=False)
+    among = patterns()[:4]
+    db.store.append(r for p in among for r in runs_of(p, tiny(), op=Op("spmm", 64)))
+    assert "16 matrices: spmm:64 on tiny" in kinds(database_facts(db).gaps)["width"]
+
+
+def test_progress_is_told_of_all_runs(db: Database) -> None:
+    told: list[tuple[str, int, int]] = []
+    database_facts(db, progress=lambda *now: told.append(now))
+    assert told[-1] == ("read", 80, 80)
+    assert [n for _, n, _ in told] == sorted(n for _, n, _ in told)
+
+
+def rows() -> list[dict[str, Any]]:
+    figures = {"speedup@1": 1.5, "of_optimum@1": 0.93, "of_optimum@5": 0.97, "spread": 0.0}
+    base = {"platform": "tiny", "op": "spmm:32", "matrices": 20, "opa": None, **figures}
+    return [{**base, "method": m} for m in ("default", "embeddb")]
+
+
+def test_the_page_is_valid_closed_and_complete(facts: DatabaseFacts) -> None:
+    judged = msgspec.convert(rows(), list[Judged])
+    html = database_html(msgspec.structs.replace(facts, judged=judged))
+    html5lib.HTMLParser(strict=True).parse(html)
+    assert outside(html) == [] and len(html.encode()) < 200_000
+    for heading in (
+        "What was measured",
+        "How good the answers are",
+        "How noisy the times are",
+        "Gaps worth measuring",
+        "spmm:32 on",
+        "What one fixed choice would bring",
+        "What wins",
+        "What the platform likes",
+        "Where they lie",
+        "As evaluated",
+        "Where this comes from",
+        "embeddb report &#39;my runs.db&#39;",
+    ):
+        assert heading in html, heading
+    assert "As evaluated" not in database_html(facts)
+
+
+def test_an_empty_database_has_a_page() -> None:
+    html = database_html(database_facts(Database.in_memory()))
+    html5lib.HTMLParser(strict=True).parse(html)
+    assert "there are no runs" in html and "How noisy" not in html
+
+
+@pytest.mark.parametrize("text", [t for t in HOSTILE if "\ud800" not in t])
+def test_names_of_strangers_are_text(text: str) -> None:
+    among = [band(64 + at, 4 + at, name=f"{text}{at}", group=text) for at in range(4)]
+    db = fill(Database.in_memory(), tiny(), among)
+    db.query(band(5000, 1, name=text), platform="tiny", op=OP)
+    html = database_html(database_facts(db, place=text))
+    html5lib.HTMLParser(strict=True).parse(html)
+    assert outside(html) == [] and len(html.encode()) < 200_000
+    assert "\u202e" not in html and "\x00" not in html and "<script" not in html
+
+
+def test_a_simulated_platform_is_called_so() -> None:
+    db = fill(Database.in_memory(), tiny("sim", simulated=True), patterns(2), indexed=False)
+    facts = database_facts(db)
+    assert facts.scopes[0].simulated
+    assert "none is of real hardware" in database_html(facts)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    with fill(Database.create(tmp_path / "runs.db"), tiny()):
+        return str(tmp_path / "runs.db")
+
+
+def test_the_verb(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["report", folder]) == 0
+    text = capsys.readouterr().out
+    assert "spmm:32" in text and "worth measuring" in text and "spmv on tiny" in text
+    assert _run(["report", folder, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["scopes"][0]["runs"] == 80 and document["place"] == folder
+    (tmp_path / "eval.json").write_text(json.dumps(rows()))
+    out = tmp_path / "r.html"
+    given = ["--eval", str(tmp_path / "eval.json"), "--html", str(out)]
+    assert _run(["report", folder, *given]) == 0
+    assert capsys.readouterr().out == ""
+    assert "As evaluated" in out.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("content", ["", "[]]", '{"a": 1}', '[{"platform": 3}]'])
+def test_what_is_no_evaluation_is_refused(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    file = tmp_path / "eval.json"
+    file.write_text(content)
+    assert _run(["report", folder, "--eval", str(file)]) == 1
+    assert "not the output of `embeddb eval --json`" in capsys.readouterr().err
+
+
+def test_figures_are_numbers(facts: DatabaseFacts) -> None:
+    def walk(value: Any) -> None:
+        if isinstance(value, float):
+            assert math.isfinite(value)
+        for part in value.values() if isinstance(value, dict) else ():
+            walk(part)
+        for part in value if isinstance(value, list) else ():
+            walk(part)
+
+    walk(msgspec.to_builtins(facts))
+
+
+def test_what_is_known_of_machines_is_told_in_words() -> None:
+    """Of instances with an environment; old ones without facts stay readable."""
+    pair = tiny("pair", portable=True)
+    db = fill(Database.in_memory(), pair.at("one", {"l2_bytes": "1048576", "<i x>": "x"}))
+    fill(db, pair.at("old"))
+    facts = database_facts(db)
+    assert facts.machines == {"pair@one": [("second level cache", "1 MiB"), ("<i x>", "x")]}
+    page = database_html(facts)
+    assert "second level cache" in page and "1 MiB" in page and "<i x>" not in page

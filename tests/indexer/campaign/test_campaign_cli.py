@@ -1,0 +1,97 @@
+"""What `campaign plan` and `campaign status` say, beside what test_cli.py asks of every verb."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import scipy.sparse as sp
+
+from embeddb.database import Database
+from embeddb.ui.cli.main import run
+from embeddb.ui.cli.verbs.campaign.campaign import _show_agreement
+from indexer.campaign.agreement import Agreement
+from indexer.campaign.folder import Campaign
+
+
+def _run(*args: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        run(["campaign", *args])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> list[str]:
+    """Arguments of `campaign plan` for three matrices in an empty database."""
+    Database.create(tmp_path / "runs.db").close()
+    folder = tmp_path / "matrices"
+    folder.mkdir()
+    for at, size in enumerate((20, 40, 80)):
+        sp.save_npz(folder / f"m{at}.npz", sp.eye(size, format="csr"))
+    places = [str(tmp_path / "runs.db"), str(tmp_path / "camp")]
+    return [*places, "--platform", "spade", "--op", "spmm:32", "--matrices", str(folder)]
+
+
+def test_a_plan_with_everything(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--configs", "20", "--sample", "per-matrix", "--shared", "5", "--grid", "1"]
+    limits = ["--grid-op", "spmm:32", "--max-work", "1500", "--repeat-share", "0.5", "--json"]
+    assert _run("plan", *asked, *options, *limits) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["left_out"] == [{"matrix": "m2", "op": "spmm:32"}] and told["matrices"] == 3
+    (grid,) = told["grid"]["matrices"]
+    assert grid in ("m0", "m1") and told["grid"]["op"] == "spmm:32"
+    assert told["top"] == {"spmm:32": 0} and told["tasks"] == 4
+    whole = Campaign(Path(asked[1])).plan.choices["spmm:32"][int(grid[1])]
+    assert len(whole.configs) == told["configs"]["spmm:32"] > 20
+    assert told["points"] == sum(math.ceil(1.5 * n) for n in (20, len(whole.configs)))
+    assert _run("plan", *asked, *options, *limits[:-1]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "every configuration of spmm:32 on 1 matrix" in said and "1 pair of matrix and op" in said
+    )
+    assert _run("status", *asked[:2]) == 0
+    assert "0 of " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--max-work", "1"], 2, "no matrix to measure"),
+        (["--grid", "1"], 2, "planned operations"),
+        (["--grid", "1", "--grid-op", "spmv"], 2, "planned operations"),
+        (["--repeat-share", "0"], 2, "repeat-share"),
+        (["--sample", "all"], 2, "sample"),
+    ],
+)
+def test_what_cannot_be_planned(
+    asked: list[str], options: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run("plan", *asked, *options) == code
+    err = capsys.readouterr().err
+    assert said in err and len(err.splitlines()) == 1
+    assert not Path(asked[1]).exists()
+
+
+def test_an_old_plan_is_refused_in_one_line(
+    tmp_path: Path, asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "camp").mkdir()
+    (tmp_path / "camp" / "plan.json").write_text('{"platform": "", "ops": []}')
+    assert _run("status", *asked[:2]) == 1
+    err = capsys.readouterr().err
+    assert "a plan of version 0" in err and len(err.splitlines()) == 1
+
+
+def test_the_agreement_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"bad{at}" for at in range(12)]
+    one = Agreement("spmm:32", 80, 2, 0.97, 0.9, 0.86, 0.7, 0.021, 10, 100, names, ["mended"])
+    none = Agreement("spmv", 0, 3, math.nan, math.nan, math.nan, math.nan, math.nan, 0, 0, [], [])
+    _show_agreement([one, none])
+    said = capsys.readouterr().out
+    assert "0.970 (0.900)" in said and "0.860 (0.700)" in said and "2.1 %" in said
+    assert "10 %" in said and "bad9 and 2 more" in said and "bad10" not in said
+    assert "spmv: rounds not compared on 3 matrices" in said and "nan" not in said
+    _show_agreement([])
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,164 @@
+"""k-means over embeddings: the clusters, their representatives, and the verb."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import OP, band, fill, patterns, tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embeddb.core.errors import UsageError
+from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.database import Database
+from embeddb.ui.cli.main import _run
+from indexer.campaign.budget.clusters import cluster
+from indexer.embed import embed
+
+
+def blobs(rng: np.random.Generator, sizes: tuple[int, ...]) -> np.ndarray:
+    """Far apart along the first feature; the second is noise of another scale."""
+    parts = [
+        np.stack([100 * at + rng.normal(0, 1, size), rng.normal(0, 1e-3, size)], axis=1)
+        for at, size in enumerate(sizes)
+    ]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def test_blobs_are_found_the_largest_first(rng: np.random.Generator) -> None:
+    x = blobs(rng, (5, 40, 12))
+    x[:, 1] = 0  # a constant feature weighs nothing
+    found = cluster(x, 3, seed=1)
+    assert np.bincount(found.labels).tolist() == [40, 12, 5]
+    assert len(set(found.labels[:5])) == len(set(found.labels[5:45])) == 1
+    for at in range(3):
+        mine = x[found.labels == at].astype(np.float64)
+        assert np.allclose(found.centres[at], mine.mean(axis=0))
+        to_centre = np.abs(mine[:, 0] - found.centres[at, 0])
+        assert found.representatives[at] == np.flatnonzero(found.labels == at)[to_centre.argmin()]
+        assert found.members(at)[0] == found.representatives[at]
+        assert len(found.members(at)) == len(mine)
+        assert found.spread(at) == pytest.approx(mine[:, 0].std() / x[:, 0].std(), rel=1e-5)
+
+
+def test_features_count_alike_whatever_their_scale(rng: np.random.Generator) -> None:
+    x = blobs(rng, (20, 20))
+    scaled = x * np.array([1e-6, 1e6], np.float32) + np.float32(3)
+    assert np.array_equal(cluster(x, 2, 0).labels, cluster(scaled, 2, 0).labels)
+
+
+@given(
+    n=st.integers(1, 40),
+    d=st.integers(1, 4),
+    values=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_cluster_has_members(
+    n: int, d: int, values: int, seed: int, data: st.DataObject
+) -> None:
+    """Many equal vectors: no cluster stays empty, and nothing depends on anything but the seed."""
+    x = np.random.default_rng(seed).integers(0, values, (n, d)).astype(np.float32)
+    k = data.draw(st.integers(1, len(np.unique(x, axis=0))))
+    one, two = cluster(x, k, seed), cluster(x, k, seed)
+    sizes = np.bincount(one.labels, minlength=k)
+    assert sizes.min() > 0 and np.array_equal(sizes, np.sort(sizes)[::-1])
+    assert np.array_equal(one.labels[one.representatives], np.arange(k))
+    for a, b in ((one.labels, two.labels), (one.centres, two.centres)):
+        assert np.array_equal(a, b)
+
+
+def test_as_many_clusters_as_vectors(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(12, 3)).astype(np.float32)
+    found = cluster(x, 12, 0)
+    assert sorted(found.representatives) == list(range(12)) and found.distances.max() < 1e-6
+
+
+def test_ties_go_to_the_first() -> None:
+    x = np.array([[0], [2], [10], [12]], np.float32)
+    assert cluster(x, 2, 0).representatives.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("x", "k", "match"),
+    [
+        (np.zeros((0, 3)), 1, "1 clusters of 0 patterns"),
+        (np.ones((5, 3)), 2, "1 different vectors"),
+        (np.eye(3), 4, "4 clusters of 3 patterns"),
+        (np.eye(3), 0, "0 clusters"),
+        (np.full((3, 2), np.nan), 1, "finite"),
+    ],
+)
+def test_what_cannot_be_clustered(x: np.ndarray, k: int, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        cluster(x.astype(np.float32), k, 0)
+
+
+# -- the verb ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with Database.create(tmp_path / "db") as db:
+        fill(db, tiny())
+        info = PatternInfo(id="ab" * 16, name="named", stub=True)
+        run = Run(info.id, OP, "tiny", tiny().default(OP), Measurement(times_s=(1.0,)))
+        db.store.append([run], patterns=[info])
+    return tmp_path / "db"
+
+
+def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["clusters", str(folder), "--featurizer", "stats", "-k", "4", "--seed", "3", "--json"]
+    assert _run(command) == 0
+    first = capsys.readouterr().out
+    document = json.loads(first)
+    assert set(document) == {
+        *("database", "featurizer", "version", "seed", "patterns", "without_vector", "clusters")
+    }
+    assert (document["patterns"], document["without_vector"]) == (20, 1)
+    by_id = {p.id: p for p in patterns()}
+    for at, found in enumerate(document["clusters"]):
+        keys = ("cluster", "size", "groups", "spread", "pattern_id", "name", "members")
+        assert set(found) == {*keys} and found["cluster"] == at + 1
+        assert found["name"] == by_id[found["pattern_id"]].name
+        assert found["members"][0] == found["pattern_id"]
+        assert found["groups"] == len({by_id[i].group for i in found["members"]})
+        assert found["size"] == len(found["members"]) and found["spread"] >= 0
+    assert sorted(i for c in document["clusters"] for i in c["members"]) == sorted(by_id)
+    assert _run(command) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_a_stub_of_known_size_does_not_decide_the_featurizer(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Database.open(folder) as db:
+        info = PatternInfo(id="cd" * 16, name="sized", m=9, n=9, nnz=20, stub=True)
+        run = Run(info.id, OP, "tiny", tiny().default(OP), Measurement(times_s=(1.0,)))
+        db.store.append([run], patterns=[info])
+        embed(db)
+        assert len(db.store.vectors.get("sizes", db.featurizer_version("sizes"), [info.id])) == 1
+    assert _run(["clusters", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["featurizer"] == "stats"
+
+
+def test_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["clusters", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("cluster") and len(out.splitlines()) == 1 + 10 + 2
+    assert "1 pattern without a vector left out" in out
+
+
+def test_errors(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["clusters", str(folder), "--featurizer", "stats", "-k", "21"]) == 2
+    assert "21 clusters of 20 patterns" in capsys.readouterr().err
+    assert _run(["clusters", str(folder), "--featurizer", "other"]) == 2
+    assert "no featurizer named 'other'" in capsys.readouterr().err
+    with Database.create(tmp_path / "empty") as db:
+        db.store.put_structure(band(9, 2), PatternInfo(id=band(9, 2).id))
+    assert _run(["clusters", str(tmp_path / "empty")]) == 3
+    assert "embeddb embed" in capsys.readouterr().err

@@ -1,0 +1,170 @@
+"""From patterns to vectors to partitions: nothing twice, nothing lost, everything made anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import CONFIGS, OP, band, fill, patterns, runs_of, tiny
+
+from embeddb.core.config import Op
+from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.database import Database
+from embeddb.featurizers import stats
+from indexer import embed as module
+from indexer.embed import adopt_stubs, embed
+from indexer.library import Library, info_of
+
+
+def _stub(name: str, *, op: Op = OP, **known: Any) -> tuple[PatternInfo, list[Run]]:
+    info = PatternInfo(id=name.encode().hex().ljust(32, "0"), name=name, stub=True, **known)
+    return info, [Run(info.id, op, "tiny", c, Measurement(times_s=(1.0,))) for c in CONFIGS]
+
+
+def test_every_featurizer_embeds_what_it_can_read() -> None:
+    db = fill(Database.in_memory(), tiny(), patterns(2), indexed=False)
+    named, runs = _stub("named")
+    sized, more = _stub("sized", m=9, n=9, nnz=20)
+    db.store.append([*runs, *more], patterns=[named, sized])
+    report = embed(db)
+    plain = {name: report.vectors[name] for name in ("stats", "given", "rows", "sizes")}
+    assert plain == {"stats": 8, "given": 8, "rows": 8, "sizes": 9}
+    (partition,) = report.partitions
+    assert partition["patterns"] == 10 and report.problems == []
+
+
+def test_nothing_is_embedded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    db = fill(Database.in_memory(), tiny(), patterns(1))
+    done: list[str] = []
+    real = stats.Stats.embed
+    monkeypatch.setattr(
+        stats.Stats, "embed", lambda self, p: (done.append(p.name), real(self, p))[1]
+    )
+    embed(db)
+    assert done == []
+    new = band(137, 14, name="new")
+    db.store.put_structure(new, info_of(new))
+    assert embed(db).vectors["stats"] == 5
+    assert done == ["new"]
+
+
+def test_stored_vectors_are_those_of_the_structure() -> None:
+    db = fill(Database.in_memory(), tiny(), patterns(2))
+    for name, featurizer in db.featurizers().items():
+        stored = db.store.vectors.get(name, featurizer.version, [p.id for p in patterns(2)])
+        for pattern in patterns(2):
+            assert np.array_equal(stored[pattern.id], featurizer.embed(pattern)), name
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_batches(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    monkeypatch.setattr(module, "_BATCH", batch)
+    db = fill(Database.in_memory(), tiny(), patterns(2))
+    assert db.store.counts()["vector"] == 4 * 8
+
+
+def test_it_goes_on_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BATCH", 2)
+    db = fill(Database.in_memory(), tiny(), patterns(2), indexed=False)
+    real, left = stats.Stats.embed, [5]
+
+    def failing(self: Any, pattern: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return real(self, pattern)
+
+    monkeypatch.setattr(stats.Stats, "embed", failing)
+    with pytest.raises(KeyboardInterrupt):
+        embed(db)
+    assert db.store.counts()["vector"] == 4
+    left[0] = 100
+    assert embed(db).vectors["stats"] == 8
+    assert left[0] == 100 - 4  # the four that were stored are not made again
+
+
+def test_again_makes_everything_anew(tmp_path: Path) -> None:
+    with Database.create(tmp_path / "db") as db:
+        fill(db, tiny(), patterns(2))
+        new = band(137, 14, name="new")
+        before = db.query(new, platform="tiny", op=OP)
+        for file in (tmp_path / "db" / "index").iterdir():
+            file.write_bytes(b"damaged")
+        report = embed(db, again=True)
+        assert report.vectors["stats"] == 8 and db.problems() == []
+        after = db.query(new, platform="tiny", op=OP)
+        assert after.candidates == before.candidates and after.neighbours == before.neighbours
+
+
+def test_what_no_featurizer_can_read_is_said() -> None:
+    db = Database.in_memory()
+    db.store.put_platform(tiny())
+    info, runs = _stub("named")
+    db.store.append(runs, patterns=[info])
+    report = embed(db)
+    assert report.partitions == []
+    assert report.problems == ["spmm:32 on tiny: no featurizer can read its patterns"]
+
+
+def test_progress_is_told() -> None:
+    db = fill(Database.in_memory(), tiny(), patterns(1), indexed=False)
+    seen: list[tuple[str, int, int]] = []
+    embed(db, progress=lambda *a: seen.append(a))
+    assert [s for s in seen if s[0] == "embed with stats"] == [
+        ("embed with stats", at, 4) for at in (1, 2, 3, 4)
+    ]
+    assert any(what.startswith("index spmm:32 on tiny") for what, _, _ in seen)
+
+
+def test_every_scope_gets_its_partition() -> None:
+    db = fill(Database.in_memory(), tiny(), patterns(1), indexed=False)
+    fill(db, tiny(), patterns(1), op=Op("spmm", 64), indexed=False)
+    pair = tiny("pair", portable=True)
+    fill(db, pair.at("one"), patterns(1), indexed=False)
+    fill(db, pair.at("two"), patterns(1), indexed=False)
+    report = embed(db)
+    found = [(p["op"], p["scope"]) for p in report.partitions]
+    assert found == [("spmm:32", "pair"), ("spmm:32", "tiny"), ("spmm:64", "tiny")]
+
+
+def test_stubs_of_known_features_answer_without_structure() -> None:
+    """A store of which no matrix was ever seen: neighbours by what came with the runs."""
+    db = Database.in_memory()
+    db.store.put_platform(tiny())
+    for pattern in patterns():
+        m, n = pattern.shape
+        info, _ = _stub(pattern.name, m=m, n=n, nnz=pattern.nnz, group=pattern.group)
+        runs = [
+            Run(info.id, OP, "tiny", run.config, run.measurement)
+            for run in runs_of(pattern, tiny())
+        ]
+        db.store.append(runs, patterns=[info])
+    report = embed(db)
+    assert report.partitions[0]["featurizer"] == "sizes"
+    assert report.partitions[0]["indexed"] == 20
+    made = db.query(band(137, 14, name="new"), platform="tiny", op=OP)
+    assert (made.link, made.candidates[0].config) == ("neighbours", {"variant": "c"})
+    stub = PatternInfo(id="ef" * 16, m=137, n=137, nnz=137 * 30, name="sized", stub=True)
+    assert db.query(stub, platform="tiny", op=OP).candidates[0].config == {"variant": "d"}
+
+
+def test_adoption_moves_runs_and_keeps_the_family(tmp_path: Path) -> None:
+    from scipy.io import mmwrite
+
+    db = Database.in_memory()
+    db.store.put_platform(tiny())
+    pattern = patterns(1)[2]
+    mmwrite(tmp_path / "m0c.mtx", pattern.to_scipy(), field="pattern")
+    info, runs = _stub("m0c", m=pattern.shape[0], group="family")
+    other, more = _stub("elsewhere")
+    db.store.append([*runs, *more], patterns=[info, other])
+    assert adopt_stubs(db, Library(tmp_path)) == 4
+    found = db.store.pattern(pattern.id)
+    assert found is not None and found.group == "family" and not found.stub
+    assert db.store.resolve(info.id) == pattern.id
+    assert len(list(db.store.runs("tiny", OP, pattern.id))) == 4
+    assert [i.name for i in db.store.patterns() if i.stub] == ["elsewhere"]
+    assert adopt_stubs(db, Library(tmp_path)) == 0
+    assert db.problems() == []

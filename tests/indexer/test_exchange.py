@@ -1,0 +1,223 @@
+"""A database out and in again: nothing lost, nothing twice, nothing illegal let in."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import InputError, NothingFound, ReaderError, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.database import Database
+from embeddb.platforms.platform import load_platform
+from indexer.exchange.exchange import export, export_file, import_file
+from indexer.ingest import ingest
+
+SPMM, SPMV = Op("spmm", 32), Op("spmv")
+CPU = load_platform("cpu").at("here", {"compiler": "gcc"})
+FORMATS = load_platform("spmv-formats@V100")
+
+
+def filled() -> Database:
+    db = Database.in_memory()
+    rng = np.random.default_rng(3)
+    default = CPU.default(SPMM)
+    dynamic = default.replace(schedule="dynamic", chunk=4)
+    configs = [default, dynamic, default.replace(schedule="guided")]
+    for i in range(3):
+        indices = np.sort(rng.choice(50, size=20, replace=False))
+        indptr = np.linspace(0, 20, 11).astype(np.int64)
+        pattern = Pattern.from_csr((10, 50), indptr, indices, name=f"p{i}", group="g")
+        times = [(1e-3 * (i + 1), 2e-3), (3e-3,), ()]
+        runs = [
+            Run(pattern.id, SPMM, CPU.id, config, Measurement("ok" if t else "crash", t), "c")
+            for config, t in zip(configs, times, strict=True)
+        ]
+        db.record(runs, pattern, CPU)
+    db.store.put_platform(FORMATS)
+    stub = PatternInfo(id="ab" * 16, m=9, n=9, nnz=9, name="é\x1b", stub=True, features={"x": 1.5})
+    fast = Run(stub.id, SPMV, FORMATS.id, Config({"format": "ell"}), Measurement(times_s=(1e-6,)))
+    db.store.append([fast], patterns=[stub])
+    return db
+
+
+def everything(db: Database) -> tuple[set[str], dict[str, PatternInfo], list[str]]:
+    runs = {run.id for p in db.store.partitions() for run in db.store.runs(p.platform, p.op)}
+    return runs, {info.id: info for info in db.store.patterns()}, db.store.platforms()
+
+
+def test_facts_of_machines_travel(tmp_path: Path) -> None:
+    """Those that are known where they are read and not in the file stay."""
+    db, other = filled(), Database.in_memory()
+    db.store.put_platform(CPU.at(CPU.instance, {"cpu": "x", "l2_bytes": "1048576"}))
+    other.store.put_platform(CPU.at(CPU.instance, {"cpu": "x", "wake_us": "7"}))
+    export_file(db, tmp_path / "all.jsonl")
+    import_file(other, tmp_path / "all.jsonl")
+    found = other.store.platform(CPU.id)
+    assert found is not None
+    told = {"cpu": "x", "l2_bytes": "1048576", "wake_us": "7"}
+    assert told.items() <= found.environment.items()
+
+
+@pytest.mark.parametrize("name", ["all.jsonl", "all.jsonl.gz"])
+def test_nothing_is_lost(tmp_path: Path, name: str) -> None:
+    db, other = filled(), Database.in_memory()
+    report = export_file(db, tmp_path / name)
+    assert (report.format, report.patterns, report.runs) == ("jsonl", 4, 10)
+    done = import_file(other, tmp_path / name)
+    assert (done.added, done.duplicates, done.rejected, done.runs) == (10, 0, 0, 10)
+    runs, patterns, platforms = everything(db)
+    runs2, patterns2, platforms2 = everything(other)
+    assert runs2 == runs and platforms2 == platforms
+    assert other.store.platform(CPU.id) == CPU
+    for key, info in patterns.items():
+        copy = patterns2[key]
+        assert (copy.m, copy.name, copy.group, copy.stub) == (
+            *(info.m, info.name, info.group),
+            info.stub,
+        )
+        assert copy.thumbnail == info.thumbnail
+        assert info.features.items() <= copy.features.items()
+    again = import_file(other, tmp_path / name)
+    assert (again.added, again.duplicates) == (0, 10)
+
+
+def test_vectors_travel_as_features(tmp_path: Path) -> None:
+    db, other = filled(), Database.in_memory()
+    export_file(db, tmp_path / "all.jsonl")
+    import_file(other, tmp_path / "all.jsonl")
+    plug = db.featurizers()["stats"]
+    ids = [info.id for info in db.store.patterns() if not info.stub]
+    mine = db.store.vectors.get("stats", plug.version, ids)
+    assert len(mine) == 3
+    for key, vector in mine.items():
+        info = other.store.pattern(key)
+        assert info is not None
+        assert np.array_equal(plug.from_info(info), vector)
+
+
+def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
+    first, second = Database.in_memory(), tmp_path / "2.jsonl.gz"
+    export_file(filled(), tmp_path / "1.jsonl.gz")
+    import_file(first, tmp_path / "1.jsonl.gz")
+    export_file(filled(), second)
+    assert second.read_bytes() == (tmp_path / "1.jsonl.gz").read_bytes()
+    assert gzip.decompress(second.read_bytes()).startswith(b'{"format":"embeddb"')
+
+
+def test_filters_choose_runs_with_what_they_need(tmp_path: Path) -> None:
+    db, out = filled(), io.StringIO()
+    report = export(db, out, format="jsonl", platform="cpu", op=SPMM)
+    assert (report.platforms, report.patterns, report.runs) == ([CPU.id], 3, 9)
+    kinds = [json.loads(line)[0] for line in out.getvalue().splitlines()[1:]]
+    assert kinds.count("pattern") == 3 and kinds.count("platform") == 1
+    assert export(db, io.StringIO(), format="csv", platform=FORMATS.id).runs == 1
+    with pytest.raises(NothingFound, match="no runs of spmv on cpu"):
+        export(db, io.StringIO(), format="csv", platform="cpu", op=SPMV)
+    with pytest.raises(UsageError):
+        export(db, io.StringIO(), format="parquet")
+
+
+def test_other_formats_are_written_by_their_ending(tmp_path: Path) -> None:
+    db = filled()
+    export_file(db, tmp_path / "all.csv", platform="cpu")
+    report = ingest(Database.in_memory().store, tmp_path / "all.csv", platform=CPU)
+    assert (report.added, report.rejected) == (9, 0)
+    assert export_file(db, tmp_path / "all.json").format == "t4"
+    assert "EMBEDDB_BEST_H" in _text(db, tmp_path / "best.h")
+    with pytest.raises(UsageError, match="does not tell the format"):
+        export_file(db, tmp_path / "all.txt")
+
+
+def _text(db: Database, path: Path) -> str:
+    export_file(db, path)
+    return path.read_text()
+
+
+def test_a_failed_export_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    path.write_text("precious")
+    with pytest.raises(NothingFound):
+        export_file(filled(), path, platform="none")
+    assert path.read_text() == "precious"
+    assert [file.name for file in tmp_path.iterdir()] == ["all.jsonl"]
+    with pytest.raises(InputError, match="cannot be written"):
+        export_file(filled(), tmp_path / "no" / "such" / "all.jsonl")
+
+
+def test_what_cannot_be_used_is_rejected_with_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    export_file(filled(), path)
+    # An open choice takes new values, but no value of another kind.
+    text = path.read_text().replace('"chunk":4', '"chunk":3').replace('"ell"', '"non sense!"')
+    text = text.replace("ab" * 16, "zz" * 16)
+    path.write_text(text)
+    report = import_file(Database.in_memory(), path)
+    assert report.added == 6 and report.rejected == 5
+    rejects = [json.loads(line) for line in Path(report.rejects_file).read_text().splitlines()]
+    assert len(rejects) == 5
+    reasons = " ".join(r["reason"] for r in rejects)
+    assert "parameter 'chunk': 3" in reasons and "no id of a pattern" in reasons
+    assert "non sense!" in reasons
+
+
+def test_a_changed_platform_does_not_replace_the_stored_one(tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    export_file(filled(), path)
+    path.write_text(path.read_text().replace("values = [1, 8, 64]", "values = [1, 8]"))
+    db = filled()
+    report = import_file(db, path)
+    assert report.added == 0
+    assert report.rejected == 1 and report.duplicates == 10
+    assert db.store.platform(CPU.id) == CPU
+
+
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b'{"format":"embeddb","version":9}\n'])
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ReaderError):
+        import_file(Database.in_memory(), path)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.999])
+def test_a_file_that_was_cut_off_is_said(tmp_path: Path, share: float) -> None:
+    path = tmp_path / "x.jsonl"
+    export_file(filled(), path)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: int(share * len(raw))])
+    report = import_file(Database.in_memory(), path, rejects=False)
+    assert report.rejected and not report.rejects_file
+    assert not list(tmp_path.glob("*.rejects.jsonl"))
+
+
+def test_a_brief_export_keeps_medians_and_failures(tmp_path: Path) -> None:
+    db, other = Database.in_memory(), Database.in_memory()
+    pattern = Pattern.from_csr((4, 4), [0, 1, 2, 3, 4], [0, 1, 2, 3], name="eye", group="g")
+    times = tuple(1e-3 * (1 + 0.01 * i) for i in (3, 0, 9, 4, 1, 8, 2, 7))
+    default = CPU.default(SPMM)
+    ok = Measurement("ok", times, cpu_max_s=times, context={"load": 1.0}, when=100.6)
+    failed = Measurement("oom", error="fill 99 x")
+    db.record(
+        [
+            Run(pattern.id, SPMM, CPU.id, default, ok),
+            Run(pattern.id, SPMM, CPU.id, default.replace(schedule="guided"), failed),
+        ],
+        pattern,
+        CPU,
+    )
+    export_file(db, tmp_path / "brief.jsonl", brief=True)
+    import_file(other, tmp_path / "brief.jsonl")
+    kept = {r.config: r.measurement for r in other.store.runs(CPU.id, SPMM)}
+    short = kept[default]
+    assert short.seconds == pytest.approx(ok.seconds, rel=1e-3)
+    assert short.times_s == pytest.approx((1e-3, ok.seconds, 1.09e-3), rel=1e-3)
+    assert (short.context, len(short.cpu_max_s), short.when) == ({}, 1, 120.0)
+    lost = kept[default.replace(schedule="guided")]
+    assert (lost.status, lost.error) == ("oom", "fill 99 x")

@@ -1,0 +1,143 @@
+"""`train costmodel --predictor auto`: which predictor becomes the model, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embeddb.database import Database
+from embeddb.ui.cli.main import _run
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+pytest.importorskip("lightgbm")
+
+from builders import fill, patterns, tiny
+
+from embeddb.cost_model.model import CostModel
+from indexer.training.cost_model import trees
+from tuners.evaluation import choose_predictor as judging
+
+ASKED = ("--platform", "tiny", "--op", "spmm:32", "--json")
+QUICK = ("--latent", "pca", "--members", "1", "--epochs", "2", "--threads", "1")
+
+
+@pytest.fixture(autouse=True)
+def fewer_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "_TREES", 20)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("filled")
+    for count in (6, 10):
+        with Database.create(folder / f"{count}.db") as db:
+            fill(db, tiny(), patterns(count))
+    return folder
+
+
+def trained(
+    filled: Path, tmp_path: Path, capsys: Any, groups: int, *words: str
+) -> tuple[dict[str, Any], str]:
+    """The document and stderr of a training on so many groups."""
+    db = str(shutil.copytree(filled / f"{groups}.db", tmp_path / "runs.db", dirs_exist_ok=True))
+    assert _run(["train", "costmodel", db, *ASKED, *QUICK, *words]) == 0
+    shown = capsys.readouterr()
+    return json.loads(shown.out), shown.err
+
+
+def test_from_few_groups_trees_learn(filled: Path, tmp_path: Path, capsys: Any) -> None:
+    told, err = trained(filled, tmp_path, capsys, 6)
+    assert told["settings"]["predictor"] == "trees"
+    assert told["curves"] == []
+    assert "rank" in told["held_out"]["spmm:32"]
+    assert "others" not in told
+    assert "predictor trees: from 6 groups" in err
+    assert CostModel.load(told["file"]).version == told["version"]
+
+
+@pytest.mark.parametrize("best", ["mlp", "trees"])
+def test_from_many_groups_the_better_one_is_kept(
+    best: str, filled: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(self: judging.Judge, *_: Any) -> Any:
+        share = 0.9 if self.settings.predictor == best else 0.8
+        return {"spmm:32": {"rank": {"of_optimum@1": share, "of_optimum@5": 0.95}}}
+
+    monkeypatch.setattr(judging.Judge, "__call__", judged)
+    told, err = trained(filled, tmp_path, capsys, 10)
+    (other,) = {"mlp", "trees"} - {best}
+    assert told["settings"]["predictor"] == best
+    assert told["held_out"]["spmm:32"]["rank"]["of_optimum@1"] == 0.9
+    assert told["others"] == {other: {"spmm:32": {"of_optimum@1": 0.8, "of_optimum@5": 0.95}}}
+    assert f"predictor {best}" in err
+    assert f"{best} 0.900" in err
+    assert f"{other} 0.800" in err
+
+
+def test_both_are_judged_on_what_was_held_out(filled: Path, tmp_path: Path, capsys: Any) -> None:
+    told, _ = trained(filled, tmp_path, capsys, 10)
+    (other,) = told["others"]
+    own, rest = told["held_out"]["spmm:32"]["rank"], told["others"][other]["spmm:32"]
+    assert own["of_optimum@1"] >= rest["of_optimum@1"] > 0
+
+
+def test_without_a_judge_the_network_is_taken(filled: Path, tmp_path: Path, capsys: Any) -> None:
+    told, err = trained(filled, tmp_path, capsys, 10, "--no-judge")
+    assert told["settings"]["predictor"] == "mlp"
+    assert told["held_out"] == {}
+    assert "--no-judge" in err
+
+
+def test_trees_and_their_number_when_asked_for(filled: Path, tmp_path: Path, capsys: Any) -> None:
+    words = ("--predictor", "trees", "--no-judge", "--members", "0")
+    told, _ = trained(filled, tmp_path, capsys, 10, *words)
+    assert (told["settings"]["predictor"], told["settings"]["members"]) == ("trees", 5)
+    source = tmp_path / "source.safetensors"
+    shutil.copy(told["file"], source)
+    fine, err = trained(filled, tmp_path, capsys, 10, "--no-judge", "--from", str(source))
+    assert fine["settings"]["predictor"] == "trees"
+    assert fine["source"]["platform"]["name"] == "tiny"
+    assert "the model to start from" in err
+    assert (
+        _run(
+            [
+                "train",
+                "costmodel",
+                str(tmp_path / "runs.db"),
+                *ASKED,
+                *QUICK,
+                "--predictor",
+                "mlp",
+                "--from",
+                str(source),
+            ]
+        )
+        == 2
+    )
+    assert "cannot go on from trees" in capsys.readouterr().err
+
+
+def test_without_lightgbm(
+    filled: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "find_spec", lambda _: None)
+    told, err = trained(filled, tmp_path, capsys, 6, "--no-judge")
+    assert told["settings"]["predictor"] == "mlp"
+    assert "lightgbm is missing" in err
+    db = str(tmp_path / "runs.db")
+    assert _run(["train", "costmodel", db, *ASKED, "--predictor", "trees"]) == 1
+    assert "extra `learn`" in capsys.readouterr().err
+
+
+def test_the_better_one_by_hand() -> None:
+    def held(*shares: float) -> judging.HeldOut:
+        return {f"spmm:{2 ** (5 + i)}": {"rank": {"of_optimum@1": s}} for i, s in enumerate(shares)}
+
+    assert judging.better({"mlp": held(0.8, 0.9), "trees": held(0.9, 0.9)})[0] == "trees"
+    assert judging.better({"mlp": held(0.9), "trees": held(0.9)})[0] == "mlp"
+    assert judging.better({"mlp": {}, "trees": {}})[0] == "mlp"

@@ -1,0 +1,119 @@
+"""`eval --learned`: what it judges, what it says, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import CONFIGS, OP, fill, patterns, tiny, winner
+
+from embeddb.core.errors import UsageError
+from embeddb.database import Database
+from embeddb.ui.cli.main import run
+from embeddb.ui.cli.verbs import eval as verb
+from embeddb.ui.cli.verbs.train.session import threads
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("eval") / "runs.db"
+    with Database.create(path) as db:
+        fill(db, tiny())
+    return str(path)
+
+
+def _asked(args: list[str]) -> int:
+    """The exit code of a command line."""
+    with pytest.raises(SystemExit) as stopped:
+        run(args)
+    return int(stopped.value.code or 0)
+
+
+class _Even:
+    """All are equally fast."""
+
+    def score(self, _vector: Any, _platform: Any, _op: Any, configs: Any, _sizes: Any) -> Any:
+        return np.zeros(len(configs)), np.full(len(configs), math.nan)
+
+
+def _instead(monkeypatch: pytest.MonkeyPatch, fit: Callable[..., Any]) -> None:
+    monkeypatch.setattr(verb, "learned_rankers", lambda: {"even": fit})
+
+
+def test_learned_rankers_are_in_the_table(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _instead(monkeypatch, lambda *_: _Even())
+    assert _asked(["eval", folder, "--seeds", "1", "--learned", "--json"]) == 0
+    methods = [row["method"] for row in json.loads(capsys.readouterr().out)]
+    assert methods[-3:] == ["even", "even+transfer", "oracle"]
+    assert _asked(["eval", folder, "--seeds", "1", "--json"]) == 0
+    methods = [row["method"] for row in json.loads(capsys.readouterr().out)]
+    assert "even" not in methods
+
+
+def test_one_that_cannot_learn_is_named(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refusing(*_: Any) -> Any:
+        raise UsageError("3 runs too few")
+
+    _instead(monkeypatch, refusing)
+    assert _asked(["eval", folder, "--seeds", "1", "--learned"]) == 0
+    shown = capsys.readouterr()
+    assert "even is not judged: 3 runs too few" in shown.err
+    assert "even" not in shown.out and "oracle" in shown.out
+
+
+def test_without_torch_one_line_says_what_to_install(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verb, "find_spec", lambda _: None)
+    assert _asked(["eval", folder, "--learned"]) == 1
+    assert "learn" in capsys.readouterr().err
+
+
+def test_without_lightgbm_the_rest_is_judged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from indexer.training.cost_model import trees
+
+    monkeypatch.setattr(trees, "available", lambda: False)
+    monkeypatch.setattr(verb, "find_spec", lambda _: object())
+    assert set(verb.learned_rankers()) == {"costmodel"}
+    assert "extra `learn`" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_cost_model_learns_from_what_the_judge_gives(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from indexer.training.cost_model import train as costmodel
+
+    short = partial(costmodel.CostSettings, members=1, epochs=20, few_epochs=20)
+    monkeypatch.setattr(costmodel, "CostSettings", short)
+    # As the verb does: several threads on busy cores take minutes.
+    with threads(1):
+        _judged_winners(folder, right_of=15)
+
+
+def _judged_winners(folder: str, *, right_of: int) -> None:
+    with Database.open(folder, readonly=True) as db:
+        evidence, vectors = db.evidence(OP, "tiny")
+        found = {p.id: db.store.pattern(p.id) for p in patterns()}
+    infos = {i: info for i, info in found.items() if info is not None}
+    fit = verb.learned_rankers()["costmodel"]
+    model = fit(evidence, {"stats": vectors["stats"]}, infos, tiny(), OP)
+    right = 0
+    for pattern in patterns():
+        sizes = (*pattern.shape, pattern.nnz)
+        gain, spread = model.score(vectors["stats"][pattern.id], tiny(), OP, CONFIGS, sizes)
+        assert np.isfinite(gain).all() and (spread > 0).all()
+        right += int(gain.argmax()) == winner(pattern)
+    assert right >= right_of

@@ -1,0 +1,136 @@
+"""How an answer is judged against what was measured: the figures of docs/evaluation.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config
+
+__all__ = ["EvalRow", "Outcome", "Truth", "judge", "ordering", "summarise"]
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What was measured on one matrix: seconds by configuration (inf: failed)."""
+
+    times: Mapping[Config, float]
+    default_s: float
+
+    @property
+    def best_s(self) -> float:
+        return min(t for t in self.times.values() if math.isfinite(t))
+
+    def after(self, proposals: Sequence[Config], k: int) -> float:
+        """Seconds of the best of the first k; one without an ok run costs the default's time."""
+        costs = [self.times.get(c, math.inf) for c in proposals[:k]]
+        return min([c if math.isfinite(c) else self.default_s for c in costs] or [self.default_s])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One method on one matrix; logs of time ratios, so that means are geometric."""
+
+    gain_1: float
+    gain_5: float
+    of_optimum_1: float
+    of_optimum_5: float
+    slower: float
+    ape: float
+    opa: float = math.nan
+    tau: float = math.nan
+    illegal: int = 0
+
+
+def judge(truth: Truth, proposals: Sequence[Config], *, illegal: int = 0) -> Outcome:
+    """Outcome of proposals, best first."""
+    first, five = truth.after(proposals, 1), truth.after(proposals, 5)
+    best = truth.best_s
+    return Outcome(
+        math.log(truth.default_s / first),
+        math.log(truth.default_s / five),
+        math.log(best / first),
+        math.log(best / five),
+        float(first > truth.default_s * (1 + 1e-12)),
+        100.0 * abs(first - best) / best,
+        illegal=illegal,
+    )
+
+
+def ordering(
+    predicted: NDArray[np.float64], seconds: NDArray[np.float64], noise: float
+) -> tuple[float, float]:
+    """Ordered pair accuracy and Kendall's tau-b of scores float64[c] (lower is faster) against
+    measured seconds float64[c]; pairs closer than the relative noise are left out of the first.
+
+    COGNATE, Section 4.2 (OPA, K-Tau). nan where fewer than two configurations are comparable.
+    """
+    from scipy.stats import kendalltau
+
+    ok = np.isfinite(seconds) & np.isfinite(predicted)
+    p, t = predicted[ok], np.log(seconds[ok])
+    if p.size < 2:
+        return math.nan, math.nan
+    i, j = np.triu_indices(p.size, 1)
+    apart = np.abs(t[i] - t[j]) > math.log1p(noise)
+    agree = np.sign(p[i] - p[j])[apart] == np.sign(t[i] - t[j])[apart]
+    opa = float(agree.mean()) if agree.size else math.nan
+    constant = np.ptp(p) == 0 or np.ptp(t) == 0
+    return opa, math.nan if constant else float(kendalltau(p, t).statistic)
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRow:
+    """One line of the table: a method on an op and platform, mean over seeds."""
+
+    platform: str
+    op: str
+    method: str
+    matrices: int
+    figures: Mapping[str, float]
+    spread: float
+    simulated: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """The released JSON form."""
+        shown = {k: None if math.isnan(v) else v for k, v in self.figures.items()}
+        head = {"platform": self.platform, "op": self.op, "method": self.method}
+        body = {**head, "matrices": self.matrices, **shown, "spread": self.spread}
+        return {**body, "simulated": self.simulated}
+
+
+def summarise(by_seed: Sequence[Sequence[Outcome]]) -> tuple[dict[str, float], float]:
+    """Figures of one method, averaged over seeds, and the spread of of_optimum@1 over them."""
+    each = [_figures(outcomes) for outcomes in by_seed]
+    mean = {name: _mean([figures[name] for figures in each]) for name in each[0]}
+    of_optimum = [figures["of_optimum@1"] for figures in each]
+    return mean, float(max(of_optimum) - min(of_optimum))
+
+
+def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    def column(name: str) -> NDArray[np.float64]:
+        return np.array([getattr(o, name) for o in outcomes], dtype=np.float64)
+
+    regret = np.expm1(-column("of_optimum_1"))
+    return {
+        "speedup@1": float(np.exp(column("gain_1").mean())),
+        "speedup@5": float(np.exp(column("gain_5").mean())),
+        "of_optimum@1": float(np.exp(column("of_optimum_1").mean())),
+        "of_optimum@5": float(np.exp(column("of_optimum_5").mean())),
+        "regret_p95@1": float(np.quantile(regret, 0.95)),
+        "slower_than_default": float(column("slower").mean()),
+        "ape": float(column("ape").mean()),
+        "opa": _mean(column("opa")),
+        "tau": _mean(column("tau")),
+        "illegal": float(column("illegal").sum()),
+    }
+
+
+def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
+    known = [v for v in values if not math.isnan(v)]
+    return float(np.mean(known)) if known else math.nan

@@ -1,0 +1,294 @@
+"""Learned rankers under the judge: what they are, and how much each counts against the vote.
+
+A ranker is a function that learns from what was measured on some groups of matrices and gives a
+scorer; the harness lets it learn anew in every fold, from the training groups alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError, MissingDependency, NothingFound
+from embeddb.core.records import PatternInfo
+from embeddb.index.run_matrix import Evidence
+from embeddb.index.vote import surely_positive
+from embeddb.platforms.platform import Platform
+from embeddb.query.query import Query
+from embeddb.query.rankers.order import behind_default, order_to_try
+from embeddb.query.rankers.ties import settled
+from tuners.evaluation.figures import Outcome, Truth, judge, ordering
+from tuners.evaluation.splits import split_groups
+from tuners.transfer import TransferTuner, scores
+from tuners.transfer_rank import guard_of, joined
+
+if TYPE_CHECKING:
+    from tuners.evaluation.bench import Bench
+
+__all__ = [
+    "JOINED",
+    "WEIGHTS",
+    "Fit",
+    "Learned",
+    "Scorer",
+    "Seen",
+    "best_weight",
+    "held_out",
+    "hidden_figures",
+    "outcome_of",
+    "seen_by",
+]
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+#: What the name of a ranker's second row ends with.
+JOINED = "+transfer"
+#: How far the model counts against the neighbours' vote; which one is chosen by what was measured.
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+#: Where nothing can be held out of the training groups.
+_UNPROVEN = 0.5
+#: One part of this many is held out of the training groups to choose the weight by.
+_INNER_PARTS = 4
+_K = 5
+
+
+class Scorer(Protocol):
+    """What a ranker learned; `embeddb.cost_model.model.CostModel` is one."""
+
+    def score(
+        self,
+        vector: NDArray[np.float32],
+        platform: Platform,
+        op: Op,
+        configs: Sequence[Config],
+        sizes: tuple[int, int, int] = (-1, -1, -1),
+    ) -> tuple[Floats, Floats]:
+        """float64[c] log gain over the mean configuration (higher is faster) and float64[c] its
+        standard deviation (nan: unknown), of a matrix with raw features float32[d] and `sizes` m,
+        n, nnz."""
+
+
+#: Evidence, raw vectors by featurizer (one) and pattern id, what is known of the patterns, and
+#: what they ran on: only of the groups to learn from.
+Fit = Callable[
+    [
+        Evidence,
+        Mapping[str, Mapping[str, NDArray[np.float32]]],
+        Mapping[str, PatternInfo],
+        Platform,
+        Op,
+    ],
+    Scorer,
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """A held-out matrix, and what was measured on it; the query holds what the ranker predicts of
+    the very configurations that its neighbours are asked about."""
+
+    query: Query
+    truth: Truth
+
+    def score(self, weight: float) -> Floats:
+        """float64[c] with the model at `weight`, as the product joins them; higher is faster. 0 is
+        the vote alone."""
+        if weight == 0.0:
+            return scores(self.query)[0]
+        return joined(replace(self.query, rank_weight=weight)).score
+
+
+def outcome_of(seen: Seen, weight: float) -> Outcome:
+    """The first five by the joined score, judged, with how well it orders what was measured."""
+    query, score = seen.query, seen.score(weight)
+    outcome = judge(seen.truth, _first(query, score, weight))
+    seconds = np.array([seen.truth.times.get(c, math.nan) for c in query.configs])
+    opa, tau = ordering(-score, seconds, query.noise)
+    return replace(outcome, opa=opa, tau=tau)
+
+
+def _first(query: Query, score: Floats, weight: float) -> list[Config]:
+    """As the tuners propose them: votes one by one, where a model counts as a set."""
+    spread = query.predicted_spread if weight else np.zeros(len(score))
+    order = settled(query, query.configs, order_to_try(query.configs, score, spread), score)
+    if weight and query.default in query.configs:
+        at = query.configs.index(query.default)
+        order = behind_default(order, score, at, guard_of(replace(query, rank_weight=weight)))
+    return [query.configs[i] for i in order[:_K]]
+
+
+def best_weight(seen: Sequence[Seen]) -> float:
+    """The weight with the least mean log loss to the optimum, of the first and of the best of five
+    together; of equally good ones that which believes the vote more."""
+    if not seen:
+        return _UNPROVEN
+    losses = [np.mean([_loss(s, weight) for s in seen]) for weight in WEIGHTS]
+    return WEIGHTS[int(np.argmin(losses))]
+
+
+def _loss(seen: Seen, weight: float) -> float:
+    found = judge(seen.truth, _first(seen.query, seen.score(weight), weight))
+    return -(found.of_optimum_1 + found.of_optimum_5)
+
+
+class Learned:
+    """The rankers of one fold: what they learned of its training rows, and the weight at which
+    each joins the vote, chosen within these rows."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        rankers: Mapping[str, Fit],
+        train: Rows,
+        tick: Callable[[], None],
+    ) -> None:
+        self._bench = bench
+        self._scorers: dict[str, Scorer] = {}
+        self._weights: dict[str, float] = {}
+        self.refused: dict[str, str] = {}
+        if not rankers:
+            return
+        inner, held = _inner(bench, train)
+        asked = list(bench.queries_of(inner, held)) if held.size else []
+        for name, fit in rankers.items():
+            try:
+                seen = _seen(bench, bench.learned(fit, inner), asked) if asked else []
+                tick()
+                self._weights[name] = best_weight(seen)
+                self._scorers[name] = bench.learned(fit, train)
+                tick()
+            except MissingDependency:
+                raise
+            except EmbeddbError as error:
+                self.refused[name] = str(error)
+
+    def judged(self, row: int, query: Query) -> Iterator[tuple[str, Outcome]]:
+        """Each ranker by itself and joined with the vote; nothing for a matrix without features."""
+        for name, scorer in self._scorers.items():
+            seen = see(self._bench, scorer, row, query)
+            if seen is not None:
+                yield name, outcome_of(seen, 1.0)
+                yield f"{name}{JOINED}", outcome_of(seen, self._weights[name])
+
+
+def see(bench: Bench, scorer: Scorer, row: int, query: Query) -> Seen | None:
+    """None where the matrix has no features the rankers learn from, or nothing was run."""
+    vector = bench.raw(row)
+    if vector is None or not query.configs:
+        return None
+    info = query.pattern
+    gain, spread = scorer.score(
+        vector, query.platform, query.op, query.configs, (info.m, info.n, info.nnz)
+    )
+    asked = replace(
+        query,
+        predicted_configs=query.configs,
+        predicted=gain,
+        predicted_spread=spread,
+        predicted_guard=getattr(scorer, "guard", 0.0),
+    )
+    return Seen(asked, bench.truth(row))
+
+
+def _seen(bench: Bench, scorer: Scorer, asked: Iterable[tuple[int, Query]]) -> list[Seen]:
+    return [s for row, query in asked if (s := see(bench, scorer, row, query)) is not None]
+
+
+def _inner(bench: Bench, train: Rows) -> tuple[Rows, Rows]:
+    """Training rows without a part of their groups, and the counted rows of that part."""
+    counted = np.intersect1d(train, bench.counted)
+    names = np.unique(bench.evidence.groups[counted])
+    if names.size < 2:
+        return train, np.zeros(0, dtype=np.int64)
+    fold = split_groups(bench.evidence.groups[train], min(_INNER_PARTS, names.size), 0)
+    held = np.intersect1d(train[fold == 0], counted)
+    rest = train[fold != 0]
+    return (rest, held) if rest.size else (train, np.zeros(0, dtype=np.int64))
+
+
+def seen_by(bench: Bench, scorer: Scorer, train: Rows, test: Rows) -> list[Seen]:
+    """The test rows as they look to neighbours among the training rows and to the scorer."""
+    return _seen(bench, scorer, bench.queries_of(train, test))
+
+
+def held_out(by_fold: Sequence[Sequence[Seen]]) -> dict[str, dict[str, float]]:
+    """What a model's card says of it: `of_optimum@1` and `@5` of `transfer`, `rank` (the model
+    alone) and `transfer+rank`, whose `weight` is the best on all folds. `by_fold` has what
+    `seen_by` gave for each fold and the scorer that learned without it.
+
+    The figures of `transfer+rank` are made with the weight that is best on the other folds, so
+    that they do not flatter it.
+
+    Raises: NothingFound if nothing was held out.
+    """
+    everything = [s for part in by_fold for s in part]
+    if not everything:
+        raise NothingFound(
+            "nothing to judge the model by",
+            hint="measure matrices of at least two groups, the default among the configurations",
+        )
+    both: list[Outcome] = []
+    for at, part in enumerate(by_fold):
+        weight = best_weight([s for n, other in enumerate(by_fold) if n != at for s in other])
+        both += [outcome_of(s, weight) for s in part]
+    voted = [judge(s.truth, _voted(s.query)) for s in everything]
+    alone = [outcome_of(s, 1.0) for s in everything]
+    return {
+        "transfer": _shares(voted),
+        "rank": _shares(alone),
+        "transfer+rank": {**_shares(both), "weight": best_weight(everything)},
+    }
+
+
+def _voted(query: Query) -> list[Config]:
+    found = TransferTuner(query, rng=np.random.default_rng(0)).ask(_K)
+    return [Config(c.config) for c in found]
+
+
+def _shares(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    return {
+        "of_optimum@1": math.exp(float(np.mean([o.of_optimum_1 for o in outcomes]))),
+        "of_optimum@5": math.exp(float(np.mean([o.of_optimum_5 for o in outcomes]))),
+    }
+
+
+def hidden_figures(
+    parts: Sequence[tuple[Sequence[Seen], Collection[Config]]],
+) -> dict[str, float | bool]:
+    """Mean shares of the optimum of the model's first choice, with configurations hidden from it:
+    among those that ran (`known`) and among all (`all`); `unrun_first` if the latter is surely
+    better, by a standard error over groups. `parts` are matrices and what was hidden there.
+
+    A matrix counts where it ran something hidden, and something else.
+    """
+    known: list[float] = []
+    both: list[float] = []
+    groups: list[str] = []
+    for seen, hidden in parts:
+        for one in seen:
+            query = one.query
+            ran = np.array([c in one.truth.times for c in query.configs], dtype=np.bool_)
+            unseen = np.array([c in hidden for c in query.configs], dtype=np.bool_)
+            if not (ran & unseen).any() or not (ran & ~unseen).any():
+                continue
+            score = one.score(1.0)
+            for among, found in ((ran & ~unseen, known), (ran, both)):
+                first = query.configs[int(np.where(among, score, -np.inf).argmax())]
+                found.append(judge(one.truth, [first]).of_optimum_1)
+            groups.append(query.pattern.group or query.pattern.id)
+    if not known:
+        return {"unrun_first": False}
+    gain = np.array(both) - np.array(known)
+    group = np.unique(groups, return_inverse=True)[1]
+    return {
+        "known": math.exp(float(np.mean(known))),
+        "all": math.exp(float(np.mean(both))),
+        "unrun_first": surely_positive(gain, group),
+    }
