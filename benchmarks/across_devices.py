@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.database import Database
-from embeddb.index.answer_index import PartitionIndex
-from embeddb.index.run_matrix import Evidence
-from embeddb.index.scopes import build_evidence
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.run_matrix import RunMatrix
+from embeddb.index.scopes import run_matrix_of
 from embeddb.index.vote import plain_metric
 from embeddb.platforms.platform import load_platform, parse_platform
 from embeddb.query.fallback import answer
@@ -177,14 +177,14 @@ def ra_spmm(db: Database, runs: Path) -> Iterator[dict[str, Any]]:
     alone: Found = {}
     for op in ops:
         bench = Bench(db, op, scope)
-        wide = build_evidence(db.store, op, scope, partitions=parts)
+        wide = run_matrix_of(db.store, op, scope, partitions=parts)
         for row in bench.counted:
             graph = bench.evidence.rows[int(row)].pattern_id
             truth = bench.truth(int(row))
             for evidence, found in ((wide, pooled), (bench.evidence, alone)):
                 rest = [i for i, r in enumerate(evidence.rows) if r.pattern_id != graph]
                 known = evidence.take(np.array(rest, dtype=np.int64))
-                partition = PartitionIndex.build(known, bench.vectors, scope=scope)
+                partition = AnswerIndex.build(known, bench.vectors, scope=scope)
                 _ask(truth, bench.query(int(row), partition), found)
     facts = {"part": "ra-spmm", "target": "rtx3090"}
     yield from _lines(pooled, **facts, knows="other graphs at all widths")
@@ -225,13 +225,13 @@ class _Case:
         infos = self.bench.infos
         return np.array([infos[r.pattern_id].name in names for r in self.bench.evidence.rows])
 
-    def build(self, kept: Mask) -> PartitionIndex:
+    def build(self, kept: Mask) -> AnswerIndex:
         """The partition of some rows, every matrix its own group."""
         known = _by_name(self.bench.evidence.take(np.flatnonzero(kept)).pruned())
         facts = {row.platform: self.facts[row.platform] for row in known.rows}
-        return PartitionIndex.build(known, self.bench.vectors, scope=self.bench.scope, facts=facts)
+        return AnswerIndex.build(known, self.bench.vectors, scope=self.bench.scope, facts=facts)
 
-    def asked(self, rows: Rows, partition: PartitionIndex) -> Found:
+    def asked(self, rows: Rows, partition: AnswerIndex) -> Found:
         found: Found = {}
         counted = set(self.bench.counted.tolist())
         for row in (int(r) for r in rows if int(r) in counted):
@@ -277,7 +277,7 @@ class _Case:
         return found
 
 
-def _by_name(evidence: Evidence) -> Evidence:
+def _by_name(evidence: RunMatrix) -> RunMatrix:
     rows = tuple(row._replace(group=row.pattern_id) for row in evidence.rows)
     return replace(evidence, rows=rows)
 

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.database import Database
-from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.preparation import PreparationCost
 from embeddb.query.build import shared_out, with_evidence
 from embeddb.query.query import Query
@@ -125,7 +125,7 @@ def judged(bench: Bench) -> tuple[list[dict[str, Any]], dict[str, float]]:
 def held_out(bench: Bench, train: NDArray[np.int64], test: NDArray[np.int64]) -> Iterator[Held]:
     known = bench.evidence.take(train).pruned()
     facts = {i: p.environment for i, p in bench.platforms.items()}
-    partition = PartitionIndex.build(known, bench.vectors, scope=bench.scope, facts=facts)
+    partition = AnswerIndex.build(known, bench.vectors, scope=bench.scope, facts=facts)
     scorer: Scorer = bench.learned(learned_rankers()["boosted"], train)
     for row in map(int, test):
         vector = bench.raw(row)
@@ -140,7 +140,7 @@ def held_out(bench: Bench, train: NDArray[np.int64], test: NDArray[np.int64]) ->
             yield Held(row, priced, gain - gain[query.configs.index(query.default)], spread)
 
 
-def asked(bench: Bench, row: int, partition: PartitionIndex, calls: float) -> Query:
+def asked(bench: Bench, row: int, partition: AnswerIndex, calls: float) -> Query:
     bare = replace(bench.query(row, partition), calls=calls)
     vector = bench.vectors[partition.featurizer].get(bench.evidence.rows[row].pattern_id)
     return with_evidence(bare, partition, vector)

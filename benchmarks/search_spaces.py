@@ -34,7 +34,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
-from embeddb.index.run_matrix import Evidence
+from embeddb.index.run_matrix import RunMatrix
 from embeddb.query.build import with_prediction
 from embeddb.query.query import Query
 from embeddb.query.rankers.order import behind_default, order_to_try
@@ -230,7 +230,7 @@ def hidden(cpu: Path) -> list[dict[str, Any]]:
 
 
 def _hide(
-    samples: Samples, evidence: Evidence, share: float, seed: int, settings: CostSettings
+    samples: Samples, evidence: RunMatrix, share: float, seed: int, settings: CostSettings
 ) -> list[tuple[str, Floats]]:
     """What `_worth` says of matrices learned from and of families held out."""
     rng = np.random.default_rng(seed)

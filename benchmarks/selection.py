@@ -36,10 +36,10 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
-from embeddb.index.run_matrix import Curve, join
+from embeddb.index.run_matrix import Timing, join
 from indexer.campaign.budget.by_name import STRATEGIES, clusters_of, strategy
 from indexer.campaign.budget.reward import Scorer, Told, additive, ordered_pairs
-from indexer.campaign.budget.sampler import Buyer, Pool
+from indexer.campaign.budget.sampler import Pool, Sampler
 from indexer.training.cost_model.samples import from_evidence
 from indexer.training.cost_model.train import forest, train
 from tuners.evaluation.bench import Bench, split_groups
@@ -64,14 +64,14 @@ class Board:
 
     def buy(
         self, name: str, rows: NDArray[np.int64], asked: argparse.Namespace, seed: int
-    ) -> Buyer:
+    ) -> Sampler:
         """All samples that a strategy buys of the matrices in rows int64[t]."""
         known, _, most = name.partition(":")
         chosen = strategy(known)
         count = int(most) if most else chosen.most
         clusters = clusters_of(self.vectors[rows], chosen.clusters(count), seed)
         pool = Pool(self.sizes[rows], clusters, lambda at: self._configs(int(rows[at]), seed))
-        buyer = Buyer(chosen.policy(count), pool, asked.budget, seed)
+        buyer = Sampler(chosen.policy(count), pool, asked.budget, seed)
         if asked.judge == "costmodel":
             buyer.judge = lambda told: self.model(told, rows, seed)
         while points := buyer.ask(asked.budget):
@@ -90,10 +90,10 @@ class Board:
     def model(self, told: Sequence[Told], rows: NDArray[np.int64], seed: int) -> Scorer:
         """A cost model of what was told of the matrices in rows; the additive one where that is
         too little to train on."""
-        held: dict[int, dict[Config, Curve]] = {}
+        held: dict[int, dict[Config, Timing]] = {}
         for one in told:
             status = "ok" if math.isfinite(one.seconds) else "invalid"
-            curve = Curve(one.seconds, 0.0, 0.0, 1, status)
+            curve = Timing(one.seconds, 0.0, 0.0, 1, status)
             held.setdefault(int(rows[one.matrix]), {})[one.config] = curve
         evidence = join(
             self.bench.op,

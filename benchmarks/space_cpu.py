@@ -23,7 +23,7 @@ from machine import about
 from numpy.typing import NDArray
 
 from embeddb.database import Database
-from embeddb.index.run_matrix import FAILED_GAIN, Evidence
+from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.vote import mean_gain
 from tuners.evaluation.bench import Bench, split_groups
 
@@ -31,7 +31,7 @@ _SEEDS = (0, 1, 2)
 _FEWEST = 20
 
 
-def offered(evidence: Evidence, classes: dict[str, str]) -> dict[str, Any]:
+def offered(evidence: RunMatrix, classes: dict[str, str]) -> dict[str, Any]:
     gains = evidence.gains()
     best = np.nanmax(gains, axis=1)
     winner = np.nanargmax(gains, axis=1)
@@ -63,7 +63,7 @@ def offered(evidence: Evidence, classes: dict[str, str]) -> dict[str, Any]:
 
 
 def _worth(
-    evidence: Evidence, gains: NDArray[np.float64], best: NDArray[np.float64]
+    evidence: RunMatrix, gains: NDArray[np.float64], best: NDArray[np.float64]
 ) -> dict[str, float]:
     """How many times slower the best would be without the configurations that have a value."""
     found = {}

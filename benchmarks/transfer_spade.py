@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
-from embeddb.index.run_matrix import Evidence
+from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import effects, greedy_cover
 from embeddb.query.rankers.order import behind_default, order_to_try
 from indexer.training.cost_model.samples import Samples, samples_of
@@ -132,7 +132,7 @@ class Table:
     """All cells of one op and seed; source models are trained once and kept in `folder`."""
 
     def __init__(
-        self, source: Samples, target: Samples, evidence: Evidence, folder: Path, seed: int
+        self, source: Samples, target: Samples, evidence: RunMatrix, folder: Path, seed: int
     ) -> None:
         (self.op,), self.platform = target.ops, target.platform
         self.seed, self.folder, self.evidence = seed, folder, evidence

@@ -31,11 +31,11 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.explain.explain import Explanation, explain
 from embeddb.featurizers import Featurizers, missing
-from embeddb.index.answer_index import PartitionIndex
-from embeddb.index.files import PartitionFiles
-from embeddb.index.projection import Atlas, atlas_of
-from embeddb.index.run_matrix import Evidence, curve_of
-from embeddb.index.scopes import build_evidence, scope_of, scope_partitions
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.files import IndexFiles
+from embeddb.index.projection import Projection, projection_of
+from embeddb.index.run_matrix import RunMatrix, timings_of
+from embeddb.index.scopes import run_matrix_of, scope_of, scope_partitions
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.query.build import Clock, CostModels, nearest_widths, with_evidence
 from embeddb.query.query import Query, Recommendation
@@ -57,7 +57,7 @@ class Database:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._files = PartitionFiles(store)
+        self._files = IndexFiles(store)
         self._featurizers = Featurizers(store.path)
         self._models = CostModels(store.path)
 
@@ -110,7 +110,7 @@ class Database:
         before = model_entries(self.store)
         version = install(Path(file), self.store.path)
         self._featurizers = Featurizers(self.store.path)
-        self._files = PartitionFiles(self.store)  # open ones hold vectors of the old weights
+        self._files = IndexFiles(self.store)  # open ones hold vectors of the old weights
         register_files(self.store, before)
         return version
 
@@ -162,31 +162,31 @@ class Database:
 
     # -- partitions ------------------------------------------------------------------------
 
-    def refresh(self, op: Op, scope: str) -> PartitionIndex | None:
+    def refresh(self, op: Op, scope: str) -> AnswerIndex | None:
         """Build a partition from the store and save it, unless the saved one is current."""
         return self._files.refresh(op, scope, self.featurizers())
 
-    def partition(self, op: Op, platform: Platform) -> PartitionIndex | None:
+    def partition(self, op: Op, platform: Platform) -> AnswerIndex | None:
         """The evidence for an op on a platform as of now; None if it was never measured."""
         known = scope_partitions(self.store, op, scope_of(platform))
         return self.answering(op, platform) if known else None
 
-    def answering(self, op: Op, platform: Platform) -> PartitionIndex | None:
+    def answering(self, op: Op, platform: Platform) -> AnswerIndex | None:
         """What answers for an op on a platform: its own evidence, and where that is thin or missing
         other widths and value types of the kernel beside it; None if there is none of these."""
         return self._files.get(op, scope_of(platform), self.featurizers())
 
     def evidence(
         self, op: Op, scope: str
-    ) -> tuple[Evidence, dict[str, dict[str, NDArray[np.float32]]]]:
+    ) -> tuple[RunMatrix, dict[str, dict[str, NDArray[np.float32]]]]:
         """Everything measured in a scope, and raw vectors by featurizer and pattern id."""
-        found = build_evidence(self.store, op, scope)
+        found = run_matrix_of(self.store, op, scope)
         return found, self._files.readable(found, self.featurizers())
 
-    def atlas(self, op: Op, platform: Platform) -> Atlas | None:
+    def atlas(self, op: Op, platform: Platform) -> Projection | None:
         """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""
         found = self.partition(op, platform)
-        return None if found is None else atlas_of(self.store, found)
+        return None if found is None else projection_of(self.store, found)
 
     def partition_notes(self) -> dict[str, dict[str, Any]]:
         """What is saved of each partition: generation, rows, checksums."""
@@ -222,7 +222,7 @@ class Database:
         reproducible: bool = False,
     ) -> Recommendation:
         """Rank configurations for a pattern; the answer is stored under its `id`. With `deep` it
-        also says what would change it (`Insight`), which costs seconds. With `reproducible` it
+        also says what would change it (`Diagnostics`), which costs seconds. With `reproducible` it
         leaves out configurations whose sums run in an order that varies from call to call.
 
         Raises: UsageError for an unknown platform or op, or one whose file does not say which
@@ -283,7 +283,7 @@ class Database:
         partition = self.answering(op, platform)
         clock.lap("open")
         normal = usual_at(self.store, platform.id)
-        own = curve_of(self.store.runs(platform.id, op, info.id), normal)
+        own = timings_of(self.store.runs(platform.id, op, info.id), normal)
         width_op, own_width = self._other_width(platform, op, info.id)
         query = Query(
             info,
@@ -324,8 +324,8 @@ class Database:
         return self._models.find(platform, op, self.featurizer_version)[0]
 
     def _placed(
-        self, pattern: Pattern | PatternInfo, op: Op, platform: Platform, partition: PartitionIndex
-    ) -> tuple[PartitionIndex, NDArray[np.float32]]:
+        self, pattern: Pattern | PatternInfo, op: Op, platform: Platform, partition: AnswerIndex
+    ) -> tuple[AnswerIndex, NDArray[np.float32]]:
         """The pattern's features, and the partition to look them up in: another than the given one
         where its featurizer turns out not to work on this machine."""
         try:
@@ -345,7 +345,7 @@ class Database:
         known = [p.op for p in self.store.partitions() if p.platform == platform.id]
         for near in nearest_widths((o for o in known if o.width != op.width), op):
             runs = self.store.runs(platform.id, near, pattern_id)
-            curve = curve_of(runs, usual_at(self.store, platform.id))
+            curve = timings_of(runs, usual_at(self.store, platform.id))
             if sum(math.isfinite(c.seconds) for c in curve.values()) >= _ENOUGH_AT_OTHER_WIDTH:
                 return near, curve
         return None, {}

@@ -30,11 +30,11 @@ from patterns import write_examples
 from embeddb import Database, EmbeddbError, Op, Pattern, Platform, Run, load_platform, read_pattern
 from embeddb.core.config import Config
 from embeddb.core.errors import InputError
-from embeddb.index.run_matrix import curve_of
+from embeddb.index.run_matrix import timings_of
 from embeddb.query.fallback import answer
 from embeddb.query.query import Candidate, Query, Recommendation
 from embeddb.ui.cli.main import cli
-from indexer.calibrate import Calibration, Wish
+from indexer.calibrate import Calibration, CalibrationRequest
 from indexer.embed import embed
 from indexer.exchange.exchange import adopt_models, import_file
 from indexer.runners.base import RunOptions
@@ -203,7 +203,7 @@ def ask(db: Database, pattern: Pattern, platform: Platform, op: Op) -> Case:
 def calibrate(db: Database, runner: Any, seconds: float) -> None:
     """What `embeddb calibrate` does, on generated matrices that are not those asked about."""
     say(f"calibrating to this machine for {seconds:.0f} s, on generated matrices")
-    made = Calibration(db, runner, Wish(OPS, seconds), ask=first_answers).run()
+    made = Calibration(db, runner, CalibrationRequest(OPS, seconds), ask=first_answers).run()
     for op in made.ops:
         before, after = (f"{v:.3f}" if v is not None else "-" for v in (op.before, op.after))
         say(f"  {op.op}: share of the best measured {before} before, {after} after")
@@ -243,7 +243,7 @@ def keep(db: Database, cases: Iterable[Case], platform: Platform) -> None:
     """Write the runs back, and into each stored answer what its candidates took."""
     for case in cases:
         db.record(case.runs, case.pattern, platform)
-        db.keep(ranked_by_time(case.made, curve_of(case.runs)))
+        db.keep(ranked_by_time(case.made, timings_of(case.runs)))
 
 
 # -- the tables ----------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def keep(db: Database, cases: Iterable[Case], platform: Platform) -> None:
 
 def row_of(case: Case) -> Row:
     """What was measured for one case, as one line."""
-    curves = curve_of(case.runs)
+    curves = timings_of(case.runs)
     default = curves[Config(case.made.default)]
     ours = [curves[config_of(c)].seconds for c in case.made.candidates]
     best = min(ours)

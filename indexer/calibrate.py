@@ -26,8 +26,8 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run
 from embeddb.database import Database
 from embeddb.featurizers import missing
-from embeddb.index.answer_index import PartitionIndex
-from embeddb.index.run_matrix import curve_of
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.run_matrix import timings_of
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
 from embeddb.query.query import Query
@@ -38,7 +38,7 @@ from indexer.calibration.report import CalibrationReport, Tally, op_report
 from indexer.campaign.plan import Told, untold
 from indexer.runners.base import RunOptions
 
-__all__ = ["CAMPAIGN", "Ask", "Calibration", "Wish", "voted"]
+__all__ = ["CAMPAIGN", "Ask", "Calibration", "CalibrationRequest", "voted"]
 
 #: What stored runs are called.
 CAMPAIGN = "calibrate"
@@ -71,7 +71,7 @@ _COMPILED_AT_ONCE = 2 * (os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CalibrationRequest:
     """What a calibration is asked for. Raises: UsageError for no op, or no time."""
 
     ops: tuple[Op, ...]
@@ -108,7 +108,7 @@ class Calibration:
 
     db: Database
     runner: Any
-    wish: Wish
+    wish: CalibrationRequest
     ask: Ask = voted
     clock: Callable[[], float] = time.monotonic
     told: Told = untold
@@ -272,7 +272,7 @@ class _Work:
     def _task(self, pattern: Pattern, op: Op, number: int) -> _Task | None:
         """What is missing of a matrix and op in a pass; None if nothing is."""
         m, n = pattern.shape
-        known = curve_of(self._db.store.runs(self._here.id, op, pattern.id))
+        known = timings_of(self._db.store.runs(self._here.id, op, pattern.id))
         space = self._here.space(op, m=m, n=n, nnz=pattern.nnz)
         legal = [space.canonical(c) for c in self._panel[op] if space.reason(c) is None]
         part = list(dict.fromkeys(legal))[number * _PANEL : (number + 1) * _PANEL]
@@ -389,7 +389,7 @@ def _no_matrix(candidates: Candidates, folder: Path | None) -> InputError:
     return InputError("no matrix that can be measured", where=str(folder), hint=hint)
 
 
-def _entries(partition: PartitionIndex | None) -> int:
+def _entries(partition: AnswerIndex | None) -> int:
     return 0 if partition is None else len(partition.evidence.seconds)
 
 

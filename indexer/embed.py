@@ -16,7 +16,7 @@ from embeddb.core.errors import MissingDependency, ModelError
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.featurizers import missing as lacking
-from embeddb.index.projection import atlas_of
+from embeddb.index.projection import projection_of
 from indexer.library import Library, info_of
 
 __all__ = ["EmbedReport", "adopt_stubs", "embed"]
@@ -69,7 +69,7 @@ def embed(
         if partition is None:
             report.problems.append(f"{op} on {scope}: no featurizer can read its patterns")
         else:
-            atlas_of(db.store, partition)
+            projection_of(db.store, partition)
             report.partitions.append(partition.describe())
     return report
 

@@ -18,7 +18,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run, in_context
 from embeddb.core.thumbnail import thumbnail
 from embeddb.database import Database
-from embeddb.index.run_matrix import Curve, curve_of
+from embeddb.index.run_matrix import Timing, timings_of
 from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.query.alternatives import insight, renewed
 from embeddb.query.break_even import measured_break_even, with_break_even
@@ -200,7 +200,7 @@ def measure_answer(
                 progress(f"{config}: {m.status}")
     state = between(before, state_now(runner, threads=options.threads))
     runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
-    done = measured_break_even(ranked_by_time(made, curve_of(runs)), runs)
+    done = measured_break_even(ranked_by_time(made, timings_of(runs)), runs)
     done = msgspec.structs.replace(done, platform=here.id)
     if warning := _state_warning(state, usual_at(db.store, here.id)()):
         done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
@@ -223,7 +223,7 @@ def _state_warning(context: Mapping[str, float], normal: State) -> str:
     )
 
 
-def ranked_by_time(made: Recommendation, curves: Mapping[Config, Curve]) -> Recommendation:
+def ranked_by_time(made: Recommendation, curves: Mapping[Config, Timing]) -> Recommendation:
     """The answer with what its default and candidates took, fastest first, failures last."""
     measured = []
     for candidate in made.candidates:

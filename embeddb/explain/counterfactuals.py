@@ -15,12 +15,12 @@ from embeddb.core.config import Config
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
-from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.view import View
 from embeddb.query.build import shared_out
-from embeddb.query.diagnostics import Effect, Move
+from embeddb.query.diagnostics import Counterfactual, ParameterEffect
 from embeddb.query.fallback import method_of
-from embeddb.query.posterior import Beliefs
+from embeddb.query.posterior import Posterior
 from embeddb.query.query import Query
 from tuners.rank import over_default
 from tuners.transfer import scores
@@ -47,7 +47,7 @@ _MOST_MOVES = 8
 _SIDES, _ATTENTION_S = (8, 4), 4.0
 
 
-def effects(held: Beliefs) -> list[Effect]:
+def effects(held: Posterior) -> list[ParameterEffect]:
     """Every value of every parameter that is open, over all ranked configurations; best first in a
     parameter. Empty where no gain over the default is known."""
     there = np.flatnonzero(np.isfinite(held.mean))
@@ -66,8 +66,8 @@ def effects(held: Beliefs) -> list[Effect]:
     return found
 
 
-def _effect(name: str, value: str, gains: list[float]) -> Effect:
-    return Effect(
+def _effect(name: str, value: str, gains: list[float]) -> ParameterEffect:
+    return ParameterEffect(
         parameter=name,
         value=value,
         configs=len(gains),
@@ -85,7 +85,7 @@ def _text(value: object) -> str:
 # -- which feature -----------------------------------------------------------------------------
 
 
-def moves(query: Query, db: Database, *, progress: Progress | None = None) -> list[Move]:
+def moves(query: Query, db: Database, *, progress: Progress | None = None) -> list[Counterfactual]:
     """Per feature and direction the smallest of the tried values, all of them seen in the
     partition, at which neighbours and model answer something else that they hold better by more
     than the noise; the nearest first. What was measured on the pattern itself does not count.
@@ -101,7 +101,7 @@ def moves(query: Query, db: Database, *, progress: Progress | None = None) -> li
         if progress is not None:
             progress("what would change the answer", at, len(names))
         found += [
-            Move(
+            Counterfactual(
                 feature=name,
                 start=float(query.vector[at]),
                 end=float(value),
@@ -119,7 +119,7 @@ class _Race:
     the query's configurations in the view."""
 
     query: Query
-    partition: PartitionIndex
+    partition: AnswerIndex
     model: CostModel | None
     method: str
     view: View
@@ -201,7 +201,7 @@ class _Race:
         return query
 
 
-def _columns(query: Query, partition: PartitionIndex) -> NDArray[np.int64]:
+def _columns(query: Query, partition: AnswerIndex) -> NDArray[np.int64]:
     """Where the evidence has the query's configurations int64[c]; of two that are one choice on
     this matrix the one that was run more often."""
     runs = np.bincount(partition.evidence.column, minlength=len(partition.evidence.configs))

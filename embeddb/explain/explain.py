@@ -27,7 +27,7 @@ from embeddb.explain.explanation import (
     OwnRuns,
     PatternView,
 )
-from embeddb.index.run_matrix import Curve, curve_of
+from embeddb.index.run_matrix import Timing, timings_of
 from embeddb.platforms.platform import Platform
 from embeddb.query.query import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.store import Store
@@ -159,7 +159,7 @@ def _neighbours(
         default = Config(made.default)
         if platform is not None:
             default = platform.default(op, m=info.m, n=info.n, nnz=info.nnz)
-        curve = curve_of(runs, usual_at(store, near.platform))
+        curve = timings_of(runs, usual_at(store, near.platform))
         yield _evidence(near, info, curve, default, answer)
 
 
@@ -228,7 +228,7 @@ def _within(first: Candidate | None, gain: float | None) -> bool | None:
 def _evidence(
     near: RecommendedNeighbour,
     info: PatternInfo,
-    curve: dict[Config, Curve],
+    curve: dict[Config, Timing],
     default: Config,
     answer: Config,
 ) -> NeighbourEvidence:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from embeddb.core.config import Config
-from embeddb.query.diagnostics import Insight
+from embeddb.query.diagnostics import Diagnostics
 from embeddb.query.query import Candidate
 from embeddb.store.model_facts import ModelFacts
 
@@ -222,7 +222,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     evidence_op: str = ""
     pattern: PatternView = PatternView()
     novelty: str = ""
-    insight: Insight = Insight()
+    insight: Diagnostics = Diagnostics()
     within_interval: bool | None = None
     own: list[OwnRuns] = []
     calls: float | None = None

@@ -23,7 +23,7 @@ __all__ = ["FEATURIZERS", "NEED_NETWORK", "Featurizers", "missing"]
 #: needs the structure (or features shipped with the runs), the last three ever less.
 FEATURIZERS = ("stats", "scnn", "stats-scnn", "given", "rows", "sizes")
 
-#: What takes torch and tens of milliseconds must be worth it (`PartitionIndex.build`).
+#: What takes torch and tens of milliseconds must be worth it (`AnswerIndex.build`).
 NEED_NETWORK = frozenset({"scnn", "stats-scnn"})
 
 

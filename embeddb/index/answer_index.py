@@ -26,13 +26,13 @@ from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.featurizers import NEED_NETWORK
 from embeddb.index.pooling import Source
 from embeddb.index.preparation import PreparationTable
-from embeddb.index.run_matrix import WINNER_GAIN, Evidence, EvidenceRow
+from embeddb.index.run_matrix import WINNER_GAIN, MatrixRow, RunMatrix
 from embeddb.index.vectors import VectorIndex
 from embeddb.index.vectors.faiss_index import FaissIndex
 from embeddb.index.view import Ground, View, across, base_gains, ground_of, known_policy, view_of
 from embeddb.index.vote import (
     Metric,
-    Policy,
+    VoteSettings,
     surely_positive,
 )
 from embeddb.index.vote_fit import (
@@ -45,7 +45,7 @@ from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform
 
 __all__ = [
-    "PartitionIndex",
+    "AnswerIndex",
 ]
 
 
@@ -54,7 +54,7 @@ _MOST_VIEWS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionIndex:
+class AnswerIndex:
     """Shapes: `ids` p patterns; `vectors` float32[p,d] raw features; `near` their nearest ones of
     other groups; `far` float64[p] ascending leave-one-group-out nearest distances.
 
@@ -66,11 +66,11 @@ class PartitionIndex:
     scope: str
     featurizer: str
     generation: int
-    evidence: Evidence
+    evidence: RunMatrix
     ids: tuple[str, ...]
     vectors: NDArray[np.float32]
     metric: Metric
-    policy: Policy
+    policy: VoteSettings
     left_out: LeftOut | None
     far: NDArray[np.float64]
     near: Near
@@ -80,13 +80,13 @@ class PartitionIndex:
     @classmethod
     def build(
         cls,
-        evidence: Evidence,
+        evidence: RunMatrix,
         readable: Mapping[str, Mapping[str, NDArray[np.float32]]],
         *,
         scope: str,
         generation: int = 0,
         facts: Mapping[str, Facts] | None = None,
-    ) -> PartitionIndex:
+    ) -> AnswerIndex:
         """Fit metric and policy, and index every pattern that has a vector.
 
         `readable` holds raw vectors float32[d] by pattern id for one or more featurizers, in
@@ -159,7 +159,7 @@ class PartitionIndex:
             self._views[key] = found
         return found
 
-    def known_policy(self, platform: Platform) -> Policy:
+    def known_policy(self, platform: Platform) -> VoteSettings:
         """How neighbours vote on a pattern that other instances ran and this one did not."""
         found = self._known.get(platform.id)
         if found is None:
@@ -168,7 +168,7 @@ class PartitionIndex:
         return found
 
     @cached_property
-    def _known(self) -> dict[str, Policy]:
+    def _known(self) -> dict[str, VoteSettings]:
         return {}
 
     @cached_property
@@ -176,7 +176,7 @@ class PartitionIndex:
         return {}
 
     @cached_property
-    def policies(self) -> dict[str, Policy]:
+    def policies(self) -> dict[str, VoteSettings]:
         """Policies judged on an instance's own runs."""
         return {}
 
@@ -193,7 +193,7 @@ class PartitionIndex:
             h.update(array.tobytes())
         return h.hexdigest()
 
-    def at(self, generation: int) -> PartitionIndex:
+    def at(self, generation: int) -> AnswerIndex:
         """The same as of a later generation, in which nothing of it has changed."""
         found = replace(self, generation=generation)
         for name in _KEPT:
@@ -203,10 +203,10 @@ class PartitionIndex:
 
     def grown(
         self,
-        newer: Evidence,
+        newer: RunMatrix,
         vectors: Mapping[str, NDArray[np.float32]],
         facts: Mapping[str, Facts],
-    ) -> PartitionIndex:
+    ) -> AnswerIndex:
         """With newer rows, and `vectors` float32[d] of the patterns that are new with them; metric
         and policies of the whole stay until it is built again."""
         evidence = self.evidence.merged(newer)
@@ -305,7 +305,7 @@ class PartitionIndex:
         return out.getvalue()
 
     @classmethod
-    def from_bytes(cls, raw: bytes, index: Any) -> PartitionIndex:
+    def from_bytes(cls, raw: bytes, index: Any) -> AnswerIndex:
         """`index(ids, vectors)` gives the index. Raises: StoreCorrupt."""
         try:
             with np.load(io.BytesIO(raw), allow_pickle=False) as z:
@@ -315,10 +315,10 @@ class PartitionIndex:
             raise StoreCorrupt(f"a partition file cannot be read: {e}") from e
 
     @classmethod
-    def _revived(cls, head: Mapping[str, Any], a: Mapping[str, Any], index: Any) -> PartitionIndex:
-        evidence = Evidence(
+    def _revived(cls, head: Mapping[str, Any], a: Mapping[str, Any], index: Any) -> AnswerIndex:
+        evidence = RunMatrix(
             op=Op.parse(head["op"]),
-            rows=tuple(EvidenceRow(*row) for row in head["rows"]),
+            rows=tuple(MatrixRow(*row) for row in head["rows"]),
             configs=tuple(Config.from_json(c) for c in head["configs"]),
             winners=bool(head["winners"]),
             **{k: a[k] for k in _EVIDENCE_ARRAYS},
@@ -336,7 +336,7 @@ class PartitionIndex:
             ids,
             a["vectors"],
             metric,
-            Policy.from_json(head["policy"]),
+            VoteSettings.from_json(head["policy"]),
             LeftOut.from_json(head["left_out"]) if head["left_out"] else None,
             a["far"],
             Near(a["near"], a["near_distances"]),
@@ -368,7 +368,7 @@ class _Fit(NamedTuple):
 
 
 def _fitted(
-    evidence: Evidence, vectors: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Facts]
+    evidence: RunMatrix, vectors: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Facts]
 ) -> _Fit:
     ids = tuple(sorted({row.pattern_id for row in evidence.rows if row.pattern_id in vectors}))
     raw = np.array([vectors[i] for i in ids], dtype=np.float32)
@@ -381,7 +381,7 @@ def _fitted(
     return _Fit(ids, raw, fit_policy(raw, gains, groups, trust))
 
 
-def _held(evidence: Evidence, ids: Collection[str]) -> Evidence:
+def _held(evidence: RunMatrix, ids: Collection[str]) -> RunMatrix:
     """Only the rows of some patterns."""
     held = set(ids)
     rows = [i for i, row in enumerate(evidence.rows) if row.pattern_id in held]
@@ -420,7 +420,7 @@ _EVIDENCE_ARRAYS = ("indptr", "column", "seconds", "conversion", "spread", "defa
 
 
 def _near_again(
-    partition: PartitionIndex, evidence: Evidence, ids: Sequence[str], raw: NDArray[np.float32]
+    partition: AnswerIndex, evidence: RunMatrix, ids: Sequence[str], raw: NDArray[np.float32]
 ) -> Near:
     """The nearest ones of other groups where patterns were added to `partition`: known ones keep
     theirs, new ones are looked up."""

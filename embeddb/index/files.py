@@ -22,31 +22,31 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.featurizers import NEED_NETWORK, missing
-from embeddb.index.answer_index import PartitionIndex
-from embeddb.index.run_matrix import Evidence
-from embeddb.index.scopes import build_evidence, facts_of, pooled_partitions
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.run_matrix import RunMatrix
+from embeddb.index.scopes import facts_of, pooled_partitions, run_matrix_of
 from embeddb.index.vectors.faiss_index import FaissIndex
-from embeddb.index.vote import Policy
+from embeddb.index.vote import VoteSettings
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 
-__all__ = ["PartitionFiles"]
+__all__ = ["IndexFiles"]
 
 #: What every note says.
 _NOTED = {"stem", "generation", "rows", "chosen_among", "faiss", "npz"}
 
 
-class PartitionFiles:
+class IndexFiles:
     """Opens, refreshes and saves the partitions of one store; a store in memory saves nothing."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._folder = None if store.path is None else store.path / "index"
-        self._open: dict[tuple[str, str], PartitionIndex] = {}
+        self._open: dict[tuple[str, str], AnswerIndex] = {}
         self._lock = RLock()
         self.repairs: list[str] = []
 
-    def refresh(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> PartitionIndex | None:
+    def refresh(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> AnswerIndex | None:
         """Build a partition from the store and save it, unless the saved one is current; None if
         no featurizer reads it."""
         with self._lock:
@@ -58,15 +58,15 @@ class PartitionFiles:
                 return saved
             return self._refresh(op, scope, featurizers)
 
-    def _refresh(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> PartitionIndex | None:
+    def _refresh(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> AnswerIndex | None:
         generation = self._store.generation
         chosen = pooled_partitions(self._store, op, scope)
-        evidence = build_evidence(self._store, op, scope, partitions=chosen)
+        evidence = run_matrix_of(self._store, op, scope, partitions=chosen)
         readable = self.readable(evidence, featurizers)
         if not readable:
             return None
         facts = facts_of(self._store, op, scope)
-        built = PartitionIndex.build(
+        built = AnswerIndex.build(
             evidence, readable, scope=scope, generation=generation, facts=facts
         )
         self._save(built, {name: featurizers[name].version for name in readable})
@@ -74,7 +74,7 @@ class PartitionFiles:
         return built
 
     def readable(
-        self, evidence: Evidence, featurizers: Mapping[str, Any]
+        self, evidence: RunMatrix, featurizers: Mapping[str, Any]
     ) -> dict[str, dict[str, NDArray[np.float32]]]:
         """Vectors of the featurizers that know nine of ten patterns, else of the one that knows
         most; in order of preference. One that cannot embed on this machine, where a new pattern
@@ -97,7 +97,7 @@ class PartitionFiles:
         fullest = max(found, key=lambda name: len(found[name]), default="")
         return enough or {name: v for name, v in found.items() if name == fullest}
 
-    def _current(self, saved: PartitionIndex, featurizers: Mapping[str, Any]) -> bool:
+    def _current(self, saved: AnswerIndex, featurizers: Mapping[str, Any]) -> bool:
         """Whether nothing was added since, neither runs and vectors nor a featurizer to choose."""
         if self._changed_since(saved) != (set(), False):
             return False
@@ -106,7 +106,7 @@ class PartitionFiles:
         chosen_among = {name: featurizers[name].version for name in found}
         return raw is not None and _read_note(raw).get("chosen_among") == chosen_among
 
-    def _lacks(self, partition: PartitionIndex, featurizers: Mapping[str, Any]) -> bool:
+    def _lacks(self, partition: AnswerIndex, featurizers: Mapping[str, Any]) -> bool:
         """Whether the partition's featurizer cannot embed here and another one could; noted."""
         lacks = missing(featurizers[partition.featurizer])
         if not lacks:
@@ -120,7 +120,7 @@ class PartitionFiles:
         )
         return True
 
-    def get(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> PartitionIndex | None:
+    def get(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> AnswerIndex | None:
         """A partition as of now: opened, brought up to date, or built; None without evidence."""
         with self._lock:
             found = self._open.get((str(op), scope)) or self._load(op, scope, featurizers)
@@ -141,7 +141,7 @@ class PartitionFiles:
             self._open[str(op), scope] = found
             return found
 
-    def prime(self, partition: PartitionIndex, platform: Platform) -> None:
+    def prime(self, partition: AnswerIndex, platform: Platform) -> None:
         """Have the view of a machine ready, with the policy that its own runs chose: found before
         and noted, or found now, which takes seconds."""
         key = f"policy/{partition.op}/{partition.scope}/{platform.id}"
@@ -150,7 +150,7 @@ class PartitionFiles:
             noted = _read_note(self._store.notes.get(key) or b"")
             if noted.get("stamp") == stamp:
                 with suppress(KeyError, TypeError, ValueError):
-                    partition.policies[platform.id] = Policy.from_json(noted["policy"])
+                    partition.policies[platform.id] = VoteSettings.from_json(noted["policy"])
         before = partition.policies.get(platform.id)
         found = partition.view(platform)
         if found.judged == "here" and before is None and not self._store.readonly:
@@ -158,7 +158,7 @@ class PartitionFiles:
             with suppress(StoreError):  # busy or full: it can be found again
                 self._store.notes.put(key, json.dumps(body).encode())
 
-    def _changed_since(self, partition: PartitionIndex) -> tuple[set[str], bool]:
+    def _changed_since(self, partition: AnswerIndex) -> tuple[set[str], bool]:
         """Patterns with newer runs or vectors, and whether a row has lost its runs: a stub's go
         to the pattern that adopts it."""
         changed: set[str] = set()
@@ -171,12 +171,12 @@ class PartitionFiles:
         return changed, any(row.key not in held for row in partition.evidence.rows)
 
     def _patched(
-        self, partition: PartitionIndex, changed: set[str], featurizers: Mapping[str, Any]
-    ) -> PartitionIndex:
+        self, partition: AnswerIndex, changed: set[str], featurizers: Mapping[str, Any]
+    ) -> AnswerIndex:
         """The partition with newer runs scanned in; metric and policy stay until a refresh."""
         op, scope = partition.op, partition.scope
         chosen = pooled_partitions(self._store, op, scope)
-        newer = build_evidence(self._store, op, scope, only=changed, partitions=chosen)
+        newer = run_matrix_of(self._store, op, scope, only=changed, partitions=chosen)
         featurizer = featurizers[partition.featurizer]
         fresh = changed - set(partition.ids)
         vectors = self._store.vectors.get(partition.featurizer, featurizer.version, fresh)
@@ -184,7 +184,7 @@ class PartitionFiles:
 
     # -- files -----------------------------------------------------------------------------
 
-    def _save(self, partition: PartitionIndex, versions: dict[str, str]) -> None:
+    def _save(self, partition: AnswerIndex, versions: dict[str, str]) -> None:
         """`versions` are those of all featurizers that the partition's was chosen among."""
         if self._folder is None or self._store.readonly:
             return
@@ -207,7 +207,7 @@ class PartitionFiles:
         self._store.notes.put(note, json.dumps(body).encode())
         self.collect()
 
-    def _load(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> PartitionIndex | None:
+    def _load(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> AnswerIndex | None:
         name = _note_name(op, scope)
         raw = self._store.notes.get(name)
         while raw is not None and self._folder is not None:
@@ -225,7 +225,7 @@ class PartitionFiles:
 
     def _load_noted(
         self, note: dict[str, Any], what: str, featurizers: Mapping[str, Any]
-    ) -> PartitionIndex | None:
+    ) -> AnswerIndex | None:
         assert self._folder is not None
         try:
             versions = note.get("chosen_among")
@@ -235,7 +235,7 @@ class PartitionFiles:
             data = table.read_bytes()
             if hashlib.blake2b(data, digest_size=16).hexdigest() != note["npz"]:
                 raise StoreCorrupt(f"{table}: checksum differs")
-            found = PartitionIndex.from_bytes(data, lambda ids, v: self._index(note, ids, v))
+            found = AnswerIndex.from_bytes(data, lambda ids, v: self._index(note, ids, v))
             reader = featurizers.get(found.featurizer)
             made = versions.get(found.featurizer)
             if reader is None or reader.version != made:

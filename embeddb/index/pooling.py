@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.index.run_matrix import FAILED_GAIN, Evidence
+from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.vote import is_default, votes
 from embeddb.platforms.machines import Facts, unlike
 
@@ -104,7 +104,7 @@ class Pooled:
 
 
 def layers_of(
-    evidence: Evidence,
+    evidence: RunMatrix,
     ids: Sequence[str],
     *,
     calls: float = math.inf,

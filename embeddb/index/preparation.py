@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op, Value
-from embeddb.index.run_matrix import Evidence
+from embeddb.index.run_matrix import RunMatrix
 
 __all__ = ["PreparationCost", "PreparationTable"]
 
@@ -75,7 +75,7 @@ class PreparationTable:
     source: Floats
 
     @classmethod
-    def of(cls, evidence: Evidence, ids: Sequence[str]) -> PreparationTable | None:
+    def of(cls, evidence: RunMatrix, ids: Sequence[str]) -> PreparationTable | None:
         """Over the patterns `ids`; None where no row tells a conversion and its default's time."""
         entries = _Entries.of(evidence, ids)
         if not entries.row.size:
@@ -140,7 +140,7 @@ class _Entries:
     paid: Ints
 
     @classmethod
-    def of(cls, evidence: Evidence, ids: Sequence[str]) -> _Entries:
+    def of(cls, evidence: RunMatrix, ids: Sequence[str]) -> _Entries:
         place = {pattern_id: at for at, pattern_id in enumerate(ids)}
         pattern = np.array([place.get(row.pattern_id, -1) for row in evidence.rows], dtype=np.int64)
         named = [(row.platform, row.op or str(evidence.op)) for row in evidence.rows]

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import StoreError
-from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.answer_index import AnswerIndex
 from embeddb.store import Store
 
-__all__ = ["Atlas", "atlas_of", "layout"]
+__all__ = ["Projection", "layout", "projection_of"]
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ _STEPS, _STRIDE, _OTHERS, _PUSH = 500, 0.4, 10, 3.0
 _LONGEST, _SPREAD = 4.0, 5.0
 
 
-class Atlas(msgspec.Struct, frozen=True, kw_only=True):
+class Projection(msgspec.Struct, frozen=True, kw_only=True):
     """Every indexed pattern of an op in a scope, in the order of `ids`.
 
     `x`, `y` lie in 0..1 with y upwards; distances are those of the metric as far as two dimensions
@@ -56,7 +56,7 @@ class Atlas(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
-def atlas_of(store: Store, partition: PartitionIndex) -> Atlas:
+def projection_of(store: Store, partition: AnswerIndex) -> Projection:
     """The stored map of a partition if it is current, else one made now, and stored if it can be.
 
     Places are kept as long as the vectors are the same; the rest is read anew.
@@ -75,7 +75,7 @@ def atlas_of(store: Store, partition: PartitionIndex) -> Atlas:
     else:
         x, y = known.x, known.y
     infos = [store.pattern(pattern_id) for pattern_id in partition.ids]
-    made = Atlas(
+    made = Projection(
         op=str(partition.op),
         scope=partition.scope,
         featurizer=partition.featurizer,
@@ -94,10 +94,10 @@ def atlas_of(store: Store, partition: PartitionIndex) -> Atlas:
     return made
 
 
-def _read(raw: bytes | None) -> Atlas | None:
+def _read(raw: bytes | None) -> Projection | None:
     """None for a note that is missing, damaged or of another version: it is made anew."""
     try:
-        found = None if raw is None else msgspec.json.decode(raw, type=Atlas)
+        found = None if raw is None else msgspec.json.decode(raw, type=Projection)
     except msgspec.MsgspecError:
         return None
     if found is None or len({len(getattr(found, name)) for name in _COLUMNS}) != 1:
@@ -105,14 +105,14 @@ def _read(raw: bytes | None) -> Atlas | None:
     return found if all(0.0 <= at <= 1.0 for at in (*found.x, *found.y)) else None
 
 
-def _digest(partition: PartitionIndex, vectors: NDArray[np.float32]) -> str:
+def _digest(partition: AnswerIndex, vectors: NDArray[np.float32]) -> str:
     h = hashlib.blake2b(f"{partition.featurizer}\0".encode(), digest_size=16)
     h.update("\0".join(partition.ids).encode())
     h.update(vectors.tobytes())
     return h.hexdigest()
 
 
-def _winners(partition: PartitionIndex) -> list[str]:
+def _winners(partition: AnswerIndex) -> list[str]:
     evidence = partition.evidence
     found = []
     for pattern_id in partition.ids:

@@ -20,7 +20,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import State, astray, tells_state
 from embeddb.core.records import Run
 
-__all__ = ["FAILED_GAIN", "Curve", "Evidence", "EvidenceRow", "curve_of", "join"]
+__all__ = ["FAILED_GAIN", "MatrixRow", "RunMatrix", "Timing", "join", "timings_of"]
 
 #: Gain that a failed configuration counts with when neighbours vote: as if four times slower than
 #: the default. It must be finite (one failure is not certainty for another matrix) and clearly
@@ -32,7 +32,7 @@ FAILED_GAIN = math.log(0.25)
 WINNER_GAIN = math.log(1.25)
 
 
-class EvidenceRow(NamedTuple):
+class MatrixRow(NamedTuple):
     """Whose times a row holds; `op` is what ran where that is not the evidence's own."""
 
     pattern_id: str
@@ -46,7 +46,7 @@ class EvidenceRow(NamedTuple):
         return self.pattern_id, self.platform, self.op
 
 
-class Curve(NamedTuple):
+class Timing(NamedTuple):
     """What one configuration did on one pattern, over all its runs.
 
     `seconds` is the median over runs of their medians (infinite if none was ok), `spread` half the
@@ -62,7 +62,9 @@ class Curve(NamedTuple):
     status: str
 
 
-def curve_of(runs: Iterable[Run], normal: Callable[[], State] | None = None) -> dict[Config, Curve]:
+def timings_of(
+    runs: Iterable[Run], normal: Callable[[], State] | None = None
+) -> dict[Config, Timing]:
     """Runs of one pattern, op and platform, joined per configuration. `normal` gives the usual
     state of the machine (`embeddb.core.machine_state.usual_at`); called where runs tell theirs."""
     by_config: dict[Config, list[Run]] = {}
@@ -71,20 +73,20 @@ def curve_of(runs: Iterable[Run], normal: Callable[[], State] | None = None) -> 
     return {config: _joined(held, normal) for config, held in by_config.items()}
 
 
-def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Curve:
+def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
     # A median is worth computing once: this is called for every configuration of a partition.
     medians = [(r.measurement.seconds, r.measurement.conversion_s) for r in runs]
     timed = [(s, c) for s, c in medians if 0 < s < math.inf]
     if not timed:
         failures = [r.measurement.status for r in runs if not r.measurement.ok]
-        return Curve(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
+        return Timing(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
     if len(timed) > 1 and normal is not None:
         timed = _in_state(runs, medians, normal) or timed
     times = sorted(s for s, _ in timed)
     seconds = statistics.median(times)
     known = [c for _, c in timed if c is not None]
     spread = (times[-1] - times[0]) / (2 * seconds)
-    return Curve(seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok")
+    return Timing(seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok")
 
 
 def _in_state(
@@ -102,7 +104,7 @@ def _in_state(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Evidence:
+class RunMatrix:
     """Ragged rows: entries `indptr[i]:indptr[i+1]` belong to `rows[i]`.
 
     Shapes: `indptr` int64[r+1]; `column` int32[x], positions in `configs`; `seconds` float64[x]
@@ -112,7 +114,7 @@ class Evidence:
     """
 
     op: Op
-    rows: tuple[EvidenceRow, ...]
+    rows: tuple[MatrixRow, ...]
     configs: tuple[Config, ...]
     indptr: NDArray[np.int64]
     column: NDArray[np.int32]
@@ -173,12 +175,12 @@ class Evidence:
         seen = self.spread[self.spread > 0]
         return float(np.median(seen)) if seen.size else 0.0
 
-    def take(self, keep: NDArray[np.int64]) -> Evidence:
+    def take(self, keep: NDArray[np.int64]) -> RunMatrix:
         """The same evidence with only some rows (all configurations stay)."""
         lengths = np.diff(self.indptr)[keep]
         indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         pick = _ranges(self.indptr[keep], lengths)
-        return Evidence(
+        return RunMatrix(
             self.op,
             tuple(self.rows[i] for i in keep),
             self.configs,
@@ -191,22 +193,22 @@ class Evidence:
             self.winners,
         )
 
-    def of_platform(self, platform_id: str) -> Evidence:
+    def of_platform(self, platform_id: str) -> RunMatrix:
         """Only the rows of one platform instance, and the configurations that these ran."""
         rows = [i for i, row in enumerate(self.rows) if row.platform == platform_id]
         return self.take(np.array(rows, dtype=np.int64)).pruned()
 
-    def without(self, configs: Iterable[Config]) -> Evidence:
+    def without(self, configs: Iterable[Config]) -> RunMatrix:
         """Without some configurations; all rows stay."""
         return self.only(set(self.configs) - set(configs))
 
-    def tried_on(self, share: float) -> Evidence:
+    def tried_on(self, share: float) -> RunMatrix:
         """Only the configurations that at least this share of the rows tried (failures count)."""
         counts = np.bincount(self.column, minlength=len(self.configs))
         wanted = counts >= share * len(self.rows)
         return self.only([c for c, keep in zip(self.configs, wanted, strict=True) if keep])
 
-    def only(self, configs: Iterable[Config]) -> Evidence:
+    def only(self, configs: Iterable[Config]) -> RunMatrix:
         """Only some configurations; all rows stay."""
         wanted = set(configs)
         kept = np.array([c in wanted for c in self.configs], dtype=np.bool_)[self.column]
@@ -220,7 +222,7 @@ class Evidence:
             spread=self.spread[kept],
         ).pruned()
 
-    def pruned(self) -> Evidence:
+    def pruned(self) -> RunMatrix:
         """Without the configurations that no row ran."""
         used = np.unique(self.column)
         place = np.zeros(len(self.configs), dtype=np.int32)
@@ -228,7 +230,7 @@ class Evidence:
         configs = tuple(self.configs[i] for i in used)
         return replace(self, configs=configs, column=place[self.column])
 
-    def merged(self, other: Evidence) -> Evidence:
+    def merged(self, other: RunMatrix) -> RunMatrix:
         """Both, with the rows of `other` in place of rows of the same pattern, platform and op."""
         theirs = {row.key for row in other.rows}
         kept = self.take(
@@ -240,7 +242,7 @@ class Evidence:
             np.array([position[c] for c in part.configs], dtype=np.int32)[part.column]
             for part in (kept, other)
         ]
-        both = Evidence(
+        both = RunMatrix(
             self.op,
             kept.rows + other.rows,
             tuple(configs),
@@ -270,10 +272,10 @@ def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np
 
 def join(
     op: Op,
-    rows: Iterable[tuple[EvidenceRow, Config, dict[Config, Curve]]],
+    rows: Iterable[tuple[MatrixRow, Config, dict[Config, Timing]]],
     *,
     winners: bool = False,
-) -> Evidence:
+) -> RunMatrix:
     """Evidence from rows given as (whose, the default there, curve).
 
     Rows are ordered by pattern and platform, configurations by their canonical text, so that the
@@ -288,7 +290,7 @@ def join(
         (np.array(x) for x in zip(*entries, strict=True)) if (entries) else (np.zeros(0),) * 4
     )
     default = [_default_seconds(curve, default) for _, default, curve in held]
-    return Evidence(
+    return RunMatrix(
         op,
         tuple(row for row, _, _ in held),
         tuple(configs),
@@ -303,7 +305,7 @@ def join(
 
 
 def _entries(
-    held: Sequence[tuple[EvidenceRow, Config, dict[Config, Curve]]],
+    held: Sequence[tuple[MatrixRow, Config, dict[Config, Timing]]],
     position: dict[Config, int],
     indptr: NDArray[np.int64],
 ) -> Iterator[tuple[int, float, float, float]]:
@@ -314,6 +316,6 @@ def _entries(
             yield position[config], c.seconds, c.conversion_s, c.spread
 
 
-def _default_seconds(curve: dict[Config, Curve], default: Config) -> float:
+def _default_seconds(curve: dict[Config, Timing], default: Config) -> float:
     found = curve.get(default)
     return found.seconds if found is not None and math.isfinite(found.seconds) else math.nan

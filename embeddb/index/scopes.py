@@ -11,12 +11,12 @@ from typing import Any
 from embeddb.core.config import Op
 from embeddb.core.machine_state import usual_at
 from embeddb.core.records import PatternInfo
-from embeddb.index.run_matrix import Evidence, EvidenceRow, curve_of, join
+from embeddb.index.run_matrix import MatrixRow, RunMatrix, join, timings_of
 from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform
 from embeddb.store import Partition, Store
 
-__all__ = ["build_evidence", "facts_of", "pooled_partitions", "scope_of", "scope_partitions"]
+__all__ = ["facts_of", "pooled_partitions", "run_matrix_of", "scope_of", "scope_partitions"]
 
 #: With fewer patterns measured at an op, other widths and value types of the kernel count as well.
 _ENOUGH_PATTERNS = 40
@@ -27,14 +27,14 @@ def scope_of(platform: Platform) -> str:
     return platform.name if platform.portable else platform.id
 
 
-def build_evidence(
+def run_matrix_of(
     store: Store,
     op: Op,
     scope: str,
     *,
     only: Collection[str] | None = None,
     partitions: Sequence[Partition] | None = None,
-) -> Evidence:
+) -> RunMatrix:
     """Evidence of every partition of an op in a scope, or of the given ones; of all patterns, or
     of `only` some."""
     chosen = scope_partitions(store, op, scope) if partitions is None else partitions
@@ -104,8 +104,8 @@ def _rows(
                 info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
                 group = info.group or info.name or info.id
                 default = platform.default(ran, m=info.m, n=info.n, nnz=info.nnz)
-                row = EvidenceRow(pattern_id, partition.platform, group, other)
-                yield row, default, curve_of(runs, normal)
+                row = MatrixRow(pattern_id, partition.platform, group, other)
+                yield row, default, timings_of(runs, normal)
 
 
 def _by_pattern(runs: Iterable[Any]) -> Iterable[tuple[str, list[Any]]]:

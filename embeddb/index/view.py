@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.index.pooling import Belief, Layer, Source, beliefs_of, layers_of, pooled
-from embeddb.index.run_matrix import Evidence
+from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import (
-    Policy,
+    VoteSettings,
     effects,
     greedy_cover,
     mean_gain,
@@ -88,7 +88,7 @@ class Ground:
     """What every view of a partition stands on: evidence by source over `ids`, their `groups`
     int64[p], and the nearest patterns of other groups of each."""
 
-    evidence: Evidence
+    evidence: RunMatrix
     ids: tuple[str, ...]
     groups: NDArray[np.int64]
     near: Near
@@ -101,7 +101,7 @@ class Ground:
 
 
 def ground_of(
-    evidence: Evidence, ids: Sequence[str], near: Near, facts: Mapping[str, Facts]
+    evidence: RunMatrix, ids: Sequence[str], near: Near, facts: Mapping[str, Facts]
 ) -> Ground:
     of = {row.pattern_id: row.group for row in evidence.rows}
     groups = np.unique([of[i] for i in ids], return_inverse=True)[1] if ids else np.zeros(0)
@@ -119,7 +119,7 @@ class View:
     (left out whole) or `elsewhere`."""
 
     target: Source
-    policy: Policy
+    policy: VoteSettings
     averages: Averages
     gains: Floats
     trust: Floats
@@ -134,11 +134,11 @@ class View:
 def view_of(
     ground: Ground,
     target: Source,
-    base: Policy,
+    base: VoteSettings,
     left_out: LeftOut | None,
     *,
     calls: float = math.inf,
-    policy: Policy | None = None,
+    policy: VoteSettings | None = None,
 ) -> View:
     """The view of a target; `base` is the policy of all rows together, `left_out` that of machines
     left out, and `policy`, if it is known already, the target's own."""
@@ -176,7 +176,7 @@ def view_of(
     )
 
 
-def _unjudged(base: Policy, target: Source, beliefs: Sequence[Belief]) -> Policy:
+def _unjudged(base: VoteSettings, target: Source, beliefs: Sequence[Belief]) -> VoteSettings:
     """What nothing here can judge, since only one other machine is known: its promises must exceed
     by how much machines differ that are as unlike as these two."""
     others = [b for b in beliefs if b.source != target]
@@ -200,7 +200,9 @@ def _machine_effects(
     return np.array(found).reshape(len(found), len(ground.configs))
 
 
-def own_policy(ground: Ground, target: Source, base: Policy, left_out: LeftOut | None) -> Policy:
+def own_policy(
+    ground: Ground, target: Source, base: VoteSettings, left_out: LeftOut | None
+) -> VoteSettings:
     """The policy with the least loss on the target's own rows, each judged by shifts that were
     found without its fold, and by votes without its group."""
     parts = _own_parts(ground, target)
@@ -221,7 +223,7 @@ def _own_parts(ground: Ground, target: Source) -> list[Judged]:
     return parts
 
 
-def known_policy(ground: Ground, view: View, left_out: LeftOut | None) -> Policy:
+def known_policy(ground: Ground, view: View, left_out: LeftOut | None) -> VoteSettings:
     """The policy for patterns that other machines ran and the target did not: judged on those that
     both ran, whose own rows are then what the others say of them. That of the view where nothing
     can be judged."""

@@ -31,7 +31,7 @@ __all__ = [
     "CLIP",
     "PSEUDO_RUNS",
     "Metric",
-    "Policy",
+    "VoteSettings",
     "doubt",
     "effects",
     "greedy_cover",
@@ -95,7 +95,7 @@ def plain_metric(raw: NDArray[np.float32]) -> Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class VoteSettings:
     """How many neighbours are asked, how far the platform's average is kept, and how well both
     did when groups were held out: mean log loss to the oracle, beside the static best's.
 
@@ -135,7 +135,7 @@ class Policy:
         return json.dumps({k: repr(v) if isinstance(v, float) else v for k, v in fields.items()})
 
     @classmethod
-    def from_json(cls, text: str) -> Policy:
+    def from_json(cls, text: str) -> VoteSettings:
         read = json.loads(text)
         return cls(
             int(read["k"]),

@@ -20,7 +20,7 @@ from embeddb.index.vote import (
     CLIP,
     PSEUDO_RUNS,
     Metric,
-    Policy,
+    VoteSettings,
     doubt,
     effects,
     is_default,
@@ -81,7 +81,7 @@ class Fitted(NamedTuple):
     each row with its group held out (nan: not judged), `groups` int64[r] in numbers."""
 
     metric: Metric
-    policy: Policy
+    policy: VoteSettings
     far: Floats
     losses: Floats
     near: Near
@@ -114,7 +114,7 @@ def fit_policy(
     numbers = np.unique(groups, return_inverse=True)[1].astype(np.int64)
     if taught.size < 2 or np.unique(groups[taught]).size < 2:
         none = Near(np.zeros((len(gains), 0), dtype=np.int64), np.zeros((len(gains), 0)))
-        policy = Policy(_UNPROVEN_K, _UNPROVEN_SHRINK)
+        policy = VoteSettings(_UNPROVEN_K, _UNPROVEN_SHRINK)
         return Fitted(metric, policy, np.zeros(0), losses, none, numbers)
     g, group = votes(gains[taught]), np.unique(groups[taught], return_inverse=True)[1]
     level, _ = effects(g)
@@ -132,7 +132,7 @@ def fit_policy(
     chosen = table[k, shrink, learned]
     losses[taught] = chosen
     near = found[learned]
-    policy = Policy(
+    policy = VoteSettings(
         k,
         shrink,
         float(chosen.mean()),
@@ -159,7 +159,7 @@ class LeftOut(NamedTuple):
     """What leaving machines out has shown: the policy with the least loss, and the mean log loss of
     every (k, shrink); `known` the same where the others ran the very pattern asked about."""
 
-    policy: Policy
+    policy: VoteSettings
     table: Mapping[tuple[int, float], float]
     known: LeftOut | None = None
 
@@ -171,7 +171,7 @@ class LeftOut(NamedTuple):
     def from_json(cls, text: str) -> LeftOut:
         policy, table, known = json.loads(text)
         losses = {(int(k), float(shrink)): float(loss) for k, shrink, loss in table}
-        return cls(Policy.from_json(policy), losses, cls.from_json(known) if known else None)
+        return cls(VoteSettings.from_json(policy), losses, cls.from_json(known) if known else None)
 
 
 def with_itself(near: Near) -> Near:
@@ -191,7 +191,7 @@ def leave_out(near: Near, parts: Sequence[Judged], group: NDArray[np.int64]) -> 
     means = {key: float(np.mean([table[key].mean() for _, table in judged])) for key in keys}
     k, shrink = min(sorted(keys), key=lambda key: means[key])
     off = [_promises(near, part, group, k, shrink) for part, _ in judged]
-    policy = Policy(
+    policy = VoteSettings(
         k,
         shrink,
         means[k, shrink],
@@ -208,9 +208,9 @@ def refit(
     parts: Sequence[Judged],
     group: NDArray[np.int64],
     *,
-    base: Policy,
+    base: VoteSettings,
     left_out: LeftOut | None,
-) -> Policy:
+) -> VoteSettings:
     """The policy with the least loss on a machine's own rows, in parts that are each judged by what
     is known without them. What leaving machines out has shown counts as `_PSEUDO_ROWS` more rows;
     without it the static best wins unless it is beaten surely, as in `fit_policy`, and the guard of
@@ -241,7 +241,7 @@ def refit(
         part = part if math.isfinite(mine[0]) else 0.0
         pairs = zip(mine, (p.bias, p.low, p.high, p.guard), strict=True)
         mine = tuple(part * m + (1 - part) * t if part else t for m, t in pairs)  # type: ignore[assignment]
-    return Policy(
+    return VoteSettings(
         k,
         shrink,
         float(joint[k, shrink].mean()),
@@ -252,7 +252,7 @@ def refit(
 
 
 def losses_by(
-    policy: Policy, near: Near, parts: Sequence[Judged], group: NDArray[np.int64]
+    policy: VoteSettings, near: Near, parts: Sequence[Judged], group: NDArray[np.int64]
 ) -> dict[int, float]:
     """Log loss of the first choice to the best run by judged row, with its group held out; rows
     that cannot be judged are absent."""

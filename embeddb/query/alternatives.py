@@ -19,9 +19,9 @@ from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.explain.counterfactuals import attention, effects, moves
 from embeddb.platforms.platform import Platform
-from embeddb.query.diagnostics import Insight, NextRun, SimplerAnswer
+from embeddb.query.diagnostics import Diagnostics, NextRun, SimplerAnswer
 from embeddb.query.fallback import Answer
-from embeddb.query.posterior import Beliefs, beliefs
+from embeddb.query.posterior import Posterior, beliefs
 from embeddb.query.query import Query, Recommendation
 from tuners.rank import over_default
 from tuners.transfer import scores
@@ -48,7 +48,7 @@ def insight(
     pattern: Pattern | None = None,
     deep: bool = False,
     progress: Progress | None = None,
-) -> Insight:
+) -> Diagnostics:
     """What simpler methods say and what to measure next; with `deep` also effects, moves and
     attention (the last only where `pattern` holds the structure, or the store does).
 
@@ -56,7 +56,7 @@ def insight(
     """
     answer = Config(found.candidates[0].config) if found.candidates else query.default
     held = beliefs(query, found.link, answer)
-    plain = Insight(
+    plain = Diagnostics(
         answer_gain=_gain(query, held, answer, found.link),
         simpler=list(_simpler(query, held, answer, found.link)),
         next=_next(query, held, answer),
@@ -104,7 +104,7 @@ def renewed(
 # -- simpler methods ---------------------------------------------------------------------------
 
 
-def _simpler(query: Query, held: Beliefs, answer: Config, link: str) -> Iterator[SimplerAnswer]:
+def _simpler(query: Query, held: Posterior, answer: Config, link: str) -> Iterator[SimplerAnswer]:
     for method, config in _said(query):
         yield SimplerAnswer(
             method=method,
@@ -127,7 +127,7 @@ def _said(query: Query) -> Iterator[tuple[str, Config]]:
         yield "rank", query.predicted_configs[int(np.argmax(over_default(query)[0]))]
 
 
-def _gain(query: Query, held: Beliefs, config: Config, link: str) -> float | None:
+def _gain(query: Query, held: Posterior, config: Config, link: str) -> float | None:
     """A factor over the default; None where the answer's own evidence says nothing of it."""
     if not held.over_default:
         return None
@@ -154,7 +154,7 @@ def expected_improvement(better: Floats, spread: Floats) -> Floats:
     return value
 
 
-def _next(query: Query, held: Beliefs, answer: Config) -> list[NextRun]:
+def _next(query: Query, held: Posterior, answer: Config) -> list[NextRun]:
     """By the expected improvement of the log gain over the answer's; its exponential less one is
     the geometric mean of what the better of the two gains."""
     at = held.place(answer)
@@ -172,7 +172,7 @@ def _next(query: Query, held: Beliefs, answer: Config) -> list[NextRun]:
     return [_next_run(held, int(left[i]), float(worth[i])) for i in best]
 
 
-def _next_run(held: Beliefs, at: int, worth: float) -> NextRun:
+def _next_run(held: Posterior, at: int, worth: float) -> NextRun:
     mean, spread = float(held.mean[at]), float(held.spread[at])
     told = held.over_default
     high = math.exp(mean + _NINETIETH * spread) if told and math.isfinite(spread) else None

@@ -9,7 +9,7 @@ import msgspec
 
 from embeddb.core.config import Config
 from embeddb.core.records import Run
-from embeddb.index.run_matrix import curve_of
+from embeddb.index.run_matrix import timings_of
 from embeddb.query.query import Candidate, Query, Recommendation
 
 __all__ = ["break_even", "measured_break_even", "with_break_even"]
@@ -59,7 +59,7 @@ def _promised(query: Query, candidate: Candidate) -> float | None:
 def measured_break_even(made: Recommendation, runs: Sequence[Run]) -> Recommendation:
     """The answer with `break_even_calls` by what its runs took, the default's among them; where
     they do not tell what preparing took, None."""
-    curves = curve_of(runs)
+    curves = timings_of(runs)
     told = {run.config for run in runs if run.measurement.conversion_s is not None}
     default = curves.get(Config(made.default))
     candidates = []

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, ModelError, StoreCorrupt, UsageError
 from embeddb.core.machine_state import usual_at
-from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.pooling import Source
-from embeddb.index.run_matrix import Evidence, curve_of
+from embeddb.index.run_matrix import RunMatrix, timings_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.query.query import Neighbour, Promise, Query
@@ -51,7 +51,7 @@ _MOST_FOREIGN = 8
 
 def with_evidence(
     query: Query,
-    partition: PartitionIndex,
+    partition: AnswerIndex,
     vector: NDArray[np.float32] | None,
     *,
     name_of: Callable[[str], str] | None = None,
@@ -140,7 +140,7 @@ def _main_op(
 
 
 def _neighbour(
-    partition: PartitionIndex,
+    partition: AnswerIndex,
     pattern_id: str,
     source: Source,
     distance: float,
@@ -153,7 +153,7 @@ def _neighbour(
 
 
 def _split_legal(
-    evidence: Evidence, space: ConfigSpace
+    evidence: RunMatrix, space: ConfigSpace
 ) -> tuple[dict[Config, int], dict[Config, str]]:
     """Legal configurations in their stored form, with their positions, and the others.
 
@@ -419,7 +419,7 @@ def foreign_winners(store: Store, query: Query) -> list[Config]:
         if source is None or source.name == query.platform.name or not same:
             continue
         normal = usual_at(store, source.id)
-        curves = (curve_of(store.runs(source.id, partition.op, i), normal) for i in ids)
+        curves = (timings_of(store.runs(source.id, partition.op, i), normal) for i in ids)
         best = [min(c, key=lambda config: c[config].seconds) for c in curves if c]
         wanted = list(dict.fromkeys(best))[: _MOST_FOREIGN - len(found)]
         try:

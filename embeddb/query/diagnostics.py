@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Effect", "Insight", "Move", "NextRun", "SimplerAnswer"]
+__all__ = ["Counterfactual", "Diagnostics", "NextRun", "ParameterEffect", "SimplerAnswer"]
 
 
 class SimplerAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class NextRun(msgspec.Struct, frozen=True, kw_only=True):
     worth: float
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
+class ParameterEffect(msgspec.Struct, frozen=True, kw_only=True):
     """One value of one parameter on this pattern: the best and the median gain (factors over the
     default) of the ranked configurations that have it, with every other parameter free."""
 
@@ -45,7 +45,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     median_gain: float
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True):
+class Counterfactual(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest tried change of one feature, all others kept, that changes the answer.
 
     `start` and `end` are raw values of the feature, `deviations` the way between them in standard
@@ -59,7 +59,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     winner: dict[str, Any]
 
 
-class Insight(msgspec.Struct, frozen=True, kw_only=True):
+class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
     """`simpler` and `next` come with every answer; `answer_gain` is what the answer itself gains by
     the evidence that those are judged by (None: not known). `effects`, `moves` and `attention` only
     where they were asked for (`deep`), for they cost hundreds of queries: `attention` holds, row by
@@ -72,7 +72,7 @@ class Insight(msgspec.Struct, frozen=True, kw_only=True):
     simpler: list[SimplerAnswer] = []
     next: list[NextRun] = []
     deep: bool = False
-    effects: list[Effect] = []
-    moves: list[Move] = []
+    effects: list[ParameterEffect] = []
+    moves: list[Counterfactual] = []
     attention: list[float] = []
     attention_side: int = 0

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from embeddb.core.config import Config
-from embeddb.index.run_matrix import Curve
+from embeddb.index.run_matrix import Timing
 from embeddb.query.query import Candidate, Query
 from tuners.rank import RankTuner
 from tuners.ranking import RankedTuner, default_candidate
@@ -109,7 +109,7 @@ def _not_failed(query: Query, candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _from_curve(
-    query: Query, curves: dict[Config, Curve], *, other_width: bool = False
+    query: Query, curves: dict[Config, Timing], *, other_width: bool = False
 ) -> list[Candidate]:
     default = curves.get(query.default)
     base = math.inf if default is None else _cost(default, query.calls)
@@ -133,7 +133,7 @@ def _from_curve(
     return sorted(found, key=lambda c: (c.score, str(c.config)))
 
 
-def _cost(curve: Curve, calls: float) -> float:
+def _cost(curve: Timing, calls: float) -> float:
     """Seconds per call with the preparation shared out."""
     return curve.seconds + curve.conversion_s / calls
 

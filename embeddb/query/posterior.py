@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.index.run_matrix import WINNER_GAIN, Curve
+from embeddb.index.run_matrix import WINNER_GAIN, Timing
 from embeddb.query.fallback import method_of
 from embeddb.query.query import Query
 from embeddb.query.rankers.order import REACH
@@ -22,7 +22,7 @@ from tuners.rank import over_default
 from tuners.transfer import promises, scores
 from tuners.transfer_rank import joined
 
-__all__ = ["Beliefs", "alike", "beliefs"]
+__all__ = ["Posterior", "alike", "beliefs"]
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ _FEWEST_SHARED = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Beliefs:
+class Posterior:
     """`configs` u configurations; `mean` float64[u] log gain over the default (-inf: known to
     fail); `spread` float64[u] its standard deviation, `apart` float64[u] that of the difference to
     the answer (nan: not known). `better` float64[u] is by how much it beats the answer on average,
@@ -53,7 +53,7 @@ class Beliefs:
         return self.configs.index(config) if config in self.configs else None
 
 
-def beliefs(query: Query, link: str, answer: Config) -> Beliefs:
+def beliefs(query: Query, link: str, answer: Config) -> Posterior:
     """By what ranked; on a measured pattern shifted to what was measured there, with the spread
     that the ranking shows against it."""
     found = _ranked(query, link, answer)
@@ -64,7 +64,7 @@ def beliefs(query: Query, link: str, answer: Config) -> Beliefs:
     return found
 
 
-def _ranked(query: Query, link: str, answer: Config) -> Beliefs:
+def _ranked(query: Query, link: str, answer: Config) -> Posterior:
     method = method_of(query)
     if link in ("static-best", "default"):
         return _plain(query, query.configs, query.mean, np.full(len(query.configs), np.nan))
@@ -85,18 +85,18 @@ def _ranked(query: Query, link: str, answer: Config) -> Beliefs:
     return _with_model(query, both.configs, both.score, spread, answer)
 
 
-def _plain(query: Query, configs: tuple[Config, ...], score: Floats, spread: Floats) -> Beliefs:
+def _plain(query: Query, configs: tuple[Config, ...], score: Floats, spread: Floats) -> Posterior:
     """Scores told relative to the default's own, where it has one."""
     at = configs.index(query.default) if query.default in configs else None
     mean = score - (score[at] if at is not None else 0.0)
     known = np.zeros(len(configs), dtype=np.bool_)
     unknown = np.full(len(configs), np.nan)
-    return Beliefs(configs, mean, spread, spread, unknown, known, query.knows_default)
+    return Posterior(configs, mean, spread, spread, unknown, known, query.knows_default)
 
 
 def _with_model(
     query: Query, configs: tuple[Config, ...], score: Floats, spread: Floats, answer: Config
-) -> Beliefs:
+) -> Posterior:
     """Errors over the default count as independent, as in the predicted intervals: that is on the
     wide side. Between configurations that are alike they are not, or close variants of the answer
     would look worth a measurement."""
@@ -168,8 +168,8 @@ def _pooled(query: Query, off: Floats) -> Floats:
 
 
 def _anchored(
-    found: Beliefs, query: Query, curves: Mapping[Config, Curve], *, exact: bool
-) -> Beliefs:
+    found: Posterior, query: Query, curves: Mapping[Config, Timing], *, exact: bool
+) -> Posterior:
     """Beliefs with what was measured in their place, and the rest moved and scattered as the
     ranking is off on the measured ones. `exact`: measured at the asked width."""
     base = curves.get(query.default)
@@ -195,7 +195,7 @@ def _anchored(
         spread = apart = np.full(len(configs), scatter)
     known = ~np.isnan(gain)
     still = np.where(known, 0.0, spread) if exact else spread
-    return Beliefs(
+    return Posterior(
         configs,
         np.where(known, gain, mean + shift),
         still,

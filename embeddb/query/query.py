@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
 from embeddb.index.preparation import PreparationCost
-from embeddb.index.run_matrix import Curve
-from embeddb.index.vote import Policy
+from embeddb.index.run_matrix import Timing
+from embeddb.index.vote import VoteSettings
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
-from embeddb.query.diagnostics import Insight
+from embeddb.query.diagnostics import Diagnostics
 
 __all__ = [
     "LINKS",
@@ -70,7 +70,7 @@ class Promise(NamedTuple):
     guard: float = 0.0
 
     @classmethod
-    def of(cls, policy: Policy) -> Promise:
+    def of(cls, policy: VoteSettings) -> Promise:
         return cls(policy.bias, policy.low, policy.high, policy.guard)
 
 
@@ -133,8 +133,8 @@ class Query:
     knows_default: bool = True
     noise: float = 0.0
     neighbours: tuple[Neighbour, ...] = ()
-    own: dict[Config, Curve] = field(default_factory=dict)
-    own_width: dict[Config, Curve] = field(default_factory=dict)
+    own: dict[Config, Timing] = field(default_factory=dict)
+    own_width: dict[Config, Timing] = field(default_factory=dict)
     own_width_op: Op | None = None
     evidence_op: Op | None = None
     held_out: float = math.nan
@@ -235,7 +235,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     stages_s: dict[str, float] = {}
     model: str = ""
     model_featurizer: str = ""
-    insight: Insight = Insight()
+    insight: Diagnostics = Diagnostics()
     pattern: PatternInfo | None = None
     machines: dict[str, float] = {}
     reproducible: bool = False

@@ -13,14 +13,14 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.machine_state import usual_at
 from embeddb.core.records import PatternInfo
-from embeddb.index.run_matrix import curve_of
-from embeddb.index.scopes import build_evidence, scope_of
+from embeddb.index.run_matrix import timings_of
+from embeddb.index.scopes import run_matrix_of, scope_of
 from embeddb.ui.cli.output import Progress
 from embeddb.ui.draw import Line
 
 if TYPE_CHECKING:
     from embeddb.database import Database
-    from embeddb.index.projection import Atlas
+    from embeddb.index.projection import Projection
     from embeddb.platforms.platform import Platform
     from embeddb.store import Partition
 
@@ -46,7 +46,7 @@ def measured_on(
     """The curve of one pattern on one platform, and figures of it; None where it has no runs."""
     op, where = partition.op, db.store.platform(partition.platform)
     runs = db.store.runs(partition.platform, op, pattern_id)
-    curve = curve_of(runs, usual_at(db.store, partition.platform))
+    curve = timings_of(runs, usual_at(db.store, partition.platform))
     if not curve or where is None:
         return None
     info = db.store.pattern(pattern_id) or PatternInfo(id=pattern_id)
@@ -70,7 +70,7 @@ def measured_on(
     return Line(partition.platform, range(1, len(ran) + 1), ratios, marks), fact
 
 
-def kinds_by(db: Database, atlas: Atlas, color: str) -> list[str]:
+def kinds_by(db: Database, atlas: Projection, color: str) -> list[str]:
     """What the dots are told apart by, one for each pattern."""
     if color == "group":
         return [group or "(no group)" for group in atlas.groups]
@@ -100,7 +100,7 @@ def wins(db: Database, scopes: Sequence[tuple[Op, str]], progress: Progress) -> 
     counts: Counter[Config] = Counter()
     for at, (op, scope) in enumerate(scopes):
         progress("read", at, len(scopes))
-        evidence = build_evidence(db.store, op, scope)
+        evidence = run_matrix_of(db.store, op, scope)
         for start, end in zip(evidence.indptr[:-1], evidence.indptr[1:], strict=True):
             seconds = evidence.seconds[start:end]
             if np.isfinite(seconds).any():

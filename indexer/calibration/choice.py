@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
-from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.pooling import Source, correlation_of
 from embeddb.index.view import View, view_of, without
 from embeddb.index.vote import Metric, plain_metric
@@ -47,7 +47,7 @@ class Chooser:
         self,
         matrices: Iterator[Pattern],
         vector_of: Callable[[Pattern], NDArray[np.float32]],
-        partition: PartitionIndex | None,
+        partition: AnswerIndex | None,
         *,
         done: Sequence[str] = (),
         familiar: bool = False,
@@ -103,7 +103,7 @@ def _farthest_first(at: Floats, pool: int, count: int, worth: Floats) -> list[in
     return taken
 
 
-def panel_of(partition: PartitionIndex | None, here: Platform, op: Op) -> list[Config]:
+def panel_of(partition: AnswerIndex | None, here: Platform, op: Op) -> list[Config]:
     """Configurations for every matrix, those first that tell most: in turn one from which most is
     learned of what machines differ in, and the next of a fixed set that serves most patterns. What
     this machine has measured has no say: a second call goes on where the first one stopped."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
-from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.pooling import Source
 from embeddb.index.view import View, foretold
 from embeddb.index.vote import is_default
@@ -98,7 +98,7 @@ class CalibrationReport:
         }
 
 
-def op_report(partition: PartitionIndex | None, here: Platform, op: Op, tally: Tally) -> OpReport:
+def op_report(partition: AnswerIndex | None, here: Platform, op: Op, tally: Tally) -> OpReport:
     """The report of one op, from the evidence as it is now."""
     done = (str(op), len(tally.matrices), tally.runs, tally.failures)
     if partition is None:
@@ -128,7 +128,7 @@ def op_report(partition: PartitionIndex | None, here: Platform, op: Op, tally: T
     )
 
 
-def _noise(partition: PartitionIndex, rows: Sequence[int]) -> float | None:
+def _noise(partition: AnswerIndex, rows: Sequence[int]) -> float | None:
     """A spread is half the relative range of two runs."""
     evidence = partition.evidence
     spread = [evidence.spread[evidence.indptr[at] : evidence.indptr[at + 1]] for at in rows]
@@ -138,7 +138,7 @@ def _noise(partition: PartitionIndex, rows: Sequence[int]) -> float | None:
 
 
 def _shifts(
-    partition: PartitionIndex, view: View
+    partition: AnswerIndex, view: View
 ) -> tuple[float | None, tuple[tuple[Mapping[str, Any], float], ...]]:
     """By what factor gains here differ from elsewhere, over configurations that ran here; sources
     count by their precision."""

@@ -21,7 +21,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.database import Database
-from embeddb.index.scopes import build_evidence, scope_of
+from embeddb.index.scopes import run_matrix_of, scope_of
 from embeddb.index.vote import greedy_cover
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
@@ -200,7 +200,7 @@ def static_top(db: Database, platform: Platform, op: Op, count: int) -> list[Con
     """The fixed set that serves most patterns of the database, best first; a failure counts as the
     default, which is what trying it would cost. Empty where nothing was measured, or only
     winners."""
-    evidence = build_evidence(db.store, op, scope_of(platform))
+    evidence = run_matrix_of(db.store, op, scope_of(platform))
     if not count or evidence.winners or not evidence.rows:
         return []
     space = platform.space(op)

@@ -17,9 +17,9 @@ from embeddb.core.errors import InputError, MatrixError, SpaceError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
-from embeddb.index.run_matrix import curve_of
+from embeddb.index.run_matrix import timings_of
 from embeddb.platforms.platform import Platform, parse_platform
-from indexer.calibrate import CAMPAIGN, Calibration, Wish
+from indexer.calibrate import CAMPAIGN, Calibration, CalibrationRequest
 from indexer.calibration.choice import Chooser, _most_telling, panel_of
 from indexer.calibration.matrices import Candidates
 from indexer.calibration.pace import Pace, Timer, largest_nnz
@@ -156,14 +156,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def calibrated(db: Database, runner: Runner, total_s: float, folder: Path | None) -> Any:
-    return Calibration(db, runner, Wish(OPS, total_s), clock=runner.clock).run(folder)
+    return Calibration(db, runner, CalibrationRequest(OPS, total_s), clock=runner.clock).run(folder)
 
 
 def mine(db: Database, op: Op = OPS[0]) -> dict[str, dict[Config, Any]]:
     """Curves of this machine by matrix."""
     partition = db.store.partition("board@mine", op)
     ids = db.store.members(partition) if partition else {}
-    return {i: curve_of(db.store.runs("board@mine", op, i)) for i in ids}
+    return {i: timings_of(db.store.runs("board@mine", op, i)) for i in ids}
 
 
 # -- the time ----------------------------------------------------------------------------------
@@ -317,12 +317,14 @@ def test_failures_are_runs(db: Database, folder: Path) -> None:
 def test_bad_input(db: Database, tmp_path: Path, folder: Path) -> None:
     runner = Runner(Clock())
     with pytest.raises(UsageError, match="no op"):
-        Wish((), 60.0)
+        CalibrationRequest((), 60.0)
     for total_s in (0.0, -1.0, math.nan):
         with pytest.raises(UsageError, match="must be positive"):
-            Wish(OPS, total_s)
+            CalibrationRequest(OPS, total_s)
     with pytest.raises((UsageError, SpaceError), match="spmv"):
-        Calibration(db, runner, Wish((Op.parse("spmv"),), 60.0), clock=runner.clock).run(folder)
+        Calibration(
+            db, runner, CalibrationRequest((Op.parse("spmv"),), 60.0), clock=runner.clock
+        ).run(folder)
     with pytest.raises(MatrixError, match="not a folder"):
         calibrated(db, runner, 60.0, tmp_path / "gone")
     (tmp_path / "empty").mkdir()

@@ -20,7 +20,7 @@ from embeddb.core.errors import ReaderError, StoreError, StoreFull, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run
 from embeddb.database import Database
-from embeddb.index.scopes import build_evidence
+from embeddb.index.scopes import run_matrix_of
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import Store, memory_store
 from indexer import ingest as module
@@ -99,10 +99,10 @@ def test_a_copy_of_the_file_adds_nothing_and_another_file_no_doubt(tmp_path: Pat
     """Another file may be another measurement that came out alike: it is kept as such."""
     store = memory_store()
     read(store, log(tmp_path / "a.csv", rows_of(patterns(1))))
-    before = build_evidence(store, OP, "tiny")
+    before = run_matrix_of(store, OP, "tiny")
     assert read(store, log(tmp_path / "copy.csv", rows_of(patterns(1)))).added == 0
     assert read(store, log(tmp_path / "b.csv", rows_of(patterns(1))[::-1])).added == 16
-    after = build_evidence(store, OP, "tiny")
+    after = run_matrix_of(store, OP, "tiny")
     assert store.count_runs() == 32
     assert np.array_equal(before.seconds, after.seconds) and after.noise == 0.0
 
@@ -417,7 +417,7 @@ def test_adopted_stubs_answer_as_if_the_matrices_had_been_there(
     assert not [info for info in later.store.patterns() if info.stub]
     embed(start)
     embed(later)
-    one, other = build_evidence(start.store, OP, "tiny"), build_evidence(later.store, OP, "tiny")
+    one, other = run_matrix_of(start.store, OP, "tiny"), run_matrix_of(later.store, OP, "tiny")
     assert one.rows == other.rows and np.array_equal(one.seconds, other.seconds)
     assert _answers(start, tiny()) == _answers(later, tiny())
     assert {m[0] for m in _answers(later, tiny())} == {"neighbours", "measured"}

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, PatternInfo
-from embeddb.index.answer_index import PartitionIndex
-from embeddb.index.run_matrix import Curve, Evidence, EvidenceRow, curve_of, join
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.run_matrix import MatrixRow, RunMatrix, Timing, join, timings_of
 from embeddb.query.build import with_evidence
 from embeddb.query.fallback import answer, confidence_of
 from embeddb.query.query import LINKS, Candidate, Query
@@ -31,11 +31,11 @@ from tuners.transfer import TransferTuner, scores
 NAMES = ("default", "random", "static-best", "static-top-k", "transfer")
 
 
-def ok(seconds: float, conversion_s: float = 0.0) -> Curve:
-    return Curve(seconds, 0.0, conversion_s, 1, "ok")
+def ok(seconds: float, conversion_s: float = 0.0) -> Timing:
+    return Timing(seconds, 0.0, conversion_s, 1, "ok")
 
 
-FAILED = Curve(math.inf, 0.0, 0.0, 1, "crash")
+FAILED = Timing(math.inf, 0.0, 0.0, 1, "crash")
 
 
 def rng() -> np.random.Generator:
@@ -100,7 +100,7 @@ def test_the_contract_finds_each_fault(fault: str) -> None:
 # -- baselines against brute force -------------------------------------------------------------
 
 
-def _evidence(times: np.ndarray, default: int = 0) -> Evidence:
+def _evidence(times: np.ndarray, default: int = 0) -> RunMatrix:
     """Evidence from seconds [r,c]: nan not run, inf failed."""
     rows = []
     for i, row in enumerate(times):
@@ -109,13 +109,13 @@ def _evidence(times: np.ndarray, default: int = 0) -> Evidence:
             for c, t in enumerate(row)
             if not math.isnan(t)
         }
-        rows.append((EvidenceRow(f"{i:032x}", "tiny", f"g{i}"), CONFIGS[default], curve))
+        rows.append((MatrixRow(f"{i:032x}", "tiny", f"g{i}"), CONFIGS[default], curve))
     return join(OP, rows)
 
 
-def _query(evidence: Evidence, vectors: dict[str, Any] | None = None, **changes: Any) -> Query:
+def _query(evidence: RunMatrix, vectors: dict[str, Any] | None = None, **changes: Any) -> Query:
     found = vectors or {r.pattern_id: np.zeros(2, np.float32) for r in evidence.rows}
-    partition = PartitionIndex.build(evidence, {"test": found}, scope="tiny")
+    partition = AnswerIndex.build(evidence, {"test": found}, scope="tiny")
     info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
     platform = tiny()
     bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
@@ -338,7 +338,7 @@ def test_few_calls_change_a_vote(shrink: float) -> None:
     """The neighbours' conversions count as well, however far they are believed."""
     rows = [
         (
-            EvidenceRow(f"{i:032x}", "tiny", f"g{i}"),
+            MatrixRow(f"{i:032x}", "tiny", f"g{i}"),
             DEFAULT,
             {DEFAULT: ok(3.0), CONFIGS[1]: ok(2.0), CONFIGS[3]: ok(1.0, conversion_s=10.0)},
         )
@@ -346,7 +346,7 @@ def test_few_calls_change_a_vote(shrink: float) -> None:
     ]
     evidence = join(OP, rows)
     vectors = {r.pattern_id: np.zeros(2, np.float32) for r in evidence.rows}
-    partition = PartitionIndex.build(evidence, {"test": vectors}, scope="tiny")
+    partition = AnswerIndex.build(evidence, {"test": vectors}, scope="tiny")
     partition = replace(partition, policy=replace(partition.policy, shrink=shrink))
     info, platform = PatternInfo(id="f" * 32), tiny()
     bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
@@ -393,12 +393,12 @@ def _chains(draw: st.DrawFn) -> Query:
     if not curves:
         return query
     rows = [
-        (EvidenceRow(f"{i:032x}", "sized", f"g{i % 3}"), _SIZED.default(OP), c)
+        (MatrixRow(f"{i:032x}", "sized", f"g{i % 3}"), _SIZED.default(OP), c)
         for i, c in enumerate(curves)
     ]
     evidence = join(OP, rows)
     vectors = {r.pattern_id: np.array([i, i % 2], np.float32) for i, r in enumerate(evidence.rows)}
-    partition = PartitionIndex.build(evidence, {"test": vectors}, scope="sized")
+    partition = AnswerIndex.build(evidence, {"test": vectors}, scope="sized")
     return with_evidence(query, partition, np.array(draw(st.sampled_from([[0, 0], [9, 1]]))))
 
 
@@ -425,7 +425,7 @@ def test_nothing_illegal_is_ever_proposed(query: Query, count: int) -> None:
 
 def test_the_loop_spends_its_budget_and_tells() -> None:
     pattern = patterns(1)[2]
-    curve = curve_of(runs_of(pattern, tiny()))
+    curve = timings_of(runs_of(pattern, tiny()))
     asked: list[Config] = []
 
     def run(configs: Any) -> Any:

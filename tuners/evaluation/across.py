@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.database import Database
-from embeddb.index.answer_index import PartitionIndex
+from embeddb.index.answer_index import AnswerIndex
 from embeddb.platforms.machines import same_machine
 from embeddb.query.fallback import answer
 from embeddb.query.query import Candidate, Query
@@ -168,7 +168,7 @@ class _Instance:
     ) -> Iterator[tuple[str, int, _Outcome]]:
         bench = self.bench
         others = bench.evidence.take(np.flatnonzero(kept & ~self.kin)).pruned()
-        whole = PartitionIndex.build(
+        whole = AnswerIndex.build(
             others, bench.vectors, scope=bench.scope, facts=self._facts(others)
         )
         known = np.random.default_rng(seed).permutation(mine[kept[mine]])
@@ -180,7 +180,7 @@ class _Instance:
             if local:
                 fresh = {i: vectors[i] for i in new if i in vectors}
                 partition = whole.grown(given, fresh, self.facts)
-            alone = PartitionIndex.build(given, bench.vectors, scope="") if local else None
+            alone = AnswerIndex.build(given, bench.vectors, scope="") if local else None
             for row in test:
                 truth, query = bench.truth(int(row)), bench.query(int(row), partition)
                 yield from self._asked(truth, query, local)

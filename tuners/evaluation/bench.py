@@ -18,8 +18,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
-from embeddb.index.answer_index import PartitionIndex
-from embeddb.index.run_matrix import Evidence
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import scope_partitions
 from embeddb.index.vectors.numpy_index import NumpyIndex
 from embeddb.index.vote import plain_metric
@@ -110,7 +110,7 @@ def _questions(
             yield op, scope, instance
 
 
-def counted_rows(evidence: Evidence) -> NDArray[np.int64]:
+def counted_rows(evidence: RunMatrix) -> NDArray[np.int64]:
     """Rows int64[r'] whose default ran, with another one, and 60 % of whose tries ran."""
     tried = np.diff(evidence.indptr)
     ok = np.add.reduceat(
@@ -121,7 +121,7 @@ def counted_rows(evidence: Evidence) -> NDArray[np.int64]:
     return np.flatnonzero(good)
 
 
-def complete_rows(evidence: Evidence) -> NDArray[np.int64]:
+def complete_rows(evidence: RunMatrix) -> NDArray[np.int64]:
     """Rows int64[r'] that tried at least 60 % of everything any row tried."""
     return np.flatnonzero(np.diff(evidence.indptr) >= _COMPLETE_SHARE * len(evidence.configs))
 
@@ -160,7 +160,7 @@ class Bench:
         """Whether a row is one to be judged by, and for rankers to learn from."""
         return self.instance in ("", self.evidence.rows[row].platform)
 
-    def of(self, evidence: Evidence) -> Bench:
+    def of(self, evidence: RunMatrix) -> Bench:
         """The same with other configurations to judge by; the rows are the same."""
         found = copy(self)
         found.evidence = evidence
@@ -234,7 +234,7 @@ class Bench:
         """Each of the test rows with the question it poses to what the training rows know."""
         known = self.evidence.take(train).pruned()
         facts = {i: p.environment for i, p in self.platforms.items()}
-        partition = PartitionIndex.build(known, self.vectors, scope=self.scope, facts=facts)
+        partition = AnswerIndex.build(known, self.vectors, scope=self.scope, facts=facts)
         for row in test:
             yield int(row), self.query(int(row), partition)
 
@@ -300,7 +300,7 @@ class Bench:
         info = self.infos[pattern_id]
         return self.platforms[platform_id].default(self.op, m=info.m, n=info.n, nnz=info.nnz)
 
-    def query(self, row: int, partition: PartitionIndex) -> Query:
+    def query(self, row: int, partition: AnswerIndex) -> Query:
         """The question a row poses to what a partition knows."""
         pattern_id, platform_id = self.evidence.rows[row][:2]
         info, platform = self.infos[pattern_id], self.platforms[platform_id]
@@ -324,7 +324,7 @@ class _Ticks:
 class _Plain:
     """The baseline: unweighted mean gain of the nearest neighbours on standardised statistics."""
 
-    def __init__(self, evidence: Evidence, vectors: Mapping[str, NDArray[np.float32]]) -> None:
+    def __init__(self, evidence: RunMatrix, vectors: Mapping[str, NDArray[np.float32]]) -> None:
         self.vectors = vectors
         self.configs = evidence.configs
         rows = [i for i, row in enumerate(evidence.rows) if row.pattern_id in vectors]

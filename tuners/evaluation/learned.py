@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, MissingDependency, NothingFound
 from embeddb.core.records import PatternInfo
-from embeddb.index.run_matrix import Evidence
+from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import surely_positive
 from embeddb.platforms.platform import Platform
 from embeddb.query.query import Query
@@ -79,7 +79,7 @@ class Scorer(Protocol):
 #: what they ran on: only of the groups to learn from.
 Fit = Callable[
     [
-        Evidence,
+        RunMatrix,
         Mapping[str, Mapping[str, NDArray[np.float32]]],
         Mapping[str, PatternInfo],
         Platform,

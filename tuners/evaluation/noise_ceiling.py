@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Run
-from embeddb.index.run_matrix import Evidence
+from embeddb.index.run_matrix import RunMatrix
 from embeddb.store import Store
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering
 
@@ -24,7 +24,7 @@ _TWICE_SHARE = 0.6
 def measured_again(
     store: Store,
     op: Op,
-    evidence: Evidence,
+    evidence: RunMatrix,
     rows: NDArray[np.int64],
     default_of: Callable[[int], Config],
 ) -> dict[int, Outcome]:

@@ -20,7 +20,7 @@ from embeddb.explain.explanation import (
     OwnRuns,
     preparation,
 )
-from embeddb.query.diagnostics import Insight, Move
+from embeddb.query.diagnostics import Counterfactual, Diagnostics
 from embeddb.query.query import Recommendation
 from embeddb.ui.cli.output import clean, duration, factor, plural, say, share, table
 from embeddb.ui.feature_words import feature_value, feature_words
@@ -277,7 +277,7 @@ def _votes(votes: Mapping[str, float]) -> str:
 
 
 def show_choice(
-    insight: Insight, answer: Mapping[str, Any], *, link: str, nearest: float | None
+    insight: Diagnostics, answer: Mapping[str, Any], *, link: str, nearest: float | None
 ) -> None:
     """What was found out by looking deeper: effects, moves, attention. `nearest` is how far the
     nearest neighbour is."""
@@ -288,7 +288,7 @@ def show_choice(
     _show_attention(insight, nearest)
 
 
-def _show_effects(insight: Insight) -> None:
+def _show_effects(insight: Diagnostics) -> None:
     if not insight.effects:
         return
     _head("what each parameter is worth here: best gain with this value, all others free")
@@ -300,7 +300,7 @@ def _show_effects(insight: Insight) -> None:
     table(("parameter", "best gain by value"), rows, indent="  ")
 
 
-def _show_moves(insight: Insight, answer: Mapping[str, Any], link: str) -> None:
+def _show_moves(insight: Diagnostics, answer: Mapping[str, Any], link: str) -> None:
     _head("what would change the answer: one statistic moved, all others kept")
     if link in ("measured", "other-width"):
         _note("as neighbours and cost model alone would say: its own measurements are left aside")
@@ -309,7 +309,7 @@ def _show_moves(insight: Insight, answer: Mapping[str, Any], link: str) -> None:
             "nothing that was tried, up to 3 standard deviations away, or no neighbours were asked"
         )
         return
-    by_winner: dict[str, list[Move]] = {}
+    by_winner: dict[str, list[Counterfactual]] = {}
     for move in insight.moves:
         by_winner.setdefault(change(move.winner, answer), []).append(move)
     for winner, moved in by_winner.items():
@@ -325,7 +325,7 @@ def _show_moves(insight: Insight, answer: Mapping[str, Any], link: str) -> None:
         table(("statistic", "from -> to", "deviations"), rows, indent="    ")
 
 
-def _show_attention(insight: Insight, nearest: float | None) -> None:
+def _show_attention(insight: Diagnostics, nearest: float | None) -> None:
     side, cells = insight.attention_side, insight.attention
     if not side or len(cells) != side * side or not max(cells) > 0.0:
         _head("which part of the pattern counts: not known")

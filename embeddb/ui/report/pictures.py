@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from embeddb.explain.explain import Explanation, NeighbourEvidence
-    from embeddb.query.diagnostics import Effect
+    from embeddb.query.diagnostics import ParameterEffect
 
 __all__ = ["Card", "EffectPicture", "attention", "candidates", "cards", "effects", "simpler", "spy"]
 
@@ -140,7 +140,7 @@ def candidates(e: Explanation) -> Markup | None:
 
 def effects(e: Explanation) -> list[EffectPicture]:
     """By how much a wrong value costs, largest first."""
-    by_name: dict[str, list[Effect]] = {}
+    by_name: dict[str, list[ParameterEffect]] = {}
     for effect in e.insight.effects:
         by_name.setdefault(effect.parameter, []).append(effect)
     found = [
@@ -151,7 +151,7 @@ def effects(e: Explanation) -> list[EffectPicture]:
 
 
 def _effect(
-    name: str, held: Iterable[Effect], answer: Mapping[str, Any], key: str
+    name: str, held: Iterable[ParameterEffect], answer: Mapping[str, Any], key: str
 ) -> EffectPicture:
     ranked = sorted(held, key=lambda x: -x.best_gain)[:_MOST_VALUES]
     value = answer.get(name)

@@ -19,7 +19,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.machine_state import usual_at
 from embeddb.core.records import PatternInfo
-from embeddb.index.run_matrix import Evidence, EvidenceRow, curve_of, join
+from embeddb.index.run_matrix import MatrixRow, RunMatrix, join, timings_of
 from embeddb.index.scopes import scope_of
 from embeddb.query.build import judged
 from embeddb.ui.report.winners import Best, ClassChoice, Preference, Winner, choices
@@ -193,15 +193,15 @@ def _rows(
         for pattern_id, held in groupby(runs, key=attrgetter("pattern_id")):
             of_pattern = list(held)
             tally.see(of_pattern)
-            curve = curve_of(of_pattern, normal)
+            curve = timings_of(of_pattern, normal)
             tally.repeated += sum(c.runs > 1 for c in curve.values())
             info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
             default = platform.default(partition.op, m=info.m, n=info.n, nnz=info.nnz)
             group = info.group or info.name or info.id
-            yield EvidenceRow(pattern_id, partition.platform, group), default, curve
+            yield MatrixRow(pattern_id, partition.platform, group), default, curve
 
 
-def _noise(e: Evidence, tally: _Tally) -> Noise:
+def _noise(e: RunMatrix, tally: _Tally) -> Noise:
     seen = e.spread[e.spread > 0]
     inside = np.asarray(tally.within, dtype=np.float64)
     return Noise(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.records import PatternInfo
-from embeddb.index.run_matrix import Evidence
+from embeddb.index.run_matrix import RunMatrix
 
 __all__ = ["Best", "ClassChoice", "Preference", "Winner", "choices"]
 
@@ -79,14 +79,14 @@ class Best:
     failed), `gain` float64[r] its log gain over the default (nan: not known), `row` int64[x] whose
     an entry is, `entry` float64[x] its log gain, 0 where it failed, nan where not known."""
 
-    evidence: Evidence
+    evidence: RunMatrix
     column: NDArray[np.int64]
     gain: NDArray[np.float64]
     row: NDArray[np.int64]
     entry: NDArray[np.float64]
 
     @classmethod
-    def of(cls, e: Evidence) -> Best:
+    def of(cls, e: RunMatrix) -> Best:
         row = np.repeat(np.arange(len(e.rows)), np.diff(e.indptr))
         known = e.knows_default[row]
         ok = np.isfinite(e.seconds)

@@ -27,12 +27,12 @@ from embeddb.core.errors import EmbeddbError, NothingFound, StoreError, UsageErr
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform
 from embeddb.ui.serve import facts, mapping, measured
-from embeddb.ui.serve.asking import Desk, answer
-from embeddb.ui.serve.frame import link, render
-from embeddb.ui.serve.fresh import Fresh
+from embeddb.ui.serve.answer_cache import AnswerCache, answer
+from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.guard import HEADERS, Guard
+from embeddb.ui.serve.page_cache import PageCache
 from embeddb.ui.serve.pictures import File, answer_page, compare_page, files, thumb
-from embeddb.ui.serve.site import Site
+from embeddb.ui.serve.rendering import link, render
 from embeddb.ui.serve.upload import plain_name, read_upload, received
 
 __all__ = ["build_app"]
@@ -46,7 +46,7 @@ _MOST_PAGES = 64
 _log = logging.getLogger("embeddb.ui.serve")
 
 T = TypeVar("T")
-Facts = Callable[[Site, facts.Asked], dict[str, Any]]
+Facts = Callable[[AppState, facts.Asked], dict[str, Any]]
 Drawn = Callable[[dict[str, Any]], dict[str, Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -54,11 +54,11 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class _Pages:
     """The endpoints of one site."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: AppState) -> None:
         self._site = site
-        self._kept = Fresh(site.state, _MOST_PAGES)
-        self._told = Fresh(site.state_told, _MOST_PAGES)
-        self._desk = Desk(site)
+        self._kept = PageCache(site.state, _MOST_PAGES)
+        self._told = PageCache(site.state_told, _MOST_PAGES)
+        self._desk = AnswerCache(site)
         self._pages = anyio.CapacityLimiter(_PAGES)
         self._working = anyio.CapacityLimiter(_ASKS)
         self._asks = anyio.Semaphore(_ASKS)
@@ -79,7 +79,7 @@ class _Pages:
 
         return self.kept(body, self._told if lists_answers else self._kept)
 
-    def kept(self, make: Callable[[Request, dict[str, str]], bytes], place: Fresh) -> Endpoint:
+    def kept(self, make: Callable[[Request, dict[str, str]], bytes], place: PageCache) -> Endpoint:
         """For a body that stays the same while the database does."""
 
         async def endpoint(request: Request) -> Response:
@@ -155,7 +155,7 @@ def build_app(db: Database, *, writable: bool = False, max_upload: int = 64_000_
     """
     if not (writable or db.store.readonly):
         raise UsageError("answers would be stored", hint="open it read-only, or say writable=True")
-    site = Site(db, writable=writable, max_upload=max_upload)
+    site = AppState(db, writable=writable, max_upload=max_upload)
     failed = partial(_failed, site)
     app = Starlette(
         routes=_routes(site),
@@ -171,7 +171,7 @@ def build_app(db: Database, *, writable: bool = False, max_upload: int = 64_000_
     return app
 
 
-def _routes(site: Site) -> list[Route]:
+def _routes(site: AppState) -> list[Route]:
     pages = _Pages(site)
     campaigns = measured.Campaigns(site)
 
@@ -215,7 +215,7 @@ def _address(request: Request) -> str:
     return path + (f"?{request.url.query}" if request.url.query else "")
 
 
-def _page(site: Site, request: Request, template: str, found: dict[str, Any]) -> bytes:
+def _page(site: AppState, request: Request, template: str, found: dict[str, Any]) -> bytes:
     return render(template, site=site, here=_address(request), f=found).encode()
 
 
@@ -253,7 +253,7 @@ async def _gone(_: Request, error: Exception) -> Response:
     return Response(status_code=400)
 
 
-def _failed(site: Site, request: Request, error: Exception) -> Response:
+def _failed(site: AppState, request: Request, error: Exception) -> Response:
     """The error as a page, or as JSON where that was asked for; one line and a hint."""
     status, text, hint = _told(error)
     more = dict(getattr(error, "headers", None) or {})

@@ -10,8 +10,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.machine_state import usual_at
 from embeddb.core.records import PatternInfo, Run
-from embeddb.index.run_matrix import Curve, curve_of
-from embeddb.ui.serve.site import Site
+from embeddb.index.run_matrix import Timing, timings_of
+from embeddb.ui.serve.app_state import AppState
 
 __all__ = ["curve", "run_line", "side", "thinned"]
 
@@ -19,17 +19,17 @@ __all__ = ["curve", "run_line", "side", "thinned"]
 _MOST_POINTS = 300
 
 
-def curve(site: Site, info: PatternInfo, platform: str, op: Op) -> dict[Config, Curve]:
+def curve(site: AppState, info: PatternInfo, platform: str, op: Op) -> dict[Config, Timing]:
     """Every configuration that ran on a matrix on one platform instance."""
 
-    def read() -> dict[Config, Curve]:
+    def read() -> dict[Config, Timing]:
         store = site.db.store
-        return curve_of(store.runs(platform, op, info.id), usual_at(store, platform))
+        return timings_of(store.runs(platform, op, info.id), usual_at(store, platform))
 
     return site.fresh.get(("curve", info.id, platform, op), read)
 
 
-def side(site: Site, info: PatternInfo, platform: str, op: Op) -> dict[str, Any]:
+def side(site: AppState, info: PatternInfo, platform: str, op: Op) -> dict[str, Any]:
     """What one platform did with one matrix. Gains are factors over its own default.
 
     Raises: NothingFound if the platform is unknown.

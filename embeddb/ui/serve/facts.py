@@ -21,9 +21,9 @@ from embeddb.core.records import PatternInfo
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import Param
+from embeddb.ui.serve.app_state import AppState, Scope
 from embeddb.ui.serve.curves import side
-from embeddb.ui.serve.held import AnswerHead
-from embeddb.ui.serve.site import Scope, Site
+from embeddb.ui.serve.memory_answers import AnswerHead
 
 __all__ = [
     "Asked",
@@ -57,7 +57,7 @@ def page_of(asked: Asked, total: int, size: int) -> tuple[int, int]:
     return min(int(text), last), last
 
 
-def home(site: Site, asked: Asked) -> dict[str, Any]:
+def home(site: AppState, asked: Asked) -> dict[str, Any]:
     store = site.db.store
     return {
         "database": site.name,
@@ -73,7 +73,7 @@ def home(site: Site, asked: Asked) -> dict[str, Any]:
     }
 
 
-def scope_facts(site: Site, scope: Scope) -> dict[str, Any]:
+def scope_facts(site: AppState, scope: Scope) -> dict[str, Any]:
     """What can be answered for an operation on a platform, and how well with groups held out."""
     patterns = {i for name in scope.instances for i in site.members().get((name, scope.op), ())}
     found: dict[str, Any] = {
@@ -114,7 +114,7 @@ def pattern_line(info: PatternInfo) -> dict[str, Any]:
     }
 
 
-def search(site: Site, asked: Asked) -> dict[str, Any]:
+def search(site: AppState, asked: Asked) -> dict[str, Any]:
     """What has the text in its name, group or id; matrices by how near their name is to it."""
     text = asked.get("q", "")[:200].strip()
     low = text.lower()
@@ -152,7 +152,7 @@ def _rank(low: str, name: str, group: str, pattern_id: str) -> int:
     return 4 if len(low) >= 4 and pattern_id.startswith(low) else _NO_HIT
 
 
-def pattern(site: Site, asked: Asked) -> dict[str, Any]:
+def pattern(site: AppState, asked: Asked) -> dict[str, Any]:
     """What is known of a matrix: sizes, what ran on it, what was answered, what is near."""
     info = site.pattern(asked["id"])
     measured = []
@@ -172,7 +172,7 @@ def pattern(site: Site, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _neighbours(site: Site, info: PatternInfo) -> list[dict[str, Any]]:
+def _neighbours(site: AppState, info: PatternInfo) -> list[dict[str, Any]]:
     """For each operation and platform that ran it: the measured matrices nearest to it."""
     found = []
     for scope in site.scopes():
@@ -197,7 +197,7 @@ def _neighbours(site: Site, info: PatternInfo) -> list[dict[str, Any]]:
     return found
 
 
-def _head(site: Site, name: str) -> dict[str, Any]:
+def _head(site: AppState, name: str) -> dict[str, Any]:
     found = site.db.store.platform(name)
     assert found is not None  # its name came from the same table
     return {
@@ -209,7 +209,7 @@ def _head(site: Site, name: str) -> dict[str, Any]:
     }
 
 
-def platform(site: Site, asked: Asked) -> dict[str, Any]:
+def platform(site: AppState, asked: Asked) -> dict[str, Any]:
     """What a platform can run, what was measured there, and which configurations win."""
     found = site.platform(asked["id"])
     scopes = [s for s in site.scopes() if found.id in (*s.instances, s.name)]
@@ -234,7 +234,7 @@ def platform(site: Site, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _winners(site: Site, scope: Scope) -> dict[str, Any]:
+def _winners(site: AppState, scope: Scope) -> dict[str, Any]:
     """How often each configuration is the fastest, and what it gains there over the default."""
     partition = site.db.partition(scope.op, scope.platform)
     if partition is None:
@@ -289,7 +289,7 @@ def op_of(text: str) -> Op:
     return Op.parse(text[:40])
 
 
-def scope_for(site: Site, platform_text: str, op_text: str) -> Scope:
+def scope_for(site: AppState, platform_text: str, op_text: str) -> Scope:
     """The evidence an address means; what it leaves open is filled by what has most matrices.
 
     Raises: NothingFound, UsageError.
@@ -309,5 +309,5 @@ def scope_for(site: Site, platform_text: str, op_text: str) -> Scope:
     return max(scopes, key=lambda s: _size(site, s))
 
 
-def _size(site: Site, scope: Scope) -> int:
+def _size(site: AppState, scope: Scope) -> int:
     return sum(len(site.members().get((name, scope.op), ())) for name in scope.instances)

@@ -7,9 +7,9 @@ from collections import Counter
 from typing import Any
 
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.index.projection import Atlas
+from embeddb.index.projection import Projection
+from embeddb.ui.serve.app_state import AppState, Scope
 from embeddb.ui.serve.facts import Asked, page_of, scope_for
-from embeddb.ui.serve.site import Scope, Site
 
 __all__ = ["map_page", "map_points"]
 
@@ -22,7 +22,7 @@ _PAGE = 100
 _PART = "winner."
 
 
-def _atlas(site: Site, scope: Scope) -> Atlas:
+def _atlas(site: AppState, scope: Scope) -> Projection:
     found = site.fresh.get(
         ("atlas", scope.op, scope.name), lambda: site.db.atlas(scope.op, scope.platform)
     )
@@ -34,7 +34,7 @@ def _atlas(site: Site, scope: Scope) -> Atlas:
     return found
 
 
-def map_points(site: Site, asked: Asked) -> dict[str, Any]:
+def map_points(site: AppState, asked: Asked) -> dict[str, Any]:
     """Every point: `x` and `y` in the unit square, `kind` a position in `kinds`, which are sorted
     by how many points they have, the rest last.
 
@@ -70,7 +70,7 @@ def map_points(site: Site, asked: Asked) -> dict[str, Any]:
     }
 
 
-def map_page(site: Site, asked: Asked) -> dict[str, Any]:
+def map_page(site: AppState, asked: Asked) -> dict[str, Any]:
     """The same without the points but for one page of a table."""
     found = map_points(site, asked)
     ids, names, kind = found.pop("ids"), found.pop("names"), found.pop("kind")
@@ -91,7 +91,7 @@ def map_page(site: Site, asked: Asked) -> dict[str, Any]:
     return {**found, "total": len(ids), "page": page, "pages": last, "rows": rows, "scopes": scopes}
 
 
-def _colors(atlas: Atlas) -> list[str]:
+def _colors(atlas: Projection) -> list[str]:
     """What the points can be coloured by: a parameter that all winners agree on tells nothing."""
     values: dict[str, set[str]] = {}
     for winner in set(atlas.winners):
@@ -106,7 +106,7 @@ def _config(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _labels(site: Site, atlas: Atlas, scope: Scope, color: str) -> list[str]:
+def _labels(site: AppState, atlas: Projection, scope: Scope, color: str) -> list[str]:
     if color == "group":
         return [group or _NONE for group in atlas.groups]
     if color == "platform":
@@ -125,7 +125,7 @@ def _label(winner: str, part: str, color: str) -> str:
     return ", ".join(f"{k}={v}" for k, v in config.items())
 
 
-def _platforms(site: Site, atlas: Atlas, scope: Scope) -> list[str]:
+def _platforms(site: AppState, atlas: Projection, scope: Scope) -> list[str]:
     """On which platforms a matrix ran the operation."""
     ran: dict[str, set[str]] = {}
     for other in site.scopes():

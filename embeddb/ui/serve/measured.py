@@ -12,6 +12,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
+from embeddb.ui.serve.app_state import AppState, Scope
 from embeddb.ui.serve.curves import curve, run_line, side, thinned
 from embeddb.ui.serve.facts import (
     Asked,
@@ -21,14 +22,13 @@ from embeddb.ui.serve.facts import (
     pattern_line,
     scope_for,
 )
-from embeddb.ui.serve.site import Scope, Site
 
 __all__ = ["Campaigns", "compare", "runs"]
 
 _PAGE = 100
 
 
-def runs(site: Site, asked: Asked) -> dict[str, Any]:
+def runs(site: AppState, asked: Asked) -> dict[str, Any]:
     """Runs of one matrix, fastest first; without a matrix, the matrices that ran."""
     if not asked.get("pattern"):
         return _matrices(site, asked)
@@ -57,18 +57,18 @@ def runs(site: Site, asked: Asked) -> dict[str, Any]:
     return {**facts, **summary, "page": page, "pages": last, "total": len(found), "rows": shown}
 
 
-def _sorted_runs(site: Site, info: PatternInfo, name: str, op: Op) -> list[dict[str, Any]]:
+def _sorted_runs(site: AppState, info: PatternInfo, name: str, op: Op) -> list[dict[str, Any]]:
     found = sorted(
         site.db.store.runs(name, op, info.id), key=lambda r: (r.measurement.seconds, r.config.json)
     )
     return [run_line(run) for run in found]
 
 
-def _places(site: Site, info: PatternInfo) -> list[tuple[str, Op]]:
+def _places(site: AppState, info: PatternInfo) -> list[tuple[str, Op]]:
     return sorted(place for place, ids in site.members().items() if info.id in ids)
 
 
-def _matrices(site: Site, asked: Asked) -> dict[str, Any]:
+def _matrices(site: AppState, asked: Asked) -> dict[str, Any]:
     """Those with runs of an operation on a platform, by name."""
     scope = scope_for(site, asked.get("platform", ""), asked.get("op", ""))
     rows = site.fresh.get(("matrices", scope.op, scope.name), lambda: _matrix_rows(site, scope))
@@ -85,7 +85,7 @@ def _matrices(site: Site, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _matrix_rows(site: Site, scope: Scope) -> list[dict[str, Any]]:
+def _matrix_rows(site: AppState, scope: Scope) -> list[dict[str, Any]]:
     partition = site.db.partition(scope.op, scope.platform)
     if partition is None:
         return []
@@ -110,7 +110,7 @@ def _matrix_rows(site: Site, scope: Scope) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: (r["name"].lower(), r["id"], r["platform"]))
 
 
-def compare(site: Site, asked: Asked) -> dict[str, Any]:
+def compare(site: AppState, asked: Asked) -> dict[str, Any]:
     """One matrix on two platforms: curves, winners, answers. What is left open is chosen so that
     there is something to compare. Raises: NothingFound, UsageError."""
     if not asked.get("pattern"):
@@ -146,7 +146,7 @@ def _op_of_most(places: list[tuple[str, Op]]) -> Op:
     return Counter(op for _, op in places).most_common(1)[0][0]
 
 
-def _shared(site: Site) -> list[dict[str, Any]]:
+def _shared(site: AppState) -> list[dict[str, Any]]:
     """Matrices that ran on the most platforms, as a way in."""
     counts: Counter[tuple[str, Op]] = Counter()
     for (_, op), ids in site.members().items():
@@ -158,7 +158,7 @@ def _shared(site: Site) -> list[dict[str, Any]]:
     ]
 
 
-def _one_side(site: Site, info: PatternInfo, name: str, other: str, op: Op) -> dict[str, Any]:
+def _one_side(site: AppState, info: PatternInfo, name: str, other: str, op: Op) -> dict[str, Any]:
     """`ratios` are seconds over the best's, ascending; `default_at` and `other_at` positions in it:
     of the default, and of the configuration that is best on the other platform."""
     held = curve(site, info, name, op)
@@ -184,7 +184,7 @@ def _one_side(site: Site, info: PatternInfo, name: str, other: str, op: Op) -> d
     }
 
 
-def _simulated(site: Site, name: str) -> bool:
+def _simulated(site: AppState, name: str) -> bool:
     found = site.db.store.platform(name)
     return found is not None and found.simulated
 
@@ -201,7 +201,7 @@ class Campaigns:
     """Which runs belong to which campaign. Runs are kept by matrix, so the first look reads all of
     them; later ones only matrices with newer runs."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: AppState) -> None:
         self._site = site
         self._lock = Lock()
         self._seen: dict[tuple[str, Op, str], tuple[int, dict[str, _Tally]]] = {}
@@ -227,7 +227,7 @@ class Campaigns:
             times.setdefault(run.campaign, []).append(run.measurement.when)
         return {c: _Tally(dict(n), min(times[c]), max(times[c])) for c, n in statuses.items()}
 
-    def one(self, site: Site, asked: Asked) -> dict[str, Any]:
+    def one(self, site: AppState, asked: Asked) -> dict[str, Any]:
         """One campaign by name. Raises: NothingFound, UsageError."""
         tallies, name = self._tallies(), asked["name"]
         rows = [(key, held[1][name]) for key, held in tallies.items() if name in held[1]]
@@ -264,7 +264,7 @@ class Campaigns:
             "rows": shown[(page - 1) * _PAGE : page * _PAGE],
         }
 
-    def listed(self, site: Site, asked: Asked) -> dict[str, Any]:
+    def listed(self, site: AppState, asked: Asked) -> dict[str, Any]:
         """All of them, the latest first; the one that `name` asks for, where it is asked."""
         if "name" in asked:
             return self.one(site, asked)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from embeddb.core.errors import NothingFound
 from embeddb.ui import draw
 from embeddb.ui.report import explanation_body, page_style
-from embeddb.ui.serve.site import Site
+from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.wording import shown
 
 __all__ = ["File", "answer_page", "compare_page", "files", "thumb"]
@@ -48,7 +48,7 @@ def files() -> dict[str, File]:
     return {**found, "report.css": _file(str(page_style()), ".css")}
 
 
-def thumb(site: Site, pattern_id: str) -> File:
+def thumb(site: AppState, pattern_id: str) -> File:
     """The spy plot of a pattern as a picture of its own. Raises: NothingFound."""
     info = site.pattern(pattern_id)
     if not info.thumbnail:

@@ -15,7 +15,7 @@ from itertools import chain, zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.campaign.budget.sampler import Allocation, Ledger, Round
+from indexer.campaign.budget.sampler import Allocation, BudgetState, Round
 
 __all__ = ["Bandit"]
 
@@ -33,7 +33,7 @@ class Bandit:
     def least(self) -> int:
         return self.step
 
-    def allocate(self, ledger: Ledger, rng: np.random.Generator) -> Allocation:
+    def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
         if not ledger.rounds:
             turns = chain.from_iterable(zip_longest(*ledger.pool.clusters))
             arms = [at for at in turns if at is not None]

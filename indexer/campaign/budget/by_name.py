@@ -13,7 +13,7 @@ from indexer.campaign.budget.bandit import Bandit
 from indexer.campaign.budget.clusters import cluster
 from indexer.campaign.budget.exploration import CLUSTERS, Exploration
 from indexer.campaign.budget.fixed import Fixed, binned, central, drawn
-from indexer.campaign.budget.sampler import Policy
+from indexer.campaign.budget.sampler import SamplingPolicy
 
 __all__ = ["STRATEGIES", "Strategy", "clusters_of", "strategy"]
 
@@ -23,7 +23,7 @@ class Strategy:
     """`policy(most)` buys from at most `most` matrices (usually that many); `clusters(most)` is
     how many clusters it needs, 0 for none."""
 
-    policy: Callable[[int], Policy]
+    policy: Callable[[int], SamplingPolicy]
     most: int
     clusters: Callable[[int], int]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.campaign.budget.sampler import Allocation, Ledger, Round
+from indexer.campaign.budget.sampler import Allocation, BudgetState, Round
 
 __all__ = ["CLUSTERS", "Exploration"]
 
@@ -42,7 +42,7 @@ class Exploration:
     def least(self) -> int:
         return self.step
 
-    def allocate(self, ledger: Ledger, rng: np.random.Generator) -> Allocation:
+    def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
         if not ledger.rounds:
             first = [int(rng.choice(members)) for members in ledger.pool.clusters]
             affordable = min(self.most, ledger.budget // self.step)
@@ -78,14 +78,14 @@ class Exploration:
         p: NDArray[np.float64] = weight / weight.sum()
         return p
 
-    def _amount(self, ledger: Ledger, at: int) -> int:
+    def _amount(self, ledger: BudgetState, at: int) -> int:
         room = self._most_of_one(ledger) - int(ledger.counts[at])
         return min(self.step, room) if room > 0 else self.step
 
-    def _most_of_one(self, ledger: Ledger) -> int:
+    def _most_of_one(self, ledger: BudgetState) -> int:
         return max(self.step, math.ceil(self.cap * ledger.budget / self.most))
 
-    def _eligible(self, ledger: Ledger, used: set[int], drawn: list[int]) -> list[int]:
+    def _eligible(self, ledger: BudgetState, used: set[int], drawn: list[int]) -> list[int]:
         """Matrices in use that may get more, and while there is room for another matrix those of
         the clusters that have room: no cluster takes more than its part of `most`, unless the
         others have no more to give. The cap gives way where the budget could not be spent."""
@@ -95,7 +95,7 @@ class Exploration:
         new = self._new(ledger, used)
         return open_ + new if open_ or new or drawn else kept
 
-    def _new(self, ledger: Ledger, used: set[int]) -> list[int]:
+    def _new(self, ledger: BudgetState, used: set[int]) -> list[int]:
         active = used - ledger.failed
         if len(active) >= self.most:
             return []

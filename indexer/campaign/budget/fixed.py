@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indexer.campaign.budget.sampler import Allocation, Ledger, Pool
+from indexer.campaign.budget.sampler import Allocation, BudgetState, Pool
 from indexer.training.cost_model.samples import ROW_BINS
 
 __all__ = ["Fixed", "binned", "central", "drawn"]
@@ -34,7 +34,7 @@ class Fixed:
     least: int = 2
     judged = False
 
-    def allocate(self, ledger: Ledger, rng: np.random.Generator) -> Allocation:
+    def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
         if ledger.rounds:
             used = np.flatnonzero(ledger.counts).tolist()
         else:

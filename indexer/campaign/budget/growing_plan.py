@@ -22,19 +22,19 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.budget.by_name import strategy
-from indexer.campaign.budget.sampler import Buyer, Point, Pool, Round, Share
+from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
 from indexer.campaign.folder import Campaign, Task
 from indexer.campaign.plan import Buying, Choice, Matrix, Plan
 from indexer.campaign.plan_file import write_plan, write_whole
 
-__all__ = ["Bought", "Wish", "bought", "buy_more", "first_plan", "takes_up"]
+__all__ = ["BudgetReport", "BudgetRequest", "bought", "buy_more", "first_plan", "takes_up"]
 
 #: More samples than this are no budget, and more of one matrix no strategy buys.
 _MOST_BUDGET, _MOST_OF_ONE = 1_000_000, 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class BudgetRequest:
     """What is bought by whom: `budget` samples of `op` on `platform`, by a strategy of that
     name."""
 
@@ -46,7 +46,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Bought:
+class BudgetReport:
     """How far a strategy is: samples planned, those of them measured, and on how many matrices."""
 
     strategy: str
@@ -59,7 +59,9 @@ class Bought:
 
 
 def first_plan(
-    wish: Wish, pool: Sequence[Matrix], clusters: Callable[[int], tuple[str, list[list[int]]]]
+    wish: BudgetRequest,
+    pool: Sequence[Matrix],
+    clusters: Callable[[int], tuple[str, list[list[int]]]],
 ) -> Plan:
     """The plan of the strategy's first round. `clusters(k)` gives the name of a featurizer and k
     clusters of the pool; asked only if needed.
@@ -77,7 +79,7 @@ def first_plan(
     return _grown(plan, buyer)
 
 
-def takes_up(plan: Plan, wish: Wish, pool: Sequence[Matrix]) -> bool:
+def takes_up(plan: Plan, wish: BudgetRequest, pool: Sequence[Matrix]) -> bool:
     """Whether a plan is of this wish and pool, however far it has grown."""
     return plan.id == _plan(wish, pool, "", []).id
 
@@ -114,13 +116,13 @@ def buy_more(campaign: Campaign) -> Campaign | None:
     return Campaign(campaign.folder)
 
 
-def bought(campaign: Campaign) -> Bought | None:
+def bought(campaign: Campaign) -> BudgetReport | None:
     """None of a campaign without a strategy."""
     buying = campaign.plan.buying
     if isinstance(buying, msgspec.UnsetType):
         return None
     shares = [share for r in buying.rounds for share in r.shares]
-    return Bought(
+    return BudgetReport(
         buying.strategy,
         buying.budget,
         sum(len(share.configs) for share in shares),
@@ -136,7 +138,9 @@ def _seconds(measurement: Any) -> float:
     return seconds if seconds > 0 else math.inf
 
 
-def _plan(wish: Wish, pool: Sequence[Matrix], featurizer: str, clusters: list[list[int]]) -> Plan:
+def _plan(
+    wish: BudgetRequest, pool: Sequence[Matrix], featurizer: str, clusters: list[list[int]]
+) -> Plan:
     op = str(wish.op)
     return Plan(
         platform=wish.platform.text,
@@ -161,7 +165,7 @@ def _plan(wish: Wish, pool: Sequence[Matrix], featurizer: str, clusters: list[li
     )
 
 
-def _buyer(plan: Plan) -> Buyer:
+def _buyer(plan: Plan) -> Sampler:
     """The strategy as the plan holds it; a plan may come from elsewhere.
 
     Raises: InputError if it does not fit together.
@@ -185,7 +189,7 @@ def _buyer(plan: Plan) -> Buyer:
     pool = plan.matrices[: buying.pool]
     sizes = np.array([(m.m, m.n, m.nnz) for m in pool], dtype=np.int64).reshape(-1, 3)
     chosen = strategy(buying.strategy)
-    return Buyer(
+    return Sampler(
         chosen.policy(chosen.most),
         Pool(sizes, buying.clusters, _configs_of(plan, min(buying.budget, _MOST_OF_ONE))),
         buying.budget,
@@ -212,7 +216,7 @@ def _configs_of(plan: Plan, most: int) -> Callable[[int], Sequence[Config]]:
     return configs
 
 
-def _grown(plan: Plan, buyer: Buyer) -> Plan:
+def _grown(plan: Plan, buyer: Sampler) -> Plan:
     """The plan with an entry for every share that the strategy has bought."""
     buying, (op,) = plan.buying, plan.ops
     assert not isinstance(buying, msgspec.UnsetType)

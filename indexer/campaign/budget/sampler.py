@@ -22,7 +22,7 @@ from embeddb.core.config import Config
 from embeddb.core.errors import InputError, UsageError
 from indexer.campaign.budget.reward import Judge, Told, additive, round_rewards
 
-__all__ = ["Buyer", "Ledger", "Point", "Policy", "Pool", "Round", "Share"]
+__all__ = ["BudgetState", "Point", "Pool", "Round", "Sampler", "SamplingPolicy", "Share"]
 
 #: Seconds, a failure, or not told yet.
 Outcome = float | Literal["failed"] | None
@@ -66,7 +66,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ledger:
+class BudgetState:
     """What a policy decides from. `counts` int64[r] samples of each matrix so far; `closed` are
     matrices with nothing left to buy, or on which everything failed; `failed` the latter."""
 
@@ -82,7 +82,7 @@ class Ledger:
         return self.budget - int(self.counts.sum())
 
 
-class Policy(Protocol):
+class SamplingPolicy(Protocol):
     """How a budget is spread. A pure function of the ledger and the generator.
 
     `least` is the smallest budget it can do anything with; `judged` whether it needs rewards.
@@ -94,13 +94,13 @@ class Policy(Protocol):
     @property
     def judged(self) -> bool: ...
 
-    def allocate(self, ledger: Ledger, rng: np.random.Generator) -> Allocation:
+    def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
         """Matrices of the next round, each once, and how many samples each gets, most important
         first: what exceeds the budget is cut off the end. Empty: there is nothing to buy."""
 
 
 @dataclass(slots=True)
-class Buyer:
+class Sampler:
     """Ask and tell under a budget: `policy` spreads it, `judge` learns from what was told.
 
     Requirements on the caller: outcomes are told of points that were asked for, each once. Points
@@ -110,7 +110,7 @@ class Buyer:
     rounds that do not fit the pool or the budget.
     """
 
-    policy: Policy
+    policy: SamplingPolicy
     pool: Pool
     budget: int
     seed: int
@@ -118,7 +118,7 @@ class Buyer:
     judge: Judge = additive
     _queue: list[Point] = field(init=False)
     _pending: dict[Point, tuple[Share, int]] = field(init=False)
-    _dry: set[int] = field(init=False, default_factory=set)
+    _exhausted: set[int] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         if not len(self.pool.sizes):
@@ -188,7 +188,7 @@ class Buyer:
                 hint="see why with `embeddb campaign status`, and plan anew in another folder",
             )
         while ledger.left > 0:
-            rng = np.random.default_rng([self.seed, len(self.rounds), len(self._dry)])
+            rng = np.random.default_rng([self.seed, len(self.rounds), len(self._exhausted)])
             wanted = self.policy.allocate(ledger, rng)
             shares = list(self._shares(wanted, ledger.left))
             if shares:
@@ -211,11 +211,11 @@ class Buyer:
             configs = [dict(c) for _, c in zip(range(count), fresh, strict=False)]
             left -= len(configs)
             if len(configs) < count:
-                self._dry.add(matrix)
+                self._exhausted.add(matrix)
             if configs:
                 yield Share(matrix, configs, [None] * len(configs))
 
-    def _ledger(self) -> Ledger:
+    def _ledger(self) -> BudgetState:
         counts = np.zeros(len(self.pool.sizes), dtype=np.int64)
         worked = set()
         for share in (s for r in self.rounds for s in r.shares):
@@ -223,8 +223,8 @@ class Buyer:
             if any(isinstance(o, float) for o in share.outcomes):
                 worked.add(share.matrix)
         failed = frozenset(np.flatnonzero(counts).tolist()) - worked
-        closed = failed | self._dry
-        return Ledger(self.pool, self.budget, self.rounds, counts, closed, failed)
+        closed = failed | self._exhausted
+        return BudgetState(self.pool, self.budget, self.rounds, counts, closed, failed)
 
 
 def _places(one: Round) -> Iterator[tuple[Point, Share, int]]:

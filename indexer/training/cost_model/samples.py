@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.records import PatternInfo
-from embeddb.index.run_matrix import FAILED_GAIN, Evidence
+from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.scopes import scope_of
 from embeddb.index.vote import votes
 from embeddb.platforms.platform import Platform, runner_for
@@ -176,7 +176,7 @@ def _density(sizes: tuple[int, int, int]) -> float:
 
 
 def from_evidence(
-    evidence: Evidence,
+    evidence: RunMatrix,
     vectors: Mapping[str, NDArray[np.float32]],
     infos: Mapping[str, PatternInfo],
     platform: Platform,

@@ -26,7 +26,7 @@ from embeddb.featurizers.stats import Stats
 from embeddb.featurizers.stats_scnn import StatsScnn
 from embeddb.index.answer_index import _Fit, _preferred
 from embeddb.index.vote import (
-    Policy,
+    VoteSettings,
 )
 from embeddb.index.vote_fit import (
     Fitted,
@@ -133,7 +133,7 @@ def test_a_network_must_be_surely_better(gain: float, chosen: str) -> None:
     noise = np.random.default_rng(0).normal(0.0, 0.1, 20)
 
     def fit(losses: Any) -> Any:
-        policy = Policy(8, 4.0, float(losses.mean()), 1.0, 20)
+        policy = VoteSettings(8, 4.0, float(losses.mean()), 1.0, 20)
         found: Any = Fitted(None, policy, np.zeros(0), losses, None, groups)  # type: ignore[arg-type]
         return _Fit(ids, np.zeros((20, 1), dtype=np.float32), found)
 

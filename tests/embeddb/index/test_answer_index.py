@@ -21,9 +21,9 @@ from embeddb.core.errors import StoreCorrupt
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
-from embeddb.index.answer_index import PartitionIndex
-from embeddb.index.run_matrix import Evidence
-from embeddb.index.scopes import build_evidence
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.run_matrix import RunMatrix
+from embeddb.index.scopes import run_matrix_of
 from embeddb.index.vectors.numpy_index import NumpyIndex
 from indexer.embed import embed
 from indexer.library import info_of
@@ -44,7 +44,7 @@ def index(folder: Path) -> Path:
     return folder / "index"
 
 
-def _partition(db: Database, op: Op = OP) -> PartitionIndex:
+def _partition(db: Database, op: Op = OP) -> AnswerIndex:
     found = db.partition(op, db.platform("tiny"))
     assert found is not None
     return found
@@ -55,7 +55,7 @@ def _add(db: Database, pattern: Pattern, **options: Any) -> None:
     db.record(runs_of(pattern, tiny(), **options), pattern, tiny())
 
 
-def same_evidence(a: Evidence, b: Evidence) -> None:
+def same_evidence(a: RunMatrix, b: RunMatrix) -> None:
     assert (a.op, a.rows, a.configs, a.winners) == (b.op, b.rows, b.configs, b.winners)
     for name in ("indptr", "column", "seconds", "conversion", "spread", "default_s"):
         one, other = getattr(a, name), getattr(b, name)
@@ -63,7 +63,7 @@ def same_evidence(a: Evidence, b: Evidence) -> None:
         assert np.array_equal(one, other, equal_nan=True), name
 
 
-def same(a: PartitionIndex, b: PartitionIndex) -> None:
+def same(a: AnswerIndex, b: AnswerIndex) -> None:
     same_evidence(a.evidence, b.evidence)
     assert (a.scope, a.featurizer, a.ids, repr(a.policy)) == (
         b.scope, b.featurizer, b.ids, repr(b.policy),
@@ -77,7 +77,7 @@ def same(a: PartitionIndex, b: PartitionIndex) -> None:
         assert np.array_equal(a.nearest(vector)[1], b.nearest(vector)[1])
 
 
-def same_view(a: PartitionIndex, b: PartitionIndex) -> None:
+def same_view(a: AnswerIndex, b: AnswerIndex) -> None:
     one, other = a.view(tiny()), b.view(tiny())
     for name in ("level", "prior", "mean", "cover"):
         assert np.array_equal(getattr(one.averages, name), getattr(other.averages, name))
@@ -103,7 +103,7 @@ def test_saved_and_loaded_equal(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     with Database.open(folder) as db:
         built = db.refresh(OP, "tiny")
     assert built is not None and len(built.ids) == len(SOME)
-    monkeypatch.setattr(PartitionIndex, "build", None)  # so that it can only be loaded
+    monkeypatch.setattr(AnswerIndex, "build", None)  # so that it can only be loaded
     with Database.open(folder) as db:
         found = _partition(db)
         assert found.generation == built.generation == db.store.generation
@@ -127,10 +127,10 @@ def test_bytes_round_trip_and_no_pickle() -> None:
     db = fill(Database.in_memory(), tiny(), SOME, times=by_chance(1))
     built = db.refresh(OP, "tiny")
     assert built is not None
-    same(PartitionIndex.from_bytes(built.to_bytes(), NumpyIndex.build), built)
+    same(AnswerIndex.from_bytes(built.to_bytes(), NumpyIndex.build), built)
     for raw in (b"", b"PK\x03\x04 and no more", built.to_bytes()[:-200], b"\x93NUMPY"):
         with pytest.raises(StoreCorrupt):
-            PartitionIndex.from_bytes(raw, NumpyIndex.build)
+            AnswerIndex.from_bytes(raw, NumpyIndex.build)
 
 
 def test_a_file_of_an_older_program_is_not_understood(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_file_of_an_older_program_is_not_understood(monkeypatch: pytest.Monkey
         np.savez(out, **arrays)
         return bytes(out.getvalue())
 
-    PartitionIndex.from_bytes(packed(arrays), NumpyIndex.build)
+    AnswerIndex.from_bytes(packed(arrays), NumpyIndex.build)
     cut = [packed({k: v for k, v in arrays.items() if k != name}) for name in arrays]
     for name in head:
         less = json.dumps({k: v for k, v in head.items() if k != name}).encode()
@@ -157,7 +157,7 @@ def test_a_file_of_an_older_program_is_not_understood(monkeypatch: pytest.Monkey
     cut.append(packed({**arrays, "head": np.frombuffer(odd, np.uint8)}))
     for broken in cut:
         with pytest.raises(StoreCorrupt):
-            PartitionIndex.from_bytes(broken, NumpyIndex.build)
+            AnswerIndex.from_bytes(broken, NumpyIndex.build)
 
 
 # -- currency ----------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def test_newer_runs_are_scanned_in(folder: Path) -> None:
         again = Run(SOME[0].id, OP, "tiny", CONFIGS[3], Measurement(times_s=(7.0,)))
         db.store.append([again])
         patched = _partition(db)
-        same_evidence(patched.evidence, build_evidence(db.store, OP, "tiny"))
+        same_evidence(patched.evidence, run_matrix_of(db.store, OP, "tiny"))
         assert (
             repr(patched.policy) == repr(old.policy) and patched.generation == db.store.generation
         )
@@ -234,7 +234,7 @@ def test_a_stub_that_was_adopted_leaves_no_row(folder: Path) -> None:
         db.add_pattern(real)
         db.store.adopt(stub.id, info_of(real))
         found = _partition(db)
-        same_evidence(found.evidence, build_evidence(db.store, OP, "tiny"))
+        same_evidence(found.evidence, run_matrix_of(db.store, OP, "tiny"))
         assert stub.id not in {row.pattern_id for row in found.evidence.rows}
         assert real.id in found.ids
 
@@ -455,7 +455,7 @@ def test_a_default_named_by_a_symbol_is_found_where_its_number_is_stored(
             Run(pattern.id, OP, "sized", space.canonical(c), Measurement(times_s=(1.0 + i,)))
             for i, c in enumerate([platform.default(OP), Config({"rows": 16, "cols": 8})])
         )
-    evidence = build_evidence(db.store, OP, "sized")
+    evidence = run_matrix_of(db.store, OP, "sized")
     assert evidence.default_s.tolist() == [1.0, 1.0]
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.index.vote import (
-    Policy,
+    VoteSettings,
 )
 from embeddb.index.vote_fit import (
     LeftOut,
@@ -64,7 +64,7 @@ def test_figures_are_of_choices_in_front_of_the_guard() -> None:
 
 
 def test_a_policy_keeps_its_guard() -> None:
-    assert Policy.from_json(Policy(3, 1.0, guard=0.05).to_json()).guard == 0.05
+    assert VoteSettings.from_json(VoteSettings(3, 1.0, guard=0.05).to_json()).guard == 0.05
 
 
 def test_the_default_goes_first_behind_the_guard() -> None:

@@ -17,7 +17,7 @@ from builders import OP
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, Run
 from embeddb.index.preparation import PreparationCost, PreparationTable
-from embeddb.index.run_matrix import Curve, Evidence, EvidenceRow, join
+from embeddb.index.run_matrix import MatrixRow, RunMatrix, Timing, join
 from embeddb.query.break_even import break_even, measured_break_even, with_break_even
 from embeddb.query.build import shared_out, with_prediction
 from embeddb.query.fallback import method_of
@@ -36,7 +36,7 @@ CONFIGS = [
 DEFAULT = CONFIGS[0]
 
 
-def evidence(patterns: int = 12, *, machines: Sequence[str] = ("x@1",)) -> Evidence:
+def evidence(patterns: int = 12, *, machines: Sequence[str] = ("x@1",)) -> RunMatrix:
     """Patterns are 1, 2, ... times as dear to prepare; every second machine takes twice as long,
     and not every pattern ran everything."""
     rng = np.random.default_rng(1)
@@ -50,10 +50,10 @@ def evidence(patterns: int = 12, *, machines: Sequence[str] = ("x@1",)) -> Evide
                     curve[config] = [seconds, RATIO[str(config["format"])] * (1 + at % 2)]
             base = curve[DEFAULT][0]
             held = {
-                c: Curve(s, 0.0, ratio * base * (1 + place) * rng.uniform(0.97, 1.03), 1, "ok")
+                c: Timing(s, 0.0, ratio * base * (1 + place) * rng.uniform(0.97, 1.03), 1, "ok")
                 for c, (s, ratio) in curve.items()
             }
-            rows.append((EvidenceRow(f"p{at:02}", machine, f"g{at}"), DEFAULT, held))
+            rows.append((MatrixRow(f"p{at:02}", machine, f"g{at}"), DEFAULT, held))
     return join(OP, rows)
 
 
@@ -61,7 +61,7 @@ def ids(patterns: int = 12) -> list[str]:
     return [f"p{at:02}" for at in range(patterns)]
 
 
-def table(known: Evidence) -> PreparationTable:
+def table(known: RunMatrix) -> PreparationTable:
     found = PreparationTable.of(known, ids())
     assert found is not None
     return found
@@ -197,11 +197,11 @@ def test_by_what_was_measured_on_the_pattern() -> None:
     name, one = next(iter(query.default.items()))
     dear = next(c for c in query.configs if c[name] != one)
     own = {
-        query.default: Curve(4.0, 0.0, 1.0, 1, "ok"),
-        dear: Curve(2.0, 0.0, 7.0, 1, "ok"),
+        query.default: Timing(4.0, 0.0, 1.0, 1, "ok"),
+        dear: Timing(2.0, 0.0, 7.0, 1, "ok"),
     }
     assert told(replace(query, own=own), dear, 1.1) == 3.0
-    slower = {**own, dear: Curve(5.0, 0.0, 7.0, 1, "ok")}
+    slower = {**own, dear: Timing(5.0, 0.0, 7.0, 1, "ok")}
     measured = [Candidate(config=dict(dear), score=0.0, origin="measured here", seconds=5.0)]
     assert with_break_even(replace(query, own=slower), measured)[0].break_even_calls is None
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.database import Database
 from embeddb.index import projection as atlas
-from embeddb.index.projection import Atlas, layout
+from embeddb.index.projection import Projection, layout
 from indexer.embed import embed
 
 KEY = "atlas/spmm:32/tiny"
@@ -157,7 +157,7 @@ def test_a_new_pattern_is_on_the_next_map(tmp_path: Path) -> None:
         db.record(runs_of(new, tiny()), new, tiny())
         found = db.atlas(OP, tiny())
         assert found is not None and new.id in found.ids
-        assert msgspec.json.decode(db.store.notes.get(KEY) or b"", type=Atlas) == found
+        assert msgspec.json.decode(db.store.notes.get(KEY) or b"", type=Projection) == found
 
 
 @pytest.mark.parametrize(

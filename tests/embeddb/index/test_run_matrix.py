@@ -16,11 +16,11 @@ from embeddb.core.records import Measurement, Run
 from embeddb.index.run_matrix import (
     FAILED_GAIN,
     WINNER_GAIN,
-    Curve,
-    Evidence,
-    EvidenceRow,
-    curve_of,
+    MatrixRow,
+    RunMatrix,
+    Timing,
     join,
+    timings_of,
 )
 
 OP = Op("spmm", 32)
@@ -58,14 +58,14 @@ RUNS = st.lists(
 )
 
 
-def build(runs: list[Run]) -> Evidence:
+def build(runs: list[Run]) -> RunMatrix:
     held: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         held.setdefault((run.pattern_id, run.platform), []).append(run)
     return join(
         OP,
         [
-            (EvidenceRow(*place, f"g-{place[0]}"), DEFAULT, curve_of(of))
+            (MatrixRow(*place, f"g-{place[0]}"), DEFAULT, timings_of(of))
             for place, of in held.items()
         ],
     )
@@ -111,7 +111,7 @@ def slow_gain(runs: list[Run], place: tuple[str, str], config: Config, calls: fl
     return math.log(base / cost(config))
 
 
-def places(evidence: Evidence) -> list[tuple[str, str]]:
+def places(evidence: RunMatrix) -> list[tuple[str, str]]:
     return [(row.pattern_id, row.platform) for row in evidence.rows]
 
 
@@ -136,7 +136,7 @@ def test_the_arrays_say_what_the_runs_say(runs: list[Run], calls: float, random:
     assert_same(build(shuffled), evidence)
 
 
-def assert_same(found: Evidence, wanted: Evidence) -> None:
+def assert_same(found: RunMatrix, wanted: RunMatrix) -> None:
     assert found.rows == wanted.rows
     assert found.configs == wanted.configs
     for name in ("indptr", "column", "seconds", "conversion", "spread", "default_s"):
@@ -208,7 +208,7 @@ def test_where_only_winners_were_recorded() -> None:
     runs = [Run("p", OP, "cpu", CONFIGS[0], ok), Run("q", OP, "cpu", CONFIGS[1], ok)]
     runs += [Run("q", OP, "cpu", CONFIGS[2], bad)]
     held = [
-        (EvidenceRow(p, "cpu", p), DEFAULT, curve_of(r for r in runs if r.pattern_id == p))
+        (MatrixRow(p, "cpu", p), DEFAULT, timings_of(r for r in runs if r.pattern_id == p))
         for p in ("p", "q")
     ]
     evidence = join(OP, held, winners=True)
@@ -223,15 +223,15 @@ def test_a_curve_by_hand() -> None:
     def run(*times: float, **fields: object) -> Run:
         return Run("p", OP, "cpu", DEFAULT, Measurement(times_s=times, **fields))  # type: ignore[arg-type]  # of a Measurement
 
-    curve = curve_of(
+    curve = timings_of(
         [run(1.0, 9.0, 2.0, conversion_s=4.0), run(4.0), run(3.0, conversion_s=6.0), run(
             status="timeout")]
     )[DEFAULT]  # fmt: skip
-    assert curve == Curve(seconds=3.0, spread=1 / 3, conversion_s=5.0, runs=4, status="ok")
-    failed = curve_of([run(status="oom"), run(status="crash"), run()])[DEFAULT]
-    assert failed == Curve(math.inf, 0.0, 0.0, 3, "crash")
-    assert curve_of([run()])[DEFAULT].status == "invalid"
-    assert curve_of([]) == {}
+    assert curve == Timing(seconds=3.0, spread=1 / 3, conversion_s=5.0, runs=4, status="ok")
+    failed = timings_of([run(status="oom"), run(status="crash"), run()])[DEFAULT]
+    assert failed == Timing(math.inf, 0.0, 0.0, 3, "crash")
+    assert timings_of([run()])[DEFAULT].status == "invalid"
+    assert timings_of([]) == {}
 
 
 def test_noise_is_that_of_repeated_runs() -> None:

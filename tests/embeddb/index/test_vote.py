@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from embeddb.index import vote_fit as policy_fit
 from embeddb.index.vote import (
     Metric,
-    Policy,
+    VoteSettings,
     effects,
     greedy_cover,
     mean_gain,
@@ -81,9 +81,9 @@ def test_a_hopeless_schedule_votes_as_a_slow_one() -> None:
 
 
 def test_weights_fall_with_distance() -> None:
-    got = Policy(3, 1.0).weights(np.array([0.0, 1.0, 2.0]))
+    got = VoteSettings(3, 1.0).weights(np.array([0.0, 1.0, 2.0]))
     assert got == pytest.approx([1 / 0.1, 1 / 0.6, 1 / 1.1])
-    assert Policy(3, 1.0).weights(np.zeros(0)).size == 0
+    assert VoteSettings(3, 1.0).weights(np.zeros(0)).size == 0
     assert weigh(np.array([[0.0, 0.0]])) == pytest.approx(np.array([[10.0, 10.0]]))
     assert weigh(np.array([[1.0, np.inf]])).tolist() == [[1 / 1.1, 0.0]]
     assert weigh(np.array([[np.inf, np.inf]])).tolist() == [[0.0, 0.0]]
@@ -124,8 +124,8 @@ def test_a_constant_feature_says_nothing() -> None:
 
 @pytest.mark.parametrize("shrink", [0.0, 2.0, math.inf])
 def test_a_policy_round_trips(shrink: float) -> None:
-    made = Policy(5, shrink, 0.25, math.nan, 12)
-    again = Policy.from_json(made.to_json())
+    made = VoteSettings(5, shrink, 0.25, math.nan, 12)
+    again = VoteSettings.from_json(made.to_json())
     assert repr(again) == repr(made)
     assert again.describe()["of_optimum_held_out"] == pytest.approx(math.exp(-0.25))
 

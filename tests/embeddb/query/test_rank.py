@@ -277,9 +277,9 @@ def test_how_sure_depends_on_how_good_the_model_was() -> None:
 
 def test_what_was_measured_comes_first_and_the_model_fills_up() -> None:
     query = _known({"c": 1.0})
-    from embeddb.index.run_matrix import Curve
+    from embeddb.index.run_matrix import Timing
 
-    own = {c: Curve(s, 0.0, 0.0, 1, "ok") for c, s in zip(CONFIGS[:2], (2.0, 1.0), strict=True)}
+    own = {c: Timing(s, 0.0, 0.0, 1, "ok") for c, s in zip(CONFIGS[:2], (2.0, 1.0), strict=True)}
     found = answer(replace(query, own=own), 3, rng=rng())
     assert (found.link, _variants(found.candidates), found.model) == ("measured", "bac", "m")
     assert answer(replace(query, own=own), 2, rng=rng()).model == ""
@@ -541,7 +541,7 @@ def test_preparation_counts_when_measured_answers_are_ranked_for_few_calls() -> 
     from builders import band, fill
 
     from embeddb.database import Database
-    from embeddb.index.run_matrix import Curve
+    from embeddb.index.run_matrix import Timing
     from tuners.loop import ranked_by_time
 
     with fill(Database.in_memory(), tiny()) as db:
@@ -550,6 +550,6 @@ def test_preparation_counts_when_measured_answers_are_ranked_for_few_calls() -> 
             for asked in ({"calls": 10}, {})
         )
     times = zip(CONFIGS, (4, 2, 1, 3), (0, 0, 60, 0), strict=True)
-    took = {c: Curve(s, 0.0, prepared, 1, "ok") for c, s, prepared in times}
+    took = {c: Timing(s, 0.0, prepared, 1, "ok") for c, s, prepared in times}
     first = [Config(ranked_by_time(made, took).candidates[0].config) for made in (few, many)]
     assert first == [CONFIGS[1], CONFIGS[2]]

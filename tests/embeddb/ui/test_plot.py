@@ -16,7 +16,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.featurizers import scnn
-from embeddb.index.projection import Atlas
+from embeddb.index.projection import Projection
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ui.cli.main import _run
 from embeddb.ui.plot_data import figures, short_names
@@ -127,7 +127,7 @@ def test_map_follows_the_atlas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = Config({"tile": 4, "mode": "a"}).json
-    made = Atlas(
+    made = Projection(
         op="spmm:32",
         scope="toy",
         featurizer="stats",

@@ -28,9 +28,15 @@ from indexer.campaign.budget.bandit import Bandit
 from indexer.campaign.budget.by_name import STRATEGIES, clusters_of, strategy
 from indexer.campaign.budget.exploration import Exploration
 from indexer.campaign.budget.fixed import binned
-from indexer.campaign.budget.growing_plan import Wish, bought, buy_more, first_plan, takes_up
+from indexer.campaign.budget.growing_plan import (
+    BudgetRequest,
+    bought,
+    buy_more,
+    first_plan,
+    takes_up,
+)
 from indexer.campaign.budget.reward import Told, additive, ordered_pairs, round_rewards
-from indexer.campaign.budget.sampler import Buyer, Point, Pool, Round, Share
+from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
 from indexer.campaign.folder import Campaign
 from indexer.campaign.plan_file import write_plan
 from indexer.campaign.run import CampaignJob
@@ -65,16 +71,16 @@ def pool(count: int = MANY, *, configs: int = 400, clusters: int = 5) -> Pool:
     return Pool(sizes, made, lambda at: grid(configs, at))
 
 
-def buyer(name: str, among: Pool, budget: int = 500, seed: int = 0, **more: Any) -> Buyer:
+def buyer(name: str, among: Pool, budget: int = 500, seed: int = 0, **more: Any) -> Sampler:
     chosen = strategy(name)
-    return Buyer(chosen.policy(chosen.most), among, budget, seed, **more)
+    return Sampler(chosen.policy(chosen.most), among, budget, seed, **more)
 
 
 def pool_for(name: str, count: int = MANY, **more: Any) -> Pool:
     return pool(count, clusters=STRATEGIES[name].clusters(STRATEGIES[name].most), **more)
 
 
-def exhaust(one: Buyer, by: Law = law, step: int = 10_000) -> list[Point]:
+def exhaust(one: Sampler, by: Law = law, step: int = 10_000) -> list[Point]:
     found = []
     while points := one.ask(step):
         found += points
@@ -283,8 +289,8 @@ def test_fewer_matrices_than_clusters() -> None:
 # -- campaigns ---------------------------------------------------------------------------------
 
 
-def wish(name: str = "ea10", budget: int = 40, **more: Any) -> Wish:
-    return Wish(platform=board(), op=Op("spmm", 32), strategy=name, budget=budget, **more)
+def wish(name: str = "ea10", budget: int = 40, **more: Any) -> BudgetRequest:
+    return BudgetRequest(platform=board(), op=Op("spmm", 32), strategy=name, budget=budget, **more)
 
 
 def halves(count: int) -> tuple[str, list[list[int]]]:

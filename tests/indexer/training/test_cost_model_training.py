@@ -16,7 +16,7 @@ import pytest
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.database import Database
-from embeddb.index.run_matrix import Curve, EvidenceRow, join
+from embeddb.index.run_matrix import MatrixRow, Timing, join
 from embeddb.platforms.platform import load_platform, parse_platform
 from embeddb.ui.cli.main import _run
 from indexer.training.cost_model import samples as sampling
@@ -65,16 +65,16 @@ def tau(model: CostModel, of: Samples, rows: range) -> float:
 def test_gains_are_over_the_default_and_cut_below() -> None:
     space, default = SPADE.space(OP, m=9, n=9, nnz=9), SPADE.default(OP, m=9, n=9, nnz=9)
     others = [c for c in space.enumerate() if c != default][:3]
-    ok = [Curve(s, 0.0, 0.0, 1, "ok") for s in (2.0, 1.0, 1e9)]
-    failed = Curve(math.inf, 0.0, 0.0, 1, "timeout")
+    ok = [Timing(s, 0.0, 0.0, 1, "ok") for s in (2.0, 1.0, 1e9)]
+    failed = Timing(math.inf, 0.0, 0.0, 1, "timeout")
     told = {default: ok[0], others[0]: ok[1], others[1]: ok[2], others[2]: failed}
     without = {c: v for c, v in told.items() if c != default}
     rows = [
-        (EvidenceRow("a", "spade", "g"), default, told),
-        (EvidenceRow("b", "spade", "g"), default, without),
-        (EvidenceRow("c", "spade", "g"), default, {others[0]: failed, others[1]: failed}),
-        (EvidenceRow("d", "spade", "g"), default, {default: ok[0]}),
-        (EvidenceRow("e", "spade", "g"), default, told),
+        (MatrixRow("a", "spade", "g"), default, told),
+        (MatrixRow("b", "spade", "g"), default, without),
+        (MatrixRow("c", "spade", "g"), default, {others[0]: failed, others[1]: failed}),
+        (MatrixRow("d", "spade", "g"), default, {default: ok[0]}),
+        (MatrixRow("e", "spade", "g"), default, told),
     ]
     known = {i: np.zeros(2, dtype=np.float32) for i in "abcd"}
     made = from_evidence(join(OP, rows), known, {}, SPADE, OP)

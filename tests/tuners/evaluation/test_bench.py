@@ -29,7 +29,7 @@ from embeddb.core.errors import NothingFound
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
-from embeddb.index.run_matrix import Curve, EvidenceRow, join
+from embeddb.index.run_matrix import MatrixRow, Timing, join
 from indexer.embed import embed
 from tuners.evaluation import bench as harness
 from tuners.evaluation.bench import counted_rows, evaluate, split_groups
@@ -133,14 +133,14 @@ def test_complete_keeps_the_matrices_that_tried_everything() -> None:
 # -- what counts, and how it is split ----------------------------------------------------------
 
 
-def _row(name: str, ok: str, failed: str = "") -> tuple[EvidenceRow, Config, dict[Config, Curve]]:
+def _row(name: str, ok: str, failed: str = "") -> tuple[MatrixRow, Config, dict[Config, Timing]]:
     curve = {
-        CONFIGS[VARIANTS.index(v)]: Curve(
+        CONFIGS[VARIANTS.index(v)]: Timing(
             1.0 if v in ok else math.inf, 0.0, 0.0, 1, "ok" if v in ok else "crash"
         )
         for v in ok + failed
     }
-    return EvidenceRow(name, "tiny", name), DEFAULT, curve
+    return MatrixRow(name, "tiny", name), DEFAULT, curve
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound, UsageError
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
-from embeddb.index.run_matrix import Evidence
+from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
 from indexer.embed import embed
 from tuners.evaluation.bench import Bench, evaluate
@@ -108,7 +108,7 @@ def test_a_ranker_learns_from_training_groups_alone() -> None:
     lengths = {(p.shape[0], p.nnz): p.group for p in patterns()}
 
     def fit(
-        evidence: Evidence,
+        evidence: RunMatrix,
         vectors: Mapping[str, Mapping[str, NDArray[np.float32]]],
         infos: Mapping[str, PatternInfo],
         platform: Platform,
@@ -143,7 +143,7 @@ def test_uncommon_configurations_are_there_to_learn_from() -> None:
     embed(db)
     known: list[int] = []
 
-    def fit(evidence: Evidence, *_: Any) -> Any:
+    def fit(evidence: RunMatrix, *_: Any) -> Any:
         known.append(len(evidence.configs))
         return ByLength()
 

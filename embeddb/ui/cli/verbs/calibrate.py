@@ -61,13 +61,13 @@ def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
       embeddb calibrate starter --op spmm:32 --op spmv --minutes 2
       embeddb calibrate runs.db --op spmm:128 --matrices my_matrices/
     """
-    from indexer.calibrate import Calibration, Wish
+    from indexer.calibrate import Calibration, CalibrationRequest
 
     with open_database(db) as opened, Progress() as progress:
         platform = opened.platform(asked["platform"])
         ops = tuple(dict.fromkeys(Op.parse(op) for op in asked["ops"])) or _ops_of(opened, platform)
         runner, _ = runner_here(platform, asked["threads"])
-        wish = Wish(ops, 60.0 * asked["minutes"], asked["threads"])
+        wish = CalibrationRequest(ops, 60.0 * asked["minutes"], asked["threads"])
         folder = Path(asked["matrices"]) if asked["matrices"] else None
         report = Calibration(opened, runner, wish, ask=_first, told=progress).run(folder)
     if as_json:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
     from embeddb.cost_model.model import CostModel
     from embeddb.database import Database
-    from embeddb.index.run_matrix import Evidence
+    from embeddb.index.run_matrix import RunMatrix
     from embeddb.platforms.platform import Platform
     from indexer.training.cost_model.samples import Samples
     from tuners.evaluation.bench import Vectors
@@ -187,7 +187,7 @@ def learned_rankers() -> dict[str, Fit]:
 
 
 def _network(
-    evidence: Evidence, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
+    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
 ) -> CostModel:
     """The default recipe on the first featurizer's vectors."""
     from indexer.training.cost_model.train import CostSettings, train
@@ -196,7 +196,7 @@ def _network(
 
 
 def _trees(
-    evidence: Evidence, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
+    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
 ) -> CostModel:
     from indexer.training.cost_model.train import forest, train
 
@@ -204,7 +204,7 @@ def _trees(
 
 
 def _samples(
-    evidence: Evidence, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
+    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
 ) -> Samples:
     from indexer.training.cost_model.samples import from_evidence
 

@@ -14,7 +14,7 @@ from embeddb.core.errors import NothingFound
 from embeddb.core.machine_state import between, state_now
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run, in_context
-from embeddb.index.run_matrix import Curve, curve_of
+from embeddb.index.run_matrix import Timing, timings_of
 from embeddb.ui.cli.arguments import known_pattern, open_database, runner_here
 from embeddb.ui.cli.output import Progress, duration, emit, factor, json_option, note, say, table
 from embeddb.ui.cli.verbs.campaign.campaign import campaign_verb
@@ -106,7 +106,7 @@ class _Job:
                 state = between(before, after)
                 runs = [replace(r, measurement=in_context(r.measurement, state)) for r in runs]
                 self._db.record(runs, pattern, self._here)
-        return self._document(pattern, curve_of(runs), self._baselines(pattern))
+        return self._document(pattern, timings_of(runs), self._baselines(pattern))
 
     def _state(self) -> dict[str, float]:
         return state_now(self._runner, threads=self._options.threads)
@@ -151,7 +151,7 @@ class _Job:
         }
 
     def _document(
-        self, pattern: Pattern, curves: dict[Config, Curve], baselines: dict[str, Any]
+        self, pattern: Pattern, curves: dict[Config, Timing], baselines: dict[str, Any]
     ) -> dict[str, Any]:
         default = self._default(pattern)
         base = curves[default].seconds if default in curves else math.inf

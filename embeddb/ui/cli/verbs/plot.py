@@ -26,7 +26,7 @@ from embeddb.ui.plot_data import (
 )
 
 if TYPE_CHECKING:
-    from embeddb.index.projection import Atlas
+    from embeddb.index.projection import Projection
 
 __all__ = ["plot_verb"]
 
@@ -129,7 +129,7 @@ def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bo
     _finish(svg, out, document, as_json)
 
 
-def _hover(atlas: Atlas, at: int) -> str:
+def _hover(atlas: Projection, at: int) -> str:
     best = atlas.winners[at]
     lines = [atlas.names[at] or atlas.ids[at], atlas.groups[at]]
     lines.append(f"best: {Config.from_json(best)}" if best else "nothing ran")

@@ -19,7 +19,7 @@ from embeddb.database import Database
 from embeddb.explain.explain import Explanation, explain
 from embeddb.platforms.platform import parse_platform
 from embeddb.query.alternatives import renewed
-from embeddb.query.diagnostics import Insight, Move, NextRun, SimplerAnswer
+from embeddb.query.diagnostics import Counterfactual, Diagnostics, NextRun, SimplerAnswer
 from embeddb.query.query import Recommendation
 from embeddb.store import memory_store
 from embeddb.ui.cli.explain_text import change, show_explanation
@@ -168,11 +168,15 @@ def test_hostile_names_stay_short_and_harmless(show: Show) -> None:
         neighbours=near,
         rejected={HOSTILE: HOSTILE},
         features={HOSTILE: (9.0, 3.0, 2.0), "fill": (5.5, 5.0, 1.0), "flat": (0.0, 0.0, 1.0)},
-        insight=Insight(
+        insight=Diagnostics(
             simpler=[SimplerAnswer(method=HOSTILE[:40], config=dict(values))],
             next=[NextRun(config=dict(values), expected_gain=None, gain_high=None, worth=0.5)],
             deep=True,
-            moves=[Move(feature=HOSTILE, start=1.0, end=2.0, deviations=1.0, winner=dict(values))],
+            moves=[
+                Counterfactual(
+                    feature=HOSTILE, start=1.0, end=2.0, deviations=1.0, winner=dict(values)
+                )
+            ],
         ),
     )
     text = show(explain(done, store))

@@ -20,7 +20,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from embeddb.database import Database
-from embeddb.index.projection import Atlas
+from embeddb.index.projection import Projection
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 FLAGS = [
@@ -303,7 +303,7 @@ def test_ten_thousand_marks_are_seen_at_once(
     rng = np.random.default_rng(0)
     count = 10_000
     winners = [f'{{"variant":"{v}"}}' for v in rng.integers(0, 12, count)]
-    atlas = Atlas(
+    atlas = Projection(
         op="spmm:32",
         scope="tiny",
         featurizer="stats",

@@ -32,7 +32,7 @@ from embeddb.database import Database
 from embeddb.ui.serve import app as serve_app
 from embeddb.ui.serve import running, upload
 from embeddb.ui.serve.app import build_app
-from embeddb.ui.serve.held import HeldAnswers
+from embeddb.ui.serve.memory_answers import MemoryAnswers
 
 with warnings.catch_warnings():  # which of two packages it drives itself with is not our matter
     warnings.simplefilter("ignore")
@@ -226,11 +226,11 @@ def test_a_damaged_database_is_500_without_a_trace(
 
 def test_held_answers_are_bounded(client: TestClient, db: Database) -> None:
     made = db.query(band(120, 6), platform="tiny", op="spmm:32")
-    held = HeldAnswers(most=3)
+    held = MemoryAnswers(most=3)
     for at in range(5):
         held.keep(replace(made, id=f"r{at}"), PatternInfo(id=f"p{at}"))
     assert [held.get(f"r{at}") is not None for at in range(5)] == [False, False, True, True, True]
-    small = HeldAnswers(most_bytes=1)
+    small = MemoryAnswers(most_bytes=1)
     small.keep(made, PatternInfo(id="p"))
     small.keep(replace(made, id="later"), PatternInfo(id="p"))
     assert small.get(made.id) is None and small.get("later") is not None

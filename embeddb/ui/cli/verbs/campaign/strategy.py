@@ -150,12 +150,14 @@ def buy_first(
 
     Raises: InputError if another campaign is there; UsageError for what cannot be bought.
     """
-    from indexer.campaign.budget.growing_plan import Wish, buy_more, first_plan, takes_up
+    from indexer.campaign.budget.growing_plan import BudgetRequest, buy_more, first_plan, takes_up
     from indexer.campaign.folder import Campaign
 
     op, seed = Op.parse(asked["ops"][0]), asked["seed"]
     budget = asked["budget"] or _USUAL_BUDGET
-    wish = Wish(platform=platform, op=op, strategy=asked["strategy"], budget=budget, seed=seed)
+    wish = BudgetRequest(
+        platform=platform, op=op, strategy=asked["strategy"], budget=budget, seed=seed
+    )
     place = Path(folder)
     if not _plan_file(folder).exists():
         plan = first_plan(wish, matrices, lambda count: vectors.clusters(count, seed))

@@ -12,7 +12,7 @@ from embeddb.core.errors import StoreError
 from embeddb.store import Store
 from embeddb.store.lmdb_engine import DATA_FILE
 
-__all__ = ["RESTART", "Fresh", "file_of", "state_of"]
+__all__ = ["RESTART", "PageCache", "file_of", "state_of"]
 
 T = TypeVar("T")
 RESTART = "start the server again once it is back"
@@ -36,7 +36,7 @@ def file_of(store: Store) -> os.stat_result | None:
         raise StoreError(f"{store.path.name} was removed", hint=RESTART) from None
 
 
-class Fresh:
+class PageCache:
     """Values by key, dropped together when the state they belong to has passed.
 
     At most `most` are kept, those used last. A value is made outside the lock: two threads may

@@ -15,10 +15,10 @@ from embeddb.database import Database
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform, builtin_platforms
 from embeddb.query.query import Recommendation
-from embeddb.ui.serve.fresh import RESTART, Fresh, file_of, state_of
-from embeddb.ui.serve.held import AnswerHead, HeldAnswers, head_of
+from embeddb.ui.serve.memory_answers import AnswerHead, MemoryAnswers, head_of
+from embeddb.ui.serve.page_cache import RESTART, PageCache, file_of, state_of
 
-__all__ = ["Catalog", "Scope", "Site"]
+__all__ = ["AppState", "Catalog", "Scope"]
 
 _PLATFORM = re.compile(r"[a-z][a-z0-9-]{0,47}(@[A-Za-z0-9][A-Za-z0-9._+-]{0,63})?")
 
@@ -39,15 +39,15 @@ class Catalog(NamedTuple):
     texts: list[tuple[str, str, str]]  # name, group, id; lower case
 
 
-class Site:
+class AppState:
     """A database being shown. `max_upload` is in bytes. Safe for several threads."""
 
     def __init__(self, db: Database, *, writable: bool, max_upload: int) -> None:
         self.db = db
         self.writable = writable and not db.store.readonly
         self.max_upload = max_upload
-        self.answers = HeldAnswers()
-        self.fresh = Fresh(self.state)
+        self.answers = MemoryAnswers()
+        self.fresh = PageCache(self.state)
         self._opened = self._file()
         self.name = "a database in memory" if db.store.path is None else db.store.path.name
 

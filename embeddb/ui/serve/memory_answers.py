@@ -11,7 +11,7 @@ import msgspec
 from embeddb.core.records import PatternInfo
 from embeddb.query.query import Candidate, Recommendation
 
-__all__ = ["AnswerHead", "Held", "HeldAnswers", "head_of"]
+__all__ = ["AnswerHead", "MemoryAnswer", "MemoryAnswers", "head_of"]
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class AnswerHead(msgspec.Struct, frozen=True):
     simulated: bool
 
 
-class Held(NamedTuple):
+class MemoryAnswer(NamedTuple):
     """An answer and the pattern it is about, which the database may not know."""
 
     made: Recommendation
@@ -45,7 +45,7 @@ class _Row(NamedTuple):
 head_of = msgspec.json.Decoder(AnswerHead).decode
 
 
-class HeldAnswers:
+class MemoryAnswers:
     """The last answers, within `most` of them and `most_bytes` of their encoded form."""
 
     def __init__(self, most: int = 500, most_bytes: int = 64 << 20) -> None:
@@ -67,12 +67,12 @@ class HeldAnswers:
                 _, gone = self._rows.popitem(last=False)
                 self._bytes -= len(gone.raw)
 
-    def get(self, answer_id: str) -> Held | None:
+    def get(self, answer_id: str) -> MemoryAnswer | None:
         with self._lock:
             found = self._rows.get(answer_id)
         if found is None:
             return None
-        return Held(msgspec.json.decode(found.raw, type=Recommendation), found.info)
+        return MemoryAnswer(msgspec.json.decode(found.raw, type=Recommendation), found.info)
 
     def heads(self) -> list[AnswerHead]:
         with self._lock:

@@ -14,17 +14,17 @@ from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.explain.explain import explain
 from embeddb.platforms.platform import Platform
-from embeddb.ui.serve.site import Site
+from embeddb.ui.serve.app_state import AppState
 
-__all__ = ["Desk", "answer"]
+__all__ = ["AnswerCache", "answer"]
 
 _NOT_STORED = "the database is read-only"
 
 
-class Desk:
+class AnswerCache:
     """Answers questions, and gives the same answer to the same question while nothing changed."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: AppState) -> None:
         self._site = site
         self._given: dict[Hashable, str] = {}
         self._generation = -1
@@ -83,7 +83,7 @@ def _info(db: Database, pattern: Pattern | PatternInfo) -> PatternInfo:
     return info_of(pattern)
 
 
-def answer(site: Site, asked: Mapping[str, str]) -> dict[str, Any]:
+def answer(site: AppState, asked: Mapping[str, str]) -> dict[str, Any]:
     """Why an answer is what it is; a pattern that only this server knows is shown from memory.
 
     Raises: NothingFound.
