@@ -38,10 +38,10 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.query.build import with_prediction
 from embeddb.query.query import Query
 from embeddb.query.rankers.order import behind_default, order_to_try
+from embeddb.query.rankers.search import Predicted, anneal, graph_search
 from indexer.training.cost_model.samples import Samples, samples_of
 from indexer.training.cost_model.train import CostSettings, forest, train
 from tuners.evaluation.splits import split_groups
-from tuners.search import Predicted, anneal, graph_search
 
 _SEEDS = (0, 1, 2)
 _MATRICES = 30

@@ -10,7 +10,7 @@ from embeddb.database import Database
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
 from embeddb.query.build import judged
-from embeddb.query.fallback import GOOD
+from embeddb.query.confidence import GOOD
 from embeddb.ui.cli.output import clean, plural, say, share, table
 
 __all__ = ["example_query", "scope_states", "show_states"]

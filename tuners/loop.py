@@ -22,7 +22,8 @@ from embeddb.index.run_matrix import Timing, timings_of
 from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.query.alternatives import insight, renewed
 from embeddb.query.break_even import measured_break_even, with_break_even
-from embeddb.query.fallback import Answer, answer, confidence_of
+from embeddb.query.confidence import confidence_of
+from embeddb.query.fallback import Answer, answer
 from embeddb.query.query import Candidate, Query, Recommendation, RecommendedNeighbour
 
 __all__ = ["local_platform", "measure_answer", "ranked_by_time", "recommend", "tune"]
@@ -86,8 +87,7 @@ def _pictured(db: Database, info: PatternInfo, structure: Pattern | None) -> Pat
 
 def _recommendation(db: Database, query: Query, found: Answer, *, seed: int) -> Recommendation:
     created = time.time()
-    first = Config(found.candidates[0].config) if found.candidates else None
-    confidence, warnings = confidence_of(query, found.link, first)
+    confidence, warnings = confidence_of(found.rankers.chosen, found.link, found.first)
     warnings += db.repairs()
     if query.model_note:
         warnings.append(query.model_note)

@@ -1,84 +1,21 @@
-"""The cost model alone: every configuration in the order in which to try them by its predictions.
-
-The model sees what no neighbour ran. What it promises is told relative to what it promises of the
-default, so that its own errors about the matrix as a whole cancel out.
-"""
+"""The cost model alone: configurations in the order in which to try them by its predictions."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-import numpy as np
-from numpy.typing import NDArray
+from embeddb.query.query import Candidate
+from embeddb.query.rankers.cost_model import CostModelRanker
+from tuners.ranking import RankedTuner
 
-from embeddb.query.query import Candidate, Query
-from embeddb.query.rankers.order import behind_default, order_to_try, ran_first
-from embeddb.query.rankers.ties import settled
-from tuners.ranking import RankedTuner, default_candidate
-
-__all__ = ["PLUGIN", "RankTuner", "between", "over_default"]
-
-Floats = NDArray[np.float64]
-
-#: The 90th percentile of a standard normal: an interval from the 10th to the 90th.
-_NINETIETH = 1.2815515655446004
+__all__ = ["PLUGIN", "RankTuner"]
 
 
 class RankTuner(RankedTuner):
-    """Ranks by prediction; the default alone where there is no model."""
+    """Asks in the order of `CostModelRanker`."""
 
     def rank(self) -> Iterator[Candidate]:
-        query = self.query
-        if not query.predicted_configs:
-            yield default_candidate(query)
-            return
-        gain, spread = over_default(query)
-        order = order_to_try(query.predicted_configs, gain, query.predicted_spread)
-        order = settled(query, query.predicted_configs, order, gain)
-        known = set(query.configs)
-        ran = np.array([c in known for c in query.predicted_configs], dtype=np.bool_)
-        order = ran_first(order, ran, unrun_first=query.unrun_first)
-        order = behind_default(order, gain, _place(query), query.predicted_guard)
-        for at in order:
-            is_default = query.predicted_configs[at] == query.default
-            low, high = between(query, gain[at], 0.0 if is_default else spread[at])
-            yield Candidate(
-                config=dict(query.predicted_configs[at]),
-                # A promise that was not believed is no better score than that before it.
-                score=-float(min(gain[at], gain[order[0]])),
-                origin="cost model",
-                expected_gain=math.exp(gain[at]) if query.knows_default else None,
-                gain_low=low,
-                gain_high=high,
-            )
-
-
-def _place(query: Query) -> int:
-    """Where the default is among what is predicted, or -1."""
-    try:
-        return query.predicted_configs.index(query.default)
-    except ValueError:
-        return -1
-
-
-def over_default(query: Query) -> tuple[Floats, Floats]:
-    """Predicted log gains float64[p] over the default's own prediction, and the standard deviations
-    float64[p] of these differences, as if errors on two configurations were independent: that is
-    on the wide side."""
-    gain, spread = query.predicted, query.predicted_spread
-    for at, config in enumerate(query.predicted_configs):
-        if config == query.default:
-            return gain - gain[at], np.hypot(spread, spread[at])
-    return gain, spread
-
-
-def between(query: Query, gain: float, spread: float) -> tuple[float | None, float | None]:
-    """The 10th and 90th percentile of a factor over the default whose logarithm is normal; None
-    where the default was never run or the spread is not known."""
-    if not query.knows_default or not math.isfinite(spread):
-        return None, None
-    return math.exp(gain - _NINETIETH * spread), math.exp(gain + _NINETIETH * spread)
+        return CostModelRanker(self.query).candidates()
 
 
 PLUGIN = RankTuner

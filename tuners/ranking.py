@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.core.records import Measurement
 from embeddb.query.query import Candidate, Query
+from embeddb.query.rankers.base import by_score, default_candidate
 
 __all__ = ["RankedTuner", "by_score", "default_candidate"]
 
@@ -37,16 +37,3 @@ class RankedTuner:
 
     def tell(self, config: Config, measurement: Measurement) -> None:
         self.told[config] = measurement
-
-
-def default_candidate(query: Query) -> Candidate:
-    """The platform's default: gain 1 by definition."""
-    return Candidate(
-        config=dict(query.default), score=0.0, origin="platform default", expected_gain=1.0
-    )
-
-
-def by_score(scores: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Positions of the finite scores, ascending; equal scores keep the configurations' order."""
-    order = np.argsort(scores, kind="stable")
-    return order[np.isfinite(scores[order])]

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from embeddb.query.query import Candidate
-from tuners.ranking import RankedTuner, by_score
+from embeddb.query.rankers.static_best import StaticBest
+from tuners.ranking import RankedTuner
 
 __all__ = ["PLUGIN", "StaticBestTuner"]
 
 
 class StaticBestTuner(RankedTuner):
-    """First the configuration with the highest mean gain over all measured patterns."""
+    """Asks in the order of `StaticBest`."""
 
     def rank(self) -> Iterator[Candidate]:
-        mean = self.query.mean
-        for at in by_score(-mean):
-            yield Candidate(
-                config=dict(self.query.configs[at]),
-                score=-float(mean[at]),
-                origin="best on average over the platform's patterns",
-                expected_gain=math.exp(mean[at]) if self.query.knows_default else None,
-            )
+        return StaticBest(self.query).candidates()
 
 
 PLUGIN = StaticBestTuner

@@ -1,110 +1,21 @@
-"""The neighbours' vote and the cost model's prediction, joined.
-
-Both are log gains; each is centred over the configurations that both speak of and the model counts
-with the query's `rank_weight`. What no neighbour ran is judged by the model alone, and doubted as
-`transfer` doubts it, so far as the neighbours count at all.
-"""
+"""The neighbours' vote and the cost model's prediction, joined."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from embeddb.core.config import Config
-from embeddb.query.query import Candidate, Query
-from embeddb.query.rankers.order import behind_default, order_to_try, ran_first
-from embeddb.query.rankers.ties import settled
-from tuners.rank import between, over_default
+from embeddb.query.query import Candidate
+from embeddb.query.rankers.joint import JointRanker
 from tuners.ranking import RankedTuner
-from tuners.transfer import TransferTuner, doubt_of_unrun, scores
 
-__all__ = ["PLUGIN", "Joined", "TransferRankTuner", "guard_of", "joined"]
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Joined:
-    """u configurations, those with votes first; `score` float64[u] is a log gain up to a constant
-    (higher is faster), `spread` float64[u] the model's standard deviation over the default's
-    and `own_spread` that of its own (nan: not predicted),
-    `voters` int64[u] how many neighbours ran each."""
-
-    configs: tuple[Config, ...]
-    score: Floats
-    spread: Floats
-    own_spread: Floats
-    voters: NDArray[np.int64]
+__all__ = ["PLUGIN", "TransferRankTuner"]
 
 
 class TransferRankTuner(RankedTuner):
-    """Ranks by both; by the vote alone where there is no model."""
+    """Asks in the order of `JointRanker`."""
 
     def rank(self) -> Iterator[Candidate]:
-        query = self.query
-        if not query.predicted_configs:
-            yield from TransferTuner(query, rng=self.rng).rank()
-            return
-        both = joined(query)
-        default = [at for at, config in enumerate(both.configs) if config == query.default]
-        base = float(both.score[default[0]]) if default else 0.0
-        order = order_to_try(both.configs, both.score, both.own_spread)
-        order = settled(query, both.configs, order, both.score)
-        place = default[0] if default and math.isfinite(base) else -1
-        ran = np.arange(len(both.configs)) < len(query.configs)
-        order = ran_first(order, ran, unrun_first=query.unrun_first)
-        order = behind_default(order, both.score, place, guard_of(query))
-        for at in order:
-            # A promise that was not believed is no better score than that before it.
-            most = float(both.score[order[0]]) - base
-            yield self._candidate(both, int(at), base, most)
-
-    def _candidate(self, both: Joined, at: int, base: float, most: float) -> Candidate:
-        query, voters, gain = self.query, int(both.voters[at]), float(both.score[at]) - base
-        spread = 0.0 if both.configs[at] == query.default else float(both.spread[at])
-        low, high = between(query, gain, spread)
-        return Candidate(
-            config=dict(both.configs[at]),
-            score=-min(gain, most),
-            origin=f"{voters} neighbours, cost model" if voters else "cost model",
-            expected_gain=math.exp(gain) if query.knows_default else None,
-            gain_low=low,
-            gain_high=high,
-            voters=voters,
-        )
-
-
-def guard_of(query: Query) -> float:
-    """What the first must promise over the default by the joined score, a log gain: of the model's
-    own guard the share with which it counts. The vote has a guard of its own."""
-    return query.rank_weight * query.predicted_guard
-
-
-def joined(query: Query) -> Joined:
-    """Vote and prediction over all configurations that either speaks of. With a `rank_weight` of 1
-    the order is the prediction's."""
-    configs = tuple(dict.fromkeys([*query.configs, *query.predicted_configs]))
-    place = {config: at for at, config in enumerate(configs)}
-    vote, predicted, spread, own_spread = np.full((4, len(configs)), np.nan)
-    voters = np.zeros(len(configs), dtype=np.int64)
-    if query.configs:
-        vote[: len(query.configs)], voters[: len(query.configs)] = scores(query)
-    there = [place[config] for config in query.predicted_configs]
-    predicted[there], spread[there] = over_default(query)
-    own_spread[there] = query.predicted_spread
-    common = np.isfinite(vote) & np.isfinite(predicted)
-    if common.any():
-        vote -= vote[common].mean()
-        predicted -= predicted[common].mean()
-    weight = query.rank_weight
-    score = (1.0 - weight) * vote + weight * predicted
-    alone = np.isfinite(predicted) & (voters == 0)
-    score[alone] = predicted[alone] - (1.0 - weight) * doubt_of_unrun(query)
-    return Joined(configs, np.where(np.isfinite(score), score, vote), spread, own_spread, voters)
+        return JointRanker(self.query).candidates()
 
 
 PLUGIN = TransferRankTuner

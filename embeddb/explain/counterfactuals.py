@@ -1,9 +1,8 @@
-"""What would change an answer: the effect of every parameter, of every feature, of every part of
-the pattern. Asked for with `deep`; hundreds of queries against the arrays at hand."""
+"""What would change an answer: the effect of every parameter and of every feature of the pattern.
+Asked for with `deep`; hundreds of queries against the arrays at hand."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,24 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.core.errors import EmbeddbError
-from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.view import View
 from embeddb.query.build import shared_out
 from embeddb.query.diagnostics import Counterfactual, ParameterEffect
-from embeddb.query.fallback import method_of
 from embeddb.query.posterior import Posterior
 from embeddb.query.query import Query
-from tuners.rank import over_default
-from tuners.transfer import scores
-from tuners.transfer_rank import joined
+from embeddb.query.rankers.base import Ranker
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
 
-__all__ = ["attention", "effects", "moves", "without_cell"]
+__all__ = ["counterfactuals", "partial_dependence"]
 
 Floats = NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
@@ -43,11 +37,9 @@ _FARTHEST = 3.0
 #: Configurations that stay in the race when a cost model is asked hundreds of times.
 _MOST_RACING = 512
 _MOST_MOVES = 8
-#: Cells along a side of the grid of the occlusion: the finest that takes no longer than the limit.
-_SIDES, _ATTENTION_S = (8, 4), 4.0
 
 
-def effects(held: Posterior) -> list[ParameterEffect]:
+def partial_dependence(held: Posterior) -> list[ParameterEffect]:
     """Every value of every parameter that is open, over all ranked configurations; best first in a
     parameter. Empty where no gain over the default is known."""
     there = np.flatnonzero(np.isfinite(held.mean))
@@ -85,14 +77,16 @@ def _text(value: object) -> str:
 # -- which feature -----------------------------------------------------------------------------
 
 
-def moves(query: Query, db: Database, *, progress: Progress | None = None) -> list[Counterfactual]:
+def counterfactuals(
+    ranker: Ranker, db: Database, *, progress: Progress | None = None
+) -> list[Counterfactual]:
     """Per feature and direction the smallest of the tried values, all of them seen in the
     partition, at which neighbours and model answer something else that they hold better by more
     than the noise; the nearest first. What was measured on the pattern itself does not count.
 
     Empty where no neighbours were looked up.
     """
-    race = _Race.of(query, db)
+    query, race = ranker.query, _Race.of(ranker, db)
     if race is None:
         return []
     names = db.featurizers().named(query.featurizer).names
@@ -118,38 +112,37 @@ class _Race:
     """Asks neighbours and cost model again for another vector; `columns` int64[c] are the places of
     the query's configurations in the view."""
 
-    query: Query
+    ranker: Ranker
     partition: AnswerIndex
     model: CostModel | None
-    method: str
     view: View
     columns: NDArray[np.int64]
 
     @classmethod
-    def of(cls, query: Query, db: Database) -> _Race | None:
+    def of(cls, ranker: Ranker, db: Database) -> _Race | None:
+        query = ranker.query
         partition = db.answering(query.op, query.platform)
         if partition is None or partition.featurizer != query.featurizer or not query.neighbours:
             return None
-        method = method_of(query)
-        model = None if method == "transfer" else db.cost_model(query.platform, query.op)
+        model = db.cost_model(query.platform, query.op) if ranker.by_model else None
         if model is not None:
-            if query.model_featurizer != query.featurizer and method == "rank":
+            if query.model_featurizer != query.featurizer and not ranker.by_vote:
                 return None
-            query = _narrowed(query, method)
+            ranker = ranker.again(_narrowed(ranker))
         view = partition.view(query.platform, calls=query.calls)
-        return cls(query, partition, model, method, view, _columns(query, partition))
+        return cls(ranker, partition, model, view, _columns(ranker.query, partition))
 
     def changes(self, feature: int, start: Config) -> Iterator[tuple[float, Config]]:
         """Downwards and upwards, the nearest tried value that changes the winner, and to what."""
         seen = np.unique(self.partition.vectors[:, feature])
-        here = self.query.vector[feature]
+        here = self.ranker.query.vector[feature]
         seen = seen[np.abs(seen - here) <= _FARTHEST * self.partition.metric.scale[feature]]
         steps = _STEPS if self.model is None else _STEPS_OF_MODEL
         for side in (seen[seen < here][::-1], seen[seen > here]):
             evenly = np.unique(np.arange(1, steps + 1) * side.size // steps)
             tried = side[evenly[evenly > 0] - 1]
             for value in tried:
-                vector = self.query.vector.copy()
+                vector = self.ranker.query.vector.copy()
                 vector[feature] = value
                 winner = self.winner(vector, beside=start)
                 if winner != start:
@@ -159,22 +152,16 @@ class _Race:
     def winner(self, vector: NDArray[np.float32], *, beside: Config | None = None) -> Config:
         """The first of the ranking for raw features float32[d]; `beside` itself unless that is
         beaten by more than the noise."""
-        asked = self._asked(vector)
-        if self.method == "transfer":
-            configs, score = asked.configs, scores(asked)[0]
-        elif self.method == "rank":
-            configs, score = asked.predicted_configs, over_default(asked)[0]
-        else:
-            both = joined(asked)
-            configs, score = both.configs, both.score
+        asked = self.ranker.again(self._asked(vector))
+        configs, score = asked.configs, asked.score
         best = int(np.nanargmax(score))
-        if beside is not None and score[best] - score[configs.index(beside)] <= self.query.noise:
+        if beside is not None and score[best] - score[configs.index(beside)] <= asked.query.noise:
             return beside
         return configs[best]
 
     def _asked(self, vector: NDArray[np.float32]) -> Query:
-        query = self.query
-        if self.method != "rank":
+        query = self.ranker.query
+        if self.ranker.by_vote:
             exclude = {query.pattern.id} if query.own else ()
             view, policy = self.view, self.view.policy
             ids, far = self.partition.nearest(vector, count=policy.k, exclude=exclude)
@@ -213,13 +200,9 @@ def _columns(query: Query, partition: AnswerIndex) -> NDArray[np.int64]:
     return np.array([place[config] for config in query.configs], dtype=np.int64)
 
 
-def _narrowed(query: Query, method: str) -> Query:
-    """The query with only those configurations that are ahead."""
-    if method == "rank":
-        configs, score = query.predicted_configs, query.predicted
-    else:
-        both = joined(query)
-        configs, score = both.configs, both.score
+def _narrowed(ranker: Ranker) -> Query:
+    """The question with only those configurations that are ahead."""
+    query, configs, score = ranker.query, ranker.configs, ranker.score
     if len(configs) <= _MOST_RACING:
         return query
     ahead = {configs[i] for i in np.argsort(-score, kind="stable")[:_MOST_RACING]}
@@ -237,70 +220,3 @@ def _narrowed(query: Query, method: str) -> Query:
         predicted=query.predicted[told],
         predicted_spread=query.predicted_spread[told],
     )
-
-
-# -- which part of the pattern -----------------------------------------------------------------
-
-
-def attention(
-    query: Query, db: Database, pattern: Pattern | None, *, progress: Progress | None = None
-) -> tuple[int, list[float]]:
-    """Side of a grid, and row by row how far the pattern moves in the partition's metric when the
-    non-zeros of one cell are left out (occlusion: Zeiler and Fergus 2014, Section 4.2).
-
-    (0, []) where neighbours were not looked up, the structure is not at hand, the featurizer
-    cannot tell, or even the coarser grid would take too long.
-    """
-    partition = db.answering(query.op, query.platform)
-    structure = pattern if pattern is not None else db.store.structure(query.pattern.id)
-    if partition is None or structure is None or partition.featurizer != query.featurizer:
-        return 0, []
-    plug = db.featurizers().named(query.featurizer)
-
-    def placed(shown: Pattern) -> Floats:
-        raw = np.asarray(plug.embed(shown), dtype=np.float32)
-        at: Floats = partition.metric.apply(raw[None])[0].astype(np.float64)
-        return at
-
-    try:
-        whole = placed(structure)
-        began = time.perf_counter()
-        placed(without_cell(structure, 0, 0, side=_SIDES[-1]))
-        each = time.perf_counter() - began
-        side = next((s for s in _SIDES if s * s * each <= _ATTENTION_S), 0)
-        moved = list(_moved(structure, placed, whole, side=side, progress=progress))
-    except EmbeddbError:
-        return 0, []
-    return (side, moved) if side and np.isfinite(moved).all() else (0, [])
-
-
-def _moved(
-    structure: Pattern,
-    placed: Callable[[Pattern], Floats],
-    whole: Floats,
-    *,
-    side: int,
-    progress: Progress | None,
-) -> Iterator[float]:
-    for cell in range(side * side):
-        if progress is not None:
-            progress("which part of the pattern counts", cell, side * side)
-        left = without_cell(structure, cell // side, cell % side, side=side)
-        same = left.nnz == structure.nnz
-        yield 0.0 if same else float(np.linalg.norm(placed(left) - whole))
-
-
-def without_cell(pattern: Pattern, row: int, column: int, *, side: int) -> Pattern:
-    """The pattern less the non-zeros in one cell of a side x side grid; it has no id."""
-    m, n = pattern.shape
-    top, bottom = m * row // side, m * (row + 1) // side
-    left, right = n * column // side, n * (column + 1) // side
-    first, last = int(pattern.indptr[top]), int(pattern.indptr[bottom])
-    inside = pattern.indices[first:last]
-    keep = (inside < left) | (inside >= right)
-    kept = np.concatenate([[0], np.cumsum(keep)])
-    indptr = pattern.indptr.copy()
-    indptr[top : bottom + 1] = first + kept[pattern.indptr[top : bottom + 1] - first]
-    indptr[bottom + 1 :] -= int(keep.size - kept[-1])
-    indices = np.concatenate([pattern.indices[:first], inside[keep], pattern.indices[last:]])
-    return Pattern("", pattern.shape, indptr, indices)

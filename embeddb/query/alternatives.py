@@ -17,14 +17,15 @@ from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
-from embeddb.explain.counterfactuals import attention, effects, moves
+from embeddb.explain.counterfactuals import counterfactuals, partial_dependence
+from embeddb.explain.occlusion import occlusion
 from embeddb.platforms.platform import Platform
 from embeddb.query.diagnostics import Diagnostics, NextRun, SimplerAnswer
 from embeddb.query.fallback import Answer
-from embeddb.query.posterior import Posterior, beliefs
+from embeddb.query.posterior import Posterior
 from embeddb.query.query import Query, Recommendation
-from tuners.rank import over_default
-from tuners.transfer import scores
+from embeddb.query.rankers.base import posterior_of
+from embeddb.query.rankers.choose import Rankers
 
 __all__ = ["expected_improvement", "insight", "renewed"]
 
@@ -54,21 +55,21 @@ def insight(
 
     Costs about a millisecond; `deep` up to some seconds.
     """
-    answer = Config(found.candidates[0].config) if found.candidates else query.default
-    held = beliefs(query, found.link, answer)
+    answer, rankers = found.first, found.rankers
+    held = posterior_of(rankers.chosen, found.link, answer)
     plain = Diagnostics(
         answer_gain=_gain(query, held, answer, found.link),
-        simpler=list(_simpler(query, held, answer, found.link)),
+        simpler=list(_simpler(rankers, held, answer, found.link)),
         next=_next(query, held, answer),
     )
     if not deep:
         return plain
-    side, cells = attention(query, db, pattern, progress=progress)
+    side, cells = occlusion(query, db, pattern, progress=progress)
     return msgspec.structs.replace(
         plain,
         deep=True,
-        effects=effects(held),
-        moves=moves(query, db, progress=progress),
+        effects=partial_dependence(held),
+        moves=counterfactuals(rankers.chosen, db, progress=progress),
         attention=cells,
         attention_side=side,
     )
@@ -92,7 +93,8 @@ def renewed(
     where = platform.reproducible(op) if made.reproducible else platform
     query = db.prepare(pattern, where, op, calls=made.calls or math.inf)
     measured = bool(made.candidates) and made.candidates[0].seconds is not None and query.own
-    found = Answer("measured" if measured else made.link, made.tuner, made.candidates)
+    link = "measured" if measured else made.link
+    found = Answer(Rankers(query), link, made.tuner, made.candidates)
     structure = pattern if isinstance(pattern, Pattern) else None
     about = insight(query, found, db, pattern=structure, deep=deep, progress=progress)
     done = msgspec.structs.replace(made, insight=about)
@@ -104,27 +106,30 @@ def renewed(
 # -- simpler methods ---------------------------------------------------------------------------
 
 
-def _simpler(query: Query, held: Posterior, answer: Config, link: str) -> Iterator[SimplerAnswer]:
-    for method, config in _said(query):
+def _simpler(
+    rankers: Rankers, held: Posterior, answer: Config, link: str
+) -> Iterator[SimplerAnswer]:
+    for method, config in _said(rankers):
         yield SimplerAnswer(
             method=method,
             config=dict(config),
-            expected_gain=_gain(query, held, config, link),
+            expected_gain=_gain(rankers.query, held, config, link),
             same=config == answer,
         )
 
 
-def _said(query: Query) -> Iterator[tuple[str, Config]]:
+def _said(rankers: Rankers) -> Iterator[tuple[str, Config]]:
     """Each method that is possible here, with its first choice."""
+    query = rankers.query
     yield "default", query.default
     if query.configs:
-        yield "static-best", query.configs[int(np.argmax(query.mean))]
+        yield "static-best", rankers.static_best.first
         if query.neighbours and np.isfinite(query.gains[0]).any():
             yield "nearest", query.configs[int(np.nanargmax(query.gains[0]))]
         if query.neighbours:
-            yield "transfer", query.configs[int(np.argmax(scores(query)[0]))]
+            yield "transfer", rankers.vote.first
     if query.predicted_configs:
-        yield "rank", query.predicted_configs[int(np.argmax(over_default(query)[0]))]
+        yield "rank", rankers.model.first
 
 
 def _gain(query: Query, held: Posterior, config: Config, link: str) -> float | None:

@@ -14,15 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.index.run_matrix import WINNER_GAIN, Timing
-from embeddb.query.fallback import method_of
+from embeddb.index.run_matrix import Timing
 from embeddb.query.query import Query
 from embeddb.query.rankers.order import REACH
-from tuners.rank import over_default
-from tuners.transfer import promises, scores
-from tuners.transfer_rank import joined
 
-__all__ = ["Posterior", "alike", "beliefs"]
+__all__ = ["Posterior", "alike", "anchored", "over_default_of", "with_spread"]
 
 Floats = NDArray[np.float64]
 
@@ -53,39 +49,9 @@ class Posterior:
         return self.configs.index(config) if config in self.configs else None
 
 
-def beliefs(query: Query, link: str, answer: Config) -> Posterior:
-    """By what ranked; on a measured pattern shifted to what was measured there, with the spread
-    that the ranking shows against it."""
-    found = _ranked(query, link, answer)
-    if link == "measured":
-        return _anchored(found, query, query.own, exact=True)
-    if link == "other-width":
-        return _anchored(found, query, query.own_width, exact=False)
-    return found
-
-
-def _ranked(query: Query, link: str, answer: Config) -> Posterior:
-    method = method_of(query)
-    if link in ("static-best", "default"):
-        return _plain(query, query.configs, query.mean, np.full(len(query.configs), np.nan))
-    if method == "transfer":
-        score = scores(query)[0] if query.configs else np.zeros(0)
-        spread, apart = _spread_of_votes(query, score, answer)
-        found = _plain(query, query.configs, promises(query) if query.configs else score, spread)
-        return replace(found, apart=apart, better=_better_by_votes(query, answer))
-    if method == "rank":
-        gain, _ = over_default(query)
-        return _with_model(query, query.predicted_configs, gain, query.predicted_spread, answer)
-    both = joined(query)
-    place = {config: at for at, config in enumerate(query.predicted_configs)}
-    spread = np.full(len(both.configs), np.nan)
-    for at, config in enumerate(both.configs):
-        if config in place:
-            spread[at] = query.predicted_spread[place[config]]
-    return _with_model(query, both.configs, both.score, spread, answer)
-
-
-def _plain(query: Query, configs: tuple[Config, ...], score: Floats, spread: Floats) -> Posterior:
+def over_default_of(
+    query: Query, configs: tuple[Config, ...], score: Floats, spread: Floats
+) -> Posterior:
     """Scores told relative to the default's own, where it has one."""
     at = configs.index(query.default) if query.default in configs else None
     mean = score - (score[at] if at is not None else 0.0)
@@ -94,13 +60,13 @@ def _plain(query: Query, configs: tuple[Config, ...], score: Floats, spread: Flo
     return Posterior(configs, mean, spread, spread, unknown, known, query.knows_default)
 
 
-def _with_model(
+def with_spread(
     query: Query, configs: tuple[Config, ...], score: Floats, spread: Floats, answer: Config
 ) -> Posterior:
     """Errors over the default count as independent, as in the predicted intervals: that is on the
     wide side. Between configurations that are alike they are not, or close variants of the answer
     would look worth a measurement."""
-    found = _plain(query, configs, score, spread)
+    found = over_default_of(query, configs, score, spread)
     at, default = found.place(answer), found.place(query.default)
     apart = spread
     if at is not None:
@@ -120,54 +86,7 @@ def alike(configs: Sequence[Config], at: int) -> Floats:
     return found
 
 
-def _spread_of_votes(query: Query, score: Floats, answer: Config) -> tuple[Floats, Floats]:
-    """How far the neighbours scatter about their vote float64[c]: of the gain itself, and of the
-    difference to the answer on the same neighbour, in which much of the scatter cancels."""
-    ran = np.isfinite(query.gains)
-    # Where only winners were recorded a gain is a mark that it won, not by how much.
-    marks = not query.knows_default and np.isin(query.gains[ran], (0.0, WINNER_GAIN)).all()
-    if not ran.any() or marks:
-        unknown = np.full(score.size, np.nan)
-        return unknown, unknown
-    centred = query.gains - query.levels[:, None]
-    spread = _pooled(query, centred - score)
-    if answer not in query.configs:
-        return spread, spread
-    at = query.configs.index(answer)
-    beside = centred - centred[:, [at]] - (score - score[at])
-    return spread, _pooled(query, beside) if np.isfinite(beside).any() else spread
-
-
-def _better_by_votes(query: Query, answer: Config) -> Floats:
-    """Weighted mean float64[c] over the neighbours that ran both of how much faster each was than
-    the answer, never less than 0; the platform's average is one more voter, as in the vote."""
-    if answer not in query.configs or math.isinf(query.shrink):
-        return np.full(len(query.configs), np.nan)
-    at = query.configs.index(answer)
-    beside = query.gains - query.gains[:, [at]]
-    there = np.isfinite(beside)
-    prior = max(query.shrink, 1e-6)
-    gained = query.weights @ np.where(there, np.maximum(beside, 0.0), 0.0)
-    average = np.maximum(query.prior - query.prior[at], 0.0)
-    found: Floats = (gained + prior * average) / (query.weights @ there + prior)
-    return found
-
-
-def _pooled(query: Query, off: Floats) -> Floats:
-    """Weighted root mean square of residuals float64[k,c]; that over all configurations counts as
-    many more neighbours as the platform's average does in the vote, and at least one."""
-    there = np.isfinite(off)
-    square = np.where(there, off, 0.0) ** 2
-    mass = query.weights @ there
-    all_of_them = float(query.weights @ square.sum(axis=1)) / max(float(mass.sum()), 1e-12)
-    if math.isinf(query.shrink):
-        return np.full(off.shape[1], math.sqrt(all_of_them))
-    prior = max(query.shrink, float(query.weights.mean()))
-    found: Floats = np.sqrt((query.weights @ square + prior * all_of_them) / (mass + prior))
-    return found
-
-
-def _anchored(
+def anchored(
     found: Posterior, query: Query, curves: Mapping[Config, Timing], *, exact: bool
 ) -> Posterior:
     """Beliefs with what was measured in their place, and the rest moved and scattered as the

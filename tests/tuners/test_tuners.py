@@ -19,14 +19,17 @@ from embeddb.core.records import Measurement, PatternInfo
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, Timing, join, timings_of
 from embeddb.query.build import with_evidence
-from embeddb.query.fallback import answer, confidence_of
+from embeddb.query.confidence import confidence_of
+from embeddb.query.fallback import answer
 from embeddb.query.query import LINKS, Candidate, Query
+from embeddb.query.rankers.choose import Rankers
+from embeddb.query.rankers.neighbour_vote import scores
 from embeddb.testing.tuners import TunerContract, check_tuner, sample_queries
 from tuners.loop import tune
 from tuners.ranking import RankedTuner
 from tuners.static_best import StaticBestTuner
 from tuners.static_top_k import StaticTopKTuner
-from tuners.transfer import TransferTuner, scores
+from tuners.transfer import TransferTuner
 
 NAMES = ("default", "random", "static-best", "static-top-k", "transfer")
 
@@ -244,7 +247,7 @@ def test_measured_here_comes_first() -> None:
     assert [c.config["variant"] for c in found.candidates] == ["d", "c", "a", "b"]
     assert found.candidates[0].expected_gain == pytest.approx(3.0)
     assert found.candidates[0].seconds == 1.0
-    assert confidence_of(query, found.link) == ("high", [])
+    assert confidence_of(Rankers(query).chosen, found.link) == ("high", [])
 
 
 def test_the_default_alone_is_not_a_choice_measured() -> None:
@@ -264,7 +267,7 @@ def test_other_width_then_neighbours() -> None:
     assert found.link == "other-width"
     assert [c.config["variant"] for c in found.candidates] == ["c", "a", "b"]
     assert found.candidates[0].seconds is None and "spmm:64" in found.candidates[0].origin
-    assert confidence_of(query, found.link)[0] == "medium"
+    assert confidence_of(Rankers(query).chosen, found.link)[0] == "medium"
 
 
 def test_neighbours() -> None:
@@ -282,7 +285,7 @@ def test_two_neighbours_are_too_few() -> None:
     found = answer(query, 5, rng=rng())
     assert found.link == "static-best"
     assert [c.config["variant"] for c in found.candidates] == ["b"]
-    assert confidence_of(query, found.link)[0] == "low"
+    assert confidence_of(Rankers(query).chosen, found.link)[0] == "low"
 
 
 def test_what_nobody_ran_is_not_doubted_without_bound() -> None:
@@ -312,7 +315,7 @@ def test_the_default_where_nothing_is_known() -> None:
     bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
     found = answer(bare, 5, rng=rng())
     assert (found.link, [c.config for c in found.candidates]) == ("default", [dict(DEFAULT)])
-    assert confidence_of(bare, found.link)[0] == "low"
+    assert confidence_of(Rankers(bare).chosen, found.link)[0] == "low"
 
 
 def test_the_default_wins_a_vote_in_which_it_is_best() -> None:
@@ -363,7 +366,7 @@ def test_no_default_anywhere_ranks_but_promises_no_gain() -> None:
     found = answer(query, 3, rng=rng())
     assert found.candidates[0].config == {"variant": "b"}
     assert found.candidates[0].expected_gain is None
-    assert any("default" in line for line in confidence_of(query, found.link)[1])
+    assert any("default" in line for line in confidence_of(Rankers(query).chosen, found.link)[1])
 
 
 _SIZED = sized()
@@ -416,7 +419,7 @@ def test_nothing_illegal_is_ever_proposed(query: Query, count: int) -> None:
         assert candidate.expected_gain is None or 0 < candidate.expected_gain < math.inf
     legal = [c for c, v in query.own.items() if v.status == "ok" and query.space.reason(c) is None]
     assert (found.link == "measured") == (len(legal) >= 2)
-    confidence, doubts = confidence_of(query, found.link)
+    confidence, doubts = confidence_of(Rankers(query).chosen, found.link)
     assert confidence in ("high", "medium", "low") and all(doubts)
 
 
@@ -448,6 +451,6 @@ def test_how_sure_depends_on_how_good_held_out_answers_were(
 ) -> None:
     query = sample_queries()["neighbours"]
     query = replace(query, held_out=held_out, evidence_op=query.op)
-    level, doubts = confidence_of(query, "neighbours")
+    level, doubts = confidence_of(Rankers(query).chosen, "neighbours")
     assert level == sure
     assert said in " ".join(doubts) and bool(doubts) == bool(said)

@@ -27,13 +27,13 @@ from embeddb.platforms.platform import Platform
 from embeddb.query.build import with_evidence
 from embeddb.query.fallback import answer
 from embeddb.query.query import Query
+from embeddb.query.rankers.neighbour_vote import scores
 from tuners.evaluation.figures import EvalRow, Outcome, Truth, judge, ordering, summarise
 from tuners.evaluation.learned import JOINED, Fit, Learned, Scorer
 from tuners.evaluation.noise_ceiling import measured_again
 from tuners.evaluation.splits import split_groups
 from tuners.static_best import StaticBestTuner
 from tuners.static_top_k import StaticTopKTuner
-from tuners.transfer import scores
 
 __all__ = [
     "COMMON_SHARE",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -21,12 +22,12 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import surely_positive
 from embeddb.platforms.platform import Platform
 from embeddb.query.query import Query
+from embeddb.query.rankers.joint import guard_of, joined
+from embeddb.query.rankers.neighbour_vote import NeighbourVote, scores
 from embeddb.query.rankers.order import behind_default, order_to_try
 from embeddb.query.rankers.ties import settled
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering
 from tuners.evaluation.splits import split_groups
-from tuners.transfer import TransferTuner, scores
-from tuners.transfer_rank import guard_of, joined
 
 if TYPE_CHECKING:
     from tuners.evaluation.bench import Bench
@@ -248,8 +249,7 @@ def held_out(by_fold: Sequence[Sequence[Seen]]) -> dict[str, dict[str, float]]:
 
 
 def _voted(query: Query) -> list[Config]:
-    found = TransferTuner(query, rng=np.random.default_rng(0)).ask(_K)
-    return [Config(c.config) for c in found]
+    return [Config(c.config) for c in islice(NeighbourVote(query).candidates(), _K)]
 
 
 def _shares(outcomes: Sequence[Outcome]) -> dict[str, float]:

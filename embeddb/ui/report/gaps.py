@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.query.fallback import GOOD
+from embeddb.query.confidence import GOOD
 from embeddb.ui.wording import line, shown
 
 if TYPE_CHECKING:

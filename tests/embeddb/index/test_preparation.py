@@ -20,8 +20,8 @@ from embeddb.index.preparation import PreparationCost, PreparationTable
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, Timing, join
 from embeddb.query.break_even import break_even, measured_break_even, with_break_even
 from embeddb.query.build import shared_out, with_prediction
-from embeddb.query.fallback import method_of
 from embeddb.query.query import Candidate, Query, Recommendation
+from embeddb.query.rankers.choose import method_of
 from embeddb.testing.tuners import sample_queries
 from tuners.rank import RankTuner
 

@@ -26,13 +26,16 @@ from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
-from embeddb.explain.counterfactuals import effects, without_cell
+from embeddb.explain.counterfactuals import partial_dependence
+from embeddb.explain.occlusion import without_cell
 from embeddb.platforms.platform import parse_platform
 from embeddb.query.alternatives import expected_improvement, insight, renewed
 from embeddb.query.build import with_evidence
 from embeddb.query.fallback import answer
-from embeddb.query.posterior import alike, beliefs
+from embeddb.query.posterior import alike
 from embeddb.query.query import Neighbour, Recommendation
+from embeddb.query.rankers.base import posterior_of
+from embeddb.query.rankers.choose import Rankers
 from embeddb.query.rankers.order import _alike
 from indexer.embed import embed
 from tuners.transfer import TransferTuner
@@ -142,14 +145,14 @@ def test_beliefs_are_moved_to_what_was_measured(db: Database) -> None:
     """On this pattern everything gains twice what the neighbours say, but for a constant error."""
     fresh = band(333, 14, name="fresh", group="fresh")
     query = db.prepare(fresh, tiny(), OP)
-    plain = beliefs(query, "neighbours", C)
+    plain = posterior_of(Rankers(query).chosen, "neighbours", C)
     truth = dict(zip(plain.configs, plain.mean, strict=True))
     runs = [
         Run(fresh.id, OP, "tiny", c, Measurement(times_s=(math.exp(-truth[c] - lift),)))
         for c, lift in ((A, 0.0), (B, 0.7), (C, 0.7))
     ]
     db.record(runs, fresh, tiny())
-    held = beliefs(db.prepare(fresh, tiny(), OP), "measured", C)
+    held = posterior_of(Rankers(db.prepare(fresh, tiny(), OP)).chosen, "measured", C)
     mean, known = dict(zip(held.configs, held.mean, strict=True)), held.known
     assert mean[B] == pytest.approx(truth[B] + 0.7) and mean[C] == pytest.approx(truth[C] + 0.7)
     assert mean[D] == pytest.approx(truth[D] + 0.7)  # by the median of what was off
@@ -186,10 +189,10 @@ def test_records_of_winners_only_promise_no_gain() -> None:
 
 def test_effects_are_the_best_and_the_median_with_a_value(db: Database) -> None:
     query = db.prepare(NEW, tiny(), OP)
-    held = beliefs(query, "neighbours", C)
+    held = posterior_of(Rankers(query).chosen, "neighbours", C)
     configs = tuple(Config({"x": x, "y": y} if y else {"x": x}) for x in "ab" for y in (0, 1, 2))
     gains = np.log([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    told = effects(replace(held, configs=configs, mean=gains))
+    told = partial_dependence(replace(held, configs=configs, mean=gains))
     found = {(e.parameter, e.value): (e.configs, e.best_gain, e.median_gain) for e in told}
     assert found == {
         ("x", "b"): (3, pytest.approx(6.0), pytest.approx(5.0)),
@@ -283,7 +286,7 @@ def test_at_another_width_what_ran_there_counts_and_is_still_to_be_measured(db: 
     query = replace(db.prepare(NEW, tiny(), OP), own_width=own, own_width_op=Op("spmm", 64))
     found = answer(query, 5, rng=np.random.default_rng(0))
     assert found.link == "other-width" and found.candidates[0].config == dict(C)
-    held = beliefs(query, "other-width", C)
+    held = posterior_of(Rankers(query).chosen, "other-width", C)
     there = {config: own[A].seconds / curve.seconds for config, curve in own.items()}
     assert dict(zip(held.configs, np.exp(held.mean), strict=True)) == pytest.approx(there)
     assert not held.known.any()
@@ -379,5 +382,5 @@ def test_one_lucky_neighbour_does_not_promise_much() -> None:
         shrink=2.0,
         neighbours=tuple(Neighbour(f"{i:032x}", "tiny", "", f"g{i}", 1.0, 0.5) for i in range(10)),
     )
-    held = beliefs(query, "neighbours", C)
+    held = posterior_of(Rankers(query).chosen, "neighbours", C)
     assert held.better == pytest.approx([0.0, 0.0, 0.0, 2.0 / 12.0])

@@ -26,14 +26,18 @@ from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.query.build import judged, nearest_widths, with_judgement, with_prediction
-from embeddb.query.fallback import answer, confidence_of, method_of
+from embeddb.query.confidence import confidence_of
+from embeddb.query.fallback import answer
 from embeddb.query.query import Query, Recommendation
+from embeddb.query.rankers.choose import Rankers, method_of
+from embeddb.query.rankers.joint import joined
+from embeddb.query.rankers.neighbour_vote import doubt_of_unrun, scores
 from embeddb.testing.tuners import sample_queries
 from indexer.library import info_of
 from tuners.evaluation.learned import _first
 from tuners.rank import RankTuner
-from tuners.transfer import TransferTuner, doubt_of_unrun, scores
-from tuners.transfer_rank import TransferRankTuner, joined
+from tuners.transfer import TransferTuner
+from tuners.transfer_rank import TransferRankTuner
 
 JUDGED = {"transfer": 0.8, "rank": 0.9, "transfer+rank": 0.95}
 FILE = "costmodel-tiny-spmm.safetensors"
@@ -264,7 +268,7 @@ def test_the_model_answers_where_there_are_too_few_neighbours() -> None:
     )
     found = answer(nothing, 3, rng=rng())
     assert (found.link, found.candidates[0].config["variant"]) == ("model", "c")
-    level, doubts = confidence_of(nothing, "model")
+    level, doubts = confidence_of(Rankers(nothing).chosen, "model")
     assert level == "medium" and "cost model alone" in " ".join(doubts)
     unproven = replace(nothing, judged={})
     assert answer(unproven, 3, rng=rng()).link == "default"
@@ -272,7 +276,7 @@ def test_the_model_answers_where_there_are_too_few_neighbours() -> None:
 
 def test_how_sure_depends_on_how_good_the_model_was() -> None:
     query = _known({"c": 1.0}, judged={"rank": 0.7}, held_out=0.99)
-    assert "only 70 %" in " ".join(confidence_of(query, "model")[1])
+    assert "only 70 %" in " ".join(confidence_of(Rankers(query).chosen, "model")[1])
 
 
 def test_what_was_measured_comes_first_and_the_model_fills_up() -> None:

@@ -27,12 +27,12 @@ from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
+from embeddb.query.rankers.neighbour_vote import scores
 from indexer.embed import embed
 from tuners.evaluation.bench import Bench, evaluate
 from tuners.evaluation.figures import EvalRow
 from tuners.evaluation.learned import WEIGHTS, Fit, Seen, best_weight, held_out, seen_by
 from tuners.evaluation.noise_ceiling import measured_again
-from tuners.transfer import scores
 
 Floats = NDArray[np.float64]
 

@@ -18,8 +18,9 @@ from embeddb.platforms.platform import Platform, load_platform
 from embeddb.query.build import with_prediction
 from embeddb.query.fallback import answer
 from embeddb.query.query import Query
+from embeddb.query.rankers.search import Predicted, anneal, graph_search
 from tuners.rank import RankTuner
-from tuners.search import Predicted, SearchTuner, anneal, graph_search
+from tuners.search import SearchTuner
 
 INFO = PatternInfo(id="0" * 32, m=20_000, n=20_000, nnz=200_000)
 SPMM = Op("spmm", 128)
@@ -94,7 +95,7 @@ def test_in_a_space_of_millions_it_beats_as_many_draws(op: Op) -> None:
 
 
 def test_the_tuner_searches_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuners.search._BUDGET", 600)
+    monkeypatch.setattr("embeddb.query.rankers.search._BUDGET", 600)
     query = _query("waco-cpu", seed=2)
     found = SearchTuner(query, rng=np.random.default_rng(3)).ask(20)
     again = SearchTuner(query, rng=np.random.default_rng(3)).ask(20)
@@ -150,7 +151,7 @@ def test_one_answer_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     def searched(*_: object, **__: object) -> None:
         raise AssertionError("nobody asked for a second one")
 
-    monkeypatch.setattr("tuners.search.graph_search", searched)
+    monkeypatch.setattr("embeddb.query.rankers.search.graph_search", searched)
     query = _query("waco-cpu")
     assert len(SearchTuner(query, rng=np.random.default_rng(0)).ask(1)) == 1
 
@@ -158,7 +159,7 @@ def test_one_answer_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_query_searches_where_the_model_ranks_a_space_too_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tuners.search._BUDGET", 300)
+    monkeypatch.setattr("embeddb.query.rankers.search._BUDGET", 300)
     for name, tuner in (("waco-cpu", "search"), ("gpu-sparsetir", "rank")):
         query = replace(_query(name), judged={"rank": 0.9})
         found = answer(query, 5, rng=np.random.default_rng(0))
