@@ -284,15 +284,15 @@ def _by_name(evidence: RunMatrix) -> RunMatrix:
 
 def _ask(truth: Truth, query: Query, found: Found) -> None:
     first = answer(query, 5, rng=np.random.default_rng(0)).candidates
-    static = np.argsort(-query.mean, kind="stable")[:5]
+    static = np.argsort(-query.vote.mean, kind="stable")[:5]
     methods: dict[str, Sequence[Config]] = {
         "embeddb": [Config(c.config) for c in first],
         "default": [query.default],
-        "static best": [query.configs[i] for i in static],
+        "static best": [query.vote.configs[i] for i in static],
     }
-    if query.neighbours and np.isfinite(query.gains[0]).any():
-        copied = np.argsort(-np.nan_to_num(query.gains[0], nan=-math.inf), kind="stable")
-        methods["nearest winner"] = [query.configs[i] for i in copied[:5]]
+    if query.vote.neighbours and np.isfinite(query.vote.gains[0]).any():
+        copied = np.argsort(-np.nan_to_num(query.vote.gains[0], nan=-math.inf), kind="stable")
+        methods["nearest winner"] = [query.vote.configs[i] for i in copied[:5]]
     for method, proposals in methods.items():
         found.setdefault(method, []).append(judge(truth, proposals))
 

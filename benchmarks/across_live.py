@@ -27,9 +27,9 @@ from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import load_platform, runner_for
-from embeddb.query.query import Recommendation
+from embeddb.query.answer import recommend
+from embeddb.query.recommendation import Recommendation
 from indexer.runners.base import RunOptions
-from tuners.loop import recommend
 
 _ROUNDS = 3
 _SIZES = (60_000, 1_000_000)

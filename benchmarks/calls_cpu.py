@@ -41,12 +41,14 @@ from embeddb.core.config import Config, Op
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.preparation import PreparationCost
-from embeddb.query.build import shared_out, with_evidence
+from embeddb.query.build import with_evidence
+from embeddb.query.prediction import shared_out
 from embeddb.query.query import Query
-from embeddb.ui.cli.verbs.eval import learned_rankers
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, Truth, judge, summarise
-from tuners.evaluation.learned import Scorer, Seen, best_weight
+from tuners.evaluation.fit import Scorer
+from tuners.evaluation.learned import Seen, best_weight
+from tuners.evaluation.learned_rankers import learned_rankers
 from tuners.rank import RankTuner
 from tuners.static_best import StaticBestTuner
 from tuners.transfer import TransferTuner
@@ -131,24 +133,34 @@ def held_out(bench: Bench, train: NDArray[np.int64], test: NDArray[np.int64]) ->
         vector = bench.raw(row)
         queries = {calls: asked(bench, row, partition, calls) for calls in CALLS}
         query = queries[math.inf]
-        if vector is not None and query.configs and query.default in query.configs:
+        if vector is not None and query.vote.configs and query.default in query.vote.configs:
             info = query.pattern
             sizes = info.m, info.n, info.nnz
-            gain, spread = scorer.score(vector, query.platform, query.op, query.configs, sizes)
+            gain, spread = scorer.score(vector, query.platform, query.op, query.vote.configs, sizes)
             guard = getattr(scorer, "guard", 0.0)
-            priced = {c: replace(q, predicted_guard=guard) for c, q in queries.items()}
-            yield Held(row, priced, gain - gain[query.configs.index(query.default)], spread)
+            priced = {
+                c: replace(q, prediction=replace(q.prediction, guard=guard))
+                for c, q in queries.items()
+            }
+            yield Held(row, priced, gain - gain[query.vote.configs.index(query.default)], spread)
 
 
 def asked(bench: Bench, row: int, partition: AnswerIndex, calls: float) -> Query:
-    bare = replace(bench.query(row, partition), calls=calls)
+    bare = called(bench.query(row, partition), calls)
     vector = bench.vectors[partition.featurizer].get(bench.evidence.rows[row].pattern_id)
     return with_evidence(bare, partition, vector)
 
 
+def called(query: Query, calls: float) -> Query:
+    return replace(query, problem=replace(query.problem, calls=calls))
+
+
 def predicted(query: Query, held: Held) -> Query:
-    gain, spread = shared_out(query, query.configs, held.gain, held.spread)
-    return replace(query, predicted_configs=query.configs, predicted=gain, predicted_spread=spread)
+    gain, spread = shared_out(query, query.vote.configs, held.gain, held.spread)
+    return replace(
+        query,
+        prediction=replace(query.prediction, configs=query.vote.configs, gain=gain, spread=spread),
+    )
 
 
 def seen(bench: Bench, held: Held) -> Seen:
@@ -159,9 +171,11 @@ def answers(bench: Bench, held: Held, weight: float) -> Iterator[tuple[float, st
     rng = np.random.default_rng(0)
     for calls, plain in held.queries.items():
         truth = total(bench, held.row, calls)
-        query = replace(predicted(plain, held), rank_weight=weight)
-        free = predicted(replace(plain, calls=math.inf), held)
-        priced: Any = replace(plain, preparation=Price(really(bench, held.row)))
+        query = predicted(plain, held)
+        query = replace(query, prediction=replace(query.prediction, weight=weight))
+        free = predicted(called(plain, math.inf), held)
+        price: Any = Price(really(bench, held.row))
+        priced = replace(plain, vote=replace(plain.vote, preparation=price))
         tuners = {
             "static-best": StaticBestTuner(query, rng=rng),
             "transfer": TransferTuner(query, rng=rng),
@@ -178,8 +192,8 @@ def answers(bench: Bench, held: Held, weight: float) -> Iterator[tuple[float, st
 def total(bench: Bench, row: int, calls: float) -> Truth:
     """Seconds per call with the preparation shared out."""
     e, plain = bench.evidence, bench.truth(row)
-    part = slice(e.indptr[row], e.indptr[row + 1])
-    entries = zip(e.column[part], e.conversion[part], strict=True)
+    runs = e.row(row)
+    entries = zip(runs.column, runs.conversion, strict=True)
     extra = {e.configs[c]: float(s) / calls for c, s in entries}
     times = {config: s + extra[config] for config, s in plain.times.items()}
     return Truth(times, times[bench.default(row)])
@@ -188,9 +202,9 @@ def total(bench: Bench, row: int, calls: float) -> Truth:
 def really(bench: Bench, row: int) -> dict[Config, float]:
     """Conversion seconds over the default's of what was measured on a row."""
     e = bench.evidence
-    part = slice(e.indptr[row], e.indptr[row + 1])
-    ratios = e.conversion[part] / e.default_s[row]
-    return {e.configs[c]: float(r) for c, r in zip(e.column[part], ratios, strict=True)}
+    runs = e.row(row)
+    ratios = runs.conversion / e.default_s[row]
+    return {e.configs[c]: float(r) for c, r in zip(runs.column, ratios, strict=True)}
 
 
 def ratio_errors(bench: Bench, held: list[Held]) -> dict[str, float]:
@@ -201,7 +215,7 @@ def ratio_errors(bench: Bench, held: list[Held]) -> dict[str, float]:
             every[config].append(math.log(ratio) if ratio > 0 else math.nan)
     mean = {c: float(np.nanmean(v)) for c, v in every.items() if np.isfinite(v).any()}
     for h in held:
-        cost: PreparationCost | None = h.queries[math.inf].preparation
+        cost: PreparationCost | None = h.queries[math.inf].vote.preparation
         told = {c: r for c, r in really(bench, h.row).items() if r > 0}
         if cost is None or not told:
             continue

@@ -16,7 +16,7 @@ from machine import about
 
 from embeddb.core.errors import NothingFound
 from embeddb.database import Database
-from tuners.evaluation.bench import evaluate
+from tuners.evaluation.evaluate import evaluate
 
 #: Fewer complete matrices than this say little about families that are held out.
 _FEWEST_COMPLETE = 50

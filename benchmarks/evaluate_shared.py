@@ -19,7 +19,7 @@ from embeddb.database import Database
 from indexer.embed import embed
 from indexer.ingest import ingest
 from indexer.readers.base.row import ReadOptions
-from tuners.evaluation.bench import evaluate
+from tuners.evaluation.evaluate import evaluate
 
 LOGS = (
     "ginkgo/spmv_times.csv.gz",

@@ -39,6 +39,7 @@ from embeddb.matrix_files import matrix_files, read_pattern
 from indexer.library import matrix_name
 from indexer.training.featurizer.augment import crop, permute_blocks
 from tuners.evaluation.bench import Bench
+from tuners.evaluation.evaluate import Table
 
 Vectors = dict[str, NDArray[np.float32]]
 _SEEDS, _FOLDS = (0, 1, 2), 5
@@ -150,7 +151,7 @@ def _answers(db: Database, op: Op, scope: str, own: Vectors) -> dict[str, Any]:
     bench = Bench(db, op, scope)
     bench.vectors = {"asked": own}
     rows = {}
-    for row in bench.table(_SEEDS, _FOLDS, None):
+    for row in Table(bench).rows(_SEEDS, _FOLDS, None):
         if row.method in _METHODS:
             rows[_METHODS[row.method]] = {k: row.document()[k] for k in (*_FIGURES, "spread")}
     return {"op": str(op), "platform": scope, "methods": rows}

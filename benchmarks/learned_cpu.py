@@ -30,10 +30,10 @@ from machine import about
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.database import Database
-from embeddb.ui.cli.verbs.eval import learned_rankers
 from indexer.campaign.folder import Campaign
-from tuners.evaluation.bench import evaluate
+from tuners.evaluation.evaluate import evaluate
 from tuners.evaluation.figures import Truth, judge
+from tuners.evaluation.learned_rankers import learned_rankers
 
 #: Fewer complete matrices than this say little about families that are held out.
 _FEWEST_COMPLETE = 50

@@ -130,8 +130,7 @@ def points(db: Database, classes: dict[str, str], bound: dict[str, float]) -> li
     for op, scope in db.scopes():
         evidence, _ = db.evidence(op, scope)
         for at, row in enumerate(evidence.rows):
-            part = slice(evidence.indptr[at], evidence.indptr[at + 1])
-            best, p = float(evidence.seconds[part].min()), infos[row.pattern_id]
+            best, p = float(evidence.row(at).seconds.min()), infos[row.pattern_id]
             if not np.isfinite(best) or p.nnz <= 0:
                 continue
             flops, size = work(op, p.m, p.n, p.nnz)

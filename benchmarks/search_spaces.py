@@ -32,11 +32,12 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
-from embeddb.query.build import with_prediction
-from embeddb.query.query import Query
+from embeddb.query.prediction import with_prediction
+from embeddb.query.query import Problem, Query
 from embeddb.query.rankers.order import behind_default, order_to_try
 from embeddb.query.rankers.search import Predicted, anneal, graph_search
 from indexer.training.cost_model.samples import Samples, samples_of
@@ -67,24 +68,24 @@ def question(samples: Samples, row: int, model: CostModel) -> Query:
     """A query about one matrix, with what the model predicts and nothing measured."""
     whose, platform = samples.rows[row], samples.platform
     m, n, nnz = whose.sizes
-    space = platform.space(whose.op, m=m, n=n, nnz=nnz)
-    default = platform.default(whose.op, m=m, n=n, nnz=nnz)
+    space = platform.space(whose.op, Sizes(m, n, nnz))
+    default = platform.default(whose.op, Sizes(m, n, nnz))
     info = PatternInfo(id=whose.pattern_id, m=m, n=n, nnz=nnz)
-    bare = Query(info, platform, whose.op, space, default)
+    bare = Query(Problem(info, platform, whose.op, space, default))
     return with_prediction(bare, model, samples.vectors[row])
 
 
 def looked_up(query: Query) -> tuple[Query, float]:
     """The query with every prediction made in advance, and the best of them."""
-    assert query.predict is not None
-    gain, spread = query.predict(query.predicted_configs)
-    place = {config: at for at, config in enumerate(query.predicted_configs)}
+    assert query.prediction.predict is not None
+    gain, spread = query.prediction.predict(query.prediction.configs)
+    place = {config: at for at, config in enumerate(query.prediction.configs)}
 
     def predict(asked: Sequence[Config]) -> tuple[Floats, Floats]:
         at = [place[c] for c in asked]
         return gain[at], spread[at]
 
-    return replace(query, predict=predict), float(gain.max())
+    return replace(query, prediction=replace(query.prediction, predict=predict)), float(gain.max())
 
 
 def searched(query: Query, budgets: Sequence[int], seed: int) -> tuple[Found, dict[str, float]]:
@@ -167,7 +168,7 @@ def enumerable(cpu: Path) -> list[dict[str, Any]]:
         found, sizes = [], []
         for at in chosen.tolist():
             query, best = looked_up(question(samples, at, model))
-            sizes.append(len(query.predicted_configs))
+            sizes.append(len(query.prediction.configs))
             found += [(searched(query, _BUDGETS, seed)[0], best) for seed in _SEEDS]
         told = {"op": name, "matrices": len(chosen), "configs": float(np.median(sizes))}
         rows += [{**told, **row} for row in shares(found)]

@@ -34,9 +34,10 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
+from embeddb.core.timing import Timing
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
-from embeddb.index.run_matrix import Timing, join
+from embeddb.index.run_matrix import join
 from indexer.campaign.budget.by_name import STRATEGIES, clusters_of, strategy
 from indexer.campaign.budget.reward import Scorer, Told, additive, ordered_pairs
 from indexer.campaign.budget.sampler import Pool, Sampler

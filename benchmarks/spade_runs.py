@@ -59,8 +59,7 @@ def main() -> None:
 
 def _time(db: Database, runner: SpadeRunner, platform: Platform, pattern: Pattern, op: Op) -> None:
     """All legal configurations of one matrix, unless they are there."""
-    m, n = pattern.shape
-    configs = list(platform.space(op, m=m, n=n, nnz=pattern.nnz).enumerate())
+    configs = list(platform.space(op, pattern.sizes).enumerate())
     done = {run.config for run in db.store.runs(platform.id, op, pattern.id)}
     missing = [config for config in configs if config not in done]
     if not missing:

@@ -84,7 +84,7 @@ def _bin(rows: int) -> int:
 
 def grid(platform: Platform, hardware: Hardware, op: Op, pattern: Pattern) -> Grid:
     m, n = pattern.shape
-    space = platform.space(op, m=m, n=n, nnz=pattern.nnz)
+    space = platform.space(op, pattern.sizes)
     model, configs = Model(hardware, pattern, op), list(space.enumerate())
     found = [model.estimate(space.numeric(config)) for config in configs]
     seconds = np.array([estimate.seconds for estimate in found])
@@ -99,7 +99,7 @@ def grid(platform: Platform, hardware: Hardware, op: Op, pattern: Pattern) -> Gr
         _bin(m),
         [str(config) for config in configs],
         seconds,
-        configs.index(platform.default(op, m=m, n=n, nnz=pattern.nnz)),
+        configs.index(platform.default(op, pattern.sizes)),
         ",".join(f"{name}={value}" for name, value in numbers.items()),
         found[best].bound,
     )

@@ -32,6 +32,7 @@ from machine import about
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
@@ -48,7 +49,7 @@ from indexer.training.cost_model.train import (
     waco_fm,
 )
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering, summarise
-from tuners.evaluation.learned import Scorer
+from tuners.evaluation.fit import Scorer
 from tuners.evaluation.splits import split_groups
 
 #: Everything there is.
@@ -225,7 +226,7 @@ class Table:
             default_s = float(self.evidence.default_s[place[row.pattern_id]])
             truth = Truth(dict(zip(configs, seconds[ran].tolist(), strict=True)), default_s)
             m, n, nnz = row.sizes
-            default = self.platform.default(self.op, m=m, n=n, nnz=nnz)
+            default = self.platform.default(self.op, Sizes(m, n, nnz))
             at = configs.index(default) if default in configs else -1
             order = order_to_try(configs, gain, spread)
             order = behind_default(order, gain, at, getattr(scorer, "guard", 0.0))[:5]

@@ -60,10 +60,9 @@ def open(path: str | Path, *, readonly: bool = False) -> Database:
 
     Raises: StoreError if there is none; InputError if the shipped data is absent.
     """
-    # What knows the shipped database sits above all that imports this package.
-    places = import_module("embeddb.ui.cli.arguments")
-    found: Database = places.open_database(str(path), readonly=readonly)
-    return found
+    database = import_module(_LAZY["Database"])  # which sits above all that imports this package
+    opened: Database = database.open_database(path, readonly=readonly)
+    return opened
 
 
 def __getattr__(name: str) -> Any:

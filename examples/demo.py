@@ -30,15 +30,16 @@ from patterns import write_examples
 from embeddb import Database, EmbeddbError, Op, Pattern, Platform, Run, load_platform, read_pattern
 from embeddb.core.config import Config
 from embeddb.core.errors import InputError
-from embeddb.index.run_matrix import timings_of
-from embeddb.query.fallback import answer
-from embeddb.query.query import Candidate, Query, Recommendation
+from embeddb.core.timing import timings_of
+from embeddb.query.answer import first_answers, recommend
+from embeddb.query.build import build_query
+from embeddb.query.measure import ranked_by_time
+from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.ui.cli.main import cli
 from indexer.calibrate import Calibration, CalibrationRequest
 from indexer.embed import embed
 from indexer.exchange.exchange import adopt_models, import_file
 from indexer.runners.base import RunOptions
-from tuners.loop import ranked_by_time, recommend
 from tuners.static_best import StaticBestTuner
 
 OPS = (Op.parse("spmm:32"), Op.parse("spmm:128"))
@@ -192,7 +193,7 @@ def cpu_runner() -> Any:
 def ask(db: Database, pattern: Pattern, platform: Platform, op: Op) -> Case:
     """The answer for one pattern, and the one schedule that is best on average."""
     made = recommend(db, pattern, platform, op, count=5)
-    query = db.prepare(pattern, platform, op)
+    query = build_query(db, pattern, platform, op)
     fixed = StaticBestTuner(query, rng=np.random.default_rng(0)).ask(1)
     return Case(pattern, op, made, Config(fixed[0].config) if fixed else None)
 
@@ -207,12 +208,6 @@ def calibrate(db: Database, runner: Any, seconds: float) -> None:
     for op in made.ops:
         before, after = (f"{v:.3f}" if v is not None else "-" for v in (op.before, op.after))
         say(f"  {op.op}: share of the best measured {before} before, {after} after")
-
-
-def first_answers(query: Query, count: int) -> list[Config]:
-    """What `embeddb query` would answer."""
-    found = answer(query, count, rng=np.random.default_rng(0))
-    return [config_of(c) for c in found.candidates]
 
 
 # -- measuring -----------------------------------------------------------------------------------
@@ -383,7 +378,7 @@ def stem_of(case: Case) -> str:
 def write_json(db: Database, cases: Iterable[Case], out: Path) -> None:
     """`explain-MATRIX-OP.json` for every answer."""
     for case in cases:
-        body = msgspec.json.format(msgspec.json.encode(db.explain(case.made.id)))
+        body = msgspec.json.format(msgspec.json.encode(db.explain(case.made.id).document()))
         (out / f"explain-{stem_of(case)}.json").write_bytes(body)
 
 

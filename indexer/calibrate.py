@@ -24,12 +24,13 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run
-from embeddb.database import Database
+from embeddb.core.timing import timings_of
 from embeddb.featurizers import missing
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.run_matrix import timings_of
+from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
+from embeddb.query.build import build_query
 from embeddb.query.query import Query
 from indexer.calibration.choice import Chooser, panel_of
 from indexer.calibration.matrices import Candidates
@@ -38,7 +39,7 @@ from indexer.calibration.report import CalibrationReport, Tally, op_report
 from indexer.campaign.plan import Told, untold
 from indexer.runners.base import RunOptions
 
-__all__ = ["CAMPAIGN", "Ask", "Calibration", "CalibrationRequest", "voted"]
+__all__ = ["CAMPAIGN", "Ask", "Calibration", "CalibrationRequest", "measured_ops", "voted"]
 
 #: What stored runs are called.
 CAMPAIGN = "calibrate"
@@ -95,6 +96,18 @@ class _TimeIsUp(Exception):
     """Ends measuring wherever it is."""
 
 
+def measured_ops(lookup: Lookup, platform: Platform) -> tuple[Op, ...]:
+    """Those that any instance of a platform ran. Raises: UsageError if none did."""
+    known = (op for op, scope in lookup.scopes() if scope.partition("@")[0] == platform.name)
+    found = tuple(dict.fromkeys(known))
+    if not found:
+        raise UsageError(
+            f"nothing of {platform.name} was measured in this database: which operations matter?",
+            hint="name them: --op spmm:32 --op spmv",
+        )
+    return found
+
+
 def voted(query: Query, count: int) -> list[Config]:
     """The first answers by the vote of neighbours alone."""
     tuner = plugins.load("tuner", "transfer")(query, rng=np.random.default_rng(0))
@@ -106,7 +119,7 @@ class Calibration:
     """One call of `embeddb calibrate`. `runner` measures; `ask` gives the first answers for a
     matrix; `clock` tells seconds and `told` is called with what is done."""
 
-    db: Database
+    db: Lookup
     runner: Any
     wish: CalibrationRequest
     ask: Ask = voted
@@ -271,15 +284,14 @@ class _Work:
 
     def _task(self, pattern: Pattern, op: Op, number: int) -> _Task | None:
         """What is missing of a matrix and op in a pass; None if nothing is."""
-        m, n = pattern.shape
         known = timings_of(self._db.store.runs(self._here.id, op, pattern.id))
-        space = self._here.space(op, m=m, n=n, nnz=pattern.nnz)
+        space = self._here.space(op, pattern.sizes)
         legal = [space.canonical(c) for c in self._panel[op] if space.reason(c) is None]
         part = list(dict.fromkeys(legal))[number * _PANEL : (number + 1) * _PANEL]
         rest = [config for config in part if config not in known]
         if (known and len(rest) <= (1 - _DONE) * len(part)) or (number and not part):
             return None
-        query = self._db.prepare(pattern, self._here, op)
+        query = build_query(self._db, pattern, self._here, op)
         first = [query.default, *rest]
         answers = self._asked.ask(query, _ANSWERS + len(known) + len(first))
         new = [space.canonical(c) for c in answers]

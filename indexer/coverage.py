@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import Any
 
 from embeddb.core.config import Op
-from embeddb.database import Database
-from embeddb.index.scopes import scope_of
+from embeddb.core.wording import clean, plural, share
+from embeddb.index.lookup import Lookup
+from embeddb.index.scopes import scope_partitions
 from embeddb.platforms.platform import Platform
-from embeddb.query.build import judged
 from embeddb.query.confidence import GOOD
-from embeddb.ui.cli.output import clean, plural, say, share, table
+from embeddb.query.prediction import judged
 
-__all__ = ["example_query", "scope_states", "show_states"]
+__all__ = ["Question", "example", "scope_states"]
 
 
-def scope_states(db: Database) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Question:
+    """What can be asked of a database: a matrix (file, name or id), a platform, an operation."""
+
+    matrix: str
+    platform: str
+    op: Op
+
+    def command(self, place: str) -> str:
+        """The same as a command line about the database at `place`."""
+        words = ["embeddb", "query", place, self.matrix]
+        words += ["--platform", self.platform, "--op", str(self.op)]
+        return " ".join(shlex.quote(clean(w)) for w in words)
+
+
+def scope_states(db: Lookup) -> list[dict[str, Any]]:
     """One document per (op, scope): its figures, and `missing`, a line for each shortcoming."""
     return [_state(db, op, scope) for op, scope in db.scopes()]
 
 
-def _state(db: Database, op: Op, scope: str) -> dict[str, Any]:
-    members = {p.platform: (p, set(db.store.members(p))) for p in _partitions(db, op, scope)}
+def _state(db: Lookup, op: Op, scope: str) -> dict[str, Any]:
+    members = {
+        p.platform: (p, set(db.store.members(p))) for p in scope_partitions(db.store, op, scope)
+    }
     ids = set().union(*(held for _, held in members.values()))
     infos = [info for info in map(db.store.pattern, sorted(ids)) if info is not None]
     platform = db.store.platform(next(iter(members)))
@@ -48,7 +66,7 @@ def _state(db: Database, op: Op, scope: str) -> dict[str, Any]:
     return state
 
 
-def _cost_model(db: Database, platform: Platform, op: Op) -> dict[str, Any] | None:
+def _cost_model(db: Lookup, platform: Platform, op: Op) -> dict[str, Any] | None:
     """The model that ranks here, and what its answers reached with groups held out, by method."""
     model = db.cost_model(platform, op)
     if model is None:
@@ -57,15 +75,6 @@ def _cost_model(db: Database, platform: Platform, op: Op) -> dict[str, Any] | No
     held = {method: f["of_optimum@1"] for method, f in figures.items()}
     features = model.card["featurizer"]["name"]
     return {"version": model.version, "featurizer": features, "of_optimum_held_out": held}
-
-
-def _partitions(db: Database, op: Op, scope: str) -> list[Any]:
-    found = []
-    for p in db.store.partitions():
-        platform = db.store.platform(p.platform)
-        if p.op == op and platform is not None and scope_of(platform) == scope:
-            found.append(p)
-    return found
 
 
 def _missing(state: dict[str, Any]) -> list[str]:
@@ -113,55 +122,25 @@ def _quality(state: dict[str, Any]) -> list[str]:
     return []
 
 
-def show_states(states: list[dict[str, Any]]) -> None:
-    """The same for people; held out: of the optimum, each matrix asked without its group."""
-    if not states:
-        say("nothing can be answered yet: there are no runs; `embeddb index DB LOG --platform P`")
-        say("reads some, `embeddb measure DB MATRIX --platform cpu --op spmv` makes some")
-        return
-    head = ("op", "platform", "patterns", "groups", "configs", "runs", "features")
-    rows = []
-    for s in states:
-        quality = (share(s.get("of_optimum_held_out")), share(s.get("static_best_held_out")))
-        rows.append(
-            (
-                *(s["op"], s["platform"], s["patterns"], s["groups"], s.get("configs")),
-                *(s["runs"], s["featurizer"], *quality, "simulated" if s["simulated"] else ""),
-            )
-        )
-    table((*head, "held out", "static best", "note"), rows)
-    for s in states:
-        for line in [*_model_lines(s["cost_model"]), *s["missing"]]:
-            say(f"  {s['op']} on {s['platform']}: {line}")
-
-
-def _model_lines(model: dict[str, Any] | None) -> list[str]:
-    if model is None:
-        return []
-    held = [f"{method} {share(v)}" for method, v in model["of_optimum_held_out"].items()]
-    figures = ", ".join(held) or "never judged, so it does not rank"
-    return [f"cost model {model['version']} on {model['featurizer']}, held out: {figures}"]
-
-
-def example_query(db: Database, place: str, states: list[dict[str, Any]], matrix: str) -> str:
-    """A command that can be typed now; `matrix` is used if given, else a pattern's name."""
+def example(db: Lookup, states: list[dict[str, Any]], *, matrix: str = "") -> Question | None:
+    """What can be asked now, of where most is known; about `matrix` if given, else a pattern of
+    the database. None where nothing can."""
     able = [s for s in states if s["featurizer"] is not None]
     if not able:
-        return ""
+        return None
     best = max(able, key=lambda s: (s["of_optimum_held_out"] is not None, s["patterns"]))
-    what = matrix or _askable(db, Op.parse(best["op"]), best["instances"])
-    words = ["embeddb", "query", place, what, "--platform", best["platform"], "--op", best["op"]]
-    return " ".join(shlex.quote(clean(w)) for w in words)
+    op = Op.parse(best["op"])
+    asked = matrix or _askable(db, op, best["platform"])
+    return Question(asked, best["platform"], op)
 
 
-def _askable(db: Database, op: Op, platforms: list[str]) -> str:
-    for p in db.store.partitions():
-        if p.op == op and p.platform in platforms:
-            for pattern_id in sorted(db.store.members(p)):
-                info = db.store.pattern(pattern_id)
-                if info is None:
-                    continue
-                plain = info.name.isprintable() and not info.name.startswith("-")
-                unique = bool(info.name) and len(db.store.find(info.name)) == 1
-                return info.name if plain and unique else info.id
+def _askable(db: Lookup, op: Op, scope: str) -> str:
+    for partition in scope_partitions(db.store, op, scope):
+        for pattern_id in sorted(db.store.members(partition)):
+            info = db.store.pattern(pattern_id)
+            if info is None:
+                continue
+            plain = info.name.isprintable() and not info.name.startswith("-")
+            unique = bool(info.name) and len(db.store.find(info.name)) == 1
+            return info.name if plain and unique else info.id
     return "A.mtx"

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import MissingDependency, ModelError
 from embeddb.core.records import PatternInfo
-from embeddb.database import Database
 from embeddb.featurizers import missing as lacking
+from embeddb.featurizers.base import Featurizer, Joint
+from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
 from indexer.library import Library, info_of
 
@@ -37,7 +38,7 @@ class EmbedReport:
 
 
 def embed(
-    db: Database,
+    db: Lookup,
     *,
     again: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
@@ -75,7 +76,7 @@ def embed(
 
 
 def _of_other_weights(
-    db: Database, name: str, version: str, any_made: bool, *, again: bool
+    db: Lookup, name: str, version: str, any_made: bool, *, again: bool
 ) -> list[str]:
     """A line if the store keeps vectors of another version; with vectors, this is the last now."""
     key = f"embedded/{name}"
@@ -89,9 +90,9 @@ def _of_other_weights(
 
 
 def _embed_all(
-    db: Database,
+    db: Lookup,
     name: str,
-    featurizer: Any,
+    featurizer: Featurizer,
     missing: Sequence[PatternInfo],
     progress: Callable[[str, int, int], None] | None,
 ) -> tuple[int, list[str]]:
@@ -124,15 +125,15 @@ def _embed_all(
     return made, [f"{name}: {unable} patterns not embedded: {lacks}"] if unable else []
 
 
-def _joined(db: Database, featurizer: Any, info: PatternInfo) -> NDArray[np.float32] | None:
+def _joined(db: Lookup, featurizer: Featurizer, info: PatternInfo) -> NDArray[np.float32] | None:
     """The vector of a featurizer that only joins others', from what these left in the store."""
-    parts = getattr(featurizer, "parts", ())
+    parts = featurizer.parts if isinstance(featurizer, Joint) else ()
     stored = [db.store.vectors.get(p.name, p.version, [info.id]).get(info.id) for p in parts]
     found = [vector for vector in stored if vector is not None]
     return np.concatenate(found) if parts and len(found) == len(parts) else None
 
 
-def adopt_stubs(db: Database, library: Library) -> int:
+def adopt_stubs(db: Lookup, library: Library) -> int:
     """Give stubs their structure where the library has a matrix of that name and size.
 
     Returns the number of runs that moved from a stub to its pattern.

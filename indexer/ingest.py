@@ -24,7 +24,8 @@ from embeddb.platforms.space.rules import show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Store
 from indexer.library import Library, info_of
-from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, guess
+from indexer.readers.base.recognise import guess
+from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
 __all__ = ["IngestReport", "ingest"]
 
@@ -243,7 +244,7 @@ class _Job:
         key = (platform.id, op, "" if fixed else matrix.id)
         found = self._judges.get(key)
         if found is None:
-            space = platform.space(op, m=matrix.m, n=matrix.n, nnz=matrix.nnz)
+            space = platform.space(op, matrix.sizes)
             found = self._judges[key] = (space, {})
         return found
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from embeddb.core.errors import ReaderError
-from indexer.readers.base.lines import Table
 from indexer.readers.base.row import MatrixRef, Reject, count, number
+from indexer.readers.base.table import Table
 
 __all__ = ["by_name", "matrix_features"]
 

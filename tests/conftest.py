@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,3 +33,13 @@ def no_shipped_weights(
 
     none = tmp_path_factory.getbasetemp() / "none.safetensors"
     monkeypatch.setattr(scnn, "SHIPPED", none)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """torch on one thread: on a busy machine two wait for each other longer than they add."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

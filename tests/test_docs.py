@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
+from command_line import run_verb
 
 from embeddb.core import plugins
 from embeddb.database import Database
-from embeddb.ui.cli.main import cli, run
+from embeddb.ui.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,7 +28,7 @@ SOURCES = [
     for folder in ("embeddb", "indexer", "tuners", "examples")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
-#: Another spelling of a word of the glossary.
+#: Another spelling of a word of the glossary: right in an identifier of another library alone.
 _FOREIGN = re.compile("neighbor", re.I)
 
 
@@ -132,12 +135,33 @@ def test_pages_that_code_names_exist(source: Path) -> None:
         assert (ROOT / name).is_file(), f"{shown(source)}: {name}"
 
 
+def prose(path: Path) -> str:
+    """Running text: of a page all that is not code, of a source its comments and strings. What
+    stands between backticks is a name."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        # From Python 3.12 the text of an f-string is a token of its own.
+        kinds = (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1))
+        text = "\n".join(token.string for token in tokens if token.type in kinds)
+    else:
+        text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    return re.sub(r"`[^`]*`", "", text)
+
+
 @pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=shown)
 def test_one_word_per_idea(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    found = _FOREIGN.search(text)
+    found = _FOREIGN.search(prose(path))
     assert found is None, f"{shown(path)}: {found and found[0]!r} is not in the glossary"
+    text = path.read_text(encoding="utf-8")
     assert "pip install embeddb" not in text, "that name belongs to others on the package index"
+
+
+def test_names_of_other_libraries_are_theirs(tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "theirs.py", tmp_path / "ours.py"
+    theirs.write_text("x = index.hnsw.neighbors  # `neighbors` is FAISS' own\n")
+    ours.write_text("x = 'no neighbor is near'\n")
+    assert not _FOREIGN.search(prose(theirs)) and _FOREIGN.search(prose(ours))
 
 
 def test_the_glossary_is_sorted_and_each_word_is_used() -> None:
@@ -186,9 +210,8 @@ def test_the_tutorial_runs(
     part = tmp_path / "page.md"
     part.write_text(page.partition("## Your own log")[0], encoding="utf-8")
     for line in commands(part):
-        with pytest.raises(SystemExit) as ended:
-            run(shlex.split(line)[1:])
-        assert ended.value.code == 0, f"{line}: {capsys.readouterr().err}"
+        ended = run_verb(shlex.split(line)[1:])
+        assert ended == 0, f"{line}: {capsys.readouterr().err}"
     said = capsys.readouterr().out
     assert "1 rejected" in said and "my-fpga" in said and "neighbours" in said
     reject = (tmp_path / "board" / "runs.csv.rejects.jsonl").read_text()
@@ -225,7 +248,7 @@ def test_the_plugins_keep_their_contracts(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed is not None and int(passed[1]) >= 20
+    assert passed is not None and int(passed[1]) >= 25
 
 
 def test_the_plugins_are_found(
@@ -245,9 +268,8 @@ def test_the_plugins_are_found(
     log.write_text("# board 1\n" + "".join(f"m{i} 256 4 {i}\nm{i} 64 8 1\n" for i in range(2, 6)))
     platform = str(ROOT / "examples" / "my_platform.toml")
     folder = str(tmp_path / "x.db")
-    with pytest.raises(SystemExit) as ended:
-        run(["index", folder, str(log), "--platform", platform, "--op", "spmm:32"])
-    assert ended.value.code == 0
+    ended = run_verb(["index", folder, str(log), "--platform", platform, "--op", "spmm:32"])
+    assert ended == 0
     assert "read as board" in capsys.readouterr().out
     with Database.open(folder) as db:
         assert db.store.count_runs() == 8
@@ -259,20 +281,15 @@ def test_the_nearest_tuner_copies_the_nearest_neighbour(
     from embeddb.core.config import Op
     from embeddb.core.records import PatternInfo
     from embeddb.platforms.platform import load_platform
-    from embeddb.query.query import Query
+    from embeddb.query.query import Problem, Query, Vote
 
     plugin_files(tmp_path)
     monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))
     op, platform = Op("spmm", 32), load_platform("cpu")
     configs = tuple(platform.space(op).neighbours(platform.default(op))[:3])
     query = Query(
-        PatternInfo(id="0"),
-        platform,
-        op,
-        platform.space(op),
-        platform.default(op),
-        configs=configs,
-        gains=np.array([[0.1, np.nan, 0.5], [9.0, 9.0, 9.0]]),
+        Problem(PatternInfo(id="0"), platform, op, platform.space(op), platform.default(op)),
+        vote=Vote(configs=configs, gains=np.array([[0.1, np.nan, 0.5], [9.0, 9.0, 9.0]])),
     )
     tuner = plugins.load("tuner", "nearest")(query, rng=np.random.default_rng(0))
     assert [dict(c.config) for c in tuner.ask(5)] == [dict(configs[2]), dict(configs[0])]

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from embeddb.core.config import Config
 from embeddb.core.records import Measurement
-from embeddb.query.query import Candidate, Query
+from embeddb.query.query import Query
+from embeddb.query.recommendation import Candidate
 
 __all__ = ["Tuner"]
 
 
+@runtime_checkable
 class Tuner(Protocol):
     """Proposes configurations for one query; never measures and never opens a store.
 
     A tuner file defines `PLUGIN`, a class with this constructor. Requirements, checked by
     `embeddb.testing.tuners.check_tuner`:
 
-    - `ask(count)` returns at most `count` distinct candidates, all legal in `query.space`, in the
-      order to try them: the first has the least `score`, later ones may complement it as a set.
-      It never returns a configuration that it returned before or was told about.
+    - `ask` returns candidates that are legal in `query.space`, in the order to try them: the first
+      has the least `score`, later ones may complement it as a set. It never returns a
+      configuration that it returned before or was told about.
     - The same query and generator state give the same candidates.
-    - `tell` may be called with any status; a failure never raises.
+    - `tell` may be called with any status, and with configurations that were never asked for; a
+      failure never raises.
     """
 
     def __init__(self, query: Query, *, rng: np.random.Generator) -> None: ...
 
-    def ask(self, count: int) -> list[Candidate]: ...
+    def ask(self, count: int) -> list[Candidate]:
+        """At most `count` candidates, the next to try; none when there is nothing more."""
 
-    def tell(self, config: Config, measurement: Measurement) -> None: ...
+    def tell(self, config: Config, measurement: Measurement) -> None:
+        """What came out of a configuration, measured or replayed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from embeddb.query.query import Candidate
+from embeddb.query.recommendation import Candidate
 from tuners.ranking import RankedTuner
 
 __all__ = ["PLUGIN", "RandomTuner"]
@@ -16,7 +16,7 @@ class RandomTuner(RankedTuner):
     """Draws from the configurations that evidence exists for, or from the space without any."""
 
     def rank(self) -> Iterator[Candidate]:
-        pool = list(self.query.configs)
+        pool = list(self.query.vote.configs)
         if pool:
             drawn = [pool[i] for i in self.rng.permutation(len(pool))[:_MOST]]
         else:

@@ -9,8 +9,9 @@ import numpy as np
 
 from embeddb.core.config import Config
 from embeddb.core.records import Measurement
-from embeddb.query.query import Candidate, Query
+from embeddb.query.query import Query
 from embeddb.query.rankers.base import by_score, default_candidate
+from embeddb.query.recommendation import Candidate
 
 __all__ = ["RankedTuner", "by_score", "default_candidate"]
 

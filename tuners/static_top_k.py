@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from embeddb.query.query import Candidate
+from embeddb.query.recommendation import Candidate
 from tuners.ranking import RankedTuner
 
 __all__ = ["PLUGIN", "StaticTopKTuner"]
@@ -15,13 +15,13 @@ class StaticTopKTuner(RankedTuner):
     """Greedy cover: each next configuration adds most to the mean of the best gain so far."""
 
     def rank(self) -> Iterator[Candidate]:
-        for place, at in enumerate(self.query.cover):
+        for place, at in enumerate(self.query.vote.cover):
             yield Candidate(
-                config=dict(self.query.configs[at]),
+                config=dict(self.query.vote.configs[at]),
                 score=float(place),
                 origin="fixed set that serves most patterns",
-                expected_gain=_factor(float(self.query.mean[at]))
-                if self.query.knows_default
+                expected_gain=_factor(float(self.query.vote.mean[at]))
+                if self.query.vote.knows_default
                 else None,
             )
 

@@ -13,6 +13,7 @@ __all__ = [
     "ModelError",
     "NothingFound",
     "PlatformError",
+    "PluginError",
     "ReaderError",
     "RunnerUnavailable",
     "SpaceError",
@@ -87,6 +88,10 @@ class MissingDependency(EmbeddbError):
 
 class RunnerUnavailable(MissingDependency):
     """The platform cannot be measured on this machine; queries still work."""
+
+
+class PluginError(EmbeddbError):
+    """A plug-in broke its contract; the message names it and what it did."""
 
 
 class StoreError(EmbeddbError):

@@ -11,12 +11,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from embeddb.store import Store
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 __all__ = [
     "APART",
@@ -28,7 +24,6 @@ __all__ = [
     "state_of",
     "tells_state",
     "usual",
-    "usual_at",
 ]
 
 State = Mapping[str, float]
@@ -36,8 +31,6 @@ State = Mapping[str, float]
 #: Two states further apart are not the same machine any more: a fourth more or less in each figure.
 APART = 0.25
 _PREFIX, _DRIFT = "state_", "state_drift"
-#: The usual state is told from so many patterns of each operation, and so many runs of each.
-_PATTERNS, _RUNS = 64, 8
 
 
 def state_now(runner: Any, *, threads: int = 0) -> dict[str, float]:
@@ -85,23 +78,6 @@ def usual(states: Iterable[State]) -> dict[str, float]:
             if _positive(value):
                 held.setdefault(name, []).append(value)
     return {name: statistics.median(values) for name, values in held.items()}
-
-
-def usual_at(store: Store, platform_id: str) -> Callable[[], State]:
-    """The usual state of an instance over its stored runs; looked up when it is first asked for,
-    which takes milliseconds, and then kept. Empty where no run tells its state."""
-
-    @cache
-    def found() -> State:
-        drawn = (
-            run.measurement.context
-            for partition in store.partitions()
-            if partition.platform == platform_id
-            for run in store.sample(partition, patterns=_PATTERNS, runs=_RUNS)
-        )
-        return usual(state for context in drawn if (state := state_of(context)))
-
-    return found
 
 
 def astray(context: Mapping[str, Any], normal: State) -> bool:

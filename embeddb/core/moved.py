@@ -5,9 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader as _Loader
+else:
+    _Loader = object  # Importing importlib.abc would be a tenth of `import embeddb`.
 
 __all__ = ["MOVED", "install"]
 
@@ -25,11 +30,11 @@ MOVED = {
     "embeddb.testing.platforms": "embeddb.platforms.check",
     "indexer.readers.columns": "indexer.readers.base.columns",
     "indexer.readers.lines": "indexer.readers.base.lines",
-    "indexer.readers.row": "indexer.readers.base.row",
+    "indexer.readers.row": "indexer.readers.base",
 }
 
 
-class _Finder(MetaPathFinder, Loader):
+class _Finder(_Loader):
     """Asked last, so that it costs an import of anything else nothing."""
 
     def find_spec(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
+from embeddb.core.shown import html_of
+from embeddb.core.sizes import Sizes
 
 __all__ = ["MAX_DIM", "Pattern", "stub_id"]
 
@@ -45,13 +46,16 @@ class Pattern:
     def __hash__(self) -> int:
         return hash(self.id)
 
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(*self.shape, self.nnz)
+
     def __repr__(self) -> str:
         m, n = self.shape
         return f"Pattern({self.name or self.id[:12]!r}, {m}x{n}, nnz={self.nnz})"
 
     def _repr_html_(self) -> str:
-        # What draws it sits above this module, so it is found by name.
-        return str(import_module("embeddb.ui.notebook").pattern_html(self))
+        return html_of(self)
 
     @classmethod
     def from_csr(

@@ -46,7 +46,8 @@ def load(kind: str, name: str) -> Any:
     found = _shipped(kind, name) or _locate(kind, os.environ.get("EMBEDDB_PLUGINS", ""))
     if name not in found:
         names = ", ".join(sorted(found)) or "none"
-        raise UsageError(f"no {kind} named {name!r}", hint=f"{kind}s there are: {names}")
+        hint = f"{kind}s there are: {names}{_missing_folders()}"
+        raise UsageError(f"no {kind} named {name!r}", hint=hint)
     where, target = found[name]
     try:
         if where == "module":
@@ -83,7 +84,7 @@ def _locate(kind: str, extra: str) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for point in entry_points(group=f"embeddb.{kind}"):
         found[point.name] = ("entry", point.value)
-    for folder in reversed([f for f in extra.split(os.pathsep) if f]):
+    for folder in reversed(_folders(extra)):
         for file in sorted(Path(folder, f"{kind}s").glob("[!_]*.py")):
             found[_public(file.stem)] = ("file", str(file))
     home = importlib.import_module(_HOMES[kind])
@@ -91,6 +92,17 @@ def _locate(kind: str, extra: str) -> dict[str, tuple[str, str]]:
         if not info.name.startswith("_") and _defines_plugin(home.__path__, info.name):
             found[_public(info.name)] = ("module", f"{_HOMES[kind]}.{info.name}")
     return found
+
+
+def _folders(extra: str) -> list[str]:
+    return [folder for folder in extra.split(os.pathsep) if folder]
+
+
+def _missing_folders() -> str:
+    """What a user may not have noticed: a relative path is one from the folder one is in."""
+    named = _folders(os.environ.get("EMBEDDB_PLUGINS", ""))
+    missing = [folder for folder in named if not Path(folder).is_dir()]
+    return f"; EMBEDDB_PLUGINS names no folder: {', '.join(missing)}" if missing else ""
 
 
 def _public(stem: str) -> str:

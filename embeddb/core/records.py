@@ -7,7 +7,6 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -15,6 +14,8 @@ import msgspec
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
+from embeddb.core.shown import html_of
+from embeddb.core.sizes import Sizes
 
 __all__ = ["SOURCES", "STATUSES", "Measurement", "PatternInfo", "Run", "in_context"]
 
@@ -113,6 +114,10 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
     features: dict[str, float] = {}
     about: dict[str, Any] = {}
 
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.m, self.n, self.nnz)
+
     @classmethod
     def of(cls, pattern: Pattern | PatternInfo) -> PatternInfo:
         """The sizes and name of a pattern."""
@@ -125,4 +130,4 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
         return f"PatternInfo({self.name or self.id[:12]!r}, {self.m}x{self.n}, nnz={self.nnz})"
 
     def _repr_html_(self) -> str:
-        return str(import_module("embeddb.ui.notebook").pattern_html(self))
+        return html_of(self)

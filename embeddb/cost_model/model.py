@@ -25,6 +25,7 @@ import numpy as np
 from embeddb.core import model_file
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
+from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.cost_model.encoders.inputs import (
     TreeTable,
     layout_of,
@@ -221,7 +222,7 @@ class CostModel:
         platform: Platform,
         op: Op,
         configs: Sequence[Config],
-        sizes: tuple[int, int, int] = (-1, -1, -1),
+        sizes: Sizes = UNKNOWN,
     ) -> tuple[Floats, Floats]:
         """float64[c] predicted log gain over the mean of these configurations, higher is faster,
         and float64[c] its standard deviation, for a raw vector float32[d].
@@ -256,7 +257,7 @@ class CostModel:
         platform: Platform,
         op: Op,
         configs: Sequence[Config],
-        sizes: tuple[int, int, int],
+        sizes: Sizes,
     ) -> Floats:
         """float64[members,c]."""
         said = None
@@ -278,7 +279,7 @@ class CostModel:
         platform: Platform,
         op: Op,
         configs: tuple[Config, ...],
-        sizes: tuple[int, int, int],
+        sizes: Sizes,
     ) -> _Prepared:
         parts = self.card["settings"]["parts"]
         nests = nest_inputs(platform, op, configs, sizes)

@@ -68,8 +68,7 @@ def execution_of(
 
     Raises: UsageError if the platform has no loop nest for this op.
     """
-    m, n = pattern.shape
-    nest = platform.loopnest(op, config, m=m, n=n)
+    nest = platform.loopnest(op, config, pattern.sizes)
     if nest is None:
         raise UsageError(
             f"platform {platform.id} has no loop nest for {op.kernel}",

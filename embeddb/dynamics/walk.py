@@ -18,7 +18,9 @@ __all__ = ["Entries", "Tasks", "Tiling", "entries_of", "tasks_of", "tiling_of"]
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Shapes: `rows`, `columns` int64[e], (block) row and column of each stored entry or block in
+    """The stored entries in the order in which a nest meets them.
+
+    Shapes: `rows`, `columns` int64[e], (block) row and column of each stored entry or block in
     the order of the nest without its loops over dense columns; `segment` int64[e], what the
     format stores together: a row, block row, column, slice, or the part of a row in a panel.
 

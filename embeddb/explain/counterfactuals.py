@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
-from embeddb.query.build import shared_out
 from embeddb.query.diagnostics import Counterfactual, ParameterEffect
 from embeddb.query.posterior import Posterior
+from embeddb.query.prediction import shared_out
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import Ranker
 
@@ -78,7 +78,7 @@ def _text(value: object) -> str:
 
 
 def counterfactuals(
-    ranker: Ranker, db: Database, *, progress: Progress | None = None
+    ranker: Ranker, db: Lookup, *, progress: Progress | None = None
 ) -> list[Counterfactual]:
     """Per feature and direction the smallest of the tried values, all of them seen in the
     partition, at which neighbours and model answer something else that they hold better by more
@@ -89,17 +89,17 @@ def counterfactuals(
     query, race = ranker.query, _Race.of(ranker, db)
     if race is None:
         return []
-    names = db.featurizers().named(query.featurizer).names
-    start, found = race.winner(query.vector), []
+    names = db.featurizers().named(query.vote.featurizer).names
+    start, found = race.winner(query.vote.vector), []
     for at, name in enumerate(names):
         if progress is not None:
             progress("what would change the answer", at, len(names))
         found += [
             Counterfactual(
                 feature=name,
-                start=float(query.vector[at]),
+                start=float(query.vote.vector[at]),
                 end=float(value),
-                deviations=float((value - query.vector[at]) / race.partition.metric.scale[at]),
+                deviations=float((value - query.vote.vector[at]) / race.partition.metric.scale[at]),
                 winner=dict(winner),
             )
             for value, winner in race.changes(at, start)
@@ -119,14 +119,18 @@ class _Race:
     columns: NDArray[np.int64]
 
     @classmethod
-    def of(cls, ranker: Ranker, db: Database) -> _Race | None:
+    def of(cls, ranker: Ranker, db: Lookup) -> _Race | None:
         query = ranker.query
         partition = db.answering(query.op, query.platform)
-        if partition is None or partition.featurizer != query.featurizer or not query.neighbours:
+        if (
+            partition is None
+            or partition.featurizer != query.vote.featurizer
+            or not query.vote.neighbours
+        ):
             return None
         model = db.cost_model(query.platform, query.op) if ranker.by_model else None
         if model is not None:
-            if query.model_featurizer != query.featurizer and not ranker.by_vote:
+            if query.prediction.featurizer != query.vote.featurizer and not ranker.by_vote:
                 return None
             ranker = ranker.again(_narrowed(ranker))
         view = partition.view(query.platform, calls=query.calls)
@@ -135,14 +139,14 @@ class _Race:
     def changes(self, feature: int, start: Config) -> Iterator[tuple[float, Config]]:
         """Downwards and upwards, the nearest tried value that changes the winner, and to what."""
         seen = np.unique(self.partition.vectors[:, feature])
-        here = self.ranker.query.vector[feature]
+        here = self.ranker.query.vote.vector[feature]
         seen = seen[np.abs(seen - here) <= _FARTHEST * self.partition.metric.scale[feature]]
         steps = _STEPS if self.model is None else _STEPS_OF_MODEL
         for side in (seen[seen < here][::-1], seen[seen > here]):
             evenly = np.unique(np.arange(1, steps + 1) * side.size // steps)
             tried = side[evenly[evenly > 0] - 1]
             for value in tried:
-                vector = self.ranker.query.vector.copy()
+                vector = self.ranker.query.vote.vector.copy()
                 vector[feature] = value
                 winner = self.winner(vector, beside=start)
                 if winner != start:
@@ -155,36 +159,44 @@ class _Race:
         asked = self.ranker.again(self._asked(vector))
         configs, score = asked.configs, asked.score
         best = int(np.nanargmax(score))
-        if beside is not None and score[best] - score[configs.index(beside)] <= asked.query.noise:
+        if (
+            beside is not None
+            and score[best] - score[configs.index(beside)] <= asked.query.vote.noise
+        ):
             return beside
         return configs[best]
 
     def _asked(self, vector: NDArray[np.float32]) -> Query:
         query = self.ranker.query
         if self.ranker.by_vote:
-            exclude = {query.pattern.id} if query.own else ()
+            exclude = {query.pattern.id} if query.own.timings else ()
             view, policy = self.view, self.view.policy
             ids, far = self.partition.nearest(vector, count=policy.k, exclude=exclude)
             rows = np.array([self.partition.place_of(i) for i in ids], dtype=np.int64)
             query = replace(
                 query,
-                gains=view.gains[rows][:, self.columns],
-                trust=view.trust[rows][:, self.columns],
-                levels=view.averages.level[rows],
-                weights=policy.weights(far),
+                vote=replace(
+                    query.vote,
+                    gains=view.gains[rows][:, self.columns],
+                    trust=view.trust[rows][:, self.columns],
+                    levels=view.averages.level[rows],
+                    weights=policy.weights(far),
+                ),
             )
-        if self.model is not None and query.model_featurizer == query.featurizer:
+        if self.model is not None and query.prediction.featurizer == query.vote.featurizer:
             info = query.pattern
-            configs = query.predicted_configs
+            configs = query.prediction.configs
             told = self.model.score(
                 vector,
                 query.platform,
                 query.op,
                 (query.default, *configs),
-                (info.m, info.n, info.nnz),
+                info.sizes,
             )
             told = shared_out(query, configs, told[0][1:] - told[0][0], told[1][1:])
-            query = replace(query, predicted=told[0], predicted_spread=told[1])
+            query = replace(
+                query, prediction=replace(query.prediction, gain=told[0], spread=told[1])
+            )
         return query
 
 
@@ -195,9 +207,11 @@ def _columns(query: Query, partition: AnswerIndex) -> NDArray[np.int64]:
     place: dict[Config, int] = {}
     for at, config in enumerate(partition.evidence.configs):
         stored = query.space.canonical(config)
-        if config not in query.rejected and (stored not in place or runs[at] > runs[place[stored]]):
+        if config not in query.vote.rejected and (
+            stored not in place or runs[at] > runs[place[stored]]
+        ):
             place[stored] = at
-    return np.array([place[config] for config in query.configs], dtype=np.int64)
+    return np.array([place[config] for config in query.vote.configs], dtype=np.int64)
 
 
 def _narrowed(ranker: Ranker) -> Query:
@@ -206,17 +220,23 @@ def _narrowed(ranker: Ranker) -> Query:
     if len(configs) <= _MOST_RACING:
         return query
     ahead = {configs[i] for i in np.argsort(-score, kind="stable")[:_MOST_RACING]}
-    ran = np.array([c in ahead for c in query.configs], dtype=np.bool_)
-    told = np.array([c in ahead for c in query.predicted_configs], dtype=np.bool_)
+    ran = np.array([c in ahead for c in query.vote.configs], dtype=np.bool_)
+    told = np.array([c in ahead for c in query.prediction.configs], dtype=np.bool_)
     return replace(
         query,
-        configs=tuple(c for c in query.configs if c in ahead),
-        gains=query.gains[:, ran],
-        trust=query.trust[:, ran],
-        prior=query.prior[ran],
-        machine_effects=query.machine_effects[:, ran],
-        mean=query.mean[ran],
-        predicted_configs=tuple(c for c in query.predicted_configs if c in ahead),
-        predicted=query.predicted[told],
-        predicted_spread=query.predicted_spread[told],
+        vote=replace(
+            query.vote,
+            configs=tuple(c for c in query.vote.configs if c in ahead),
+            gains=query.vote.gains[:, ran],
+            trust=query.vote.trust[:, ran],
+            prior=query.vote.prior[ran],
+            machine_effects=query.vote.machine_effects[:, ran],
+            mean=query.vote.mean[ran],
+        ),
+        prediction=replace(
+            query.prediction,
+            configs=tuple(c for c in query.prediction.configs if c in ahead),
+            gain=query.prediction.gain[told],
+            spread=query.prediction.spread[told],
+        ),
     )

@@ -16,8 +16,8 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
-from embeddb.core.machine_state import usual_at
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.timing import Timing, timings_of
 from embeddb.explain.explanation import (
     Agreement,
     Difference,
@@ -27,23 +27,13 @@ from embeddb.explain.explanation import (
     OwnRuns,
     PatternView,
 )
-from embeddb.index.run_matrix import Timing, timings_of
 from embeddb.platforms.platform import Platform
-from embeddb.query.query import Candidate, Recommendation, RecommendedNeighbour
+from embeddb.query.recommendation import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.store import Store
 from embeddb.store.model_facts import ModelFacts, facts_of
+from embeddb.store.usual_state import usual_at
 
-__all__ = [
-    "Agreement",
-    "Difference",
-    "Explanation",
-    "NeighbourEvidence",
-    "OwnRuns",
-    "PatternView",
-    "explain",
-    "near_ties",
-    "novelty",
-]
+__all__ = ["explain", "near_ties", "novelty"]
 
 #: Features shown where the query differs from its neighbours, at most.
 _MOST_DIFFERENCES = 6
@@ -53,31 +43,19 @@ _NOTABLE = 0.75
 _MOST_RATIOS = 200
 #: Bytes of a thumbnail: 32 x 32.
 _PICTURE = 1024
-#: What is told as the recommendation has it.
-_AS_GIVEN = (
-    "id", "pattern_id", "pattern_name", "platform", "op", "evidence_op", "link", "tuner",
-    "featurizer", "model", "model_featurizer", "default", "default_seconds", "candidates",
-    "confidence", "warnings", "rejected", "simulated", "created", "generation", "insight",
-    "calls", "noise",
-)  # fmt: skip
 #: Percentiles of the nearest distance: nearer than most, unusually far, unlike anything.
 _NEAR, _FAR, _STRANGE = 0.25, 0.9, 0.99
 
 
 def explain(made: Recommendation, store: Store) -> Explanation:
     """Raises: StoreCorrupt if the runs it rests on cannot be read."""
-    answer = Config(made.candidates[0].config) if made.candidates else Config(made.default)
-    counts = Counter[str]()
+    answer, counts = Config(made.best), Counter[str]()
     shown = list(_neighbours(made, store, answer, counts))
-    first = made.candidates[0] if made.candidates else None
     gain = _measured_gain(made)
     platform, pattern = store.platform(made.platform), _pattern(made, store)
-    told: dict[str, Any] = {name: getattr(made, name) for name in _AS_GIVEN}
     return Explanation(
-        **told,
+        recommendation=made,
         learned=_learned(made, store),
-        answer=dict(answer),
-        expected_gain=first.expected_gain if first else None,
         measured_gain=gain,
         neighbours=shown,
         differences=_differences(made, store),
@@ -87,7 +65,7 @@ def explain(made: Recommendation, store: Store) -> Explanation:
         pattern=pattern,
         novelty=novelty(made),
         # What is measured leaves preparation out; where the prediction has it, they do not compare.
-        within_interval=_within(first, gain) if made.calls is None else None,
+        within_interval=_within(made.first, gain) if made.calls is None else None,
         own=list(_own(made, store, platform, pattern)),
         runnable=platform is not None and bool(platform.runner),
         machines=list(_machines(made, store)),
@@ -116,7 +94,7 @@ def _own(
     op = Op.parse(made.op)
     if platform is None or op.kernel not in platform.ops:
         return
-    stored = platform.space(op, m=pattern.m, n=pattern.n, nnz=pattern.nnz).canonical
+    stored = platform.space(op, pattern.sizes).canonical
     held: dict[Config, list[Run]] = {}
     for run in store.runs(made.platform, op, store.resolve(made.pattern_id)):
         if run.measurement.ok and 0.0 < run.measurement.seconds < math.inf:
@@ -158,7 +136,7 @@ def _neighbours(
         counts.update(run.measurement.status for run in runs)
         default = Config(made.default)
         if platform is not None:
-            default = platform.default(op, m=info.m, n=info.n, nnz=info.nnz)
+            default = platform.default(op, info.sizes)
         curve = timings_of(runs, usual_at(store, near.platform))
         yield _evidence(near, info, curve, default, answer)
 
@@ -276,10 +254,10 @@ def _factor(base: float, seconds: float) -> float | None:
 
 
 def _measured_gain(made: Recommendation) -> float | None:
-    best = made.candidates[0].seconds if made.candidates else None
-    if best is None or made.default_seconds is None:
+    seconds = None if made.first is None else made.first.seconds
+    if seconds is None or made.default_seconds is None:
         return None
-    return made.default_seconds / best
+    return made.default_seconds / seconds
 
 
 def _differences(made: Recommendation, store: Store) -> list[Difference]:
@@ -339,10 +317,9 @@ def near_ties(made: Recommendation) -> list[dict[str, Any]]:
 
     Measured ones are compared by their seconds, others by score (a log of time as well).
     """
-    if not made.candidates:
+    first, margin = made.first, max(made.noise, 0.0)
+    if first is None:
         return []
-    margin = max(made.noise, 0.0)
-    first = made.candidates[0]
     measured = first.seconds is not None
     return [
         c.config

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from importlib import import_module
 from typing import Any
 
 import msgspec
 
 from embeddb.core.config import Config
-from embeddb.query.diagnostics import Diagnostics
-from embeddb.query.query import Candidate
+from embeddb.core.shown import html_of
+from embeddb.core.sizes import Sizes
+from embeddb.query.recommendation import Recommendation
 from embeddb.store.model_facts import ModelFacts
 
 __all__ = [
@@ -36,6 +36,7 @@ LINK_WORDS = {
     "model": "predicted by the cost model",
     "static-best": "the platform's best fixed choice",
     "default": "the platform's default, for want of evidence",
+    "tuner": "proposed by the tuner that was asked for",
 }
 #: What an answer of a link rests on.
 RESTS = {
@@ -45,6 +46,7 @@ RESTS = {
     "model": "rests on the cost model, which learned from all patterns",
     "static-best": "rests on the platform's average",
     "default": "rests on nothing that was measured",
+    "tuner": "rests on whatever the tuner made of the evidence",
 }
 #: What the neighbours are to an answer on which they did not vote.
 BESIDE = {
@@ -53,6 +55,7 @@ BESIDE = {
     "model": "patterns near it, to compare",
     "static-best": "patterns near it, too few to vote",
     "default": "patterns near it, too few to vote",
+    "tuner": "patterns near it, to compare",
 }
 
 
@@ -86,6 +89,10 @@ class PatternView(msgspec.Struct, frozen=True, kw_only=True):
     nnz: int = -1
     features: dict[str, float] = {}
     thumbnail: bytes = b""
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.m, self.n, self.nnz)
 
 
 class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,80 +182,111 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence behind one recommendation; see docs/cli.md for the JSON keys. `tuner`,
-    `featurizer` and `model` say what ranked, in which features and with which cost model (empty:
-    with none); `learned` is what that model had learned from, also after it was replaced (None: no
-    model, or its card was never registered).
+    """The evidence behind one recommendation; see docs/cli.md for the JSON keys.
 
-    `novelty` says in one sentence how near the measured patterns are. `within_interval` says
-    whether the answer's measured gain lies in its predicted 10..90 % interval (None: not measured,
-    or nothing was predicted). `created` is seconds since the epoch, `generation` that of the store
-    when the answer was given, `evidence_op` the operation the neighbours ran, `default_seconds`
-    what the default took here where it was measured. `own` holds what is stored of the answer and
-    of the default on this very pattern, where they ran. `calls` is the number of calls over which
-    preparation was shared out (None: it was left out), `machines` are the instances whose runs
-    voted, the most first, `noise` the spread between repeated runs
-    (0: nothing was run twice), `runnable` whether the platform can be measured at all.
+    `learned` is what the cost model that ranked had learned from, also after it was replaced (None:
+    no model, or its card was never registered). `novelty` says in one sentence how near the
+    measured patterns are, `evidence` counts the neighbours' runs by status, `near_ties` are the
+    configurations that cannot be told from the answer. `measured_gain` is the answer's, a factor
+    over the default (None: not measured), and `within_interval` says whether it lies in the
+    predicted 10..90 % interval (None: not measured, or nothing was predicted). `own` holds what is
+    stored of the answer and of the default on this very pattern, where they ran, `machines` the
+    instances whose runs voted, the most first, `runnable` whether the platform can be measured.
     """
 
-    id: str
-    pattern_id: str
-    pattern_name: str
-    platform: str
-    op: str
-    link: str
-    answer: dict[str, Any]
-    expected_gain: float | None
-    measured_gain: float | None
-    confidence: str
-    neighbours: list[NeighbourEvidence]
-    differences: list[Difference]
-    agreement: list[Agreement]
-    evidence: dict[str, int]
-    near_ties: list[dict[str, Any]]
-    rejected: dict[str, str]
-    warnings: list[str]
-    simulated: bool
-    tuner: str = ""
-    featurizer: str = ""
-    model: str = ""
-    model_featurizer: str = ""
+    recommendation: Recommendation
+    neighbours: list[NeighbourEvidence] = []
+    differences: list[Difference] = []
+    agreement: list[Agreement] = []
+    evidence: dict[str, int] = {}
+    near_ties: list[dict[str, Any]] = []
     learned: ModelFacts | None = None
-    candidates: list[Candidate] = []
-    default: dict[str, Any] = {}
-    default_seconds: float | None = None
-    created: float = 0.0
-    generation: int = 0
-    evidence_op: str = ""
     pattern: PatternView = PatternView()
     novelty: str = ""
-    insight: Diagnostics = Diagnostics()
+    measured_gain: float | None = None
     within_interval: bool | None = None
     own: list[OwnRuns] = []
-    calls: float | None = None
-    noise: float = 0.0
     runnable: bool = False
     machines: list[MachineShare] = []
 
     @property
+    def answer(self) -> dict[str, Any]:
+        """The configuration that is answered, its parameters in order."""
+        return dict(Config(self.recommendation.best))
+
+    @property
+    def expected_gain(self) -> float | None:
+        """What the answer was promised to gain: a factor over the default."""
+        first = self.recommendation.first
+        return None if first is None else first.expected_gain
+
+    @property
     def compared_gain(self) -> float | None:
         """The answer's gain by the evidence that simpler methods are judged by."""
-        told = self.insight.answer_gain
+        told = self.recommendation.insight.answer_gain
         return self.expected_gain if told is None else told
 
     @property
     def voted(self) -> bool:
         """Whether its neighbours had a say."""
-        return self.link not in BESIDE
+        return self.recommendation.link not in BESIDE
 
     @property
     def as_good(self) -> str:
         """What makes `near_ties` ties."""
-        return "within the noise" if self.noise > 0.0 else "no difference is known"
+        return "within the noise" if self.recommendation.noise > 0.0 else "no difference is known"
+
+    def document(self) -> dict[str, Any]:
+        """The released JSON form: what was answered and the evidence for it, in one object; keys
+        keep their meaning (docs/cli.md)."""
+        made = self.recommendation
+        told: dict[str, Any] = {
+            "id": made.id,
+            "pattern_id": made.pattern_id,
+            "pattern_name": made.pattern_name,
+            "platform": made.platform,
+            "op": made.op,
+            "link": made.link,
+            "answer": self.answer,
+            "expected_gain": self.expected_gain,
+            "measured_gain": self.measured_gain,
+            "confidence": made.confidence,
+            "neighbours": self.neighbours,
+            "differences": self.differences,
+            "agreement": self.agreement,
+            "evidence": self.evidence,
+            "near_ties": self.near_ties,
+            "rejected": made.rejected,
+            "warnings": made.warnings,
+            "simulated": made.simulated,
+            "tuner": made.tuner,
+            "featurizer": made.featurizer,
+            "model": made.model,
+            "model_featurizer": made.model_featurizer,
+            "learned": self.learned,
+            "candidates": made.candidates,
+            "default": made.default,
+            "default_seconds": made.default_seconds,
+            "created": made.created,
+            "generation": made.generation,
+            "evidence_op": made.evidence_op,
+            "pattern": self.pattern,
+            "novelty": self.novelty,
+            "insight": made.insight,
+            "within_interval": self.within_interval,
+            "own": self.own,
+            "calls": made.calls,
+            "noise": made.noise,
+            "runnable": self.runnable,
+            "machines": self.machines,
+        }
+        body: dict[str, Any] = msgspec.to_builtins(told)
+        return body
 
     def __repr__(self) -> str:
-        what = f"{self.op} on {self.platform}, {self.pattern_name or self.pattern_id}"
-        return f"Explanation({self.id!r}, {what}: {Config(self.answer)}, sure: {self.confidence})"
+        made = self.recommendation
+        what = f"{made.op} on {made.platform}, {made.pattern_name or made.pattern_id}"
+        return f"Explanation({made.id!r}, {what}: {Config(self.answer)}, sure: {made.confidence})"
 
     def _repr_html_(self) -> str:
-        return str(import_module("embeddb.ui.notebook").explanation_html(self))
+        return html_of(self)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
-from embeddb.database import Database
+from embeddb.index.lookup import Lookup
 from embeddb.query.query import Query
 
 __all__ = ["occlusion", "without_cell"]
@@ -23,7 +23,7 @@ _SIDES, _MOST_S = (8, 4), 4.0
 
 
 def occlusion(
-    query: Query, db: Database, pattern: Pattern | None, *, progress: Progress | None = None
+    query: Query, db: Lookup, pattern: Pattern | None, *, progress: Progress | None = None
 ) -> tuple[int, list[float]]:
     """Side of a grid, and row by row how far the pattern moves in the partition's metric when the
     non-zeros of one cell are left out (occlusion: Zeiler and Fergus 2014, Section 4.2).
@@ -33,9 +33,9 @@ def occlusion(
     """
     partition = db.answering(query.op, query.platform)
     structure = pattern if pattern is not None else db.store.structure(query.pattern.id)
-    if partition is None or structure is None or partition.featurizer != query.featurizer:
+    if partition is None or structure is None or partition.featurizer != query.vote.featurizer:
         return 0, []
-    plug = db.featurizers().named(query.featurizer)
+    plug = db.featurizers().named(query.vote.featurizer)
 
     def placed(shown: Pattern) -> Floats:
         raw = np.asarray(plug.embed(shown), dtype=np.float32)

@@ -1,23 +1,15 @@
-"""The featurizers that one database can use, by name and in order of preference.
-
-A featurizer that is learned defines, beside what `embeddb.testing.featurizers` asks of all,
-
-- `for_database(folder)`, a class method: the featurizer with the weights of the database in that
-  folder (None: a database in memory), or None where there are no weights for it;
-- `missing()`: what it lacks to embed on this machine, one line, empty if nothing. Vectors that are
-  in the store can be read all the same.
-"""
+"""The featurizers that one database can use, by name and in order of preference."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from embeddb.core import plugins
 from embeddb.core.errors import ModelError, UsageError
+from embeddb.featurizers.base import Featurizer, FromWeights, MayLack
 
-__all__ = ["FEATURIZERS", "NEED_NETWORK", "Featurizers", "missing"]
+__all__ = ["FEATURIZERS", "NEED_NETWORK", "Featurizer", "Featurizers", "missing"]
 
 #: In order of preference where answers are equally good; a whole comes after its parts. `stats`
 #: needs the structure (or features shipped with the runs), the last three ever less.
@@ -27,7 +19,7 @@ FEATURIZERS = ("stats", "scnn", "stats-scnn", "given", "rows", "sizes")
 NEED_NETWORK = frozenset({"scnn", "stats-scnn"})
 
 
-class Featurizers(Mapping[str, Any]):
+class Featurizers(Mapping[str, Featurizer]):
     """Featurizers by name, of those that have what they need to be known at all.
 
     A query needs one of them, so none is imported before it is asked for.
@@ -35,9 +27,9 @@ class Featurizers(Mapping[str, Any]):
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._loaded: dict[str, Any] = {}
+        self._loaded: dict[str, Featurizer | ModelError | None] = {}
 
-    def named(self, name: str) -> Any:
+    def named(self, name: str) -> Featurizer:
         """The featurizer a user means.
 
         Raises: UsageError if there is none of that name or it has no weights; ModelError if these
@@ -62,7 +54,7 @@ class Featurizers(Mapping[str, Any]):
             if isinstance(found := self._get(name), ModelError)
         ]
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Featurizer:
         try:
             found = self._get(name)
         except UsageError:
@@ -83,19 +75,20 @@ class Featurizers(Mapping[str, Any]):
         others = [n for n in plugins.available("featurizer") if n not in FEATURIZERS]
         return (*FEATURIZERS, *others)
 
-    def _get(self, name: str) -> Any:
+    def _get(self, name: str) -> Featurizer | ModelError | None:
         """A featurizer, None for one without weights, or what is wrong with these."""
         if name not in self._loaded:
-            plugin = plugins.load("featurizer", name)
-            fitted = getattr(plugin, "for_database", None)
+            plugin: FromWeights | Callable[[], Featurizer] = plugins.load("featurizer", name)
             try:
-                self._loaded[name] = plugin() if fitted is None else fitted(self._folder)
+                if isinstance(plugin, FromWeights):
+                    self._loaded[name] = plugin.for_database(self._folder)
+                else:
+                    self._loaded[name] = plugin()
             except ModelError as e:
                 self._loaded[name] = e
         return self._loaded[name]
 
 
-def missing(featurizer: Any) -> str:
+def missing(featurizer: Featurizer) -> str:
     """What a featurizer lacks to embed on this machine, one line; empty if nothing."""
-    ask = getattr(featurizer, "missing", None)
-    return "" if ask is None else str(ask())
+    return str(featurizer.missing()) if isinstance(featurizer, MayLack) else ""

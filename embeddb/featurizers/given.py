@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from embeddb.featurizers.sizes import MOMENTS, ORDER, Sizes
+from embeddb.featurizers.base import Featurizer
+from embeddb.featurizers.sizes import MOMENTS, ORDER, LogSizes
 
 __all__ = ["PLUGIN", "Given"]
 
 _EACH = (*ORDER, "max", "padding", "cv", *MOMENTS)
 
 
-class Given(Sizes):
+class Given(LogSizes):
     """`sizes` plus symmetry, order statistics and moments of row and column lengths."""
 
     name = "given"
     names = (
-        *Sizes.names,
+        *LogSizes.names,
         "col_mean",
         "psym",
         *(f"{side}_{name}" for side in ("row", "col") for name in _EACH),
@@ -22,4 +23,4 @@ class Given(Sizes):
     dim = len(names)
 
 
-PLUGIN = Given
+PLUGIN: type[Featurizer] = Given

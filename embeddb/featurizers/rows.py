@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from embeddb.featurizers.sizes import Sizes
+from embeddb.featurizers.base import Featurizer
+from embeddb.featurizers.sizes import LogSizes
 
 __all__ = ["PLUGIN", "Rows"]
 
 
-class Rows(Sizes):
+class Rows(LogSizes):
     """`sizes` plus longest row, its ratio to the mean (the padding of ELL) and std over mean.
 
     The shortest row is left out: not every source states it, and it rarely differs.
     """
 
     name = "rows"
-    names = (*Sizes.names, "row_max", "row_padding", "row_cv")
+    names = (*LogSizes.names, "row_max", "row_padding", "row_cv")
     dim = len(names)
 
 
-PLUGIN = Rows
+PLUGIN: type[Featurizer] = Rows

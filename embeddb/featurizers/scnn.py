@@ -24,6 +24,7 @@ from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, Mod
 from embeddb.core.model_file import fill, load, read_card, version_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.featurizers.base import Travelling
 
 __all__ = ["PLUGIN", "Scnn", "install"]
 
@@ -116,7 +117,7 @@ class Scnn:
             return self._ready
 
 
-PLUGIN = Scnn
+PLUGIN: type[Travelling] = Scnn
 
 
 def install(weights: Path, folder: Path) -> str:

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.featurizers.base import Featurizer
 from embeddb.featurizers.stats import column_counts, pattern_symmetry
 
-__all__ = ["MOMENTS", "ORDER", "PLUGIN", "Sizes", "coordinates", "statistics"]
+__all__ = ["MOMENTS", "ORDER", "PLUGIN", "LogSizes", "coordinates", "statistics"]
 
 #: Other spellings that run logs use, and the canonical name of each.
 _SPELLINGS = {
@@ -38,7 +39,7 @@ ORDER = ("min", "q1", "median", "q3")
 MOMENTS = ("skewness", "kurtosis", "hyperskewness", "hyperflatness")
 
 
-class Sizes:
+class LogSizes:
     """log1p of rows, columns, nonzeros and mean row length, and the log density: float32[d].
 
     `rows` and `given` are this class with more names.
@@ -58,7 +59,7 @@ class Sizes:
 
     def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
         """float32[d] from the sizes and features of a stub; None when one is missing."""
-        if min(info.m, info.n, info.nnz) < 0:
+        if min(info.sizes) < 0:
             return None
         return self._pick(coordinates(info.m, info.n, info.nnz, info.features))
 
@@ -68,7 +69,7 @@ class Sizes:
         return np.array([values[name] for name in self.names], dtype=np.float32)
 
 
-PLUGIN = Sizes
+PLUGIN: type[Featurizer] = LogSizes
 
 
 def coordinates(m: int, n: int, nnz: int, given: Mapping[str, float]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.featurizers.base import Travelling
 
 __all__ = ["PLUGIN", "Stats", "column_counts", "contains", "pattern_symmetry"]
 
@@ -92,7 +93,7 @@ class Stats:
         return _take(info.features, [f"stats.{n}" for n in self.names])
 
 
-PLUGIN = Stats
+PLUGIN: type[Travelling] = Stats
 
 
 def _take(features: Mapping[str, float], keys: list[str]) -> NDArray[np.float32] | None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.featurizers.base import Featurizer
 from embeddb.featurizers.scnn import Scnn
 from embeddb.featurizers.stats import Stats
 
@@ -51,4 +52,4 @@ class StatsScnn:
         return np.concatenate(found) if len(found) == len(self.parts) else None
 
 
-PLUGIN = StatsScnn
+PLUGIN: type[Featurizer] = StatsScnn

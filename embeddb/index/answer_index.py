@@ -55,7 +55,9 @@ _MOST_VIEWS = 8
 
 @dataclass(frozen=True, eq=False)
 class AnswerIndex:
-    """Shapes: `ids` p patterns; `vectors` float32[p,d] raw features; `near` their nearest ones of
+    """All that one (featurizer, op, scope) needs to answer: the partition in memory.
+
+    Shapes: `ids` p patterns; `vectors` float32[p,d] raw features; `near` their nearest ones of
     other groups; `far` float64[p] ascending leave-one-group-out nearest distances.
 
     `policy` is judged on all rows together, `left_out` (None: too few machines) by leaving machines

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
-from embeddb.featurizers import NEED_NETWORK, missing
+from embeddb.featurizers import NEED_NETWORK, Featurizer, missing
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import facts_of, pooled_partitions, run_matrix_of
@@ -46,7 +46,9 @@ class IndexFiles:
         self._lock = RLock()
         self.repairs: list[str] = []
 
-    def refresh(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> AnswerIndex | None:
+    def refresh(
+        self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]
+    ) -> AnswerIndex | None:
         """Build a partition from the store and save it, unless the saved one is current; None if
         no featurizer reads it."""
         with self._lock:
@@ -58,7 +60,9 @@ class IndexFiles:
                 return saved
             return self._refresh(op, scope, featurizers)
 
-    def _refresh(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> AnswerIndex | None:
+    def _refresh(
+        self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]
+    ) -> AnswerIndex | None:
         generation = self._store.generation
         chosen = pooled_partitions(self._store, op, scope)
         evidence = run_matrix_of(self._store, op, scope, partitions=chosen)
@@ -74,7 +78,7 @@ class IndexFiles:
         return built
 
     def readable(
-        self, evidence: RunMatrix, featurizers: Mapping[str, Any]
+        self, evidence: RunMatrix, featurizers: Mapping[str, Featurizer]
     ) -> dict[str, dict[str, NDArray[np.float32]]]:
         """Vectors of the featurizers that know nine of ten patterns, else of the one that knows
         most; in order of preference. One that cannot embed on this machine, where a new pattern
@@ -97,7 +101,7 @@ class IndexFiles:
         fullest = max(found, key=lambda name: len(found[name]), default="")
         return enough or {name: v for name, v in found.items() if name == fullest}
 
-    def _current(self, saved: AnswerIndex, featurizers: Mapping[str, Any]) -> bool:
+    def _current(self, saved: AnswerIndex, featurizers: Mapping[str, Featurizer]) -> bool:
         """Whether nothing was added since, neither runs and vectors nor a featurizer to choose."""
         if self._changed_since(saved) != (set(), False):
             return False
@@ -106,7 +110,7 @@ class IndexFiles:
         chosen_among = {name: featurizers[name].version for name in found}
         return raw is not None and _read_note(raw).get("chosen_among") == chosen_among
 
-    def _lacks(self, partition: AnswerIndex, featurizers: Mapping[str, Any]) -> bool:
+    def _lacks(self, partition: AnswerIndex, featurizers: Mapping[str, Featurizer]) -> bool:
         """Whether the partition's featurizer cannot embed here and another one could; noted."""
         lacks = missing(featurizers[partition.featurizer])
         if not lacks:
@@ -120,7 +124,7 @@ class IndexFiles:
         )
         return True
 
-    def get(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> AnswerIndex | None:
+    def get(self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
         """A partition as of now: opened, brought up to date, or built; None without evidence."""
         with self._lock:
             found = self._open.get((str(op), scope)) or self._load(op, scope, featurizers)
@@ -171,7 +175,7 @@ class IndexFiles:
         return changed, any(row.key not in held for row in partition.evidence.rows)
 
     def _patched(
-        self, partition: AnswerIndex, changed: set[str], featurizers: Mapping[str, Any]
+        self, partition: AnswerIndex, changed: set[str], featurizers: Mapping[str, Featurizer]
     ) -> AnswerIndex:
         """The partition with newer runs scanned in; metric and policy stay until a refresh."""
         op, scope = partition.op, partition.scope
@@ -207,7 +211,9 @@ class IndexFiles:
         self._store.notes.put(note, json.dumps(body).encode())
         self.collect()
 
-    def _load(self, op: Op, scope: str, featurizers: Mapping[str, Any]) -> AnswerIndex | None:
+    def _load(
+        self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]
+    ) -> AnswerIndex | None:
         name = _note_name(op, scope)
         raw = self._store.notes.get(name)
         while raw is not None and self._folder is not None:
@@ -224,7 +230,7 @@ class IndexFiles:
         return None
 
     def _load_noted(
-        self, note: dict[str, Any], what: str, featurizers: Mapping[str, Any]
+        self, note: dict[str, Any], what: str, featurizers: Mapping[str, Featurizer]
     ) -> AnswerIndex | None:
         assert self._folder is not None
         try:
@@ -273,7 +279,7 @@ class IndexFiles:
             if file.name.rsplit(".", 1)[0] not in live and not _in_use(file):
                 file.unlink(missing_ok=True)
 
-    def problems(self, featurizers: Mapping[str, Any]) -> list[str]:
+    def problems(self, featurizers: Mapping[str, Featurizer]) -> list[str]:
         """One line for every saved partition whose files do not match their note."""
         found = []
         for name, note in self.notes().items():

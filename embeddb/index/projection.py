@@ -114,15 +114,8 @@ def _digest(partition: AnswerIndex, vectors: NDArray[np.float32]) -> str:
 
 def _winners(partition: AnswerIndex) -> list[str]:
     evidence = partition.evidence
-    found = []
-    for pattern_id in partition.ids:
-        row = partition.row_of(pattern_id, "")
-        part = slice(evidence.indptr[row], evidence.indptr[row + 1])
-        seconds = evidence.seconds[part]
-        best = int(np.argmin(seconds)) if seconds.size else 0
-        ran = bool(seconds.size) and bool(np.isfinite(seconds[best]))
-        found.append(evidence.configs[evidence.column[part][best]].json if ran else "")
-    return found
+    columns = (evidence.winner(partition.row_of(pattern_id, "")) for pattern_id in partition.ids)
+    return ["" if column is None else evidence.configs[column].json for column in columns]
 
 
 def layout(vectors: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32]:

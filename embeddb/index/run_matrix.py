@@ -8,8 +8,7 @@ across rows only through the *gain* log(t_default / t): raw seconds never cross 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.machine_state import State, astray, tells_state
-from embeddb.core.records import Run
+from embeddb.core.timing import Timing
 
-__all__ = ["FAILED_GAIN", "MatrixRow", "RunMatrix", "Timing", "join", "timings_of"]
+__all__ = ["FAILED_GAIN", "MatrixRow", "RowRuns", "RunMatrix", "join"]
 
 #: Gain that a failed configuration counts with when neighbours vote: as if four times slower than
 #: the default. It must be finite (one failure is not certainty for another matrix) and clearly
@@ -46,61 +44,20 @@ class MatrixRow(NamedTuple):
         return self.pattern_id, self.platform, self.op
 
 
-class Timing(NamedTuple):
-    """What one configuration did on one pattern, over all its runs.
+class RowRuns(NamedTuple):
+    """What ran on one row, for its x configurations; shapes as in `RunMatrix`, whose arrays these
+    are parts of."""
 
-    `seconds` is the median over runs of their medians (infinite if none was ok), `spread` half the
-    relative range of those medians (0 with one run), `conversion_s` the median preparation cost.
-    A run that is ok but tells no time above zero does not count, nor does one made in another state
-    of the machine than the usual one where there are others.
-    """
+    column: NDArray[np.int32]
+    seconds: NDArray[np.float64]
+    conversion: NDArray[np.float64]
+    spread: NDArray[np.float32]
 
-    seconds: float
-    spread: float
-    conversion_s: float
-    runs: int
-    status: str
-
-
-def timings_of(
-    runs: Iterable[Run], normal: Callable[[], State] | None = None
-) -> dict[Config, Timing]:
-    """Runs of one pattern, op and platform, joined per configuration. `normal` gives the usual
-    state of the machine (`embeddb.core.machine_state.usual_at`); called where runs tell theirs."""
-    by_config: dict[Config, list[Run]] = {}
-    for run in runs:
-        by_config.setdefault(run.config, []).append(run)
-    return {config: _joined(held, normal) for config, held in by_config.items()}
-
-
-def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
-    # A median is worth computing once: this is called for every configuration of a partition.
-    medians = [(r.measurement.seconds, r.measurement.conversion_s) for r in runs]
-    timed = [(s, c) for s, c in medians if 0 < s < math.inf]
-    if not timed:
-        failures = [r.measurement.status for r in runs if not r.measurement.ok]
-        return Timing(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
-    if len(timed) > 1 and normal is not None:
-        timed = _in_state(runs, medians, normal) or timed
-    times = sorted(s for s, _ in timed)
-    seconds = statistics.median(times)
-    known = [c for _, c in timed if c is not None]
-    spread = (times[-1] - times[0]) / (2 * seconds)
-    return Timing(seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok")
-
-
-def _in_state(
-    runs: Sequence[Run],
-    medians: Sequence[tuple[float, float | None]],
-    normal: Callable[[], State],
-) -> list[tuple[float, float | None]]:
-    """Those made in the usual state; empty if none was, or none tells its state."""
-    contexts = [run.measurement.context for run in runs]
-    if not any(tells_state(context) for context in contexts):
-        return []
-    usual = normal()
-    held = zip(contexts, medians, strict=True)
-    return [m for context, m in held if 0 < m[0] < math.inf and not astray(context, usual)]
+    @property
+    def fastest(self) -> int | None:
+        """The position of the least seconds, the first of several; None where all failed."""
+        at = int(self.seconds.argmin()) if self.seconds.size else 0
+        return at if self.seconds.size and np.isfinite(self.seconds[at]) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +85,22 @@ class RunMatrix:
     def groups(self) -> NDArray[np.str_]:
         return np.array([row.group for row in self.rows], dtype=np.str_)
 
+    def part(self, row: int) -> slice:
+        """The entries of one row."""
+        return slice(int(self.indptr[row]), int(self.indptr[row + 1]))
+
+    def row(self, row: int) -> RowRuns:
+        """What ran on one row."""
+        part = self.part(row)
+        return RowRuns(
+            self.column[part], self.seconds[part], self.conversion[part], self.spread[part]
+        )
+
+    def winner(self, row: int) -> int | None:
+        """The position in `configs` of a row's fastest configuration; None where all failed."""
+        runs = self.row(row)
+        return None if runs.fastest is None else int(runs.column[runs.fastest])
+
     def gains(
         self,
         rows: NDArray[np.int64] | None = None,
@@ -144,17 +117,17 @@ class RunMatrix:
         chosen = np.arange(len(self.rows)) if rows is None else np.asarray(rows, dtype=np.int64)
         out = np.full((len(chosen), len(self.configs)), 0.0 if self.winners else np.nan)
         for at, row in enumerate(chosen):
-            part = slice(self.indptr[row], self.indptr[row + 1])
-            cost = self.seconds[part] + self.conversion[part] / calls
+            runs = self.row(row)
+            cost = runs.seconds + runs.conversion / calls
             ok = np.isfinite(cost)
-            out[at, self.column[part]] = failed
+            out[at, runs.column] = failed
             if self.winners:
-                out[at, self.column[part][ok]] = WINNER_GAIN
+                out[at, runs.column[ok]] = WINNER_GAIN
             elif ok.any():
                 logs = np.log(cost[ok])
                 known = np.isfinite(self.default_s[row])
                 base = math.log(self.default_s[row]) if known else logs.mean()
-                out[at, self.column[part][ok]] = base - logs
+                out[at, runs.column[ok]] = base - logs
         return out
 
     @property
@@ -164,9 +137,9 @@ class RunMatrix:
 
     def times(self, row: int) -> NDArray[np.float64]:
         """float64[c] seconds of one row; nan where not run, inf where it failed."""
-        part = slice(self.indptr[row], self.indptr[row + 1])
+        runs = self.row(row)
         out = np.full(len(self.configs), np.nan)
-        out[self.column[part]] = self.seconds[part]
+        out[runs.column] = runs.seconds
         return out
 
     @property

@@ -5,26 +5,61 @@ A scope is a platform, or all instances of a platform that declares itself porta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from embeddb.core.config import Op
-from embeddb.core.machine_state import usual_at
 from embeddb.core.records import PatternInfo
-from embeddb.index.run_matrix import MatrixRow, RunMatrix, join, timings_of
+from embeddb.core.timing import timings_of
+from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform
 from embeddb.store import Partition, Store
+from embeddb.store.usual_state import usual_at
 
-__all__ = ["facts_of", "pooled_partitions", "run_matrix_of", "scope_of", "scope_partitions"]
+__all__ = [
+    "Scope",
+    "facts_of",
+    "nearest_widths",
+    "pooled_partitions",
+    "run_matrix_of",
+    "scope_of",
+    "scope_partitions",
+    "scopes",
+]
 
 #: With fewer patterns measured at an op, other widths and value types of the kernel count as well.
 _ENOUGH_PATTERNS = 40
 
 
+class Scope(NamedTuple):
+    """One operation with evidence: `name` is the platform's, or that of all the instances of a
+    portable one, whose ids are in `instances`; `platform` is one of them."""
+
+    op: Op
+    name: str
+    platform: Platform
+    instances: tuple[str, ...]
+
+
 def scope_of(platform: Platform) -> str:
     """Portable platforms share evidence between instances; others keep to themselves."""
     return platform.name if platform.portable else platform.id
+
+
+def scopes(store: Store) -> list[Scope]:
+    """Every one with runs, by name and operation."""
+    held: dict[tuple[str, Op], tuple[Platform, list[str]]] = {}
+    for partition in store.partitions():
+        platform = store.platform(partition.platform)
+        if platform is not None:
+            key = scope_of(platform), partition.op
+            held.setdefault(key, (platform, []))[1].append(platform.id)
+    return [
+        Scope(op, name, platform, tuple(sorted(instances)))
+        for (name, op), (platform, instances) in sorted(held.items(), key=lambda x: x[0])
+    ]
 
 
 def run_matrix_of(
@@ -72,6 +107,12 @@ def pooled_partitions(store: Store, op: Op, scope: str) -> list[Partition]:
     return exact if len(known) >= _ENOUGH_PATTERNS else mine
 
 
+def nearest_widths(ops: Iterable[Op], op: Op) -> list[Op]:
+    """Those of the same kernel, nearest width first: by ratio; of two equally far the narrower."""
+    same = [o for o in ops if (o.kernel, o.dtype) == (op.kernel, op.dtype)]
+    return sorted(same, key=lambda o: (abs(math.log(o.width / op.width)), o.width))
+
+
 def facts_of(store: Store, op: Op, scope: str) -> dict[str, Facts]:
     """The environments of the instances that answer for an op in a scope."""
     ids = {p.platform for p in pooled_partitions(store, op, scope)}
@@ -103,7 +144,7 @@ def _rows(
             if runs:
                 info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
                 group = info.group or info.name or info.id
-                default = platform.default(ran, m=info.m, n=info.n, nnz=info.nnz)
+                default = platform.default(ran, info.sizes)
                 row = MatrixRow(pattern_id, partition.platform, group, other)
                 yield row, default, timings_of(runs, normal)
 

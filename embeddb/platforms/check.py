@@ -12,6 +12,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
+from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
 
@@ -57,7 +58,7 @@ def _operations(kernel: str) -> list[Op]:
 def _default(platform: Platform, kernel: str) -> Iterator[str]:
     for op in _operations(kernel):
         for m, n in _SIZES:
-            space = platform.space(op, m=m, n=n, nnz=max(m, n))
+            space = platform.space(op, Sizes(m, n, max(m, n)))
             reason = space.reason(platform.kernel(op).default)
             if reason:
                 yield f"the default is not legal for {op} on a {m} x {n} matrix: {reason}"
@@ -94,7 +95,7 @@ def _samples(
 ) -> Iterator[str]:
     for op in _operations(kernel)[-2:]:
         for m, n in _SIZES:
-            space = platform.space(op, m=m, n=n, nnz=max(m, n))
+            space = platform.space(op, Sizes(m, n, max(m, n)))
             drawn = space.sample(max(1, samples // len(_SIZES)), rng=rng)
             if not drawn:
                 yield f"no legal configuration was found for {op} on a {m} x {n} matrix"
@@ -118,7 +119,7 @@ def _one(
         if other == config or space.reason(other) is not None:
             yield f"{other}, a neighbour of {config}, is not another legal configuration"
     try:
-        nest = platform.loopnest(op, config, m=size[0], n=size[1])
+        nest = platform.loopnest(op, config, Sizes(size[0], size[1]))
     except EmbeddbError as error:
         yield f"{config} has no loop nest: {error}"
         return

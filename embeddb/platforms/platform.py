@@ -22,6 +22,7 @@ from typing import Any
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import PlatformError, RunnerUnavailable, UsageError
+from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.platforms.command import CommandSpec, read_command
 from embeddb.platforms.kernel import KernelSpace, Table, read_space
 from embeddb.platforms.loopnest import LoopNest
@@ -106,12 +107,13 @@ class Platform:
             )
         return self.kernels[kernel]
 
-    def space(self, op: Op, *, m: int = -1, n: int = -1, nnz: int = -1) -> ConfigSpace:
-        """The space of one operation on an m x n matrix; a size of -1 stays unresolved.
+    def space(self, op: Op, sizes: Sizes = UNKNOWN, **known: int) -> ConfigSpace:
+        """The space of one operation on a matrix of these sizes, or of those given by name (`m=9`);
+        what is not known stays unresolved.
 
         Raises: UsageError if the platform does not run this kernel.
         """
-        return self.kernel(op).bind(_symbols(op, m, n, nnz))
+        return self.kernel(op).bind(_symbols(op, sizes._replace(**known)))
 
     def reproducible(self, op: Op) -> Platform:
         """The platform with only those configurations of a kernel whose sums run in the same order
@@ -133,25 +135,25 @@ class Platform:
             )
         return replace(self, kernels={**self.kernels, op.kernel: part.steady(varying)})
 
-    def default(self, op: Op, *, m: int = -1, n: int = -1, nnz: int = -1) -> Config:
-        """The default as it is stored for an m x n matrix: a number in place of a symbol, or the
-        other way round, where the space there calls for it; the nearest legal configuration where
-        the declared one is not legal.
+    def default(self, op: Op, sizes: Sizes = UNKNOWN, **known: int) -> Config:
+        """The default as it is stored for a matrix of these sizes: a number in place of a symbol,
+        or the other way round, where the space there calls for it; the nearest legal configuration
+        where the declared one is not legal.
 
         Raises: UsageError if the platform does not run this kernel.
         """
-        space = self.space(op, m=m, n=n, nnz=nnz)
+        space = self.space(op, sizes, **known)
         declared = space.canonical(self.kernel(op).default)
         return declared if space.reason(declared) is None else space.nearest(declared) or declared
 
     def loopnest(
-        self, op: Op, config: Mapping[str, Any], *, m: int = -1, n: int = -1
+        self, op: Op, config: Mapping[str, Any], sizes: Sizes = UNKNOWN, **known: int
     ) -> LoopNest | None:
         """The common loop nest of a legal configuration; None where the platform has none.
 
         Raises: SpaceError if it needs a size of the matrix that is not given.
         """
-        return self.kernel(op).nest(config, _symbols(op, m, n, -1))
+        return self.kernel(op).nest(config, _symbols(op, sizes._replace(**known, nnz=-1)))
 
     def homogeneous(self, op: Op) -> tuple[str, ...]:
         """Parameters that the loop nest is made from."""
@@ -284,6 +286,23 @@ def platform_here(runner: Any, *, threads: int = 0) -> Platform:
     return found
 
 
+def this_machine(platform: Platform, *, threads: int = 0) -> tuple[Any, Platform]:
+    """The runner of a platform, and the platform as this machine is with so many threads (0: all),
+    its facts measured.
+
+    Raises: RunnerUnavailable if it cannot be measured here; UsageError if another machine's
+    instance was named.
+    """
+    runner = runner_for(platform)
+    here = platform_here(runner, threads=threads)
+    if platform.instance and platform.id != here.id:
+        raise UsageError(
+            f"{platform.id} is not this machine, which is {here.id}",
+            hint=f"--platform {platform.name}",
+        )
+    return runner, here
+
+
 def _read_kernels(table: Table) -> dict[str, KernelSpace]:
     sections: list[Any] = table.take("space", list)
     kernels: dict[str, KernelSpace] = {}
@@ -317,9 +336,9 @@ def _read_traits(table: Table) -> dict[str, Any]:
     return dict(table.data)
 
 
-def _symbols(op: Op, m: int, n: int, nnz: int) -> dict[str, int]:
-    sizes = {"NUM_MATRIX_ROWS": m, "NUM_MATRIX_COLS": n, "NNZ": nnz, "WIDTH": op.width}
-    return {name: size for name, size in sizes.items() if size >= 0}
+def _symbols(op: Op, sizes: Sizes) -> dict[str, int]:
+    names = {"NUM_MATRIX_ROWS": sizes.m, "NUM_MATRIX_COLS": sizes.n, "NNZ": sizes.nnz}
+    return {name: size for name, size in {**names, "WIDTH": op.width}.items() if size >= 0}
 
 
 @cache

@@ -1,7 +1,7 @@
 """What is found out about an answer while the evidence is at hand: `insight`.
 
-Beside every answer: what simpler methods would have said, and what is worth measuring next. Where
-it is asked for (`deep`), what would change the answer (`embeddb.explain.counterfactuals`).
+Beside every answer: what simpler methods would have said, and what is worth measuring next. What
+would change the answer (`embeddb.explain.deep`) is added by who asks for it: it lies above.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
-from embeddb.database import Database
-from embeddb.explain.counterfactuals import counterfactuals, partial_dependence
-from embeddb.explain.occlusion import occlusion
+from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
+from embeddb.query.answers import keep
+from embeddb.query.build import build_query
 from embeddb.query.diagnostics import Diagnostics, NextRun, SimplerAnswer
 from embeddb.query.fallback import Answer
 from embeddb.query.posterior import Posterior
-from embeddb.query.query import Query, Recommendation
+from embeddb.query.query import Query
 from embeddb.query.rankers.base import posterior_of
 from embeddb.query.rankers.choose import Rankers
+from embeddb.query.recommendation import Recommendation
 
-__all__ = ["expected_improvement", "insight", "renewed"]
+__all__ = ["Deepen", "expected_improvement", "insight", "renewed"]
 
 Floats = NDArray[np.float64]
-#: Called with what is being done, how much of it is, and of how much.
-Progress = Callable[[str, int, int], None]
+#: Adds to what was found out about an answer.
+Deepen = Callable[[Diagnostics, Answer], Diagnostics]
 
 #: Configurations worth measuring that are named, at most.
 _MOST_NEXT = 5
@@ -41,65 +42,44 @@ _LEAST_WORTH = 1e-3
 _NINETIETH = 1.2815515655446004
 
 
-def insight(
-    query: Query,
-    found: Answer,
-    db: Database,
-    *,
-    pattern: Pattern | None = None,
-    deep: bool = False,
-    progress: Progress | None = None,
-) -> Diagnostics:
-    """What simpler methods say and what to measure next; with `deep` also effects, moves and
-    attention (the last only where `pattern` holds the structure, or the store does).
-
-    Costs about a millisecond; `deep` up to some seconds.
-    """
-    answer, rankers = found.first, found.rankers
+def insight(found: Answer) -> Diagnostics:
+    """What simpler methods say and what to measure next; costs about a millisecond."""
+    query, answer, rankers = found.rankers.query, found.first, found.rankers
     held = posterior_of(rankers.chosen, found.link, answer)
-    plain = Diagnostics(
+    return Diagnostics(
         answer_gain=_gain(query, held, answer, found.link),
         simpler=list(_simpler(rankers, held, answer, found.link)),
         next=_next(query, held, answer),
     )
-    if not deep:
-        return plain
-    side, cells = occlusion(query, db, pattern, progress=progress)
-    return msgspec.structs.replace(
-        plain,
-        deep=True,
-        effects=partial_dependence(held),
-        moves=counterfactuals(rankers.chosen, db, progress=progress),
-        attention=cells,
-        attention_side=side,
-    )
 
 
 def renewed(
-    db: Database,
+    lookup: Lookup,
     made: Recommendation,
     pattern: Pattern | PatternInfo,
     platform: Platform,
     *,
-    deep: bool = False,
-    progress: Progress | None = None,
+    deepen: Deepen | None = None,
 ) -> Recommendation:
     """The answer with its insight made anew from what is known now, and kept: after it was
     measured, or to look deeper.
 
-    Raises: as `Database.prepare`.
+    Raises: as `build_query`.
     """
     op = Op.parse(made.op)
     where = platform.reproducible(op) if made.reproducible else platform
-    query = db.prepare(pattern, where, op, calls=made.calls or math.inf)
-    measured = bool(made.candidates) and made.candidates[0].seconds is not None and query.own
+    query = build_query(lookup, pattern, where, op, calls=made.calls or math.inf)
+    measured = (
+        bool(made.candidates) and made.candidates[0].seconds is not None and query.own.timings
+    )
     link = "measured" if measured else made.link
     found = Answer(Rankers(query), link, made.tuner, made.candidates)
-    structure = pattern if isinstance(pattern, Pattern) else None
-    about = insight(query, found, db, pattern=structure, deep=deep, progress=progress)
+    about = insight(found)
+    if deepen is not None:
+        about = deepen(about, found)
     done = msgspec.structs.replace(made, insight=about)
-    if not db.store.readonly:
-        db.keep(done)
+    if not lookup.store.readonly:
+        keep(lookup, done)
     return done
 
 
@@ -122,13 +102,13 @@ def _said(rankers: Rankers) -> Iterator[tuple[str, Config]]:
     """Each method that is possible here, with its first choice."""
     query = rankers.query
     yield "default", query.default
-    if query.configs:
+    if query.vote.configs:
         yield "static-best", rankers.static_best.first
-        if query.neighbours and np.isfinite(query.gains[0]).any():
-            yield "nearest", query.configs[int(np.nanargmax(query.gains[0]))]
-        if query.neighbours:
+        if query.vote.neighbours and np.isfinite(query.vote.gains[0]).any():
+            yield "nearest", query.vote.configs[int(np.nanargmax(query.vote.gains[0]))]
+        if query.vote.neighbours:
             yield "transfer", rankers.vote.first
-    if query.predicted_configs:
+    if query.prediction.configs:
         yield "rank", rankers.model.first
 
 

@@ -9,8 +9,9 @@ import msgspec
 
 from embeddb.core.config import Config
 from embeddb.core.records import Run
-from embeddb.index.run_matrix import timings_of
-from embeddb.query.query import Candidate, Query, Recommendation
+from embeddb.core.timing import timings_of
+from embeddb.query.query import Query
+from embeddb.query.recommendation import Candidate, Recommendation
 
 __all__ = ["break_even", "measured_break_even", "with_break_even"]
 
@@ -37,10 +38,10 @@ def with_break_even(query: Query, candidates: Sequence[Candidate]) -> list[Candi
 
 def _measured(query: Query, config: Config) -> float | None:
     """None too where preparation was not recorded: 0 seconds then say nothing."""
-    own, default = query.own.get(config), query.own.get(query.default)
+    own, default = query.own.timings.get(config), query.own.timings.get(query.default)
     if own is None or default is None or config == query.default:
         return None
-    if own.conversion_s == 0.0 and query.preparation is None:
+    if own.conversion_s == 0.0 and query.vote.preparation is None:
         return None
     return break_even(own.conversion_s - default.conversion_s, default.seconds - own.seconds)
 
@@ -49,9 +50,9 @@ def _promised(query: Query, candidate: Candidate) -> float | None:
     """In calls of the default. A promise made for some calls has its part of the preparation in it,
     which is taken out again."""
     config = Config(candidate.config)
-    if query.preparation is None or candidate.expected_gain is None or config == query.default:
+    if query.vote.preparation is None or candidate.expected_gain is None or config == query.default:
         return None
-    ratio, base = map(float, query.preparation.of([config, query.default]))
+    ratio, base = map(float, query.vote.preparation.of([config, query.default]))
     total = (1.0 + base / query.calls) / candidate.expected_gain
     return break_even(ratio - base, 1.0 - max(total - ratio / query.calls, 0.0))
 

@@ -31,11 +31,11 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
     if link == "measured":
         return "high", doubts
     if link == "other-width":
-        return "medium", [f"measured on this very pattern, but at {query.own_width_op}"]
+        return "medium", [f"measured on this very pattern, but at {query.own.other_op}"]
     doubts += _doubts_of_judgement(ranker)
-    if not query.knows_default:
+    if not query.vote.knows_default:
         doubts.append("the default was never run here: what a configuration gains is not known")
-    if not query.neighbours:
+    if not query.vote.neighbours:
         doubts.append("no measured pattern is comparable; the cost model alone ranks")
         return "medium", doubts
     doubts += _doubts_of_neighbours(query) + _doubts_of_machine(query)
@@ -48,51 +48,51 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
 def failure_chance(query: Query, config: Config | None) -> float:
     """Part of the neighbours' runs of a configuration that failed, weighted as their votes; 0 where
     none ran it."""
-    if config is None or config not in query.configs or not query.failing.size:
+    if config is None or config not in query.vote.configs or not query.vote.failing.size:
         return 0.0
-    at = query.configs.index(config)
-    ran = query.weights * np.isfinite(query.gains[:, at])
-    return float(ran @ query.failing[:, at] / ran.sum()) if ran.sum() else 0.0
+    at = query.vote.configs.index(config)
+    ran = query.vote.weights * np.isfinite(query.vote.gains[:, at])
+    return float(ran @ query.vote.failing[:, at] / ran.sum()) if ran.sum() else 0.0
 
 
 def _doubts_of_judgement(ranker: Ranker) -> list[str]:
     """What is known of how good such answers are, and on whose runs that was found."""
     query, doubts = ranker.query, list[str]()
-    if query.neighbours and query.evidence_op not in (None, query.op):
-        doubts.append(f"hardly measured at {query.op}: this rests on {query.evidence_op}")
+    if query.vote.neighbours and query.vote.evidence_op not in (None, query.op):
+        doubts.append(f"hardly measured at {query.op}: this rests on {query.vote.evidence_op}")
     held_out = ranker.held_out
     where = "held-out answers from these runs"
-    if not ranker.by_model and query.judged_by == "machines":
+    if not ranker.by_model and query.vote.judged_by == "machines":
         where = "answers for machines that were held out"
     if held_out < GOOD:
         doubts.append(f"{where} reach only {100 * held_out:.0f} % of the optimum")
-    elif query.knows_default and math.isnan(held_out):
+    elif query.vote.knows_default and math.isnan(held_out):
         doubts.append("too few matrices were measured to know how good answers here are")
-    elif not ranker.by_model and query.judged_by == "elsewhere":
+    elif not ranker.by_model and query.vote.judged_by == "elsewhere":
         doubts.append("how good answers are was found on another machine only")
     return doubts
 
 
 def _doubts_of_neighbours(query: Query) -> list[str]:
     doubts: list[str] = []
-    nearest = query.neighbours[0]
+    nearest = query.vote.neighbours[0]
     if nearest.percentile > _STRANGE:
         doubts.append("nothing like this pattern was ever measured here")
     elif nearest.percentile > 0.9:
         doubts.append("the nearest measured pattern is unusually far")
-    if len({n.group for n in query.neighbours}) == 1:
+    if len({n.group for n in query.vote.neighbours}) == 1:
         doubts.append("all neighbours come from one group of matrices")
     return doubts
 
 
 def _doubts_of_machine(query: Query) -> list[str]:
     """Whether the vote is of this machine; `calibrate` is what changes that."""
-    if not query.elsewhere:
+    if not query.vote.elsewhere:
         return []
-    own, platform = query.machines.get(query.platform.id, 0.0), query.platform
+    own, platform = query.vote.machines.get(query.platform.id, 0.0), query.platform
     how = f"; `embeddb calibrate` measures it in minutes, --platform {platform.name}"
     can = how if platform.runner and platform.portable else ""
-    if not query.measured_here:
+    if not query.vote.measured_here:
         return [f"nothing was measured on this machine: evidence, not an answer for it{can}"]
     if own < _OWN_SHARE:
         return [f"{100 * (1 - own):.0f} % of the vote is of other machines{can}"]
@@ -100,7 +100,11 @@ def _doubts_of_machine(query: Query) -> list[str]:
 
 
 def _level(query: Query, doubts: list[str]) -> str:
-    unproven = query.judged_by == "elsewhere" and query.elsewhere and not query.measured_here
-    if query.neighbours[0].percentile > _STRANGE or unproven:
+    unproven = (
+        query.vote.judged_by == "elsewhere"
+        and query.vote.elsewhere
+        and not query.vote.measured_here
+    )
+    if query.vote.neighbours[0].percentile > _STRANGE or unproven:
         return "low"
     return "medium" if doubts else "high"

@@ -14,10 +14,11 @@ from itertools import islice
 import numpy as np
 
 from embeddb.core.config import Config
-from embeddb.index.run_matrix import Timing
-from embeddb.query.query import Candidate, Query
+from embeddb.core.timing import Timing
+from embeddb.query.query import Query
 from embeddb.query.rankers.base import default_candidate
 from embeddb.query.rankers.choose import FEWEST_NEIGHBOURS, Rankers
+from embeddb.query.recommendation import Candidate
 
 __all__ = ["Answer", "answer"]
 
@@ -28,13 +29,15 @@ _FEWEST_MEASURED = 2
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """Ranked candidates and the link of the chain they come from; `rankers` are those of the
-    question, `model` is the version of the cost model that any candidate rests on, else empty."""
+    question, `model` is the version of the cost model that any candidate rests on, else empty.
+    `unjudged` says why nothing is known of how good such answers are; empty where that is known."""
 
     rankers: Rankers
     link: str
     tuner: str
     candidates: list[Candidate]
     model: str = ""
+    unjudged: str = ""
 
     @property
     def first(self) -> Config:
@@ -49,16 +52,16 @@ def answer(query: Query, count: int, *, rng: np.random.Generator) -> Answer:
     space."""
     rankers = Rankers(query, rng=rng)
     ranker = rankers.chosen
-    enough = count + len(query.own) + len(query.own_width)
+    enough = count + len(query.own.timings) + len(query.own.other_width)
     rest = _not_failed(query, list(islice(ranker.candidates(), enough)))
-    model = query.model if ranker.by_model else ""
-    found = _from_timings(query, query.own)
+    model = query.prediction.version if ranker.by_model else ""
+    found = _from_timings(query, query.own.timings)
     if len(found) >= _FEWEST_MEASURED:
         return _looked_up(rankers, "measured", found, _merged(found, rest, count), model)
-    found = _not_failed(query, _from_timings(query, query.own_width, other_width=True))
+    found = _not_failed(query, _from_timings(query, query.own.other_width, other_width=True))
     if found:
         return _looked_up(rankers, "other-width", found, _merged(found, rest, count), model)
-    near = len(query.neighbours) >= FEWEST_NEIGHBOURS and bool(query.configs)
+    near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     if rest and (near or ranker.by_model):
         return Answer(rankers, ranker.link, ranker.tuner, rest[:count], model)
     static = rankers.static_best
@@ -79,7 +82,7 @@ def _looked_up(
 
 def _not_failed(query: Query, candidates: list[Candidate]) -> list[Candidate]:
     """Without what is known to fail on this very pattern."""
-    own, stored = query.own.items(), query.space.canonical
+    own, stored = query.own.timings.items(), query.space.canonical
     failed = {stored(config) for config, timing in own if not math.isfinite(timing.seconds)}
     return [c for c in candidates if Config(c.config) not in failed] if failed else candidates
 
@@ -89,7 +92,7 @@ def _from_timings(
 ) -> list[Candidate]:
     default = timings.get(query.default)
     base = math.inf if default is None else _cost(default, query.calls)
-    origin = f"measured at {query.own_width_op}" if other_width else "measured here"
+    origin = f"measured at {query.own.other_op}" if other_width else "measured here"
     found = []
     for config, timing in timings.items():
         cost = _cost(timing, query.calls)

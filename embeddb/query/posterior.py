@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.index.run_matrix import Timing
+from embeddb.core.timing import Timing
 from embeddb.query.query import Query
 from embeddb.query.rankers.order import REACH
 
@@ -57,7 +57,7 @@ def over_default_of(
     mean = score - (score[at] if at is not None else 0.0)
     known = np.zeros(len(configs), dtype=np.bool_)
     unknown = np.full(len(configs), np.nan)
-    return Posterior(configs, mean, spread, spread, unknown, known, query.knows_default)
+    return Posterior(configs, mean, spread, spread, unknown, known, query.vote.knows_default)
 
 
 def with_spread(

@@ -33,6 +33,8 @@ _PIECE = 8192
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
+    """Runs that were stored, and runs that were there already."""
+
     added: int = 0
     duplicates: int = 0
 

@@ -6,8 +6,9 @@
         def make(self):
             return Mine()
 
-pytest then runs every test below on it. `name`, `version`, `names`, `dim` and `embed` are
-required; `from_info` (stubs) and `as_features` (its inverse) are tested where they exist.
+pytest then runs every test below on it. What is required of all is the protocol `Featurizer` of
+`embeddb.featurizers.base`; those that lack something or travel (`MayLack`, `Travelling`) are tested
+for that too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.featurizers.base import Featurizer, MayLack, Travelling
 
 __all__ = ["FeaturizerContract", "extreme_patterns"]
 
@@ -52,7 +54,7 @@ def _coo(shape: tuple[int, int], rows: Any, cols: Any) -> Pattern:
 class FeaturizerContract:
     """Inherit, name the class `Test...`, and give `make`."""
 
-    def make(self) -> Any:
+    def make(self) -> Featurizer:
         """A new featurizer."""
         raise NotImplementedError
 
@@ -90,21 +92,24 @@ class FeaturizerContract:
 
     def test_a_stub_gives_a_vector_or_none(self) -> None:
         featurizer = self.make()
-        if not hasattr(featurizer, "from_info"):
-            return
         assert featurizer.from_info(PatternInfo(id="0", stub=True)) is None
         sized = featurizer.from_info(PatternInfo(id="0", m=5, n=4, nnz=9, stub=True))
         assert sized is None or (sized.shape == (featurizer.dim,) and np.isfinite(sized).all())
 
+    def test_what_it_lacks_is_one_line(self) -> None:
+        featurizer = self.make()
+        if isinstance(featurizer, MayLack):
+            assert "\n" not in featurizer.missing()
+
     def test_features_by_name_round_trip(self) -> None:
         featurizer = self.make()
-        if not hasattr(featurizer, "as_features"):
+        if not isinstance(featurizer, Travelling):
             return
         for what, pattern in self.patterns().items():
             vector = featurizer.embed(pattern)
             named = featurizer.as_features(vector)
             assert list(named) == [f"{featurizer.name}.{n}" for n in featurizer.names]
             back = featurizer.from_info(PatternInfo(id="0", features=named | {"else": 1.0}))
-            assert np.array_equal(back, vector), what
+            assert back is not None and np.array_equal(back, vector), what
             named.popitem()
             assert featurizer.from_info(PatternInfo(id="0", features=named)) is None

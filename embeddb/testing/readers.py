@@ -22,11 +22,11 @@ import gzip
 import math
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import SOURCES, STATUSES, Measurement
+from indexer.readers.base import Reader, ReadOptions, Reject, RunRow
 
 __all__ = ["ReaderContract"]
 
@@ -34,15 +34,15 @@ __all__ = ["ReaderContract"]
 class ReaderContract:
     """Inherit, name the class `Test...`, and give `make` and `example`."""
 
-    def make(self) -> Any:
+    def make(self) -> Reader:
         """A new reader."""
         raise NotImplementedError
 
-    def example(self, folder: Path) -> tuple[Path, Any, int]:
+    def example(self, folder: Path) -> tuple[Path, ReadOptions, int]:
         """A file written below `folder`, the options to read it with, and its number of rows."""
         raise NotImplementedError
 
-    def read(self, path: Path, options: Any) -> list[Any]:
+    def read(self, path: Path, options: ReadOptions) -> list[RunRow | Reject]:
         """All rows; an empty list if the reader refuses the file."""
         try:
             found = list(self.make().rows(path, options=options))
@@ -53,10 +53,10 @@ class ReaderContract:
             self.check(row)
         return found
 
-    def check(self, row: Any) -> None:
+    def check(self, row: RunRow | Reject) -> None:
         """A row is a reject with a reason, or a run that can be stored."""
         assert row.line >= 1
-        if hasattr(row, "reason"):
+        if isinstance(row, Reject):
             assert row.reason
             assert len(row.text) <= 200
             return
@@ -75,7 +75,7 @@ class ReaderContract:
         path, options, count = self.example(tmp_path)
         rows = self.read(path, options)
         assert len(rows) == count
-        assert not [row for row in rows if hasattr(row, "reason")]
+        assert not [row for row in rows if isinstance(row, Reject)]
         assert all(a.line <= b.line for a, b in pairwise(rows))
 
     def test_reading_twice_gives_the_same(self, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ class ReaderContract:
         data = path.read_bytes()
         for size in range(0, len(data), max(1, len(data) // 40)):
             path.write_bytes(data[:size])
-            runs = [r for r in self.read(path, options) if not hasattr(r, "reason")]
+            runs = [r for r in self.read(path, options) if not isinstance(r, Reject)]
             assert len(runs) <= count
 
     def test_damaged_compressed_data(self, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ class TestMine(RunnerContract):
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ import pytest
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import STATUSES
+from indexer.runners.base import KnowsFacts, Runner, RunOptions, TellsState
 
 __all__ = ["RunnerContract"]
 
@@ -30,11 +30,11 @@ class RunnerContract:
     op = Op("spmm", 8)
 
     @pytest.fixture
-    def runner(self) -> Any:
+    def runner(self) -> Runner:
         raise NotImplementedError
 
     @pytest.fixture
-    def options(self) -> Any:
+    def options(self) -> RunOptions:
         raise NotImplementedError
 
     @pytest.fixture
@@ -48,12 +48,12 @@ class RunnerContract:
         cols = np.array([0, 4, 0, 1, 2, 3, 4, 4])
         return Pattern.from_coo((4, 5), rows, cols, name="contract")
 
-    def test_availability_is_none_or_one_line(self, runner: Any) -> None:
+    def test_availability_is_none_or_one_line(self, runner: Runner) -> None:
         reason = runner.available()
         assert reason is None or (reason and "\n" not in reason)
 
     def test_one_measurement_per_config_in_order(
-        self, runner: Any, options: Any, configs: list[Config], pattern: Pattern
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Pattern
     ) -> None:
         asked = [*configs, *reversed(configs)]
         answered = list(runner.run(pattern, self.op, asked, options=options))
@@ -65,18 +65,18 @@ class RunnerContract:
                 assert len(cpu) in (0, len(measurement.times_s))
 
     def test_measurements_stream(
-        self, runner: Any, options: Any, configs: list[Config], pattern: Pattern
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Pattern
     ) -> None:
         stream = runner.run(pattern, self.op, configs, options=options)
         first, _ = next(stream)
-        stream.close()
+        stream.close()  # type: ignore[attr-defined]  # a generator, so that it can be left early
         assert first == configs[0]
         again = list(runner.run(pattern, self.op, configs[1:], options=options))
         assert [config for config, _ in again] == configs[1:]
 
-    def test_facts_are_told_beside_the_identity(self, runner: Any) -> None:
+    def test_facts_are_told_beside_the_identity(self, runner: Runner) -> None:
         """Of runners that have `facts`."""
-        if not hasattr(runner, "facts"):
+        if not isinstance(runner, KnowsFacts):
             return
         before = runner.platform()
         facts = runner.facts()
@@ -85,19 +85,21 @@ class RunnerContract:
         assert facts.items() <= after.environment.items() and after.id == before.id
         assert before.environment.keys() <= after.environment.keys()
 
-    def test_a_state_is_positive_figures(self, runner: Any) -> None:
+    def test_a_state_is_positive_figures(self, runner: Runner) -> None:
         """Of runners that have `state`."""
-        if not hasattr(runner, "state"):
+        if not isinstance(runner, TellsState):
             return
         one, other = runner.state(threads=1), runner.state(threads=1)
         assert one.keys() == other.keys()
         assert all(0 < value < math.inf for value in (*one.values(), *other.values()))
 
-    def test_no_configs_no_measurements(self, runner: Any, options: Any, pattern: Pattern) -> None:
+    def test_no_configs_no_measurements(
+        self, runner: Runner, options: RunOptions, pattern: Pattern
+    ) -> None:
         assert list(runner.run(pattern, self.op, [], options=options)) == []
 
     def test_a_foreign_config_is_a_status(
-        self, runner: Any, options: Any, configs: list[Config], pattern: Pattern
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Pattern
     ) -> None:
         foreign = Config({"no_such_parameter": 1})
         asked = [configs[0], foreign, configs[1]]
@@ -108,7 +110,7 @@ class RunnerContract:
         assert found[foreign].seconds == math.inf
 
     def test_the_pattern_is_left_alone(
-        self, runner: Any, options: Any, configs: list[Config], pattern: Pattern
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Pattern
     ) -> None:
         before = (pattern.indptr.copy(), pattern.indices.copy())
         list(runner.run(pattern, self.op, configs, options=options))

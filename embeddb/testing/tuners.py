@@ -23,12 +23,13 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.records import STATUSES, Measurement, PatternInfo
 from embeddb.platforms.platform import parse_platform
-from embeddb.query.query import Neighbour, Query
+from embeddb.query.query import Neighbour, Problem, Query
+from tuners.base import Tuner
 
 __all__ = ["Make", "TunerContract", "check_tuner", "sample_queries"]
 
 #: A new tuner for a query and a generator.
-Make = Callable[[Query, np.random.Generator], Any]
+Make = Callable[[Query, np.random.Generator], Tuner]
 
 _PLATFORM = """
 name = "contract"
@@ -54,13 +55,13 @@ def sample_queries() -> dict[str, Query]:
     """Queries at the edges of what a tuner can meet, by what they are."""
     platform, op = parse_platform(_PLATFORM), Op("spmm", 8)
     small = PatternInfo(id="0" * 32, m=20, n=20, nnz=40, name="small", group="g")
-    space = platform.space(op, m=small.m, n=small.n, nnz=small.nnz)
-    bare = Query(small, platform, op, space, platform.default(op))
+    space = platform.space(op, small.sizes)
+    bare = Query(Problem(small, platform, op, space, platform.default(op)))
     configs = tuple(space.enumerate())
     c = len(configs)
     rng = np.random.default_rng(0)
     gains = rng.normal(size=(5, c))
-    average = replace(
+    average = _voting(
         bare,
         configs=configs,
         gains=np.zeros((0, c)),
@@ -68,7 +69,7 @@ def sample_queries() -> dict[str, Query]:
         mean=gains.mean(axis=0),
         cover=rng.permutation(c)[: c - 1],
     )
-    voted = replace(
+    voted = _voting(
         average,
         gains=gains,
         levels=gains.mean(axis=1),
@@ -85,22 +86,27 @@ def sample_queries() -> dict[str, Query]:
         "nothing known": bare,
         "only averages": average,
         "neighbours": voted,
-        "neighbours, no trust in the average": replace(voted, shrink=0.0),
-        "neighbours, all trust in the average": replace(voted, shrink=math.inf),
-        "few runs": replace(voted, gains=holes, mean=np.where(np.arange(c) == 0, np.nan, 0.1)),
-        "nothing ran": replace(voted, gains=np.full(gains.shape, np.nan), mean=none),
-        "all alike": replace(voted, gains=np.zeros(gains.shape), prior=np.zeros(c)),
-        "the default unknown": replace(voted, knows_default=False),
+        "neighbours, no trust in the average": _voting(voted, shrink=0.0),
+        "neighbours, all trust in the average": _voting(voted, shrink=math.inf),
+        "few runs": _voting(voted, gains=holes, mean=np.where(np.arange(c) == 0, np.nan, 0.1)),
+        "nothing ran": _voting(voted, gains=np.full(gains.shape, np.nan), mean=none),
+        "all alike": _voting(voted, gains=np.zeros(gains.shape), prior=np.zeros(c)),
+        "the default unknown": _voting(voted, knows_default=False),
         "one configuration": _only_first(voted),
         "a cost model alone": _predicted(bare, configs),
         "a cost model and neighbours": _predicted(voted, configs),
-        "a cost model, few runs": _predicted(replace(voted, gains=holes), configs[::2]),
+        "a cost model, few runs": _predicted(_voting(voted, gains=holes), configs[::2]),
         "a cost model, a space too large": _predicted(voted, configs[:2]),
-        "a cost model, the default unknown": replace(
+        "a cost model, the default unknown": _voting(
             _predicted(voted, configs), knows_default=False
         ),
-        "a price for preparation": replace(voted, calls=10.0),
+        "a price for preparation": replace(voted, problem=replace(voted.problem, calls=10.0)),
     }
+
+
+def _voting(query: Query, **changes: Any) -> Query:
+    """With another vote."""
+    return replace(query, vote=replace(query.vote, **changes))
 
 
 def _predicted(query: Query, configs: Sequence[Config]) -> Query:
@@ -114,12 +120,15 @@ def _predicted(query: Query, configs: Sequence[Config]) -> Query:
     gain, spread = predict(configs)
     return replace(
         query,
-        predicted_configs=tuple(configs),
-        predicted=gain - gain.mean(),
-        predicted_spread=spread,
-        predict=predict,
-        model="made up",
-        judged={"transfer": 0.8, "rank": 0.9, "transfer+rank": 0.95},
+        prediction=replace(
+            query.prediction,
+            configs=tuple(configs),
+            gain=gain - gain.mean(),
+            spread=spread,
+            predict=predict,
+            version="made up",
+            judged={"transfer": 0.8, "rank": 0.9, "transfer+rank": 0.95},
+        ),
     )
 
 
@@ -130,11 +139,14 @@ def _neighbour(i: int, platform_id: str) -> Neighbour:
 def _only_first(query: Query) -> Query:
     return replace(
         query,
-        configs=query.configs[:1],
-        gains=query.gains[:, :1],
-        prior=np.zeros(1),
-        mean=np.zeros(1),
-        cover=np.zeros(1, dtype=np.int64),
+        vote=replace(
+            query.vote,
+            configs=query.vote.configs[:1],
+            gains=query.vote.gains[:, :1],
+            prior=np.zeros(1),
+            mean=np.zeros(1),
+            cover=np.zeros(1, dtype=np.int64),
+        ),
     )
 
 
@@ -144,7 +156,7 @@ def check_tuner(make: Make, query: Query) -> None:
         test(make, query)
 
 
-def _new(make: Make, query: Query) -> Any:
+def _new(make: Make, query: Query) -> Tuner:
     return make(query, np.random.default_rng(7))
 
 
@@ -207,7 +219,7 @@ def _untouched(make: Make, query: Query) -> None:
 class TunerContract:
     """Inherit, name the class `Test...`, and give `make`."""
 
-    def make(self, query: Query, rng: np.random.Generator) -> Any:
+    def make(self, query: Query, rng: np.random.Generator) -> Tuner:
         """A new tuner."""
         raise NotImplementedError
 

@@ -7,7 +7,6 @@ sequences, marks that turn the writing round) becomes `?`.
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,18 +15,36 @@ from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.thumbnail import SIDE, thumbnail
+from embeddb.core.wording import clean, factor
 
 if TYPE_CHECKING:
-    from embeddb.database import Database
     from embeddb.explain.explanation import Explanation
-    from embeddb.query.query import Recommendation
+    from embeddb.index.lookup import Lookup
+    from embeddb.query.recommendation import Recommendation
 
-__all__ = ["database_html", "explanation_html", "pattern_html", "recommendation_html"]
+__all__ = ["database_html", "explanation_html", "html_of", "pattern_html", "recommendation_html"]
 
 _MOST_LETTERS, _MOST_ROWS = 200, 20
 
 
-def database_html(db: Database) -> str:
+def html_of(thing: object) -> str:
+    """Of a pattern, an answer, an explanation or a database. Raises: TypeError for others."""
+    from embeddb.explain.explanation import Explanation
+    from embeddb.index.lookup import Lookup
+    from embeddb.query.recommendation import Recommendation
+
+    if isinstance(thing, Pattern | PatternInfo):
+        return pattern_html(thing)
+    if isinstance(thing, Recommendation):
+        return recommendation_html(thing)
+    if isinstance(thing, Explanation):
+        return explanation_html(thing)
+    if isinstance(thing, Lookup):
+        return database_html(thing)
+    raise TypeError(f"nothing to show of {type(thing).__name__}")
+
+
+def database_html(db: Lookup) -> str:
     """What there is, by operation and platform; nothing is built for it."""
     title = f"Database {db.store.path or 'in memory'}"
     try:
@@ -82,17 +99,18 @@ def explanation_html(e: Explanation) -> str:
         )
         for n in e.neighbours
     ]
+    made = e.recommendation
     gains = ((e.measured_gain, "measured"), (e.expected_gain, "expected"))
     gain = next((f"gain {_factor(g)} ({how}); " for g, how in gains if g is not None), "")
     lines = [
-        f"{e.op} on {e.platform}: {Config(e.answer)}",
-        f"{gain}from: {e.link}; sure: {e.confidence}",
+        f"{made.op} on {made.platform}: {Config(e.answer)}",
+        f"{gain}from: {made.link}; sure: {made.confidence}",
         *([e.novelty] if e.novelty else []),
-        *e.warnings,
+        *made.warnings,
     ]
     head = ("neighbour", "distance", "configurations", "failed", "the answer there", "best there")
-    title = f"{e.pattern_name or e.pattern_id}: why {e.id}"
-    return _block(title, _simulated(lines, simulated=e.simulated), _table(head, rows))
+    title = f"{made.pattern_name or made.pattern_id}: why {made.id}"
+    return _block(title, _simulated(lines, simulated=made.simulated), _table(head, rows))
 
 
 def pattern_html(pattern: Pattern | PatternInfo) -> str:
@@ -118,12 +136,12 @@ def _simulated(lines: list[str], *, simulated: bool) -> list[str]:
 
 
 def _factor(value: float | None) -> str:
-    return "" if value is None or not math.isfinite(value) else f"{value:.2f}x"
+    return factor(value, none="")
 
 
 def _clean(text: object) -> str:
     kept = str(text)[: _MOST_LETTERS + 1].replace("\u00a0", " ")
-    shown = "".join(c if c.isprintable() else "?" for c in kept)
+    shown = clean(kept)
     return shown if len(shown) <= _MOST_LETTERS else shown[:_MOST_LETTERS] + "…"
 
 

@@ -7,15 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.machine_state import usual_at
 from embeddb.core.records import PatternInfo
-from embeddb.index.run_matrix import timings_of
-from embeddb.index.scopes import run_matrix_of, scope_of
-from embeddb.ui.cli.output import Progress
+from embeddb.core.timing import timings_of
+from embeddb.index.scopes import scope_partitions
+from embeddb.store.usual_state import usual_at
 from embeddb.ui.draw import Line
 
 if TYPE_CHECKING:
@@ -30,10 +27,8 @@ __all__ = [
     "kinds_by",
     "measured_on",
     "nothing_of",
-    "partitions_of",
     "short_names",
     "simulated_mark",
-    "wins",
 ]
 
 #: Scopes named in a message.
@@ -50,7 +45,7 @@ def measured_on(
     if not curve or where is None:
         return None
     info = db.store.pattern(pattern_id) or PatternInfo(id=pattern_id)
-    default = where.default(op, m=info.m, n=info.n, nnz=info.nnz)
+    default = where.default(op, info.sizes)
     timed = [(c.seconds, config) for config, c in curve.items() if math.isfinite(c.seconds)]
     ran = sorted(timed, key=lambda pair: (pair[0], pair[1].json))
     marks = {"best": 0} if ran else {}
@@ -79,7 +74,7 @@ def kinds_by(db: Database, atlas: Projection, color: str) -> list[str]:
         names = short_names({c for c in configs if c is not None})
         return [names[c] if c is not None else "(nothing ran)" for c in configs]
     at: dict[str, set[str]] = {}
-    for partition in partitions_of(db, Op.parse(atlas.op), atlas.scope):
+    for partition in scope_partitions(db.store, Op.parse(atlas.op), atlas.scope):
         for pattern_id in db.store.members(partition):
             at.setdefault(pattern_id, set()).add(partition.platform)
     return [" and ".join(sorted(at.get(i, {"(none)"}))) for i in atlas.ids]
@@ -95,19 +90,6 @@ def short_names(configs: Iterable[Config]) -> dict[Config, str]:
     return {c: str(Config({k: v for k, v in c.items() if k not in same})) for c in held}
 
 
-def wins(db: Database, scopes: Sequence[tuple[Op, str]], progress: Progress) -> Counter[Config]:
-    """How often each configuration is the fastest on a pattern of a platform."""
-    counts: Counter[Config] = Counter()
-    for at, (op, scope) in enumerate(scopes):
-        progress("read", at, len(scopes))
-        evidence = run_matrix_of(db.store, op, scope)
-        for start, end in zip(evidence.indptr[:-1], evidence.indptr[1:], strict=True):
-            seconds = evidence.seconds[start:end]
-            if np.isfinite(seconds).any():
-                counts[evidence.configs[evidence.column[start + int(seconds.argmin())]]] += 1
-    return counts
-
-
 def figures(epochs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[Line]:
     """The named figures of a training over its epochs; the smallest `valid_loss` is marked."""
     found = []
@@ -116,16 +98,6 @@ def figures(epochs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list
         x, y = [pair[0] for pair in known], [pair[1] for pair in known]
         marks = {"best": y.index(min(y))} if name == "valid_loss" else {}
         found.append(Line(name.replace("_", " "), x, y, marks))
-    return found
-
-
-def partitions_of(db: Database, op: Op, scope: str) -> list[Partition]:
-    """All with runs of an op in a scope: one for each instance of a portable platform."""
-    found = []
-    for partition in db.store.partitions():
-        platform = db.store.platform(partition.platform)
-        if partition.op == op and platform is not None and scope_of(platform) == scope:
-            found.append(partition)
     return found
 
 

@@ -3,14 +3,15 @@ what is too long is cut with its length told."""
 
 from __future__ import annotations
 
-import math
 import shlex
 import time
 import unicodedata
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
+from embeddb.core import wording
 from embeddb.core.config import Config
+from embeddb.core.wording import is_known, size
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -33,6 +34,8 @@ __all__ = [
 #: Characters of a name, a value or a reason that a report shows.
 MOST_SHOWN = 240
 _NONE = "–"
+#: Between a figure and its unit, where no line may end.
+_GAP = "\u00a0"
 
 
 def shown(text: object, most: int = MOST_SHOWN) -> str:
@@ -72,19 +75,18 @@ def broken(text: str) -> Markup:
 
 def factor(value: float | None) -> str:
     """A speed-up: `1.23×`."""
-    return f"{value:.2f}×" if _known(value) else _NONE
+    return wording.factor(value, sign="×", none=_NONE)
 
 
 def share(value: float | None) -> str:
     """A part of one: `93 %`; never 0 % of what is there."""
-    if not _known(value):
-        return _NONE
-    return "< 1\u00a0%" if 0 < value < 0.005 else f"{100 * value:.0f}\u00a0%"
+    little = is_known(value) and 0 < value < 0.005
+    return f"< 1{_GAP}%" if little else wording.share(value, gap=_GAP, none=_NONE)
 
 
 def percent(value: float | None) -> str:
     """A part of one where tenths of a percent matter: `1.6 %`."""
-    return f"{100 * value:.1f}\u00a0%" if _known(value) else _NONE
+    return f"{100 * value:.1f}{_GAP}%" if is_known(value) else _NONE
 
 
 def quoted(text: str) -> str:
@@ -94,27 +96,16 @@ def quoted(text: str) -> str:
 
 def seconds(value: float | None) -> str:
     """Three figures and the unit that fits: `12.3 µs`."""
-    if not _known(value):
+    if not is_known(value):
         return _NONE
-    for unit, scale in (("ns", 1e9), ("µs", 1e6), ("ms", 1e3)):
-        if abs(value) < 999.5 / scale:
-            return f"{value * scale:.3g}\u00a0{unit}"
-    return f"{value:,.3g}\u00a0s" if value < 999.5 else f"{value:,.0f}\u00a0s"
-
-
-def size(count: float) -> str:
-    """Bytes with a unit: `4.2 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
+    short = wording.short_time(value, gap=_GAP, micro="µs")
+    return short or (f"{value:,.3g}{_GAP}s" if value < 999.5 else f"{value:,.0f}{_GAP}s")
 
 
 def figure(value: float | None) -> str:
     """A number whose size is not known beforehand: whole ones with commas, others with four
     figures."""
-    if not _known(value):
+    if not is_known(value):
         return _NONE
     whole = value == int(value) and abs(value) < 1e15
     return f"{int(value):,}" if whole else f"{value:.4g}"
@@ -127,7 +118,3 @@ def when(created: float) -> str:
     except (OverflowError, ValueError, OSError):
         return _NONE
     return time.strftime("%Y-%m-%d %H:%M UTC", moment) if created > 0 else _NONE
-
-
-def _known(value: float | None) -> TypeGuard[float]:
-    return value is not None and math.isfinite(value)

@@ -131,7 +131,7 @@ def op_report(partition: AnswerIndex | None, here: Platform, op: Op, tally: Tall
 def _noise(partition: AnswerIndex, rows: Sequence[int]) -> float | None:
     """A spread is half the relative range of two runs."""
     evidence = partition.evidence
-    spread = [evidence.spread[evidence.indptr[at] : evidence.indptr[at + 1]] for at in rows]
+    spread = [evidence.row(at).spread for at in rows]
     seen = np.concatenate(spread) if spread else np.zeros(0)
     seen = seen[seen > 0]
     return 2.0 * float(np.median(seen)) if seen.size else None

@@ -27,7 +27,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, in_context
-from embeddb.database import Database
+from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from indexer.campaign.agreement import AGREE, Agreement, comparisons, summary
 from indexer.campaign.plan import Plan
@@ -295,7 +295,7 @@ class Campaign:
             if whole < len(raw):
                 os.truncate(file, whole)
 
-    def progress(self, db: Database | None = None) -> Progress:
+    def progress(self, db: Lookup | None = None) -> Progress:
         """Points and tasks by state; `tasks_stored` are those in `db`."""
         done = Progress()
         for task in self.tasks():
@@ -327,10 +327,10 @@ class Campaign:
     def _mark(self, task: Task) -> str:
         return f"campaign/{self.id}/{task.id}"
 
-    def is_stored(self, db: Database, task: Task) -> bool:
+    def is_stored(self, db: Lookup, task: Task) -> bool:
         return db.store.journal.get(self._mark(task)) is not None
 
-    def store(self, db: Database, task: Task, pattern: Pattern, platform: Platform) -> int:
+    def store(self, db: Lookup, task: Task, pattern: Pattern, platform: Platform) -> int:
         """Read a complete task into the database, once; returns the runs added (none of a task
         that is not complete yet)."""
         if self.is_stored(db, task) or self.missing(task):

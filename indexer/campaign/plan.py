@@ -20,7 +20,8 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.database import Database
+from embeddb.core.sizes import Sizes
+from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import run_matrix_of, scope_of
 from embeddb.index.vote import greedy_cover
 from embeddb.platforms.platform import Platform
@@ -59,6 +60,10 @@ class Matrix(msgspec.Struct, frozen=True):
     m: int
     n: int
     nnz: int
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.m, self.n, self.nnz)
 
 
 class Choice(msgspec.Struct, frozen=True, array_like=True):
@@ -196,7 +201,7 @@ def _draws(space: ConfigSpace, rng: np.random.Generator) -> Iterator[Config]:
         yield found
 
 
-def static_top(db: Database, platform: Platform, op: Op, count: int) -> list[Config]:
+def static_top(db: Lookup, platform: Platform, op: Op, count: int) -> list[Config]:
     """The fixed set that serves most patterns of the database, best first; a failure counts as the
     default, which is what trying it would cost. Empty where nothing was measured, or only
     winners."""
@@ -313,7 +318,7 @@ class _Chooser:
     def choice(self, matrix: Matrix, *, whole: bool) -> Choice:
         """Raises: UsageError if the `whole` space is too large to measure."""
         space = self._space(matrix)
-        default = self._platform.default(self._op, m=matrix.m, n=matrix.n, nnz=matrix.nnz)
+        default = self._platform.default(self._op, matrix.sizes)
         chosen = dict.fromkeys([default, *_legal(space, self._top)][: self._options.configs])
         pinned = len(chosen)
         for config in _legal(space, self._shared):
@@ -331,7 +336,7 @@ class _Chooser:
 
     def _space(self, matrix: Matrix) -> ConfigSpace:
         """Matrices whose sizes make no difference share one space, and what it has worked out."""
-        bound = self._platform.space(self._op, m=matrix.m, n=matrix.n, nnz=matrix.nnz)
+        bound = self._platform.space(self._op, matrix.sizes)
         return self._spaces.setdefault(tuple(sorted(bound.symbols.items())), bound)
 
     def _check_grid(self, space: ConfigSpace, matrix: Matrix) -> None:

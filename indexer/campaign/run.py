@@ -6,7 +6,7 @@ import fcntl
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,17 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError
 from embeddb.core.machine_state import state_now
 from embeddb.core.pattern import Pattern
-from embeddb.database import Database
+from embeddb.index.lookup import Lookup
+from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import Platform, parse_platform, platform_here
 from indexer.campaign.agreement import AGREE
+from indexer.campaign.budget.growing_plan import buy_more
 from indexer.campaign.folder import Campaign, Progress, Task
 from indexer.campaign.plan import Matrix, Told, untold
 from indexer.campaign.plan_file import write_whole
+from indexer.embed import embed
 
-__all__ = ["CampaignJob", "Settle"]
+__all__ = ["CampaignJob", "Settle", "run_campaign"]
 
 #: Configurations a runner compiles ahead between two reports of progress.
 _BUILT_AT_ONCE = 32
@@ -39,15 +42,19 @@ class Settle:
     least: float = AGREE
 
 
+def _from_file(matrix: Matrix) -> Pattern:
+    return read_pattern(matrix.path, name=matrix.name, group=matrix.group)
+
+
 @dataclass(frozen=True, slots=True)
 class CampaignJob:
     """One running of a campaign into a database; `read` brings a planned matrix."""
 
     campaign: Campaign
-    db: Database
+    db: Lookup
     runner: Any
     options: Any
-    read: Callable[[Matrix], Pattern]
+    read: Callable[[Matrix], Pattern] = _from_file
     told: Told = untold
 
     def run(self, settle: Settle | None = None) -> Progress:
@@ -115,6 +122,20 @@ class CampaignJob:
                 hint="put that file back, or plan a campaign in another folder",
             )
         return pattern
+
+
+def run_campaign(job: CampaignJob, settle: Settle | None = None) -> tuple[Campaign, Progress]:
+    """Run a campaign to its end, with the rounds that a strategy buys on the way, and make what was
+    measured answer; returns the campaign as it has grown.
+
+    Raises: InputError as `CampaignJob.run`.
+    """
+    done = job.run(settle)
+    while (grown := buy_more(job.campaign)) is not None:
+        job = replace(job, campaign=grown)
+        done = job.run(settle)
+    embed(job.db, progress=job.told)
+    return job.campaign, done
 
 
 @contextmanager

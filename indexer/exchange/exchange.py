@@ -19,7 +19,8 @@ import numpy as np
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, InputError, NothingFound, ReaderError, UsageError
 from embeddb.core.records import PatternInfo, Run
-from embeddb.database import Database
+from embeddb.featurizers.base import Travelling
+from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Partition, Store
@@ -86,7 +87,7 @@ class ImportReport:
 
 
 def export_file(
-    db: Database,
+    db: Lookup,
     path: Path,
     *,
     format: str = "",
@@ -134,7 +135,7 @@ def _text(path: Path, *, packed: bool) -> Iterator[TextIO]:
 
 
 def export(
-    db: Database,
+    db: Lookup,
     out: TextIO,
     *,
     format: str,
@@ -235,9 +236,10 @@ def _platform_docs(store: Store) -> list[PlatformDoc]:
     return docs
 
 
-def _with_features(db: Database, infos: list[PatternInfo]) -> Iterator[PatternInfo]:
+def _with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo]:
     """Patterns with their vector among the features: that is what answers where it is read."""
-    readers = [(name, db.featurizers()[name]) for name in _TRAVELS if name in db.featurizers()]
+    there = db.featurizers()
+    readers = [(n, plug) for n in _TRAVELS if isinstance(plug := there.get(n), Travelling)]
     ids = [info.id for info in infos]
     stored = [(r, db.store.vectors.get(name, r.version, ids)) for name, r in readers]
     for info in infos:
@@ -252,7 +254,7 @@ def _with_features(db: Database, infos: list[PatternInfo]) -> Iterator[PatternIn
 
 
 def import_file(
-    db: Database,
+    db: Lookup,
     path: Path,
     *,
     rejects: bool = True,

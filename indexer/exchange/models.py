@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from embeddb.database import Database
+from embeddb.index.lookup import Lookup
 from embeddb.store import Partition, Store
 from embeddb.store.model_facts import facts_of
 from embeddb.store.model_files import MODELS, register_files
@@ -25,7 +25,7 @@ def model_docs(store: Store, chosen: list[Partition] | None) -> Iterator[ModelDo
             yield ModelDoc(entry.version, entry.registered, dict(entry.card))
 
 
-def adopt_models(db: Database, folder: Path) -> int:
+def adopt_models(db: Lookup, folder: Path) -> int:
     """Copy the cost models in `folder` into a database on disk and register them; how many there
     were.
 

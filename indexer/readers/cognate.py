@@ -15,7 +15,7 @@ from typing import Any
 
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
-from indexer.readers.base.lines import Table
+from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
@@ -25,8 +25,8 @@ from indexer.readers.base.row import (
     integer,
     need_op,
     seconds,
-    wrong_file,
 )
+from indexer.readers.base.table import Table
 
 __all__ = ["CognateReader"]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from embeddb.core.errors import ReaderError
 from indexer.readers.base.columns import Plan
-from indexer.readers.base.lines import Table
-from indexer.readers.base.row import ReadOptions, Reject, RunRow, wrong_file
+from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.row import ReadOptions, Reject, RunRow
+from indexer.readers.base.table import Table
 
 __all__ = ["CsvReader"]
 

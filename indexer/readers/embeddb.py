@@ -30,7 +30,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, ReaderError
 from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
 from indexer.readers.base.lines import json_lines
-from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, wrong_file
+from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
 __all__ = ["VERSION", "EmbeddbReader", "ModelDoc", "PlatformDoc", "Record", "documents"]
 

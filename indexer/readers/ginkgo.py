@@ -22,8 +22,8 @@ from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
 from indexer.matrix_features import matrix_features
-from indexer.readers.base.lines import Table
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, count, number, seconds
+from indexer.readers.base.table import Table
 
 __all__ = ["GinkgoReader"]
 

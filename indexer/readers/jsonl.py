@@ -11,7 +11,8 @@ import msgspec
 from embeddb.core.errors import ReaderError
 from indexer.readers.base.columns import Plan
 from indexer.readers.base.lines import json_lines
-from indexer.readers.base.row import ReadOptions, Reject, RunRow, wrong_file
+from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.row import ReadOptions, Reject, RunRow
 
 __all__ = ["JsonlReader"]
 

@@ -22,6 +22,7 @@ from embeddb.core.config import Config
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import STATUSES, Measurement
 from indexer.readers.base.lines import whole
+from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
@@ -33,7 +34,6 @@ from indexer.readers.base.row import (
     need_op,
     seconds,
     status_of,
-    wrong_file,
 )
 
 __all__ = ["KernelTunerReader", "moment"]

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
-from indexer.readers.base.lines import Table
+from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
@@ -26,8 +26,8 @@ from indexer.readers.base.row import (
     count,
     integer,
     seconds,
-    wrong_file,
 )
+from indexer.readers.base.table import Table
 
 __all__ = ["LcmReader"]
 

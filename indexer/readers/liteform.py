@@ -14,7 +14,6 @@ from pathlib import Path
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
-from indexer.readers.base.lines import Table
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
@@ -26,6 +25,7 @@ from indexer.readers.base.row import (
     number,
     seconds,
 )
+from indexer.readers.base.table import Table
 
 __all__ = ["LiteformReader"]
 

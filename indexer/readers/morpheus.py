@@ -21,8 +21,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
 from indexer.matrix_features import by_name, matrix_features
-from indexer.readers.base.lines import Table
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, integer, seconds
+from indexer.readers.base.table import Table
 
 __all__ = ["MorpheusReader"]
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
-from indexer.readers.base.lines import Table
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
@@ -28,6 +27,7 @@ from indexer.readers.base.row import (
     number,
     seconds,
 )
+from indexer.readers.base.table import Table
 
 __all__ = ["RaSpmmReader"]
 

@@ -20,6 +20,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.records import STATUSES, Measurement
 from indexer.readers.base.lines import whole
+from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import (
     UNITS,
     MatrixRef,
@@ -33,7 +34,6 @@ from indexer.readers.base.row import (
     need_op,
     seconds,
     status_of,
-    wrong_file,
 )
 from indexer.readers.kernel_tuner import moment
 

@@ -24,6 +24,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.records import Measurement
 from indexer.readers.base.lines import json_lines
+from indexer.readers.base.recognise import refuse_other, wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
@@ -31,9 +32,7 @@ from indexer.readers.base.row import (
     RunRow,
     integer,
     number,
-    refuse_other,
     seconds,
-    wrong_file,
 )
 
 __all__ = ["TvmReader"]

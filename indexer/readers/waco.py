@@ -21,6 +21,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
 from indexer.readers.base.lines import numbered
+from indexer.readers.base.recognise import refuse_other, wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
@@ -28,9 +29,7 @@ from indexer.readers.base.row import (
     RunRow,
     integer,
     need_op,
-    refuse_other,
     seconds,
-    wrong_file,
 )
 
 __all__ = ["WacoReader"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
@@ -14,7 +14,7 @@ from embeddb.core.records import Measurement
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
 
-__all__ = ["RunOptions", "Runner"]
+__all__ = ["ForPlatform", "KnowsFacts", "RunOptions", "Runner", "TellsState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,8 @@ class Runner(Protocol):
     runner does not know, or a machine it cannot run on, raises. Closing the iterator early leaves
     no process behind that still works on it.
 
-    Two more methods are optional. `facts(threads=0) -> dict[str, str]` measures what this machine
-    can do, keeps it, and has `platform` tell it in the environment from then on, beside what the
-    instance is named by; it is called before something is run, never for a plain question.
-    `state(threads=0) -> dict[str, float]` tells in milliseconds what the machine does now, as
-    positive figures by name, the same names each time; it raises nothing, and is empty where
-    nothing can be told. It is called before and after the runs of one matrix
-    (`embeddb.core.machine_state`).
+    The protocols below are for runners that can tell more of their machine; each is kept by having
+    its method.
     """
 
     name: str
@@ -79,3 +74,31 @@ class Runner(Protocol):
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
         """Raises: UsageError for an operation the runner lacks, RunnerUnavailable."""
+
+
+@runtime_checkable
+class KnowsFacts(Protocol):
+    """Can measure what its machine is able to do."""
+
+    def facts(self, *, threads: int = 0) -> dict[str, str]:
+        """These facts by name. They are kept, and `platform` tells them in the environment from
+        then on, beside what the instance is named by. Called before something is run, never for a
+        plain question."""
+
+
+@runtime_checkable
+class TellsState(Protocol):
+    """Can tell what its machine does now (`embeddb.core.machine_state`)."""
+
+    def state(self, *, threads: int = 0) -> dict[str, float]:
+        """Positive figures by name, the same names each time, in milliseconds; empty where nothing
+        can be told. Raises nothing. Called before and after the runs of one matrix."""
+
+
+@runtime_checkable
+class ForPlatform(Protocol):
+    """Serves more than one platform; the others are made without arguments."""
+
+    @classmethod
+    def for_platform(cls, platform: Platform) -> Runner:
+        """The runner of one of them."""

@@ -95,8 +95,8 @@ class CommandRunner:
     ) -> Iterator[tuple[Config, Measurement]]:
         """Raises: UsageError for an operation the platform lacks, RunnerUnavailable."""
         platform, spec = self._ready()
-        m, n = pattern.shape
-        space = platform.space(op, m=m, n=n, nnz=pattern.nnz)
+        m, _ = pattern.shape
+        space = platform.space(op, pattern.sizes)
         need = pattern.nnz * _ENTRY_BYTES + m * _ROW_BYTES
         job = _Job(platform, spec, op, options)
         with tempfile.TemporaryDirectory(prefix="embeddb-", ignore_cleanup_errors=True) as text:

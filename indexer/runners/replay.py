@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement
+from embeddb.core.records import Measurement, PatternInfo
 from indexer.runners.base import RunOptions
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__ = ["ReplayRunner"]
 
 
 class ReplayRunner:
-    """Answers from `lookup(pattern_id, op, config)`; every tuner is compared offline with it.
+    """Answers from `lookup(pattern_id, op, config)`; `embeddb eval --tuner` compares tuners by it.
 
     A configuration nobody ran comes back with status `invalid` and no times: within recorded runs
     it cannot be had, so a tuner that proposes it has wasted the step.
@@ -48,8 +48,14 @@ class ReplayRunner:
         return self._platform
 
     def run(
-        self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
+        self,
+        pattern: Pattern | PatternInfo,
+        op: Op,
+        configs: Sequence[Config],
+        *,
+        options: RunOptions,
     ) -> Iterator[tuple[Config, Measurement]]:
+        """What was recorded on a pattern, of which the structure is not needed."""
         for config in configs:
             found = self._lookup(pattern.id, op, config)
             if found is None:

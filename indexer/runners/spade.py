@@ -68,7 +68,7 @@ class SpadeRunner:
         """Raises: UsageError for an operation the platform lacks, RunnerUnavailable."""
         platform, hardware = self._ready()
         m, n = pattern.shape
-        space = platform.space(op, m=m, n=n, nnz=pattern.nnz)
+        space = platform.space(op, pattern.sizes)
         need = pattern.nnz * _ENTRY_BYTES + (m + n) * _SIDE_BYTES
         room = max(0, min(KEEP_BYTES, options.max_bytes - need))
         model = Model(hardware, pattern, op, keep_bytes=room)

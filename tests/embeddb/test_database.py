@@ -1,9 +1,8 @@
-"""The facade: every link of the chain on a database, stored answers, measuring and writing back."""
+"""The facade: stored answers, one call for every use, and what importing it costs."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 import subprocess
@@ -14,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from builders import (
     CONFIGS,
-    DEFAULT,
     OP,
     VARIANTS,
     band,
@@ -26,24 +23,31 @@ from builders import (
     fill,
     patterns,
     runs_of,
-    sized,
     tiny,
-    winner,
 )
+from scipy.io import mmwrite
 
 import embeddb
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound, RunnerUnavailable, StoreReadOnly, UsageError
+from embeddb.core.errors import (
+    InputError,
+    NothingFound,
+    StoreError,
+    StoreReadOnly,
+    UsageError,
+)
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, PatternInfo, Run
-from embeddb.database import Database
-from embeddb.platforms.platform import Platform
-from embeddb.query.query import Recommendation
-from indexer.embed import embed
+from embeddb.core.records import Measurement
+from embeddb.core.shown import html_of
+from embeddb.database import Database, open_database
+from embeddb.platforms.platform import Platform, parse_platform
+from embeddb.query.recommendation import Recommendation
+from indexer import starter
+from indexer.campaign.plan import PlanOptions
+from indexer.exchange.exchange import export_file
 from indexer.library import info_of
-from indexer.runners.base import RunOptions
-from tuners.loop import measure_answer
+from indexer.readers.base.row import ReadOptions
 
 WIDE = Op("spmm", 64)
 
@@ -56,267 +60,6 @@ def lawful() -> Database:
 
 def _first(made: Recommendation) -> dict[str, Any]:
     return made.candidates[0].config
-
-
-# -- the chain ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("length", [2, 6, 14, 30])
-def test_neighbours_answer_for_a_new_matrix(lawful: Database, length: int) -> None:
-    new = band(137, length, name="new")
-    made = lawful.query(new, platform="tiny", op="spmm:32")
-    assert (made.link, made.tuner, made.op) == ("neighbours", "transfer", "spmm:32")
-    assert _first(made) == {"variant": VARIANTS[winner(new)]}
-    gain = by_law(new, 0) / by_law(new, winner(new))
-    assert made.candidates[0].expected_gain == pytest.approx(gain, rel=0.2)
-    assert made.confidence in ("high", "medium")
-    assert made.default == dict(DEFAULT) and made.default_seconds is None
-    assert {n.pattern_id for n in made.neighbours} <= {p.id for p in patterns()}
-    distances = [n.distance for n in made.neighbours]
-    assert distances == sorted(distances)
-    assert [len(made.candidates), made.simulated, made.calls] == [4, False, None]
-
-
-def test_its_own_measured_winner_comes_first(lawful: Database) -> None:
-    for pattern in patterns():
-        made = lawful.query(pattern, platform="tiny", op=OP)
-        assert made.link == "measured" and made.confidence == "high"
-        assert _first(made) == {"variant": VARIANTS[winner(pattern)]}
-        assert made.candidates[0].seconds == pytest.approx(by_law(pattern, winner(pattern)))
-        assert made.default_seconds == pytest.approx(by_law(pattern, 0))
-        assert pattern.id not in {n.pattern_id for n in made.neighbours}
-
-
-def test_its_own_measurements_win_against_all_neighbours(lawful: Database) -> None:
-    db = fill(Database.in_memory(), tiny())
-    odd = band(137, 14, name="odd", group="odd")  # c by the law of all the others
-
-    def reverse(pattern: Pattern, variant: int) -> float:
-        return by_law(pattern, 3 - variant)
-
-    assert _first(db.query(odd, platform="tiny", op=OP)) == {"variant": "c"}
-    db.record(runs_of(odd, tiny(), times=reverse), odd, tiny())
-    assert _first(db.query(odd, platform="tiny", op=OP)) == {"variant": "b"}
-
-
-def test_the_same_structure_under_another_name_is_the_same_pattern(lawful: Database) -> None:
-    known = patterns()[7]
-    other = Pattern.from_csr(known.shape, known.indptr, known.indices, name="renamed")
-    assert lawful.query(other, platform="tiny", op=OP).link == "measured"
-
-
-def test_an_operation_never_measured_is_answered_from_the_nearest_width() -> None:
-    db = fill(Database.in_memory(), tiny())
-    fill(db, tiny(), patterns(2), op=Op("spmm", 512), times=lambda p, v: by_law(p, 3 - v))
-    new = band(137, 14, name="new")
-    made = db.query(new, platform="tiny", op=WIDE)
-    assert (made.link, made.evidence_op, _first(made)) == (
-        "neighbours",
-        "spmm:32",
-        {"variant": "c"},
-    )
-    assert any("rests on spmm:32" in line for line in made.warnings)
-    assert made.confidence != "high"
-    told = db.explain(made.id)
-    assert all(near.measured == 4 and near.best_gain for near in told.neighbours)
-    other = db.query(new, platform="tiny", op=Op("spmm", 64, "f64"))
-    assert (other.link, other.evidence_op, _first(other)) == (
-        "neighbours", "spmm:32", {"variant": "c"},
-    )  # fmt: skip
-    assert any("rests on spmm:32" in line for line in other.warnings)
-    # a pattern's own four configurations at the other width are too few to be its own answer
-    assert db.query(patterns()[2], platform="tiny", op=WIDE).link == "neighbours"
-
-
-def _sized_db(op: Op, pattern: Pattern, count: int) -> Database:
-    db, platform = Database.in_memory(), sized()
-    space = platform.space(op, m=pattern.shape[0], n=pattern.shape[1], nnz=pattern.nnz)
-    configs = list(space.enumerate())[:count]
-    runs = [
-        Run(pattern.id, op, "sized", c, Measurement(times_s=(9.0 - i,)))
-        for i, c in enumerate(configs)
-    ]
-    db.record(runs, pattern, platform)
-    return db
-
-
-@pytest.mark.parametrize(("count", "link"), [(9, "other-width"), (7, "static-best")])
-def test_other_width_needs_enough_of_it(count: int, link: str) -> None:
-    pattern = band(300, 3, name="p")
-    db = _sized_db(WIDE, pattern, count)
-    made = db.query(pattern, platform="sized", op=OP)
-    assert made.link == link
-    if link == "other-width":
-        best = list(sized().space(WIDE, m=300, n=300, nnz=900).enumerate())[8]
-        assert Config(_first(made)) == best
-        assert made.candidates[0].seconds is None and made.default_seconds is None
-
-
-def test_the_nearest_width_is_taken() -> None:
-    pattern = band(300, 3, name="p")
-    db = _sized_db(Op("spmm", 512), pattern, 9)
-    for run in list(_sized_db(WIDE, pattern, 9).store.runs("sized", WIDE)):
-        db.store.append([run])
-    query = db.prepare(pattern, db.platform("sized"), OP)
-    assert query.own_width_op == WIDE
-    query = db.prepare(pattern, db.platform("sized"), Op("spmm", 1024))
-    assert query.own_width_op == Op("spmm", 512)
-    assert db.prepare(pattern, db.platform("sized"), Op("spmm", 32, "f64")).own_width_op is None
-
-
-def test_static_best_where_neighbours_are_too_few() -> None:
-    db = fill(Database.in_memory(), tiny(), [patterns()[3], patterns()[7]])
-    made = db.query(band(140, 14), platform="tiny", op=OP)
-    assert (made.link, made.confidence, _first(made)) == ("static-best", "low", {"variant": "d"})
-    assert "no measured pattern is comparable" in made.warnings[0]
-
-
-def test_the_default_of_an_empty_database() -> None:
-    db = Database.in_memory()
-    db.store.put_platform(tiny())
-    made = db.query(band(50, 3), platform="tiny", op=OP)
-    assert (made.link, made.confidence, _first(made)) == ("default", "low", dict(DEFAULT))
-    assert made.neighbours == [] and made.features == {}
-
-
-def test_a_vote_for_what_does_not_fit_this_matrix_is_rejected_with_a_reason() -> None:
-    platform, db = sized(), Database.in_memory()
-    db.store.put_platform(platform)
-    for at, pattern in enumerate(band(300 + i, 3, name=f"p{i}", group=f"g{i}") for i in range(5)):
-        db.store.put_structure(pattern, info_of(pattern))
-        db.store.append(
-            Run(pattern.id, OP, "sized", Config({"rows": r, "cols": c}), Measurement(times_s=(t,)))
-            for r, c, t in [(1, "NUM_MATRIX_COLS", 4.0 + at), (256, 64, 1.0), (16, 8, 2.0)]
-        )
-    embed(db)
-    big = db.query(band(310, 3), platform="sized", op=OP)
-    assert (big.link, _first(big)) == ("neighbours", {"rows": 256, "cols": 64})
-    small = db.query(band(20, 3), platform="sized", op=OP)
-    assert (small.link, _first(small)) == ("neighbours", {"rows": 16, "cols": 8})
-    assert small.rejected == {
-        "cols=64,rows=256": "rows=256, NUM_MATRIX_ROWS=20: breaks the constraint "
-        "rows <= NUM_MATRIX_ROWS or rows == 1"
-    }
-
-
-def test_a_choice_with_two_names_is_proposed_once() -> None:
-    """With 64 columns `cols=64` and `cols=NUM_MATRIX_COLS` are the same configuration."""
-    platform, db = sized(), Database.in_memory()
-    db.store.put_platform(platform)
-    for pattern in (band(300 + i, 3, name=f"p{i}", group=f"g{i}") for i in range(5)):
-        db.store.put_structure(pattern, info_of(pattern))
-        db.store.append(
-            Run(pattern.id, OP, "sized", Config({"rows": 1, "cols": c}), Measurement(times_s=(t,)))
-            for c, t in [("NUM_MATRIX_COLS", 4.0), (64, 3.0), (8, 2.0)]
-        )
-    embed(db)
-    made = db.query(band(64, 3), platform="sized", op=OP)
-    proposed = [Config(c.config) for c in made.candidates]
-    assert sorted(map(str, proposed)) == ["cols=64,rows=1", "cols=8,rows=1"]
-    assert made.default == {"rows": 1, "cols": 64}
-    assert made.candidates[-1].expected_gain == 1.0
-
-
-def test_calls_make_a_conversion_pay() -> None:
-    db = Database.in_memory()
-    db.store.put_platform(tiny())
-    for pattern in patterns():
-        db.store.put_structure(pattern, info_of(pattern))
-        db.store.append(
-            Run(pattern.id, OP, "tiny", c, Measurement(times_s=(t,), conversion_s=conversion))
-            for c, t, conversion in [(CONFIGS[0], 3.0, 0.0), (CONFIGS[1], 1.0, 10.0)]
-        )
-    embed(db)
-    for pattern in (band(137, 6, name="new"), patterns()[0]):
-        few, many = (db.query(pattern, platform="tiny", op=OP, calls=n) for n in (2.0, 100.0))
-        assert (_first(few), _first(many)) == ({"variant": "a"}, {"variant": "b"})
-        assert (few.calls, many.calls) == (2.0, 100.0)
-
-
-# -- doubts ------------------------------------------------------------------------------------
-
-
-def test_something_never_seen_is_said(lawful: Database) -> None:
-    tall = Pattern.from_coo((5000, 3), np.arange(5000), np.zeros(5000, int), name="tall")
-    made = lawful.query(tall, platform="tiny", op=OP)
-    assert made.neighbours[0].percentile == 1.0
-    assert made.confidence == "low"
-    assert "nothing like this pattern was ever measured here" in made.warnings
-    near = lawful.query(band(115, 14), platform="tiny", op=OP)
-    assert near.neighbours[0].percentile is not None and near.neighbours[0].percentile < 0.9
-    assert near.warnings == [] and near.confidence == "high"
-
-
-def test_one_group_of_neighbours_is_said() -> None:
-    db = fill(Database.in_memory(), tiny(), patterns(1))
-    made = db.query(band(137, 14), platform="tiny", op=OP)
-    assert "all neighbours come from one group of matrices" in made.warnings
-    assert made.confidence != "high"
-    assert made.neighbours[0].percentile is None  # one group: no distance to compare with
-
-
-def test_a_simulated_platform_is_labelled() -> None:
-    db = fill(Database.in_memory(), tiny("sim", simulated=True), patterns(2))
-    for pattern in (band(137, 14), patterns()[0]):
-        made = db.query(pattern, platform="sim", op=OP)
-        assert made.simulated and any("simulated" in line for line in made.warnings)
-        assert made.document()["simulated"] is True
-
-
-def test_another_machines_runs_are_evidence_but_not_measured() -> None:
-    db, pair = Database.in_memory(), tiny("pair", portable=True)
-    fill(db, pair.at("one"))
-    known = patterns()[2]
-    there = db.query(known, platform="pair@one", op=OP)
-    assert there.link == "measured"
-    here = db.query(known, platform=pair.at("two"), op=OP)
-    assert here.link == "neighbours" and here.neighbours[0].pattern_id == known.id
-    assert here.neighbours[0].distance == 0.0
-    assert any("another machine" in line for line in here.warnings)
-    assert all(c.seconds is None for c in here.candidates)
-    assert _first(here) == _first(there)
-    bare = db.query(known, platform="pair", op=OP)
-    assert bare.link == "neighbours"
-
-
-def test_machines_of_a_platform_that_is_not_portable_keep_to_themselves() -> None:
-    db = fill(Database.in_memory(), tiny().at("one"), patterns(2))
-    made = db.query(patterns()[2], platform=tiny().at("two"), op=OP)
-    assert (made.link, made.neighbours) == ("default", [])
-
-
-# -- stubs -------------------------------------------------------------------------------------
-
-
-def test_a_pattern_known_by_name_only() -> None:
-    db = fill(Database.in_memory(), tiny())
-    ghost = PatternInfo(id="cd" * 16, name="ghost", stub=True)
-    with pytest.raises(NothingFound, match="ghost: only known by name") as e:
-        db.query(ghost, platform="tiny", op=OP)
-    assert e.value.hint == "give the matrix file"
-    assert e.value.exit_code == 3
-
-
-def test_its_own_runs_answer_for_a_pattern_known_by_name_only() -> None:
-    db = fill(Database.in_memory(), tiny())
-    ghost = PatternInfo(id="cd" * 16, name="ghost", stub=True)
-    db.store.append(
-        [
-            Run(ghost.id, OP, "tiny", config, Measurement(times_s=(float(5 - i),)))
-            for i, config in enumerate(CONFIGS[:3])
-        ],
-        patterns=[ghost],
-    )
-    made = db.query(ghost, platform="tiny", op=OP)
-    assert (made.link, _first(made)) == ("measured", {"variant": "c"})
-    assert db.explain(made.id).answer == {"variant": "c"}
-
-
-def test_a_stored_pattern_is_queried_by_what_is_known_of_it(lawful: Database) -> None:
-    info = lawful.store.pattern(patterns()[3].id)
-    assert info is not None
-    assert lawful.query(info, platform="tiny", op=OP).link == "measured"
-    assert lawful.query(info, platform="tiny", op="spmv").link == "default"
 
 
 # -- stored answers ----------------------------------------------------------------------------
@@ -387,128 +130,127 @@ def test_a_folder_that_cannot_be_written_opens_read_only(tmp_path: Path) -> None
         folder.chmod(writable)
 
 
-# -- names -------------------------------------------------------------------------------------
-
-
-def test_which_platform_a_name_means(tmp_path: Path) -> None:
-    db = Database.in_memory()
-    assert db.platform("cpu").name == "cpu"
-    with pytest.raises(UsageError, match="no platform 'nowhere'"):
-        db.platform("nowhere")
-    db.store.put_platform(tiny().at("one"))
-    assert db.platform("tiny").id == db.platform("tiny@one").id == "tiny@one"
-    db.store.put_platform(tiny().at("two"))
-    with pytest.raises(UsageError, match="2 instances") as e:
-        db.platform("tiny")
-    assert "tiny@one, tiny@two" in e.value.hint
-    pair = tiny("pair", portable=True)
-    db.store.put_platform(pair.at("one"))
-    assert db.platform("pair").id == "pair"
-    file = tmp_path / "mine.toml"
-    file.write_text(tiny("mine").text)
-    assert db.platform(str(file)).id == "mine"
-
-
-def test_an_unknown_kernel(lawful: Database) -> None:
-    with pytest.raises(UsageError, match="no sddmm"):
-        lawful.query(band(20, 2), platform="tiny", op="sddmm:8")
-    with pytest.raises(UsageError):
-        lawful.query(band(20, 2), platform="tiny", op="spmm")
-
-
-def test_the_same_question_twice_has_the_same_answer(lawful: Database) -> None:
-    new = band(137, 14)
-    one, other = (lawful.query(new, platform="tiny", op=OP) for _ in range(2))
-    assert one.candidates == other.candidates and one.neighbours == other.neighbours
-
-
-def test_scopes_and_evidence(lawful: Database) -> None:
-    assert lawful.scopes() == [(OP, "tiny")]
-    evidence, vectors = lawful.evidence(OP, "tiny")
-    assert len(evidence.rows) == 20 and all(len(v) == 20 for v in vectors.values())
-    assert lawful.problems() == []
-
-
-# -- measuring and writing back ----------------------------------------------------------------
-
-
-class LawRunner:
-    """Knows the law; variant d crashes."""
-
-    name = "law"
-    missing: str | None = None
-    clock = 0.0
-
-    def available(self) -> str | None:
-        return self.missing
-
-    def platform(self, *, threads: int = 0) -> Platform:
-        return _measured_platform().at("here", {"threads": str(threads)})
-
-    def run(
-        self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
-    ) -> Iterator[tuple[Config, Measurement]]:
-        for config in configs:
-            variant = CONFIGS.index(config)
-            if variant == 3:
-                yield config, Measurement("crash", error=f"signal 11 at {options.seed}")
-            else:
-                LawRunner.clock += 1.0
-                yield config, Measurement(times_s=(by_law(pattern, variant),), when=self.clock)
-
-
-def _measured_platform() -> Platform:
-    text = tiny("lab", portable=True).text.replace('title = "F', 'runner = "law"\ntitle = "F')
-    return embeddb.platforms.platform.parse_platform(text)
+# -- one call for every use --------------------------------------------------------------------
 
 
 @pytest.fixture
-def law(monkeypatch: pytest.MonkeyPatch) -> None:
+def logs(tmp_path: Path) -> Path:
+    """A platform's file, a log of it, and the matrices that it names."""
+    (tmp_path / "tiny.toml").write_text(tiny().text)
+    (tmp_path / "matrices").mkdir()
+    rows = ["matrix,rows,cols,nnz,variant,time_us"]
+    for p in patterns():
+        mmwrite(tmp_path / "matrices" / f"{p.name}.mtx", p.to_scipy(), field="pattern")
+        m, n = p.shape
+        rows += [
+            f"{p.name},{m},{n},{p.nnz},{v},{1e6 * by_law(p, VARIANTS.index(v))}" for v in VARIANTS
+        ]
+    (tmp_path / "runs.csv").write_text("\n".join(rows))
+    return tmp_path
+
+
+def test_run_logs_answer_after_one_call_and_are_judged_by_another(logs: Path) -> None:
+    with Database.create(logs / "db") as db:
+        report = db.index_runs(
+            [logs / "runs.csv"],
+            platform=str(logs / "tiny.toml"),
+            matrices=logs / "matrices",
+            options=ReadOptions(op=OP),
+        )
+        assert report.problems == [] and report.question is not None
+        made = db.query(band(137, 14), platform="tiny", op=OP)
+        assert (made.link, _first(made)) == ("neighbours", {"variant": "c"})
+        rows = db.evaluate(platform="tiny", op="spmm:32", seeds=(0,))
+        assert {row.op for row in rows} == {"spmm:32"} and len(rows) > 2
+        with pytest.raises(NothingFound, match="no runs to judge by"):
+            db.evaluate(op="spmm:64")
+
+
+class Machine:
+    """A machine on which variant d wins on everything."""
+
+    name = "machine"
+
+    def available(self) -> str | None:
+        return None
+
+    def platform(self, *, threads: int = 0) -> Platform:
+        return _machine().at("here", {"threads": str(threads)})
+
+    def run(
+        self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: Any
+    ) -> Iterator[tuple[Config, Measurement]]:
+        for config in configs:
+            at = CONFIGS.index(config)
+            yield config, Measurement(times_s=(1e-6 * pattern.nnz * (4 - at),), when=float(at))
+
+
+def _machine() -> Platform:
+    text = tiny("lab", portable=True).text.replace('title = "F', 'runner = "machine"\ntitle = "F')
+    return parse_platform(text)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Platform:
     real = plugins.load
     monkeypatch.setattr(
-        plugins, "load", lambda kind, name: LawRunner if name == "law" else real(kind, name)
+        plugins, "load", lambda kind, name: Machine if name == "machine" else real(kind, name)
     )
+    return _machine()
 
 
-@pytest.mark.usefixtures("law")
-def test_measured_answers_are_written_back() -> None:
-    db = fill(Database.in_memory(), _measured_platform().at("elsewhere"))
-    new = band(137, 14, name="new", group="new")
-    made = db.query(new, platform="lab", op=OP)
-    assert (made.link, made.platform) == ("neighbours", "lab@here")
-    said: list[str] = []
-    done = measure_answer(db, made, new, options=RunOptions(), rounds=2, progress=said.append)
-    assert done.id == made.id and done.platform == "lab@here"
-    times = [c.seconds for c in done.candidates]
-    assert times[:3] == pytest.approx(sorted(by_law(new, v) for v in (0, 1, 2)))
-    assert (times[3], done.candidates[3].status) == (None, "crash")
-    assert done.default_seconds == pytest.approx(by_law(new, 0))
-    assert len(said) == 2 * 4
-    assert len(list(db.store.runs("lab@here", OP, new.id))) == 2 * 3 + 1  # the crashes are alike
-    assert db.recommendation(made.id) == done
-    again = db.query(new, platform="lab", op=OP)
-    assert (again.link, _first(again)) == ("measured", {"variant": "c"})
-    assert "d" not in [c.config["variant"] for c in again.candidates]  # it crashes here
-    other = db.query(band(139, 14), platform="lab", op=OP)
-    assert new.id in {n.pattern_id for n in other.neighbours}  # and now is a neighbour itself
+def test_a_campaign_is_planned_measured_and_taken_up(logs: Path, machine: Platform) -> None:
+    with Database.create(logs / "db") as db:
+        asked: dict[str, Any] = {"platform": machine, "ops": ["spmm:32"]}
+        asked |= {"matrices": logs / "matrices", "options": PlanOptions(configs=4, rounds=1)}
+        said: list[str] = []
+        done = db.campaign(logs / "camp", **asked, progress=lambda what, *_: said.append(what))
+        assert done.measured == done.points == 20 * 4 and done.tasks_stored == 20
+        assert {"read matrices", "measure"} <= set(said)
+        assert _first(db.query(band(137, 14), platform="lab", op=OP)) == {"variant": "d"}
+        assert db.campaign(logs / "camp") == done
+        with pytest.raises(InputError, match="another campaign is there"):
+            db.campaign(logs / "camp", **asked | {"ops": ["spmv"]})
 
 
-@pytest.mark.usefixtures("law")
-def test_without_its_runner_queries_still_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    db = fill(Database.in_memory(), _measured_platform().at("elsewhere"))
-    monkeypatch.setattr(LawRunner, "missing", "no compiler: install gcc")
-    new = band(137, 14, name="new")
-    made = db.query(new, platform="lab", op=OP)
-    assert (made.link, made.platform) == ("neighbours", "lab")
-    with pytest.raises(RunnerUnavailable, match="install gcc"):
-        measure_answer(db, made, new, options=RunOptions())
+def test_a_calibration_takes_the_operations_that_others_ran(logs: Path, machine: Platform) -> None:
+    db = Database.in_memory()
+    with pytest.raises(UsageError, match="which operations matter"):
+        db.calibrate(platform=machine, minutes=0.05)
+    fill(db, machine.at("elsewhere"))
+    report = db.calibrate(platform="lab", minutes=0.2, matrices=logs / "matrices")
+    assert (report.platform, [op.op for op in report.ops]) == ("lab@here", ["spmm:32"])
+    assert report.ops[0].runs > 0
+    with pytest.raises(UsageError, match="is not this machine"):
+        db.calibrate(platform="lab@elsewhere", minutes=0.05)
 
 
-def test_a_platform_without_a_runner_cannot_be_measured(lawful: Database) -> None:
-    new = band(137, 14, name="new")
-    made = lawful.query(new, platform="tiny", op=OP)
-    with pytest.raises(RunnerUnavailable, match="has no runner"):
-        measure_answer(lawful, made, new, options=RunOptions())
+# -- where it is -------------------------------------------------------------------------------
+
+
+def test_a_place_is_opened_made_or_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_database(tmp_path / "db", create=True) as db:
+        fill(db, tiny(), patterns(1))
+        export_file(db, tmp_path / "starter.jsonl.gz")
+    with embeddb.open(tmp_path / "db") as db:
+        assert isinstance(db, Database) and db.scopes() == [(OP, "tiny")]
+    with pytest.raises(StoreError):
+        embeddb.open(tmp_path / "nothing")
+    monkeypatch.setattr(starter, "STARTER_FILE", tmp_path / "starter.jsonl.gz")
+    monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
+    with embeddb.open("starter") as db:
+        assert db.scopes() == [(OP, "tiny")]
+    assert "importing the starter database" in capsys.readouterr().err
+
+
+def test_what_a_notebook_shows_is_found_by_one_door(lawful: Database) -> None:
+    made = lawful.query(band(137, 14, name="new"), platform="tiny", op=OP)
+    things = (lawful, made, lawful.explain(made.id), patterns()[0], info_of(patterns()[0]))
+    assert all(thing._repr_html_().startswith("<div>") for thing in things)
+    with pytest.raises(TypeError, match="nothing to show of int"):
+        html_of(3)
 
 
 # -- what it costs -----------------------------------------------------------------------------
@@ -521,11 +263,3 @@ def test_importing_stays_light() -> None:
         assert not heavy, heavy
     """)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
-
-
-def test_infinite_calls_are_the_plain_question(lawful: Database) -> None:
-    new = band(137, 14)
-    plain = lawful.query(new, platform="tiny", op=OP)
-    priced = lawful.query(new, platform="tiny", op=OP, calls=1e12)
-    assert [c.config for c in plain.candidates] == [c.config for c in priced.candidates]
-    assert math.isclose(plain.candidates[0].score, priced.candidates[0].score, abs_tol=1e-9)

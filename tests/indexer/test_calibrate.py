@@ -16,8 +16,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, MatrixError, SpaceError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
+from embeddb.core.timing import timings_of
 from embeddb.database import Database
-from embeddb.index.run_matrix import timings_of
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.calibrate import CAMPAIGN, Calibration, CalibrationRequest
 from indexer.calibration.choice import Chooser, _most_telling, panel_of

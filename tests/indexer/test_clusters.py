@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import OP, band, fill, patterns, tiny
+from command_line import run_verb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embeddb.core.errors import UsageError
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
-from embeddb.ui.cli.main import _run
 from indexer.campaign.budget.clusters import cluster
 from indexer.embed import embed
 
@@ -113,7 +113,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["clusters", str(folder), "--featurizer", "stats", "-k", "4", "--seed", "3", "--json"]
-    assert _run(command) == 0
+    assert run_verb(command) == 0
     first = capsys.readouterr().out
     document = json.loads(first)
     assert set(document) == {
@@ -129,7 +129,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert found["groups"] == len({by_id[i].group for i in found["members"]})
         assert found["size"] == len(found["members"]) and found["spread"] >= 0
     assert sorted(i for c in document["clusters"] for i in c["members"]) == sorted(by_id)
-    assert _run(command) == 0
+    assert run_verb(command) == 0
     assert capsys.readouterr().out == first
 
 
@@ -142,23 +142,23 @@ def test_a_stub_of_known_size_does_not_decide_the_featurizer(
         db.store.append([run], patterns=[info])
         embed(db)
         assert len(db.store.vectors.get("sizes", db.featurizer_version("sizes"), [info.id])) == 1
-    assert _run(["clusters", str(folder), "--json"]) == 0
+    assert run_verb(["clusters", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["featurizer"] == "stats"
 
 
 def test_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(["clusters", str(folder)]) == 0
+    assert run_verb(["clusters", str(folder)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("cluster") and len(out.splitlines()) == 1 + 10 + 2
     assert "1 pattern without a vector left out" in out
 
 
 def test_errors(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(["clusters", str(folder), "--featurizer", "stats", "-k", "21"]) == 2
+    assert run_verb(["clusters", str(folder), "--featurizer", "stats", "-k", "21"]) == 2
     assert "21 clusters of 20 patterns" in capsys.readouterr().err
-    assert _run(["clusters", str(folder), "--featurizer", "other"]) == 2
+    assert run_verb(["clusters", str(folder), "--featurizer", "other"]) == 2
     assert "no featurizer named 'other'" in capsys.readouterr().err
     with Database.create(tmp_path / "empty") as db:
         db.store.put_structure(band(9, 2), PatternInfo(id=band(9, 2).id))
-    assert _run(["clusters", str(tmp_path / "empty")]) == 3
+    assert run_verb(["clusters", str(tmp_path / "empty")]) == 3
     assert "embeddb embed" in capsys.readouterr().err

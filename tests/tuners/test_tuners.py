@@ -12,18 +12,22 @@ import pytest
 from builders import CONFIGS, DEFAULT, OP, patterns, runs_of, sized, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from queries import changed
 
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, PatternInfo
+from embeddb.core.sizes import Sizes
+from embeddb.core.timing import Timing, timings_of
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.run_matrix import MatrixRow, RunMatrix, Timing, join, timings_of
+from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.query.build import with_evidence
 from embeddb.query.confidence import confidence_of
 from embeddb.query.fallback import answer
-from embeddb.query.query import LINKS, Candidate, Query
+from embeddb.query.query import LINKS, OwnTimings, Problem, Query
 from embeddb.query.rankers.choose import Rankers
 from embeddb.query.rankers.neighbour_vote import scores
+from embeddb.query.recommendation import Candidate
 from embeddb.testing.tuners import TunerContract, check_tuner, sample_queries
 from tuners.loop import tune
 from tuners.ranking import RankedTuner
@@ -121,8 +125,8 @@ def _query(evidence: RunMatrix, vectors: dict[str, Any] | None = None, **changes
     partition = AnswerIndex.build(evidence, {"test": found}, scope="tiny")
     info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
     platform = tiny()
-    bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
-    return with_evidence(replace(bare, **changes), partition, np.zeros(2, np.float32))
+    bare = Query(Problem(info, platform, OP, platform.space(OP), DEFAULT))
+    return with_evidence(changed(bare, **changes), partition, np.zeros(2, np.float32))
 
 
 _TIMES = st.lists(
@@ -175,8 +179,8 @@ def test_transfer_on_a_hand_computed_vote() -> None:
     levels, prior = np.array([0.5, -0.2]), np.array([0.0, 0.1, -0.1])
     info = PatternInfo(id="f" * 32)
     platform = tiny()
-    query = replace(
-        Query(info, platform, OP, platform.space(OP), DEFAULT),
+    query = changed(
+        Query(Problem(info, platform, OP, platform.space(OP), DEFAULT)),
         configs=CONFIGS[:3],
         gains=gains,
         levels=levels,
@@ -205,9 +209,9 @@ def test_transfer_on_a_hand_computed_vote() -> None:
 def test_a_lucky_vote_of_one_does_not_beat_a_good_one_of_all() -> None:
     """b is twice as fast on ten neighbours; d a little more on the one that ran it."""
     query = _voted()
-    gains = query.gains.copy()
+    gains = query.vote.gains.copy()
     gains[1:, 3], gains[0, 3] = np.nan, gains[0, 1] + 0.1
-    sparse = replace(query, gains=gains, shrink=0.01)
+    sparse = replace(query, vote=replace(query.vote, gains=gains, shrink=0.01))
     assert TransferTuner(sparse, rng=rng()).ask(1)[0].config["variant"] == "b"
 
 
@@ -217,8 +221,8 @@ def test_one_odd_neighbour_does_not_fill_the_list() -> None:
     gains = np.tile(np.log([1.0, 2.0, 0.9, 0.8]), (10, 1))
     gains[0] = np.log([1.0, 0.8, 2.0, 3.0])
     info, platform = PatternInfo(id="f" * 32), tiny()
-    query = replace(
-        Query(info, platform, OP, platform.space(OP), DEFAULT),
+    query = changed(
+        Query(Problem(info, platform, OP, platform.space(OP), DEFAULT)),
         configs=CONFIGS,
         gains=gains,
         levels=gains.mean(axis=1),
@@ -241,7 +245,7 @@ def _voted(**changes: Any) -> Query:
 
 
 def test_measured_here_comes_first() -> None:
-    query = _voted(own={DEFAULT: ok(3.0), CONFIGS[3]: ok(1.0), CONFIGS[2]: ok(2.0)})
+    query = _voted(timings={DEFAULT: ok(3.0), CONFIGS[3]: ok(1.0), CONFIGS[2]: ok(2.0)})
     found = answer(query, 5, rng=rng())
     assert (found.link, found.tuner) == ("measured", "lookup")
     assert [c.config["variant"] for c in found.candidates] == ["d", "c", "a", "b"]
@@ -251,18 +255,18 @@ def test_measured_here_comes_first() -> None:
 
 
 def test_the_default_alone_is_not_a_choice_measured() -> None:
-    assert answer(_voted(own={DEFAULT: ok(3.0)}), 5, rng=rng()).link == "neighbours"
+    assert answer(_voted(timings={DEFAULT: ok(3.0)}), 5, rng=rng()).link == "neighbours"
 
 
 def test_what_failed_on_this_pattern_is_not_proposed() -> None:
     for own in ({CONFIGS[1]: FAILED}, {DEFAULT: ok(3.0), CONFIGS[2]: ok(2.0), CONFIGS[1]: FAILED}):
-        found = answer(_voted(own=own), 5, rng=rng())
+        found = answer(_voted(timings=own), 5, rng=rng())
         assert "b" not in [c.config["variant"] for c in found.candidates]
 
 
 def test_other_width_then_neighbours() -> None:
     width = {DEFAULT: ok(3.0), CONFIGS[2]: ok(1.0), CONFIGS[3]: FAILED}
-    query = _voted(own_width=width, own_width_op=Op("spmm", 64))
+    query = _voted(other_width=width, other_op=Op("spmm", 64))
     found = answer(query, 3, rng=rng())
     assert found.link == "other-width"
     assert [c.config["variant"] for c in found.candidates] == ["c", "a", "b"]
@@ -281,7 +285,7 @@ def test_neighbours() -> None:
 
 def test_two_neighbours_are_too_few() -> None:
     query = _query(_evidence(np.array([[2.0, 1.0, 4.0, 4.0]] * 2)))
-    assert len(query.neighbours) == 2
+    assert len(query.vote.neighbours) == 2
     found = answer(query, 5, rng=rng())
     assert found.link == "static-best"
     assert [c.config["variant"] for c in found.candidates] == ["b"]
@@ -292,14 +296,16 @@ def test_what_nobody_ran_is_not_doubted_without_bound() -> None:
     """With no pull to the average its support is nothing: its gain must not become 0 or infinite.
     (A random example found it.)"""
     query = _query(_evidence(np.array([[1.0, 2.0, 4.0, 3.0], [1.0, 0.5, 0.2, 2.0]] * 3)))
-    gains, unrun = query.gains.copy(), 2
+    gains, unrun = query.vote.gains.copy(), 2
     gains[:, unrun] = np.nan
-    query = replace(query, gains=gains, shrink=0.0)
+    query = replace(query, vote=replace(query.vote, gains=gains, shrink=0.0))
     got, voters = scores(query)
     assert voters[unrun] == 0
-    spread = math.sqrt(np.nanmean((query.gains - query.levels[:, None] - query.prior) ** 2))
-    worst = spread * math.sqrt(query.weights.mean() / query.weights.min())
-    assert query.prior[unrun] - worst <= got[unrun] <= query.prior[unrun]
+    spread = math.sqrt(
+        np.nanmean((query.vote.gains - query.vote.levels[:, None] - query.vote.prior) ** 2)
+    )
+    worst = spread * math.sqrt(query.vote.weights.mean() / query.vote.weights.min())
+    assert query.vote.prior[unrun] - worst <= got[unrun] <= query.vote.prior[unrun]
     for candidate in TransferTuner(query, rng=rng()).ask(4):
         assert 0.01 < (candidate.expected_gain or 0.0) < 100.0
 
@@ -312,7 +318,7 @@ def test_the_default_where_nothing_is_better_on_average() -> None:
 
 def test_the_default_where_nothing_is_known() -> None:
     info, platform = PatternInfo(id="f" * 32), tiny()
-    bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
+    bare = Query(Problem(info, platform, OP, platform.space(OP), DEFAULT))
     found = answer(bare, 5, rng=rng())
     assert (found.link, [c.config for c in found.candidates]) == ("default", [dict(DEFAULT)])
     assert confidence_of(Rankers(bare).chosen, found.link)[0] == "low"
@@ -330,7 +336,9 @@ def test_few_calls_do_not_pay_for_a_conversion() -> None:
     """d is fastest but must convert for 10 s; from eleven calls on it pays."""
     own = {DEFAULT: ok(3.0), CONFIGS[1]: ok(2.0), CONFIGS[3]: ok(1.0, conversion_s=10.0)}
     best = {
-        calls: answer(_voted(own=own, calls=calls), 1, rng=rng()).candidates[0].config["variant"]
+        calls: answer(_voted(timings=own, calls=calls), 1, rng=rng())
+        .candidates[0]
+        .config["variant"]
         for calls in (1.0, 9.0, 11.0, math.inf)
     }
     assert best == {1.0: "b", 9.0: "b", 11.0: "d", math.inf: "d"}
@@ -352,10 +360,14 @@ def test_few_calls_change_a_vote(shrink: float) -> None:
     partition = AnswerIndex.build(evidence, {"test": vectors}, scope="tiny")
     partition = replace(partition, policy=replace(partition.policy, shrink=shrink))
     info, platform = PatternInfo(id="f" * 32), tiny()
-    bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
+    bare = Query(Problem(info, platform, OP, platform.space(OP), DEFAULT))
     best = {}
     for calls in (5.0, 100.0, math.inf):
-        query = with_evidence(replace(bare, calls=calls), partition, np.zeros(2, np.float32))
+        query = with_evidence(
+            replace(bare, problem=replace(bare.problem, calls=calls)),
+            partition,
+            np.zeros(2, np.float32),
+        )
         best[calls] = answer(query, 1, rng=rng()).candidates[0].config["variant"]
     assert best == {5.0: "b", 100.0: "d", math.inf: "d"}
 
@@ -380,18 +392,19 @@ def _chains(draw: st.DrawFn) -> Query:
     """Any evidence of any other matrices, anything measured on this one, any size."""
     m, n = draw(st.sampled_from([(-1, -1), (4, 8), (20, 64), (300, 100)]))
     info = PatternInfo(id="f" * 32, m=m, n=n, nnz=m)
-    space = _SIZED.space(OP, m=m, n=n, nnz=m)
-    default = _SIZED.default(OP, m=m, n=n, nnz=m)
+    space = _SIZED.space(OP, Sizes(m, n, m))
+    default = _SIZED.default(OP, Sizes(m, n, m))
     curve = st.dictionaries(
         st.sampled_from(_ALL_SIZED),
         st.builds(ok, st.floats(1e-6, 1e3), st.floats(0, 10)) | st.just(FAILED),
         max_size=9,
     )
     query = Query(
-        info, _SIZED, OP, space, default,
-        own=draw(curve), own_width=draw(curve), own_width_op=Op("spmm", 64),
-        calls=draw(st.sampled_from([1.0, 100.0, math.inf])),
-    )  # fmt: skip
+        Problem(
+            info, _SIZED, OP, space, default, calls=draw(st.sampled_from([1.0, 100.0, math.inf]))
+        ),
+        own=OwnTimings(timings=draw(curve), other_width=draw(curve), other_op=Op("spmm", 64)),
+    )
     curves = draw(st.lists(curve.filter(bool), max_size=6))
     if not curves:
         return query
@@ -417,7 +430,11 @@ def test_nothing_illegal_is_ever_proposed(query: Query, count: int) -> None:
         assert query.space.reason(config) is None
         assert math.isfinite(candidate.score)
         assert candidate.expected_gain is None or 0 < candidate.expected_gain < math.inf
-    legal = [c for c, v in query.own.items() if v.status == "ok" and query.space.reason(c) is None]
+    legal = [
+        c
+        for c, v in query.own.timings.items()
+        if v.status == "ok" and query.space.reason(c) is None
+    ]
     assert (found.link == "measured") == (len(legal) >= 2)
     confidence, doubts = confidence_of(Rankers(query).chosen, found.link)
     assert confidence in ("high", "medium", "low") and all(doubts)
@@ -450,7 +467,7 @@ def test_how_sure_depends_on_how_good_held_out_answers_were(
     held_out: float, sure: str, said: str
 ) -> None:
     query = sample_queries()["neighbours"]
-    query = replace(query, held_out=held_out, evidence_op=query.op)
+    query = replace(query, vote=replace(query.vote, held_out=held_out, evidence_op=query.op))
     level, doubts = confidence_of(Rankers(query).chosen, "neighbours")
     assert level == sure
     assert said in " ".join(doubts) and bool(doubts) == bool(said)

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
-from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.lookup import Lookup
 from embeddb.platforms.machines import same_machine
 from embeddb.query.fallback import answer
-from embeddb.query.query import Candidate, Query
+from embeddb.query.query import Query
+from embeddb.query.recommendation import Candidate
 from tuners.evaluation.bench import COMMON_SHARE, Bench
 from tuners.evaluation.figures import Truth, judge
 from tuners.evaluation.splits import split_groups
@@ -89,7 +90,7 @@ class _Outcome:
 
 
 def evaluate_across(
-    db: Database,
+    db: Lookup,
     *,
     scopes: Sequence[tuple[Op, str]] | None = None,
     instances: Sequence[str] = (),
@@ -196,13 +197,13 @@ class _Instance:
             yield "default", -1, _outcome(truth, [query.default])
             ranked = sorted(truth.times, key=lambda c: truth.times[c])
             yield "oracle", -1, _outcome(truth, ranked)
-            if query.configs:
-                order = np.argsort(-query.mean, kind="stable")[:_K]
-                static = [query.configs[i] for i in order]
+            if query.vote.configs:
+                order = np.argsort(-query.vote.mean, kind="stable")[:_K]
+                static = [query.vote.configs[i] for i in order]
                 yield "static-best-elsewhere", -1, _outcome(truth, static)
-        if query.neighbours and np.isfinite(query.gains[0]).any():
-            copied = np.argsort(-np.nan_to_num(query.gains[0], nan=-math.inf), kind="stable")
-            winners = [query.configs[i] for i in copied[:_K]]
+        if query.vote.neighbours and np.isfinite(query.vote.gains[0]).any():
+            copied = np.argsort(-np.nan_to_num(query.vote.gains[0], nan=-math.inf), kind="stable")
+            winners = [query.vote.configs[i] for i in copied[:_K]]
             yield "nearest-winner", local, _outcome(truth, winners)
         found = answer(query, _K, rng=rng)
         first = found.candidates[0] if found.candidates else None
@@ -211,8 +212,8 @@ class _Instance:
 
     def _alone(self, truth: Truth, query: Query, local: int) -> Iterator[tuple[str, int, _Outcome]]:
         """By the runs of this machine only."""
-        order = np.argsort(-query.mean, kind="stable")[:_K]
-        yield "static-best-here", local, _outcome(truth, [query.configs[i] for i in order])
+        order = np.argsort(-query.vote.mean, kind="stable")[:_K]
+        yield "static-best-here", local, _outcome(truth, [query.vote.configs[i] for i in order])
         found = answer(query, _K, rng=np.random.default_rng(0))
         proposals = [Config(c.config) for c in found.candidates]
         yield "neighbours-here", local, _outcome(truth, proposals)

@@ -1,18 +1,19 @@
-"""How good a cost model is on groups it never saw: what its card says, queries go by, and the
-predictor is chosen by."""
+"""A cost model of the better predictor, and how good it is on groups it never saw: what its card
+says, queries go by, and the predictor is chosen by."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.database import Database
-from embeddb.ui.cli.output import note
+from embeddb.core.sizes import Sizes
+from embeddb.index.lookup import Lookup
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
@@ -21,7 +22,16 @@ if TYPE_CHECKING:
     from tuners.evaluation.bench import Bench
     from tuners.evaluation.learned import Seen
 
-__all__ = ["HeldOut", "Hidden", "Judge", "better", "candidates", "hidden_configs", "limited"]
+__all__ = [
+    "HeldOut",
+    "Hidden",
+    "Judge",
+    "Training",
+    "TrainingRequest",
+    "better",
+    "candidates",
+    "hidden_configs",
+]
 
 #: By op and method, `of_optimum@1` and `@5`.
 HeldOut = dict[str, dict[str, dict[str, float]]]
@@ -36,27 +46,118 @@ _PER_MATRIX = 100
 _FOLDS = 5
 
 
-def limited(found: Samples, asked: Mapping[str, Any]) -> Samples:
-    """What `--samples` leaves of them; all without it."""
-    if not asked["samples"]:
-        return found
-    most = int(np.diff(found.indptr).max(initial=1))
-    each = min(_PER_MATRIX, most, asked["samples"])
-    # Two matrices at least: one alone says nothing of what differs between matrices.
-    matrices = max(2, asked["samples"] // each)
-    return found.limited(matrices, min(each, asked["samples"] // 2 or 1), asked["seed"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRequest:
+    """How a cost model is wanted; the defaults are those of `embeddb train costmodel`.
+
+    `predictor` "auto" leaves the choice to what is better on held-out groups. `samples` is how many
+    runs of each op are learned from (0: all), `members` how many networks or trees vote (0: as many
+    as is usual). Without `judged` nothing is held out, and queries do not rank by the model.
+    """
+
+    predictor: str = "auto"
+    featurizer: str = "stats"
+    samples: int = 0
+    judged: bool = True
+    fusion: str = "concat"
+    latent: str = "ae"
+    loss: str = "listwise"
+    members: int = 0
+    epochs: int = 60
+    lr: float = 1e-3
+    seed: int = 0
+
+    def limited(self, found: Samples) -> Samples:
+        """What `samples` leaves of them; all where it is 0."""
+        if not self.samples:
+            return found
+        most = int(np.diff(found.indptr).max(initial=1))
+        each = min(_PER_MATRIX, most, self.samples)
+        # Two matrices at least: one alone says nothing of what differs between matrices.
+        matrices = max(2, self.samples // each)
+        return found.limited(matrices, min(each, self.samples // 2 or 1), self.seed)
+
+    def settings(self, predictor: str) -> CostSettings:
+        """Those of a predictor. Raises: UsageError for a latent or a loss that is not known."""
+        from indexer.training.cost_model.settings import CostSettings, forest
+
+        members: dict[str, Any] = {"members": self.members} if self.members else {}
+        if predictor == "trees":
+            return forest(seed=self.seed, **members)
+        return CostSettings(
+            predictor=predictor,
+            fusion=self.fusion,
+            latent=self.latent,
+            loss=self.loss,
+            epochs=self.epochs,
+            few_epochs=min(CostSettings().few_epochs, self.epochs),
+            lr=self.lr,
+            seed=self.seed,
+            **members,
+        )
+
+
+@dataclass(frozen=True)
+class Training:
+    """A cost model of a scope on its way: `known` is all there is to learn from, `start` what it
+    goes on from, `folder` where its checkpoints are; `note` is told what was decided, and why."""
+
+    db: Lookup
+    scope: str
+    known: Samples
+    request: TrainingRequest
+    start: CostModel | None
+    folder: Path
+    note: Callable[[str], None]
+
+    def model(self, progress: Callable[[str, int, int], None]) -> CostModel:
+        """Of the predictor asked for or of the better one, with how it was judged.
+
+        Raises: UsageError for what cannot be learned from, or not with these settings.
+        """
+        from indexer.training.cost_model.train import train
+
+        samples = self.request.limited(self.known)
+        names, why = candidates(self.request, samples, self.start)
+        if why:
+            self.note(f"predictor {why}")
+        settings = {name: self.request.settings(name) for name in names}
+        # The network first: it is what a stopped training goes on with.
+        first = settings[names[0]]
+        model = train(samples, first, start=self.start, folder=self.folder, progress=progress)
+        if not self.request.judged:
+            return model
+        judges = {name: self._judge(own) for name, own in settings.items()}
+        held = {name: judge(self.known, progress) for name, judge in judges.items()}
+        best, why = better(held)
+        if len(names) > 1:
+            self.note(f"predictor {why}")
+        if best != names[0]:
+            model = train(samples, settings[best], start=self.start, progress=progress)
+        model.card["held_out"] = held.pop(best)
+        model.card["hidden"] = judges[best].hidden(self.known, progress)
+        for name, found in held.items():
+            own = {op: methods["rank"] for op, methods in found.items()}
+            model.card["others"] = {**model.card.get("others", {}), name: own}
+        return model
+
+    def _judge(self, settings: CostSettings) -> Judge:
+        instance = self.known.platform.id
+        return Judge(
+            self.db, self.scope, settings, self.start, self.request, instance, note=self.note
+        )
 
 
 def candidates(
-    asked: Mapping[str, Any], samples: Samples, start: CostModel | None
+    request: TrainingRequest, samples: Samples, start: CostModel | None
 ) -> tuple[tuple[str, ...], str]:
     """The predictors that may become the model, the likeliest first, and why it is these; empty
     where one was asked for."""
     from indexer.training.cost_model.train import LEAST_GROUPS
     from indexer.training.cost_model.trees import available
 
-    if asked["predictor"] != "auto":
-        return (asked["predictor"],), ""
+    if request.predictor != "auto":
+        return (request.predictor,), ""
     groups = np.unique(samples.groups).size
     if start is not None and start.card["settings"]["predictor"] == "trees":
         return ("trees",), "trees: that is what the model to start from is of"
@@ -64,7 +165,7 @@ def candidates(
         return ("mlp",), "mlp: for trees, lightgbm is missing (extra `learn`)"
     if groups < LEAST_GROUPS:
         return ("trees",), f"trees: from {groups} groups they learn more than networks"
-    if asked["no_judge"]:
+    if not request.judged:
         return ("mlp",), "mlp: with --no-judge, trees are not tried beside it"
     return ("mlp", "trees"), ""
 
@@ -84,18 +185,19 @@ def better(found: Mapping[str, HeldOut]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Judge:
-    """Trains as the verb was asked to, in every fold anew, and asks about what was left out.
+    """Trains as it was asked to, in every fold anew, and asks about what was left out.
 
     The folds are those of all ops together, so that a model of several widths never saw a held-out
     matrix at another width.
     """
 
-    db: Database
+    db: Lookup
     scope: str
     settings: CostSettings
     start: CostModel | None
-    asked: Mapping[str, Any]
+    request: TrainingRequest
     instance: str
+    note: Callable[[str], None]
 
     def __call__(self, samples: Samples, progress: Callable[[str, int, int], None]) -> HeldOut:
         """The card's `held_out`; an op with nothing to hold out is left out, and said."""
@@ -106,14 +208,16 @@ class Judge:
         groups = samples.groups
         fold = split_groups(groups, min(_FOLDS, np.unique(groups).size), 0)
         parts = [samples.take(np.flatnonzero(fold != at)) for at in range(int(fold.max()) + 1)]
-        if not all(_teaches(limited(part, self.asked)) for part in parts):
-            note("warning: too few runs to hold any out: it is not judged, so it will not rank")
+        if not all(_teaches(self.request.limited(part)) for part in parts):
+            self.note(
+                "warning: too few runs to hold any out: it is not judged, so it will not rank"
+            )
             return {}
         fold_of = dict(zip(groups.tolist(), fold.tolist(), strict=True))
         benches = {op: self._bench(op) for op in samples.ops}
         seen: dict[Op, list[list[Seen]]] = {op: [] for op in benches}
         for at in range(int(fold.max()) + 1):
-            known = limited(parts[at], self.asked)
+            known = self.request.limited(parts[at])
             told = _Part(progress, at, int(fold.max()) + 1)
             scorer = train(known, self.settings, start=self.start, progress=told)
             for op, bench in benches.items():
@@ -125,7 +229,7 @@ class Judge:
             try:
                 found[str(op)] = held_out(by_fold)
             except NothingFound as e:
-                note(f"warning: {op} on {self.scope}: {e}")
+                self.note(f"warning: {op} on {self.scope}: {e}")
         return found
 
     def hidden(self, samples: Samples, progress: Callable[[str, int, int], None]) -> Hidden:
@@ -145,7 +249,8 @@ class Judge:
         seen: dict[Op, list[tuple[list[Seen], set[Config]]]] = {op: [] for op in benches}
         for at in range(_HIDDEN_FOLDS):
             out = hidden_configs(samples, at)
-            known = limited(samples.take(np.flatnonzero(fold != at)), self.asked).without(out)
+            part = samples.take(np.flatnonzero(fold != at))
+            known = self.request.limited(part).without(out)
             if not _teaches(known):
                 return {}
             told = _Part(progress, at, _HIDDEN_FOLDS)
@@ -167,7 +272,7 @@ class Judge:
 
         instance = self.instance if self.db.platform(self.instance).portable else ""
         bench = Bench(self.db, op, self.scope, instance=instance)
-        name = self.asked["featurizer"]
+        name = self.request.featurizer
         bench.vectors = {name: bench.vectors.get(name, {}), **bench.vectors}
         return bench
 
@@ -184,7 +289,7 @@ def _teaches(samples: Samples) -> bool:
 def hidden_configs(samples: Samples, fold: int) -> set[Config]:
     """A share of what ran, never a default: that always runs."""
     defaults = {
-        samples.platform.default(row.op, m=m, n=n, nnz=nnz)
+        samples.platform.default(row.op, Sizes(m, n, nnz))
         for row in samples.rows
         for m, n, nnz in [row.sizes]
     }

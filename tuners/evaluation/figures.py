@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,8 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One method on one matrix; logs of time ratios, so that means are geometric."""
+    """One method on one matrix; logs of time ratios, so that means are geometric. `after` is the
+    log share of the optimum by the number of measurements, where a tuner was told of each."""
 
     gain_1: float
     gain_5: float
@@ -45,6 +46,7 @@ class Outcome:
     opa: float = math.nan
     tau: float = math.nan
     illegal: int = 0
+    after: Mapping[int, float] = field(default_factory=dict)
 
 
 def judge(truth: Truth, proposals: Sequence[Config], *, illegal: int = 0) -> Outcome:
@@ -128,6 +130,10 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
         "opa": _mean(column("opa")),
         "tau": _mean(column("tau")),
         "illegal": float(column("illegal").sum()),
+        **{
+            f"of_optimum@{k}": float(np.exp(np.mean([o.after[k] for o in outcomes])))
+            for k in outcomes[0].after
+        },
     }
 
 

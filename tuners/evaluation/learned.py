@@ -10,34 +10,27 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.config import Config, Op
+from embeddb.core.config import Config
 from embeddb.core.errors import EmbeddbError, MissingDependency, NothingFound
-from embeddb.core.records import PatternInfo
-from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import surely_positive
-from embeddb.platforms.platform import Platform
 from embeddb.query.query import Query
 from embeddb.query.rankers.joint import guard_of, joined
 from embeddb.query.rankers.neighbour_vote import NeighbourVote, scores
 from embeddb.query.rankers.order import behind_default, order_to_try
 from embeddb.query.rankers.ties import settled
+from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering
+from tuners.evaluation.fit import Fit, Scorer
 from tuners.evaluation.splits import split_groups
-
-if TYPE_CHECKING:
-    from tuners.evaluation.bench import Bench
 
 __all__ = [
     "JOINED",
     "WEIGHTS",
-    "Fit",
     "Learned",
-    "Scorer",
     "Seen",
     "best_weight",
     "held_out",
@@ -60,36 +53,6 @@ _INNER_PARTS = 4
 _K = 5
 
 
-class Scorer(Protocol):
-    """What a ranker learned; `embeddb.cost_model.model.CostModel` is one."""
-
-    def score(
-        self,
-        vector: NDArray[np.float32],
-        platform: Platform,
-        op: Op,
-        configs: Sequence[Config],
-        sizes: tuple[int, int, int] = (-1, -1, -1),
-    ) -> tuple[Floats, Floats]:
-        """float64[c] log gain over the mean configuration (higher is faster) and float64[c] its
-        standard deviation (nan: unknown), of a matrix with raw features float32[d] and `sizes` m,
-        n, nnz."""
-
-
-#: Evidence, raw vectors by featurizer (one) and pattern id, what is known of the patterns, and
-#: what they ran on: only of the groups to learn from.
-Fit = Callable[
-    [
-        RunMatrix,
-        Mapping[str, Mapping[str, NDArray[np.float32]]],
-        Mapping[str, PatternInfo],
-        Platform,
-        Op,
-    ],
-    Scorer,
-]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
     """A held-out matrix, and what was measured on it; the query holds what the ranker predicts of
@@ -103,26 +66,35 @@ class Seen:
         the vote alone."""
         if weight == 0.0:
             return scores(self.query)[0]
-        return joined(replace(self.query, rank_weight=weight)).score
+        return joined(
+            replace(self.query, prediction=replace(self.query.prediction, weight=weight))
+        ).score
 
 
 def outcome_of(seen: Seen, weight: float) -> Outcome:
     """The first five by the joined score, judged, with how well it orders what was measured."""
     query, score = seen.query, seen.score(weight)
     outcome = judge(seen.truth, _first(query, score, weight))
-    seconds = np.array([seen.truth.times.get(c, math.nan) for c in query.configs])
-    opa, tau = ordering(-score, seconds, query.noise)
+    seconds = np.array([seen.truth.times.get(c, math.nan) for c in query.vote.configs])
+    opa, tau = ordering(-score, seconds, query.vote.noise)
     return replace(outcome, opa=opa, tau=tau)
 
 
 def _first(query: Query, score: Floats, weight: float) -> list[Config]:
     """As the tuners propose them: votes one by one, where a model counts as a set."""
-    spread = query.predicted_spread if weight else np.zeros(len(score))
-    order = settled(query, query.configs, order_to_try(query.configs, score, spread), score)
-    if weight and query.default in query.configs:
-        at = query.configs.index(query.default)
-        order = behind_default(order, score, at, guard_of(replace(query, rank_weight=weight)))
-    return [query.configs[i] for i in order[:_K]]
+    spread = query.prediction.spread if weight else np.zeros(len(score))
+    order = settled(
+        query, query.vote.configs, order_to_try(query.vote.configs, score, spread), score
+    )
+    if weight and query.default in query.vote.configs:
+        at = query.vote.configs.index(query.default)
+        order = behind_default(
+            order,
+            score,
+            at,
+            guard_of(replace(query, prediction=replace(query.prediction, weight=weight))),
+        )
+    return [query.vote.configs[i] for i in order[:_K]]
 
 
 def best_weight(seen: Sequence[Seen]) -> float:
@@ -182,18 +154,19 @@ class Learned:
 def see(bench: Bench, scorer: Scorer, row: int, query: Query) -> Seen | None:
     """None where the matrix has no features the rankers learn from, or nothing was run."""
     vector = bench.raw(row)
-    if vector is None or not query.configs:
+    if vector is None or not query.vote.configs:
         return None
     info = query.pattern
-    gain, spread = scorer.score(
-        vector, query.platform, query.op, query.configs, (info.m, info.n, info.nnz)
-    )
+    gain, spread = scorer.score(vector, query.platform, query.op, query.vote.configs, info.sizes)
     asked = replace(
         query,
-        predicted_configs=query.configs,
-        predicted=gain,
-        predicted_spread=spread,
-        predicted_guard=getattr(scorer, "guard", 0.0),
+        prediction=replace(
+            query.prediction,
+            configs=query.vote.configs,
+            gain=gain,
+            spread=spread,
+            guard=getattr(scorer, "guard", 0.0),
+        ),
     )
     return Seen(asked, bench.truth(row))
 
@@ -274,13 +247,13 @@ def hidden_figures(
     for seen, hidden in parts:
         for one in seen:
             query = one.query
-            ran = np.array([c in one.truth.times for c in query.configs], dtype=np.bool_)
-            unseen = np.array([c in hidden for c in query.configs], dtype=np.bool_)
+            ran = np.array([c in one.truth.times for c in query.vote.configs], dtype=np.bool_)
+            unseen = np.array([c in hidden for c in query.vote.configs], dtype=np.bool_)
             if not (ran & unseen).any() or not (ran & ~unseen).any():
                 continue
             score = one.score(1.0)
             for among, found in ((ran & ~unseen, known), (ran, both)):
-                first = query.configs[int(np.where(among, score, -np.inf).argmax())]
+                first = query.vote.configs[int(np.where(among, score, -np.inf).argmax())]
                 found.append(judge(one.truth, [first]).of_optimum_1)
             groups.append(query.pattern.group or query.pattern.id)
     if not known:

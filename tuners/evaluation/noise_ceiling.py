@@ -36,11 +36,11 @@ def measured_again(
     """
     found = {}
     for row in rows:
-        part = slice(evidence.indptr[row], evidence.indptr[row + 1])
+        of_row = evidence.row(row)
         # Only runs whose times differ have a spread: rows without need not be read.
-        if (evidence.spread[part] > 0).mean() < _TWICE_SHARE:
+        if (of_row.spread > 0).mean() < _TWICE_SHARE:
             continue
-        whose, configs = evidence.rows[row], {evidence.configs[c] for c in evidence.column[part]}
+        whose, configs = evidence.rows[row], {evidence.configs[c] for c in of_row.column}
         runs = [r for r in store.runs(whose.platform, op, whose.pattern_id) if r.config in configs]
         first, last = _rounds(runs)
         default = default_of(int(row))

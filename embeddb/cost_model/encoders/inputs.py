@@ -12,6 +12,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.cost_model.encoders.tiles import TILES_DIM, tiles
@@ -46,9 +47,7 @@ def layout_of(kernel: KernelSpace, *, every: bool) -> Layout:
     return Layout(kernel)
 
 
-def nest_inputs(
-    platform: Platform, op: Op, configs: Sequence[Config], sizes: tuple[int, int, int]
-) -> Floats32:
+def nest_inputs(platform: Platform, op: Op, configs: Sequence[Config], sizes: Sizes) -> Floats32:
     """float32[c,65]: loop nests, and what their splits come to on the matrix, as the network reads
     them. Raises: as `homogeneous`."""
     nests = homogeneous(platform, op, configs, sizes=sizes)
@@ -108,7 +107,7 @@ class TreeTable:
         platform: Platform,
         op: Op,
         configs: Sequence[Config],
-        sizes: tuple[int, int, int],
+        sizes: Sizes,
         said: NDArray[Any] | None,
     ) -> Floats32:
         """float32[c,width] for one matrix float32[d]; `said` float64[c] is the other model's

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embeddb.core.config import Op
+from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.platforms.kernel import KernelSpace
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.rules import SYMBOLS
@@ -27,7 +28,7 @@ def homogeneous(
     op: Op,
     configs: Sequence[Mapping[str, Any]],
     *,
-    sizes: tuple[int, int, int] = (-1, -1, -1),
+    sizes: Sizes = UNKNOWN,
 ) -> NDArray[np.float32]:
     """float32[c,53]: the loop nests of legal configurations of one op on one matrix.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError
+from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.cost_model.encoders.loop_nest import homogeneous
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.platforms.platform import Platform
@@ -66,7 +67,7 @@ def nearest_legal(
     op: Op,
     configs: Sequence[Mapping[str, Any]],
     *,
-    sizes: tuple[int, int, int] = (-1, -1, -1),
+    sizes: Sizes = UNKNOWN,
 ) -> list[Nearest]:
     """For each configuration of `source`, the nearest legal one of `target` on a matrix of these
     rows, columns and non-zeros (-1 is unknown): the first of `nearest_configs`."""
@@ -80,7 +81,7 @@ def nearest_configs(
     configs: Sequence[Mapping[str, Any]],
     *,
     k: int = 1,
-    sizes: tuple[int, int, int] = (-1, -1, -1),
+    sizes: Sizes = UNKNOWN,
 ) -> list[list[Nearest]]:
     """For each configuration of `source`, legal ones of `target` with the k nearest loop nests by
     `nest_distances`, nearest first; fewer where the target has fewer nests.
@@ -100,10 +101,10 @@ def nearest_configs(
     UsageError if a platform does not run this kernel.
     """
     m, n, nnz = sizes
-    kernel, default = target.kernel(op), target.default(op, m=m, n=n, nnz=nnz)
+    kernel, default = target.kernel(op), target.default(op, Sizes(m, n, nnz))
     itself: list[list[Nearest]] = [[] for _ in configs]
     if kernel.digest_form() == source.kernel(op).digest_form():
-        space = target.space(op, m=m, n=n, nnz=nnz)
+        space = target.space(op, Sizes(m, n, nnz))
         stand = [space.nearest(config) or default for config in configs]
         itself = [[Nearest(config, 0.0)] for config in stand]
         if k == 1 or kernel.mapping is None:
@@ -156,12 +157,12 @@ def _pair_orders(nests: NDArray[np.float32]) -> NDArray[np.float64]:
 class _Goal:
     """The legal configurations of a target, as far as their loop nests differ."""
 
-    def __init__(self, target: Platform, op: Op, sizes: tuple[int, int, int]) -> None:
+    def __init__(self, target: Platform, op: Op, sizes: Sizes) -> None:
         m, n, nnz = sizes
         self.target, self.op, self.sizes = target, op, sizes
         self.extents = (m, n, op.width)
-        self.space = target.space(op, m=m, n=n, nnz=nnz)
-        self.default = target.default(op, m=m, n=n, nnz=nnz)
+        self.space = target.space(op, Sizes(m, n, nnz))
+        self.default = target.default(op, Sizes(m, n, nnz))
         self.layout = Layout(target.kernel(op))
         mapped = target.homogeneous(op)
         #: By independent part: its parameters, and its assignments that the nest can tell apart.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
 
 __all__ = ["TILES_DIM", "tiles"]
@@ -13,9 +14,7 @@ __all__ = ["TILES_DIM", "tiles"]
 TILES_DIM = 12
 
 
-def tiles(
-    nests: NDArray[np.float32], sizes: tuple[int, int, int], width: int
-) -> NDArray[np.float32]:
+def tiles(nests: NDArray[np.float32], sizes: Sizes, width: int) -> NDArray[np.float32]:
     """float32[c,12] from loop nests float32[c,53] as `homogeneous` gives them, of an op with
     `width` dense columns on a matrix of rows, columns and non-zeros `sizes`.
 

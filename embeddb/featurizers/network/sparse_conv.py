@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseTensor:
-    """Shapes: `features` float32[n,c] or float64[n,c], one row per site of `level`."""
+    """Features of the sites of one level: float32[n,c] or float64[n,c], one row per site."""
 
     features: Tensor
     level: Level

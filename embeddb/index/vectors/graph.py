@@ -11,8 +11,6 @@ __all__ = ["links"]
 
 #: Links per node of the ground level are twice this (Malkov and Yashunin, HNSW).
 _DEGREE = 16
-#: As FAISS spells it.
-_LISTS = "neighbours".replace("u", "")
 
 
 def links(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -27,6 +25,6 @@ def links(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
     finally:
         faiss.omp_set_num_threads(threads)
     offsets = faiss.vector_to_array(index.hnsw.offsets).astype(np.int64)[:-1]
-    flat = faiss.vector_to_array(getattr(index.hnsw, _LISTS)).astype(np.int64)
+    flat = faiss.vector_to_array(index.hnsw.neighbors).astype(np.int64)
     ground: NDArray[np.int64] = flat[offsets[:, None] + np.arange(2 * _DEGREE)]
     return ground

@@ -6,16 +6,16 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from embeddb.core.config import Value
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from embeddb.platforms.space.space import ConfigSpace
+    from embeddb.platforms.space.rules import Param, Rules
 
-__all__ = ["Assignment", "Part", "product_of"]
+__all__ = ["Assignment", "Bound", "Part", "product_of"]
 
 #: A part with more assignments than this is walked, not listed.
 PART_LIMIT = 50_000
@@ -38,10 +38,29 @@ def product_of(base: Assignment, parts: Sequence[Part]) -> Iterator[Assignment]:
         yield from product_of({**base, **assignment}, parts[1:])
 
 
+class Bound(Protocol):
+    """What a part needs of the space it is of: its rules, and the values of symbols there."""
+
+    @property
+    def rules(self) -> Rules: ...
+
+    @property
+    def symbols(self) -> Mapping[str, int]: ...
+
+    @property
+    def prefer(self) -> Mapping[str, Value]: ...
+
+    def domain(self, param: Param) -> Sequence[Value]:
+        """The values a parameter may have."""
+
+    def number(self, name: str, value: Any) -> Any:
+        """A value as conditions see it; None where that is not known."""
+
+
 class Part:
     """Parameters tied together by conditions and constraints, searched depth first."""
 
-    def __init__(self, space: ConfigSpace, names: Sequence[str]) -> None:
+    def __init__(self, space: Bound, names: Sequence[str]) -> None:
         self.space = space
         self.names = names
         rules = space.rules

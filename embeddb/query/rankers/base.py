@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.query.posterior import Posterior, anchored, over_default_of
-from embeddb.query.query import Candidate, Query
+from embeddb.query.query import Query
+from embeddb.query.recommendation import Candidate
 
 __all__ = ["Floats", "Ranker", "by_score", "default_candidate", "posterior_of"]
 
@@ -63,7 +64,9 @@ class Ranker(ABC):
     def held_out(self) -> float:
         """The share of the optimum that its first answers reached with groups held out; nan where
         that is not known."""
-        return self.query.judged[self.method] if self.by_model else self.query.held_out
+        return (
+            self.query.prediction.judged[self.method] if self.by_model else self.query.vote.held_out
+        )
 
     @property
     def first(self) -> Config:
@@ -76,13 +79,13 @@ def posterior_of(ranker: Ranker, link: str, answer: Config) -> Posterior:
     that the ranking shows against it."""
     query = ranker.query
     if link in ("static-best", "default"):
-        unknown = np.full(len(query.configs), np.nan)
-        return over_default_of(query, query.configs, query.mean, unknown)
+        unknown = np.full(len(query.vote.configs), np.nan)
+        return over_default_of(query, query.vote.configs, query.vote.mean, unknown)
     found = ranker.posterior(answer)
     if link == "measured":
-        return anchored(found, query, query.own, exact=True)
+        return anchored(found, query, query.own.timings, exact=True)
     if link == "other-width":
-        return anchored(found, query, query.own_width, exact=False)
+        return anchored(found, query, query.own.other_width, exact=False)
     return found
 
 

@@ -24,15 +24,15 @@ FEWEST_NEIGHBOURS = 3
 def method_of(query: Query) -> str:
     """Which of `transfer`, `rank` and `transfer+rank` ranks here: the best by the evidence there
     is of each, the simplest of equals."""
-    near = len(query.neighbours) >= FEWEST_NEIGHBOURS and bool(query.configs)
+    near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     able = ["transfer"] if near else []
-    if query.predicted_configs and (math.isinf(query.calls) or query.preparation is not None):
+    if query.prediction.configs and (math.isinf(query.calls) or query.vote.preparation is not None):
         # Cards judge calls without end. For few the model alone was up to 2.4 points behind the
         # vote, joined with it at most 0.1 (benchmarks/results/calls_cpu.json).
         alone = not near or math.isinf(query.calls)
         able += ["rank"] * alone + ["transfer+rank"] * near
-        able = [m for m in able if m == "transfer" or m in query.judged]
-    return max(able, key=lambda m: query.judged.get(m, -math.inf), default="transfer")
+        able = [m for m in able if m == "transfer" or m in query.prediction.judged]
+    return max(able, key=lambda m: query.prediction.judged.get(m, -math.inf), default="transfer")
 
 
 class Rankers:

@@ -14,10 +14,11 @@ import numpy as np
 
 from embeddb.core.config import Config
 from embeddb.query.posterior import Posterior, with_spread
-from embeddb.query.query import Candidate, Query
+from embeddb.query.query import Query
 from embeddb.query.rankers.base import Floats, Ranker, default_candidate
 from embeddb.query.rankers.order import behind_default, order_to_try, ran_first
 from embeddb.query.rankers.ties import settled
+from embeddb.query.recommendation import Candidate
 
 __all__ = ["CostModelRanker", "between", "over_default"]
 
@@ -33,7 +34,7 @@ class CostModelRanker(Ranker):
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        return self.query.predicted_configs
+        return self.query.prediction.configs
 
     @property
     def score(self) -> Floats:
@@ -53,12 +54,12 @@ class CostModelRanker(Ranker):
         if not self.configs:
             yield default_candidate(query)
             return
-        order = order_to_try(self.configs, gain, query.predicted_spread)
+        order = order_to_try(self.configs, gain, query.prediction.spread)
         order = settled(query, self.configs, order, gain)
-        known = set(query.configs)
+        known = set(query.vote.configs)
         ran = np.array([c in known for c in self.configs], dtype=np.bool_)
-        order = ran_first(order, ran, unrun_first=query.unrun_first)
-        order = behind_default(order, gain, _place(query), query.predicted_guard)
+        order = ran_first(order, ran, unrun_first=query.prediction.unrun_first)
+        order = behind_default(order, gain, _place(query), query.prediction.guard)
         for at in order:
             is_default = self.configs[at] == query.default
             low, high = between(query, gain[at], 0.0 if is_default else self.spread[at])
@@ -67,21 +68,21 @@ class CostModelRanker(Ranker):
                 # A promise that was not believed is no better score than that before it.
                 score=-float(min(gain[at], gain[order[0]])),
                 origin="cost model",
-                expected_gain=math.exp(gain[at]) if query.knows_default else None,
+                expected_gain=math.exp(gain[at]) if query.vote.knows_default else None,
                 gain_low=low,
                 gain_high=high,
             )
 
     def posterior(self, answer: Config) -> Posterior:
         return with_spread(
-            self.query, self.configs, self.score, self.query.predicted_spread, answer
+            self.query, self.configs, self.score, self.query.prediction.spread, answer
         )
 
 
 def _place(query: Query) -> int:
     """Where the default is among what is predicted, or -1."""
     try:
-        return query.predicted_configs.index(query.default)
+        return query.prediction.configs.index(query.default)
     except ValueError:
         return -1
 
@@ -90,8 +91,8 @@ def over_default(query: Query) -> tuple[Floats, Floats]:
     """Predicted log gains float64[p] over the default's own prediction, and the standard deviations
     float64[p] of these differences, as if errors on two configurations were independent: that is
     on the wide side."""
-    gain, spread = query.predicted, query.predicted_spread
-    for at, config in enumerate(query.predicted_configs):
+    gain, spread = query.prediction.gain, query.prediction.spread
+    for at, config in enumerate(query.prediction.configs):
         if config == query.default:
             return gain - gain[at], np.hypot(spread, spread[at])
     return gain, spread
@@ -100,6 +101,6 @@ def over_default(query: Query) -> tuple[Floats, Floats]:
 def between(query: Query, gain: float, spread: float) -> tuple[float | None, float | None]:
     """The 10th and 90th percentile of a factor over the default whose logarithm is normal; None
     where the default was never run or the spread is not known."""
-    if not query.knows_default or not math.isfinite(spread):
+    if not query.vote.knows_default or not math.isfinite(spread):
         return None, None
     return math.exp(gain - _NINETIETH * spread), math.exp(gain + _NINETIETH * spread)

@@ -1,7 +1,7 @@
 """The neighbours' vote and the cost model's prediction, joined.
 
 Both are log gains; each is centred over the configurations that both speak of and the model counts
-with the query's `rank_weight`. What no neighbour ran is judged by the model alone, and doubted as
+with the query's `weight`. What no neighbour ran is judged by the model alone, and doubted as
 `transfer` doubts it, so far as the neighbours count at all.
 """
 
@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.query.posterior import Posterior, with_spread
-from embeddb.query.query import Candidate, Query
+from embeddb.query.query import Query
 from embeddb.query.rankers.base import Floats, Ranker
 from embeddb.query.rankers.cost_model import between, over_default
 from embeddb.query.rankers.neighbour_vote import NeighbourVote, doubt_of_unrun
 from embeddb.query.rankers.order import behind_default, order_to_try, ran_first
 from embeddb.query.rankers.ties import settled
+from embeddb.query.recommendation import Candidate
 
 __all__ = ["Joined", "JointRanker", "guard_of", "joined"]
 
@@ -66,7 +67,7 @@ class JointRanker(Ranker):
 
     def candidates(self) -> Iterator[Candidate]:
         query = self.query
-        if not query.predicted_configs:
+        if not query.prediction.configs:
             yield from self._vote.candidates()
             return
         both = self._both
@@ -75,8 +76,8 @@ class JointRanker(Ranker):
         order = order_to_try(both.configs, both.score, both.own_spread)
         order = settled(query, both.configs, order, both.score)
         place = default[0] if default and math.isfinite(base) else -1
-        ran = np.arange(len(both.configs)) < len(query.configs)
-        order = ran_first(order, ran, unrun_first=query.unrun_first)
+        ran = np.arange(len(both.configs)) < len(query.vote.configs)
+        order = ran_first(order, ran, unrun_first=query.prediction.unrun_first)
         order = behind_default(order, both.score, place, guard_of(query))
         for at in order:
             # A promise that was not believed is no better score than that before it.
@@ -92,7 +93,7 @@ class JointRanker(Ranker):
             config=dict(both.configs[at]),
             score=-min(gain, most),
             origin=f"{voters} neighbours, cost model" if voters else "cost model",
-            expected_gain=math.exp(gain) if query.knows_default else None,
+            expected_gain=math.exp(gain) if query.vote.knows_default else None,
             gain_low=low,
             gain_high=high,
             voters=voters,
@@ -106,26 +107,29 @@ class JointRanker(Ranker):
 def guard_of(query: Query) -> float:
     """What the first must promise over the default by the joined score, a log gain: of the model's
     own guard the share with which it counts. The vote has a guard of its own."""
-    return query.rank_weight * query.predicted_guard
+    return query.prediction.weight * query.prediction.guard
 
 
 def joined(query: Query, vote_of: NeighbourVote | None = None) -> Joined:
-    """Vote and prediction over all configurations that either speaks of. With a `rank_weight` of 1
+    """Vote and prediction over all configurations that either speaks of. With a `weight` of 1
     the order is the prediction's. `vote_of`: the question's vote, where it was counted already."""
     counted = vote_of or NeighbourVote(query)
-    configs = tuple(dict.fromkeys([*query.configs, *query.predicted_configs]))
+    configs = tuple(dict.fromkeys([*query.vote.configs, *query.prediction.configs]))
     place = {config: at for at, config in enumerate(configs)}
     vote, predicted, spread, own_spread = np.full((4, len(configs)), np.nan)
     voters = np.zeros(len(configs), dtype=np.int64)
-    vote[: len(query.configs)], voters[: len(query.configs)] = counted.score, counted.voters
-    there = [place[config] for config in query.predicted_configs]
+    vote[: len(query.vote.configs)], voters[: len(query.vote.configs)] = (
+        counted.score,
+        counted.voters,
+    )
+    there = [place[config] for config in query.prediction.configs]
     predicted[there], spread[there] = over_default(query)
-    own_spread[there] = query.predicted_spread
+    own_spread[there] = query.prediction.spread
     common = np.isfinite(vote) & np.isfinite(predicted)
     if common.any():
         vote -= vote[common].mean()
         predicted -= predicted[common].mean()
-    weight = query.rank_weight
+    weight = query.prediction.weight
     score = (1.0 - weight) * vote + weight * predicted
     alone = np.isfinite(predicted) & (voters == 0)
     score[alone] = predicted[alone] - (1.0 - weight) * doubt_of_unrun(query)

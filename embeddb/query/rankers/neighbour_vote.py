@@ -23,10 +23,11 @@ from embeddb.core.config import Config
 from embeddb.index.run_matrix import WINNER_GAIN
 from embeddb.index.vote import doubt
 from embeddb.query.posterior import Posterior, over_default_of
-from embeddb.query.query import Candidate, Query
+from embeddb.query.query import Query
 from embeddb.query.rankers.base import Floats, Ranker, default_candidate
 from embeddb.query.rankers.order import behind_default
 from embeddb.query.rankers.ties import settled
+from embeddb.query.recommendation import Candidate
 
 __all__ = ["NeighbourVote", "doubt_of_unrun", "scores"]
 
@@ -41,7 +42,7 @@ class NeighbourVote(Ranker):
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        return self.query.configs
+        return self.query.vote.configs
 
     @property
     def score(self) -> Floats:
@@ -54,7 +55,7 @@ class NeighbourVote(Ranker):
 
     @cached_property
     def _voted(self) -> tuple[Floats, NDArray[np.int64]]:
-        if not self.query.configs:
+        if not self.query.vote.configs:
             return np.zeros(0), np.zeros(0, dtype=np.int64)
         return scores(self.query)
 
@@ -65,19 +66,23 @@ class NeighbourVote(Ranker):
         estimates is mostly a lucky one."""
         query = self.query
         gain: Floats = self.score - _default_score(query, self.score)
-        bias = query.promise.bias if math.isfinite(query.promise.bias) else 0.0
-        default = np.array([config == query.default for config in query.configs], dtype=np.bool_)
+        bias = query.vote.promise.bias if math.isfinite(query.vote.promise.bias) else 0.0
+        default = np.array(
+            [config == query.default for config in query.vote.configs], dtype=np.bool_
+        )
         return np.where(default, 0.0, gain + bias)
 
     def candidates(self) -> Iterator[Candidate]:
         query, score = self.query, self.score
-        if not query.configs:
+        if not query.vote.configs:
             yield default_candidate(query)
             return
         gain = score - _default_score(query, score)
-        default = query.configs.index(query.default) if query.default in query.configs else -1
-        order = settled(query, query.configs, _order(query, score), score)
-        order = behind_default(order, score, default, query.promise.guard)
+        default = (
+            query.vote.configs.index(query.default) if query.default in query.vote.configs else -1
+        )
+        order = settled(query, query.vote.configs, _order(query, score), score)
+        order = behind_default(order, score, default, query.vote.promise.guard)
         # What was not believed, or cannot be told from the first, has no better score.
         most = float(gain[order[0]])
         for at in order.tolist():
@@ -85,64 +90,64 @@ class NeighbourVote(Ranker):
 
     def _candidate(self, at: int, gain: float) -> Candidate:
         query, voters, promised = self.query, int(self.voters[at]), float(self.promised[at])
-        is_default = query.configs[at] == query.default
+        is_default = query.vote.configs[at] == query.default
         low, high = (1.0, 1.0) if is_default else _interval(query, at, promised)
         return Candidate(
-            config=dict(query.configs[at]),
+            config=dict(query.vote.configs[at]),
             score=-gain,
             origin=f"{voters} neighbours" if voters else "platform average",
-            expected_gain=math.exp(promised) if query.knows_default else None,
-            gain_low=low if query.knows_default else None,
-            gain_high=high if query.knows_default else None,
+            expected_gain=math.exp(promised) if query.vote.knows_default else None,
+            gain_low=low if query.vote.knows_default else None,
+            gain_high=high if query.vote.knows_default else None,
             voters=voters,
         )
 
     def posterior(self, answer: Config) -> Posterior:
         query = self.query
         spread, apart = _spread_of_votes(query, self.score, answer)
-        found = over_default_of(query, query.configs, self.promised, spread)
+        found = over_default_of(query, query.vote.configs, self.promised, spread)
         return replace(found, apart=apart, better=_better_by_votes(query, answer))
 
 
 def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
     """The vote float64[c] (centred log gain, higher is better; cautious where few neighbours ran a
     configuration) and voters int64[c]."""
-    ran = np.isfinite(query.gains)
+    ran = np.isfinite(query.vote.gains)
     if not _trusted(query):
-        return query.prior, ran.sum(axis=0)
-    centred = np.where(ran, query.gains - query.levels[:, None], 0.0)
-    shrink, counted = max(query.shrink, 1e-6), _counted(query)
-    support = query.weights @ counted + shrink
-    score = (query.weights @ (counted * centred) + shrink * query.prior) / support
+        return query.vote.prior, ran.sum(axis=0)
+    centred = np.where(ran, query.vote.gains - query.vote.levels[:, None], 0.0)
+    shrink, counted = max(query.vote.shrink, 1e-6), _counted(query)
+    support = query.vote.weights @ counted + shrink
+    score = (query.vote.weights @ (counted * centred) + shrink * query.vote.prior) / support
     return score - _doubt(query, support), ran.sum(axis=0)
 
 
 def doubt_of_unrun(query: Query) -> float:
     """What a configuration that no neighbour ran is doubted by, in log gain; 0 where the neighbours
     are not asked."""
-    if not _trusted(query) or not query.configs:
+    if not _trusted(query) or not query.vote.configs:
         return 0.0
-    return float(_doubt(query, np.array([max(query.shrink, 1e-6)]))[0])
+    return float(_doubt(query, np.array([max(query.vote.shrink, 1e-6)]))[0])
 
 
 def _counted(query: Query) -> Floats:
     """float64[k,c]: what each vote counts beside one of this machine's; 0 where it did not run."""
-    ran = np.isfinite(query.gains)
-    return np.where(ran, query.trust, 0.0) if query.trust.size else ran.astype(np.float64)
+    ran = np.isfinite(query.vote.gains)
+    return np.where(ran, query.vote.trust, 0.0) if query.vote.trust.size else ran.astype(np.float64)
 
 
 def _trusted(query: Query) -> bool:
-    return bool(len(query.weights)) and not np.isinf(query.shrink)
+    return bool(len(query.vote.weights)) and not np.isinf(query.vote.shrink)
 
 
 def _doubt(query: Query, support: Floats) -> Floats:
-    centred = query.gains - query.levels[:, None]
-    return doubt(centred, query.weights, support, query.prior, query.shrink)
+    centred = query.vote.gains - query.vote.levels[:, None]
+    return doubt(centred, query.vote.weights, support, query.vote.prior, query.vote.shrink)
 
 
 def _default_score(query: Query, score: Floats) -> float:
     """The default's own score: gains are told relative to it."""
-    for at, config in enumerate(query.configs):
+    for at, config in enumerate(query.vote.configs):
         if config == query.default:
             return float(score[at])
     return 0.0
@@ -152,7 +157,7 @@ def _order(query: Query, score: Floats) -> list[int]:
     """Positions, best proposal first; equal scores keep the configurations' order."""
     by_score = [int(at) for at in np.argsort(-score, kind="stable")]
     if not _trusted(query):
-        cover = [int(at) for at in query.cover if at != by_score[0]]
+        cover = [int(at) for at in query.vote.cover if at != by_score[0]]
         chosen = [by_score[0], *cover[: _SET - 1]]
     else:
         chosen = _set_of(query, score)
@@ -163,13 +168,15 @@ def _order(query: Query, score: Floats) -> list[int]:
 def _set_of(query: Query, score: Floats) -> list[int]:
     """Greedy on the weighted mean of the best centred gain; the prior is one more voter, and so is
     each known machine: this one may turn out to be like it."""
-    ran = np.isfinite(query.gains)
-    votes = np.where(ran, query.gains - query.levels[:, None], score)
-    votes = np.vstack([votes, query.prior, *(score + off for off in query.machine_effects)])
-    machines = np.full(len(query.machine_effects), 1.0)
+    ran = np.isfinite(query.vote.gains)
+    votes = np.where(ran, query.vote.gains - query.vote.levels[:, None], score)
+    votes = np.vstack(
+        [votes, query.vote.prior, *(score + off for off in query.vote.machine_effects)]
+    )
+    machines = np.full(len(query.vote.machine_effects), 1.0)
     if len(machines):
-        machines *= query.weights.sum() / len(machines) / (1.0 + query.measured_here)
-    weights = np.concatenate([query.weights, [query.shrink], machines])
+        machines *= query.vote.weights.sum() / len(machines) / (1.0 + query.vote.measured_here)
+    weights = np.concatenate([query.vote.weights, [query.vote.shrink], machines])
     chosen = [int(np.argmax(score))]
     while len(chosen) < min(_SET, len(score)):
         best = votes[:, chosen].max(axis=1)
@@ -182,14 +189,14 @@ def _set_of(query: Query, score: Floats) -> list[int]:
 def _interval(query: Query, at: int, promised: float) -> tuple[float | None, float | None]:
     """The 10th and 90th percentile of the gain over the default: by how far answers were off that
     were held out; where too few were, of what the voters gained over theirs, weighted."""
-    if math.isfinite(query.promise.low):
-        told = promised - query.promise.bias
-        return math.exp(told + query.promise.low), math.exp(told + query.promise.high)
-    gains = query.gains[:, at]
+    if math.isfinite(query.vote.promise.low):
+        told = promised - query.vote.promise.bias
+        return math.exp(told + query.vote.promise.low), math.exp(told + query.vote.promise.high)
+    gains = query.vote.gains[:, at]
     ran = np.isfinite(gains)
     if ran.sum() < 3:
         return None, None
-    values, mass = gains[ran], query.weights[ran]
+    values, mass = gains[ran], query.vote.weights[ran]
     order = np.argsort(values)
     share = np.cumsum(mass[order]) / mass.sum()
     last = values.size - 1
@@ -200,17 +207,19 @@ def _interval(query: Query, at: int, promised: float) -> tuple[float | None, flo
 def _spread_of_votes(query: Query, score: Floats, answer: Config) -> tuple[Floats, Floats]:
     """How far the neighbours scatter about their vote float64[c]: of the gain itself, and of the
     difference to the answer on the same neighbour, in which much of the scatter cancels."""
-    ran = np.isfinite(query.gains)
+    ran = np.isfinite(query.vote.gains)
     # Where only winners were recorded a gain is a mark that it won, not by how much.
-    marks = not query.knows_default and np.isin(query.gains[ran], (0.0, WINNER_GAIN)).all()
+    marks = (
+        not query.vote.knows_default and np.isin(query.vote.gains[ran], (0.0, WINNER_GAIN)).all()
+    )
     if not ran.any() or marks:
         unknown = np.full(score.size, np.nan)
         return unknown, unknown
-    centred = query.gains - query.levels[:, None]
+    centred = query.vote.gains - query.vote.levels[:, None]
     spread = _pooled(query, centred - score)
-    if answer not in query.configs:
+    if answer not in query.vote.configs:
         return spread, spread
-    at = query.configs.index(answer)
+    at = query.vote.configs.index(answer)
     beside = centred - centred[:, [at]] - (score - score[at])
     return spread, _pooled(query, beside) if np.isfinite(beside).any() else spread
 
@@ -218,15 +227,15 @@ def _spread_of_votes(query: Query, score: Floats, answer: Config) -> tuple[Float
 def _better_by_votes(query: Query, answer: Config) -> Floats:
     """Weighted mean float64[c] over the neighbours that ran both of how much faster each was than
     the answer, never less than 0; the platform's average is one more voter, as in the vote."""
-    if answer not in query.configs or math.isinf(query.shrink):
-        return np.full(len(query.configs), np.nan)
-    at = query.configs.index(answer)
-    beside = query.gains - query.gains[:, [at]]
+    if answer not in query.vote.configs or math.isinf(query.vote.shrink):
+        return np.full(len(query.vote.configs), np.nan)
+    at = query.vote.configs.index(answer)
+    beside = query.vote.gains - query.vote.gains[:, [at]]
     there = np.isfinite(beside)
-    prior = max(query.shrink, 1e-6)
-    gained = query.weights @ np.where(there, np.maximum(beside, 0.0), 0.0)
-    average = np.maximum(query.prior - query.prior[at], 0.0)
-    found: Floats = (gained + prior * average) / (query.weights @ there + prior)
+    prior = max(query.vote.shrink, 1e-6)
+    gained = query.vote.weights @ np.where(there, np.maximum(beside, 0.0), 0.0)
+    average = np.maximum(query.vote.prior - query.vote.prior[at], 0.0)
+    found: Floats = (gained + prior * average) / (query.vote.weights @ there + prior)
     return found
 
 
@@ -235,10 +244,10 @@ def _pooled(query: Query, off: Floats) -> Floats:
     many more neighbours as the platform's average does in the vote, and at least one."""
     there = np.isfinite(off)
     square = np.where(there, off, 0.0) ** 2
-    mass = query.weights @ there
-    all_of_them = float(query.weights @ square.sum(axis=1)) / max(float(mass.sum()), 1e-12)
-    if math.isinf(query.shrink):
+    mass = query.vote.weights @ there
+    all_of_them = float(query.vote.weights @ square.sum(axis=1)) / max(float(mass.sum()), 1e-12)
+    if math.isinf(query.vote.shrink):
         return np.full(off.shape[1], math.sqrt(all_of_them))
-    prior = max(query.shrink, float(query.weights.mean()))
-    found: Floats = np.sqrt((query.weights @ square + prior * all_of_them) / (mass + prior))
+    prior = max(query.vote.shrink, float(query.vote.weights.mean()))
+    found: Floats = np.sqrt((query.vote.weights @ square + prior * all_of_them) / (mass + prior))
     return found

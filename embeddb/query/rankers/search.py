@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.platforms.space.space import ConfigSpace
-from embeddb.query.query import Candidate, Query
+from embeddb.query.query import Query
 from embeddb.query.rankers.base import Ranker
 from embeddb.query.rankers.cost_model import CostModelRanker, between
 from embeddb.query.rankers.order import order_to_try
+from embeddb.query.recommendation import Candidate
 
 __all__ = ["Predicted", "SearchRanker", "anneal", "graph_search", "predicted_whole"]
 
@@ -61,13 +62,13 @@ class SearchRanker(CostModelRanker):
     def candidates(self) -> Iterator[Candidate]:
         query = self.query
         ranked = super().candidates()
-        if query.predict is None or predicted_whole(query):
+        if query.prediction.predict is None or predicted_whole(query):
             yield from ranked
             return
         known = next(ranked)
         yield known
         seen = Predicted(query, _BUDGET)
-        seen.of(query.predicted_configs)
+        seen.of(query.prediction.configs)
         graph_search(seen, rng=self._rng, most=_BUDGET // 2)
         anneal(seen, rng=self._rng)
         configs = [c for c in seen.best() if c != Config(known.config)]
@@ -85,20 +86,20 @@ class SearchRanker(CostModelRanker):
             config=dict(config),
             score=max(-gain, first),
             origin="cost model" if config in self._known else "cost model, searched",
-            expected_gain=math.exp(gain) if query.knows_default else None,
+            expected_gain=math.exp(gain) if query.vote.knows_default else None,
             gain_low=low,
             gain_high=high,
         )
 
     @cached_property
     def _known(self) -> frozenset[Config]:
-        return frozenset(self.query.predicted_configs)
+        return frozenset(self.query.prediction.configs)
 
 
 def predicted_whole(query: Query) -> bool:
     """Whether every legal configuration is among those predicted."""
     size = query.space.size()
-    return size is not None and size <= len(query.predicted_configs)
+    return size is not None and size <= len(query.prediction.configs)
 
 
 class Predicted:
@@ -106,12 +107,12 @@ class Predicted:
     default and `spread` (its own standard deviation) by configuration."""
 
     def __init__(self, query: Query, budget: int) -> None:
-        assert query.predict is not None
+        assert query.prediction.predict is not None
         self.query, self.budget = query, budget
         self.gain: dict[Config, float] = {}
         self.spread: dict[Config, float] = {}
-        self._predict = query.predict
-        self._default_spread = float(query.predict([query.default])[1][0])
+        self._predict = query.prediction.predict
+        self._default_spread = float(query.prediction.predict([query.default])[1][0])
 
     @property
     def count(self) -> int:
@@ -176,7 +177,7 @@ def _graph(
 
     info, platform, op = query.pattern, query.platform, query.op
     pool = list(dict.fromkeys([*known, *_drawn(query.space, rng)]))
-    nests = homogeneous(platform, op, pool, sizes=(info.m, info.n, info.nnz))
+    nests = homogeneous(platform, op, pool, sizes=info.sizes)
     own = Layout(platform.kernel(op)).raw(pool)
     return pool, links(config_vectors(nests, own))
 

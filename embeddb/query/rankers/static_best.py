@@ -9,8 +9,8 @@ import numpy as np
 
 from embeddb.core.config import Config
 from embeddb.query.posterior import Posterior, over_default_of
-from embeddb.query.query import Candidate
 from embeddb.query.rankers.base import Floats, Ranker, by_score
+from embeddb.query.recommendation import Candidate
 
 __all__ = ["StaticBest"]
 
@@ -23,20 +23,20 @@ class StaticBest(Ranker):
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        return self.query.configs
+        return self.query.vote.configs
 
     @property
     def score(self) -> Floats:
-        return self.query.mean
+        return self.query.vote.mean
 
     def candidates(self) -> Iterator[Candidate]:
-        mean = self.query.mean
+        mean = self.query.vote.mean
         for at in by_score(-mean):
             yield Candidate(
-                config=dict(self.query.configs[at]),
+                config=dict(self.query.vote.configs[at]),
                 score=-float(mean[at]),
                 origin="best on average over the platform's patterns",
-                expected_gain=math.exp(mean[at]) if self.query.knows_default else None,
+                expected_gain=math.exp(mean[at]) if self.query.vote.knows_default else None,
             )
 
     def posterior(self, answer: Config) -> Posterior:

@@ -37,7 +37,9 @@ def settled(
     near = places[equal].tolist()
     if len(near) == 1:
         return np.concatenate([places[equal], places[~equal]])
-    cost = query.preparation.of([configs[at] for at in near]) if query.preparation else None
+    cost = (
+        query.vote.preparation.of([configs[at] for at in near]) if query.vote.preparation else None
+    )
     price = dict(zip(near, [0.0] * len(near) if cost is None else cost.tolist(), strict=True))
     default = set(query.default.items())
     near.sort(key=lambda at: (price[at], len(default ^ set(configs[at].items())), configs[at].json))

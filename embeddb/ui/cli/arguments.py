@@ -1,40 +1,31 @@
-"""From what stands on the command line to a database, a pattern or a platform."""
+"""From what stands on the command line to a database, a pattern, a platform or an answer."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
-from embeddb.core.errors import InputError, MatrixError, StoreCorrupt, UsageError
+from embeddb import database
+from embeddb.core.config import Op
+from embeddb.core.errors import InputError, MatrixError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
-from embeddb.platforms.platform import (
-    Platform,
-    builtin_platforms,
-    load_platform,
-    platform_here,
-    runner_for,
-)
+from embeddb.platforms.platform import Platform, this_machine
+from embeddb.query.recommendation import Recommendation
+from embeddb.ui.cli.output import Progress, note
+from indexer.starter import STARTER
 
 __all__ = [
-    "STARTER",
+    "chosen_scopes",
     "families",
+    "known_answer",
     "known_pattern",
     "open_database",
-    "run_platform",
     "runner_here",
-    "starter_folder",
-    "starter_place",
 ]
 
-#: The word for the database that ships with embeddb; a folder of that name is `./starter`.
-STARTER = "starter"
-STARTER_FILE = Path(__file__).parents[2] / "data" / "starter.jsonl.gz"
 #: Names offered where none matches are looked for among at most so many patterns.
 _MOST_NAMES = 20_000
 
@@ -44,102 +35,10 @@ def open_database(place: str, *, readonly: bool = False, create: bool = False) -
 
     Raises: StoreError if there is none; InputError if the shipped data is absent.
     """
-    if place == STARTER:
-        return Database.open(starter_folder(), readonly=readonly)
-    if create and not (Path(place) / "data.mdb").exists():
-        return Database.create(place)
-    return Database.open(place, readonly=readonly)
-
-
-def starter_folder() -> Path:
-    """The shipped database, imported on first use into `starter_place`.
-
-    It is filled under another name and then renamed: a kill leaves no half of it.
-    Raises: InputError if the data file is not there.
-    """
-    folder = starter_place()
-    if not (folder / "data.mdb").is_file():
-        _import_starter(folder)
-    return folder
-
-
-def starter_place() -> Path:
-    """Where the shipped database is, or will be on first use: a folder among the user's data, named
-    by the digest of runs and models, so that a newer release brings a database of its own.
-
-    Raises: InputError if the data file is not there.
-    """
-    if not STARTER_FILE.is_file():
-        raise InputError(
-            "the starter database is not part of this installation",
-            where=str(STARTER_FILE),
-            hint="name a database folder of your own, made with `embeddb index`",
-        )
-    digest = hashlib.blake2b(digest_size=6)
-    for file in (STARTER_FILE, *sorted(STARTER_FILE.parent.glob("costmodel-*.safetensors"))):
-        digest.update(file.read_bytes())
-    return _home() / f"{STARTER}-{digest.hexdigest()}"
-
-
-def _home() -> Path:
-    own = os.environ.get("EMBEDDB_HOME")
-    if own:
-        return Path(own)
-    data = os.environ.get("XDG_DATA_HOME")
-    try:
-        return (Path(data) if data else Path.home() / ".local" / "share") / "embeddb"
-    except RuntimeError:
-        raise InputError(
-            "this user has no home folder to keep the starter database in",
-            hint="set EMBEDDB_HOME to a folder",
-        ) from None
-
-
-def _import_starter(folder: Path) -> None:
-    from embeddb.ui.cli.output import Progress, note
-    from indexer.embed import embed
-    from indexer.exchange.exchange import adopt_models, import_file
-
-    note(f"importing the starter database into {folder} (once)")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    _collect_leftovers(folder.parent)
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    try:
-        with Progress() as progress, Database.create(part) as db:
-            report = import_file(
-                db, STARTER_FILE, rejects=False, progress=lambda n: progress("read", n)
-            )
-            if report.rejected:
-                raise StoreCorrupt(
-                    f"{STARTER_FILE}: {report.rejected} damaged lines", hint="install embeddb anew"
-                )
-            embed(db, progress=progress)
-            adopt_models(db, STARTER_FILE.parent)
-        try:
-            part.rename(folder)
-        except OSError:
-            if not (folder / "data.mdb").is_file():  # else another process was faster
-                raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _collect_leftovers(home: Path) -> None:
-    """Remove what a killed import left behind."""
-    for part in home.glob(f".{STARTER}-*.part"):
-        pid = part.name.split(".")[-2]
-        if pid.isdigit() and not _alive(int(pid)):
-            shutil.rmtree(part, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    if place != STARTER:
+        return database.open_database(place, readonly=readonly, create=create)
+    with Progress() as progress:
+        return database.open_database(place, readonly=readonly, note=note, progress=progress)
 
 
 def known_pattern(db: Database, text: str) -> Pattern | PatternInfo:
@@ -187,20 +86,46 @@ def _similar(db: Database, text: str) -> str:
     return f"{nothing}give the path of a matrix file"
 
 
-def run_platform(db: Database | None, text: str) -> Platform:
-    """The platform that runs to be read belong to, without an instance unless one is named: the
-    rows of a log say theirs. A TOML file, a built-in name, or a platform of the database.
+def known_answer(db: Database, text: str) -> Recommendation:
+    """The answer a user means: its id, `last`, or the last about a matrix file, name or id.
 
-    Raises: PlatformError if there is none.
+    Raises: NothingFound if there is no such answer.
     """
-    bare = text.partition("@")[0]
-    if text.endswith(".toml") or "/" in text or bare in builtin_platforms() or db is None:
-        return load_platform(text)
-    stored = [p for p in db.store.platforms() if text in (p, p.partition("@")[0])]
-    platform = db.store.platform(stored[0]) if stored else None
-    if platform is None:
-        return load_platform(text)
-    return platform if text in stored else platform.at("")
+    if db.store.recommendations.get(text) is not None:
+        return db.recommendation(text)
+    made = sorted(db.recommendations(), key=lambda r: r.created)
+    if text != "last":
+        named = db.store.find(text)
+        if not (_is_file(text) or named or any(r.pattern_id == text for r in made)):
+            return db.recommendation(text)  # raises, and names those there are
+        ids = {i.id for i in named} | {text}
+        if _is_file(text):
+            ids = {known_pattern(db, text).id}
+        made = [r for r in made if r.pattern_id in ids]
+    if not made:
+        what = (
+            "no answer was ever given here" if text == "last" else f"{text} was never asked about"
+        )
+        raise NothingFound(what, hint="run `embeddb query` first")
+    return made[-1]
+
+
+def _is_file(text: str) -> bool:
+    """A name from a file may be longer than a path can be."""
+    try:
+        return Path(text).exists()
+    except OSError:
+        return False
+
+
+def chosen_scopes(db: Database, platform: str, op: str) -> list[tuple[Op, str]]:
+    """Those of the platform and operation asked for; all where nothing was."""
+    wanted = Op.parse(op) if op else None
+    return [
+        (o, scope)
+        for o, scope in db.scopes()
+        if platform in ("", scope, scope.partition("@")[0]) and wanted in (None, o)
+    ]
 
 
 def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
@@ -210,15 +135,7 @@ def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
     Raises: RunnerUnavailable if it cannot be measured here; UsageError if another machine's
     instance was named.
     """
-    from embeddb.ui.cli.output import note
-
-    runner = runner_for(platform)
-    here = platform_here(runner, threads=threads)
-    if platform.instance and platform.id != here.id:
-        raise UsageError(
-            f"{platform.id} is not this machine, which is {here.id}",
-            hint=f"--platform {platform.name}",
-        )
+    runner, here = this_machine(platform, threads=threads)
     if here.simulated:
         note(f"{here.id} is simulated: no time is of real hardware")
     return runner, here

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embeddb.core.config import Config
+from embeddb.core.wording import clean, duration, factor, plural, share
 from embeddb.explain.explanation import (
     BESIDE,
     LINK_WORDS,
@@ -21,8 +22,8 @@ from embeddb.explain.explanation import (
     preparation,
 )
 from embeddb.query.diagnostics import Counterfactual, Diagnostics
-from embeddb.query.query import Recommendation
-from embeddb.ui.cli.output import clean, duration, factor, plural, say, share, table
+from embeddb.query.recommendation import Recommendation
+from embeddb.ui.cli.output import say, table
 from embeddb.ui.feature_words import feature_value, feature_words
 
 __all__ = ["change", "ranked_by", "show_choice", "show_explanation"]
@@ -43,38 +44,39 @@ def show_explanation(e: Explanation) -> None:
     _show_simpler(e)
     _show_agreement(e)
     near = min((n.distance for n in e.neighbours), default=None)
-    show_choice(e.insight, e.answer, link=e.link, nearest=near)
+    made = e.recommendation
+    show_choice(made.insight, e.answer, link=made.link, nearest=near)
     _show_next(e)
-    _show_rejected(e)
+    _show_rejected(made)
 
 
 # -- the answer and how sure -------------------------------------------------------------------
 
 
 def _show_answer(e: Explanation) -> None:
-    say(f"answer {e.id}: {e.op} on {_cut(e.platform, 60)}")
-    if e.simulated:
+    made, answer = e.recommendation, e.answer
+    say(f"answer {made.id}: {made.op} on {_cut(made.platform, 60)}")
+    if made.simulated:
         _note("SIMULATED or modelled: no time here is of real hardware")
-    say(f"  {_cut(Config(e.answer), _MOST_LINE)}")
+    say(f"  {_cut(Config(answer), _MOST_LINE)}")
     _line("matrix", _matrix(e))
-    _line("default", Config(e.default))
+    _line("default", Config(made.default))
     _line("gain", _gain(e))
     for own in e.own:
-        _line("ran", f"{'default' if own.config == e.default else 'answer'}: {_ran(own)}")
-    _line("counted", preparation(e.calls, measured=e.measured_gain is not None))
-    first = e.candidates[0] if e.candidates else None
-    if first is not None and first.break_even_calls is not None:
-        _line("pays", _paid_off(first.break_even_calls))
-    _line("sure", f"{e.confidence}; {LINK_WORDS.get(e.link, e.link)} (link: {e.link})")
-    for text in e.warnings:
+        _line("ran", f"{'default' if own.config == made.default else 'answer'}: {_ran(own)}")
+    _line("counted", preparation(made.calls, measured=e.measured_gain is not None))
+    if made.first is not None and made.first.break_even_calls is not None:
+        _line("pays", _paid_off(made.first.break_even_calls))
+    _line("sure", f"{made.confidence}; {LINK_WORDS.get(made.link, made.link)} (link: {made.link})")
+    for text in made.warnings:
         _line("warning", text)
     _line("novelty", e.novelty or "not known")
-    _note(f"ranked by: {ranked_by(e)}")
-    if e.model:
+    _note(f"ranked by: {ranked_by(made)}")
+    if made.model:
         _line("learned", e.learned.lesson if e.learned else "not known: it was not registered")
-    _line("asked", f"{_when(e.created)}; the database was at generation {e.generation}")
+    _line("asked", f"{_when(made.created)}; the database was at generation {made.generation}")
     if len(e.near_ties):
-        many = [change(config, e.answer) for config in e.near_ties]
+        many = [change(config, answer) for config in e.near_ties]
         _line("as good", f"{e.as_good}, with {'; or '.join(many[:3])}")
 
 
@@ -117,15 +119,15 @@ def _note(text: str) -> None:
 
 
 def _matrix(e: Explanation) -> str:
-    name = _cut(e.pattern_name or e.pattern_id, 40)
-    p = e.pattern
+    made, p = e.recommendation, e.pattern
+    name = _cut(made.pattern_name or made.pattern_id, 40)
     if min(p.m, p.n, p.nnz) < 0:
         return f"{name} (sizes unknown)"
     return f"{name}: {p.m:,} x {p.n:,}, {p.nnz:,} nonzeros"
 
 
 def _gain(e: Explanation) -> str:
-    first = e.candidates[0] if e.candidates else None
+    first = e.recommendation.first
     low, high = (first.gain_low, first.gain_high) if first else (None, None)
     expected = factor(e.expected_gain) if e.expected_gain is not None else "not known"
     if low is not None and high is not None:
@@ -136,7 +138,7 @@ def _gain(e: Explanation) -> str:
         return f"{expected} over the default, expected; not measured on this matrix"
     took = first.seconds if first else None
     said = f"{factor(e.measured_gain)} over the default, measured on this matrix: "
-    said += f"{duration(took)} against {duration(e.default_seconds)}"
+    said += f"{duration(took)} against {duration(e.recommendation.default_seconds)}"
     if e.within_interval is None:
         return said
     return (
@@ -144,7 +146,7 @@ def _gain(e: Explanation) -> str:
     )
 
 
-def ranked_by(made: Recommendation | Explanation) -> str:
+def ranked_by(made: Recommendation) -> str:
     """Which tuner ranked, and the features and model behind it."""
     parts = [made.tuner]
     if made.featurizer and made.neighbours:
@@ -158,8 +160,9 @@ def ranked_by(made: Recommendation | Explanation) -> str:
 
 
 def _show_neighbours(e: Explanation) -> None:
-    rests = RESTS.get(e.link, "measured patterns near it")
-    _head(rests if e.voted or not e.neighbours else f"{rests}; {BESIDE[e.link]}")
+    made = e.recommendation
+    rests = RESTS.get(made.link, "measured patterns near it")
+    _head(rests if e.voted or not e.neighbours else f"{rests}; {BESIDE[made.link]}")
     if not e.neighbours:
         _note("none: no neighbours were looked up")
         return
@@ -185,7 +188,7 @@ def _show_neighbours(e: Explanation) -> None:
         whose = " (this one)" if machine.own else ""
         _note(f"{share(machine.share)} of it from {machine.platform}{whose}: {machine.words}")
     counts = ", ".join(f"{n:,} {s}" for s, n in e.evidence.items()) or "none is left"
-    _note(f"runs behind it, of {e.evidence_op}: {counts}")
+    _note(f"runs behind it, of {made.evidence_op}: {counts}")
     _note(
         "answer, best: gain there over that pattern's own default; behind: how much slower the "
         "answer is than the best there. nearer: share of measured patterns with a nearer neighbour"
@@ -219,7 +222,8 @@ def _show_differences(e: Explanation) -> None:
 
 
 def _show_simpler(e: Explanation) -> None:
-    if not e.insight.simpler:
+    simpler, answer = e.recommendation.insight.simpler, e.answer
+    if not simpler:
         return
     _head("what simpler methods would have said (gain by the same evidence)")
     rows = [("this answer", factor(e.compared_gain), "-")]
@@ -227,9 +231,9 @@ def _show_simpler(e: Explanation) -> None:
         (
             s.method,
             factor(s.expected_gain),
-            "the same" if s.config == e.answer else change(s.config, e.answer),
+            "the same" if s.config == answer else change(s.config, answer),
         )
-        for s in e.insight.simpler
+        for s in simpler
     ]
     table(("method", "gain", "what differs from the answer"), rows, indent="  ")
 
@@ -345,10 +349,11 @@ def _show_attention(insight: Diagnostics, nearest: float | None) -> None:
 
 
 def _show_next(e: Explanation) -> None:
+    made, answer = e.recommendation, e.answer
     _head("what to measure next on this matrix, and what it could gain over the answer")
-    if e.runnable and e.measured_gain is None and e.link != "measured":
+    if e.runnable and e.measured_gain is None and made.link != "measured":
         _note("first the answer and the default themselves: `embeddb query ... --measure`")
-    if not e.insight.next:
+    if not made.insight.next:
         _note("nothing else that is known of is expected to be faster")
         return
     rows = [
@@ -356,9 +361,9 @@ def _show_next(e: Explanation) -> None:
             f"+{100 * n.worth:.1f} %",
             factor(n.expected_gain),
             factor(n.gain_high),
-            change(n.config, e.answer),
+            change(n.config, answer),
         )
-        for n in e.insight.next
+        for n in made.insight.next
     ]
     head = ("worth", "gain", "at best", "what differs from the answer")
     table(head, rows, indent="  ")
@@ -368,11 +373,11 @@ def _show_next(e: Explanation) -> None:
     )
 
 
-def _show_rejected(e: Explanation) -> None:
-    if not e.rejected:
+def _show_rejected(made: Recommendation) -> None:
+    if not made.rejected:
         return
-    _head(f"rejected: {len(e.rejected)} configurations measured elsewhere are not legal here")
-    reasons = Counter(e.rejected.values()).most_common()
+    _head(f"rejected: {len(made.rejected)} configurations measured elsewhere are not legal here")
+    reasons = Counter(made.rejected.values()).most_common()
     for reason, count in reasons[:_MOST_REASONS]:
         _line(f"{count:>5}", reason)
     if len(reasons) > _MOST_REASONS:

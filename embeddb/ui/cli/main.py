@@ -1,4 +1,4 @@
-"""The command line: `embeddb VERB DB ...`; one module per group of verbs, loaded on use."""
+"""The command line: `embeddb VERB DB ...`; a file per verb, a folder per group of them."""
 
 from __future__ import annotations
 
@@ -6,43 +6,51 @@ import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import click
 
 from embeddb import __version__
 from embeddb.core.errors import EmbeddbError, UsageError
-from embeddb.ui.cli.output import clean
+from embeddb.core.wording import clean
+from embeddb.ui.cli.output import COMPLETING
 
 __all__ = ["cli", "run"]
 
-#: Verb to the module that defines it, so that `embeddb query` imports only what querying needs.
-VERBS = {
-    "init": "index",
-    "index": "index",
-    "ingest": "index",
-    "embed": "index",
-    "clusters": "clusters",
-    "query": "query",
-    "explain": "query",
-    "measure": "measure",
-    "campaign": "measure",
-    "calibrate": "calibrate",
-    "train": "train.featurizer",
-    "dynamics": "dynamics",
-    "eval": "eval",
-    "plot": "plot",
-    "report": "report",
-    "serve": "serve",
-    "platform": "platform.platform",
-    "db": "db.db",
-    "completion": "completion",
-}
+#: In the order of `--help`.
+VERBS = (
+    "init",
+    "index",
+    "ingest",
+    "embed",
+    "clusters",
+    "query",
+    "explain",
+    "measure",
+    "campaign",
+    "calibrate",
+    "train",
+    "dynamics",
+    "eval",
+    "plot",
+    "report",
+    "serve",
+    "platform",
+    "db",
+    "completion",
+)
 
-#: Set by a shell that asks for completions; click reads it.
-COMPLETING = "_EMBEDDB_COMPLETE"
 #: Ended by Ctrl-C, with the state saved.
 INTERRUPTED = 130
+
+
+def _module(verb: str) -> ModuleType:
+    """`verbs/<verb>.py`; of a group of verbs, which is a folder, the module of the same name there.
+    Loaded on use, so that `embeddb query` imports only what querying needs."""
+    name = f"embeddb.ui.cli.verbs.{verb}"
+    found = import_module(name)
+    return import_module(f"{name}.{verb}") if hasattr(found, "__path__") else found
 
 
 class _Verbs(click.Group):
@@ -52,8 +60,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        module = import_module(f"embeddb.ui.cli.verbs.{VERBS[name]}")
-        found: click.Command = getattr(module, name.replace("-", "_") + "_verb")
+        found: click.Command = getattr(_module(name), f"{name}_verb")
         if COMPLETING in os.environ:
             from embeddb.ui.cli.verbs.completion import teach
 

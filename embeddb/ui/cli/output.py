@@ -8,25 +8,28 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
+from embeddb.core.errors import UsageError
+from embeddb.core.wording import clean, duration
+
 __all__ = [
+    "COMPLETING",
     "Progress",
-    "clean",
-    "duration",
     "emit",
-    "factor",
     "json_option",
     "note",
-    "plural",
     "say",
-    "share",
-    "size",
     "table",
+    "write_page",
 ]
+
+#: Set by a shell that asks for completions; click reads it.
+COMPLETING = "_EMBEDDB_COMPLETE"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,12 +38,6 @@ def json_option(command: F) -> F:
     """The `--json` every verb has; arrives as `as_json`."""
     flag = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
     return flag(command)
-
-
-def clean(text: object) -> str:
-    """Safe for a terminal: names from files may hold escape sequences, line ends or text that
-    runs backwards; whatever is not printable becomes `?`."""
-    return "".join(c if c.isprintable() else "?" for c in str(text))
 
 
 def say(text: object = "") -> None:
@@ -110,45 +107,20 @@ def _numeric(text: str) -> bool:
     return text[:1].isdigit() or text[:1] in "-+."
 
 
-def duration(seconds: float | None) -> str:
-    """Two or three figures and the unit that fits: `12.3 us`, `4.56 s`, `3 min 20 s`."""
-    if seconds is None or math.isnan(seconds):
-        return "-"
-    if math.isinf(seconds):
-        return "never"
-    for unit, scale in (("ns", 1e9), ("us", 1e6), ("ms", 1e3)):
-        if abs(seconds) < 999.5 / scale:
-            return f"{seconds * scale:.3g} {unit}"
-    if seconds < 99.5:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 100:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+def write_page(text: str, file: Path) -> None:
+    """Whole or not at all.
 
-
-def size(count: float) -> str:
-    """Bytes with a unit: `4.2 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def factor(value: float | None) -> str:
-    """A speed-up: `1.23x`."""
-    return "-" if value is None or not math.isfinite(value) else f"{value:.2f}x"
-
-
-def share(value: float | None) -> str:
-    """A part of one: `93 %`."""
-    return "-" if value is None or not math.isfinite(value) else f"{100 * value:.0f} %"
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """`1 run`, `1,234 runs`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    Raises: UsageError if there is no place for it.
+    """
+    if file.is_dir() or not file.parent.is_dir():
+        raise UsageError(f"{file}: cannot be written", hint="name a file in a folder that exists")
+    part = file.with_name(f".{file.name[:40]}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+    note(f"wrote {file}: {len(text.encode()) / 1000:,.0f} kB")
 
 
 class Progress:

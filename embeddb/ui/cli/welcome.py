@@ -11,8 +11,9 @@ from pathlib import Path
 
 from embeddb import __version__
 from embeddb.core.errors import InputError
-from embeddb.ui.cli.arguments import STARTER, STARTER_FILE, starter_place
-from embeddb.ui.cli.output import plural, say, size, table
+from embeddb.core.wording import plural, size
+from embeddb.ui.cli.output import say, table
+from indexer.starter import STARTER, is_shipped, starter_place
 
 __all__ = ["EXAMPLE", "welcome"]
 
@@ -116,7 +117,7 @@ def _installed(name: str) -> bool:
 
 
 def _next(here: list[Path]) -> str:
-    if not STARTER_FILE.is_file():
+    if not is_shipped():
         return "embeddb index runs.db LOG --platform my.toml"
     matrices = (path.name for path in here if path.name.endswith(_MATRICES) and path.is_file())
     what = next((name for name in matrices if name.isprintable()), EXAMPLE)

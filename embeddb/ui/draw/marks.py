@@ -33,6 +33,8 @@ _LONGEST = 150.0
 
 
 class Box(NamedTuple):
+    """A rectangle that a mark or a text covers, in the drawing's units."""
+
     left: float
     top: float
     right: float

@@ -16,7 +16,8 @@ from embeddb.ui.wording import line, quoted, shown
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from embeddb.explain.explain import Explanation
+    from embeddb.explain.explanation import Explanation
+    from embeddb.query.recommendation import Recommendation
 
 __all__ = ["Setting", "explanation_body", "explanation_html", "settings"]
 
@@ -48,26 +49,29 @@ class Reason(NamedTuple):
 
 def explanation_html(e: Explanation) -> str:
     """A whole file, UTF-8 when written."""
-    name = shown(e.pattern_name or e.pattern_id, 80)
-    title = f"{e.op} on {shown(e.platform, 80)} for {name}"
+    made = e.recommendation
+    name = shown(made.pattern_name or made.pattern_id, 80)
+    title = f"{made.op} on {shown(made.platform, 80)} for {name}"
     return str(render("explanation.html", title=title, body=explanation_body(e)))
 
 
 def explanation_body(e: Explanation) -> Markup:
     """The parts of the file between its frame, for a page that has its own; headings start at h2.
     It needs `page_style`, and ids starting with `report-` are taken."""
+    made, answer = e.recommendation, e.answer
     return render(
         "explanation_body.html",
         e=e,
-        link=LINK_WORDS.get(e.link, e.link),
-        first=e.candidates[0] if e.candidates else None,
-        rests=RESTS.get(e.link, ""),
-        beside=BESIDE.get(e.link, ""),
-        preparation=preparation(e.calls, measured=e.measured_gain is not None),
-        settings=settings(e.answer, e.default),
-        answer_line=line(e.answer),
-        default_line=line(e.default),
-        is_default=e.answer == e.default,
+        made=made,
+        link=LINK_WORDS.get(made.link, made.link),
+        first=made.first,
+        rests=RESTS.get(made.link, ""),
+        beside=BESIDE.get(made.link, ""),
+        preparation=preparation(made.calls, measured=e.measured_gain is not None),
+        settings=settings(answer, made.default),
+        answer_line=line(answer),
+        default_line=line(made.default),
+        is_default=answer == made.default,
         query_spy=pictures.spy(e.pattern.thumbnail, title=f"nonzeros of {_named(e)}", key="query"),
         attention=pictures.attention(e),
         features=_features(e),
@@ -76,20 +80,22 @@ def explanation_body(e: Explanation) -> Markup:
         votes=sum(n.weight for n in e.neighbours),
         agreement=_agreement(e),
         most_votes=_MOST_VOTES,
-        against=lambda config: _against(config, e.answer),
-        simpler=[(s, _simpler(s.method), _against(s.config, e.answer)) for s in e.insight.simpler],
+        against=lambda config: _against(config, answer),
+        simpler=[(s, _simpler(s.method), _against(s.config, answer)) for s in made.insight.simpler],
         simpler_bars=pictures.simpler(e),
-        candidates=e.candidates[:_MOST_ROWS],
+        candidates=made.candidates[:_MOST_ROWS],
         ties=e.near_ties,
-        measured=any(c.status for c in e.candidates),
-        paid_off=_paid_off if any(c.break_even_calls is not None for c in e.candidates) else None,
-        candidate_bars=pictures.candidates(e),
-        next=[(n, _against(n.config, e.answer)) for n in e.insight.next[:_MOST_ROWS]],
+        measured=any(c.status for c in made.candidates),
+        paid_off=_paid_off
+        if any(c.break_even_calls is not None for c in made.candidates)
+        else None,
+        candidate_bars=pictures.candidates(made),
+        next=[(n, _against(n.config, answer)) for n in made.insight.next[:_MOST_ROWS]],
         measure=_measure(e),
         effects=pictures.effects(e),
-        moves=[(m, _against(m.winner, e.answer)) for m in e.insight.moves[:_MOST_ROWS]],
-        rejected=_reasons(e.rejected),
-        again=_again(e),
+        moves=[(m, _against(m.winner, answer)) for m in made.insight.moves[:_MOST_ROWS]],
+        rejected=_reasons(made.rejected),
+        again=_again(made),
     )
 
 
@@ -111,7 +117,8 @@ def _text(value: object) -> str:
 
 
 def _named(e: Explanation) -> str:
-    return shown(e.pattern.name or e.pattern_name or e.pattern_id)
+    made = e.recommendation
+    return shown(e.pattern.name or made.pattern_name or made.pattern_id)
 
 
 def _against(config: Mapping[str, Any], answer: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -161,17 +168,18 @@ def _reasons(rejected: Mapping[str, str]) -> list[Reason]:
 
 def _measure(e: Explanation) -> list[str]:
     """The command that measures what is worth it, line by line; none where nothing can run it."""
-    if not (e.insight.next and e.runnable):
+    made = e.recommendation
+    if not (made.insight.next and e.runnable):
         return []
     # The structure need not be in the database: then MATRIX is a file.
-    head = f"embeddb measure DB MATRIX {_where(e)}"
-    parts = [f"--config {shlex.quote(line(n.config))}" for n in e.insight.next[:_MOST_MEASURED]]
+    head = f"embeddb measure DB MATRIX {_where(made)}"
+    parts = [f"--config {shlex.quote(line(n.config))}" for n in made.insight.next[:_MOST_MEASURED]]
     return [f"{part} \\" for part in [head, *parts[:-1]]] + parts[-1:]
 
 
-def _again(e: Explanation) -> str:
-    return f"embeddb explain DB {quoted(e.id)}"
+def _again(made: Recommendation) -> str:
+    return f"embeddb explain DB {quoted(made.id)}"
 
 
-def _where(e: Explanation) -> str:
-    return f"--platform {quoted(e.platform.partition('@')[0])} --op {quoted(e.op)}"
+def _where(made: Recommendation) -> str:
+    return f"--platform {quoted(made.platform.partition('@')[0])} --op {quoted(made.op)}"

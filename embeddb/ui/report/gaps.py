@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from embeddb.core.config import Config, Op
+from embeddb.core.wording import plural, share
 from embeddb.query.confidence import GOOD
 from embeddb.ui.wording import line, shown
 
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
     from embeddb.database import Database
-    from embeddb.query.query import Recommendation
+    from embeddb.query.recommendation import Recommendation
     from embeddb.ui.report.scopes import ScopeFacts
 
 __all__ = ["Gap", "gaps_of"]
@@ -117,7 +118,7 @@ class _Finder:
             return ""
         far = min((n.percentile for n in made.neighbours if n.percentile is not None), default=None)
         if far is not None and far > _FAR:
-            return f"its nearest neighbour is farther than {_share(far)} of neighbours are"
+            return f"its nearest neighbour is farther than {share(far)} of neighbours are"
         return "the answer has low confidence" if made.confidence == "low" else ""
 
     def structures(self) -> Iterator[Gap]:
@@ -134,7 +135,7 @@ class _Finder:
                 names = [shown(self._infos[i].name or i, 80) for i in few[:_MOST_NAMED]]
                 yield Gap(
                     kind="structure",
-                    what=f"{_counted(len(few), 'matrix', 'matrices')}: {s.op} on {s.platform}",
+                    what=f"{plural(len(few), 'matrix', 'matrices')}: {s.op} on {s.platform}",
                     why=f"their structure is stored, and fewer than a quarter of the usual "
                     f"{s.per_pattern:,.0f} configurations ran on them",
                     command=self._measure(names, s.platform.partition("@")[0], s.op, "40"),
@@ -156,9 +157,9 @@ class _Finder:
             if s.winners_only or not s.patterns:
                 continue
             if s.of_optimum is None:
-                why = f"{_counted(s.groups, 'group')} of matrices: too few to judge answers by"
+                why = f"{plural(s.groups, 'group')} of matrices: too few to judge answers by"
             elif reached < GOOD:
-                why = f"held-out answers reach {_share(reached)} of the optimum"
+                why = f"held-out answers reach {share(reached)} of the optimum"
             else:
                 continue
             yield Gap(
@@ -180,7 +181,7 @@ class _Finder:
             if len(missing) > 0.1 * s.patterns:
                 yield Gap(
                     kind="width",
-                    what=f"{_counted(len(missing), 'matrix', 'matrices')}: {s.op} on {s.platform}",
+                    what=f"{plural(len(missing), 'matrix', 'matrices')}: {s.op} on {s.platform}",
                     why=f"measured at another width of {op.kernel}, never at this one",
                     command=self._campaign(s, s.op),
                 )
@@ -214,7 +215,7 @@ class _Finder:
             words = f"embeddb measure {self._place} MATRIX {_where(s.platform, s.op)} {given}"
             yield Gap(
                 kind="default",
-                what=f"{_counted(s.without_default, 'matrix', 'matrices')}: {s.op} on {s.platform}",
+                what=f"{plural(s.without_default, 'matrix', 'matrices')}: {s.op} on {s.platform}",
                 why="the default never ran there, so gains are not known",
                 command=words if s.runnable else "",
             )
@@ -245,11 +246,3 @@ class _Finder:
 def _where(platform: str, op: str) -> str:
     bare = shlex.quote(shown(platform.partition("@")[0]))
     return f"--platform {bare} --op {shlex.quote(shown(op))}"
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.0f} %"
-
-
-def _counted(n: int, one: str, many: str = "") -> str:
-    return f"{n:,} {one if n == 1 else many or one + 's'}"

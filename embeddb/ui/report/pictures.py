@@ -12,8 +12,9 @@ from embeddb.ui.wording import factor, shown
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from embeddb.explain.explain import Explanation, NeighbourEvidence
+    from embeddb.explain.explanation import Explanation, NeighbourEvidence
     from embeddb.query.diagnostics import ParameterEffect
+    from embeddb.query.recommendation import Recommendation
 
 __all__ = ["Card", "EffectPicture", "attention", "candidates", "cards", "effects", "simpler", "spy"]
 
@@ -53,15 +54,15 @@ def spy(thumbnail: bytes, *, title: str, key: str, width: float = 168) -> Markup
 
 
 def attention(e: Explanation) -> Markup | None:
-    side = e.insight.attention_side
-    if not (e.insight.attention and side and e.pattern.thumbnail):
+    made, side = e.recommendation, e.recommendation.insight.attention_side
+    if not (made.insight.attention and side and e.pattern.thumbnail):
         return None
-    title = f"where {shown(e.pattern_name or e.pattern_id)} decides its neighbours"
+    title = f"where {shown(made.pattern_name or made.pattern_id)} decides its neighbours"
     drawn = draw.spy(
         e.pattern.thumbnail,
         title=title,
         width=280,
-        attention=e.insight.attention,
+        attention=made.insight.attention,
         side=side,
         key="attention",
     )
@@ -107,9 +108,10 @@ def _name(near: NeighbourEvidence) -> str:
 
 def simpler(e: Explanation) -> Markup | None:
     """What each simpler method's answer is expected to gain, beside this one."""
+    answer = e.answer
     rows = [
-        draw.Bar(shown(s.method), s.expected_gain, marked=s.config == e.answer)
-        for s in e.insight.simpler
+        draw.Bar(shown(s.method), s.expected_gain, marked=s.config == answer)
+        for s in e.recommendation.insight.simpler
         if s.expected_gain is not None
     ]
     if len(rows) < 2:
@@ -122,12 +124,12 @@ def simpler(e: Explanation) -> Markup | None:
     )
 
 
-def candidates(e: Explanation) -> Markup | None:
+def candidates(made: Recommendation) -> Markup | None:
     """Expected gain and interval by rank; what was measured is noted."""
     rows = []
-    for rank, c in enumerate(e.candidates[:_MOST_VALUES], 1):
+    for rank, c in enumerate(made.candidates[:_MOST_VALUES], 1):
         if c.expected_gain is not None:
-            real = e.default_seconds / c.seconds if e.default_seconds and c.seconds else None
+            real = made.default_seconds / c.seconds if made.default_seconds and c.seconds else None
             note = "" if real is None else f"measured {factor(real)}"
             rows.append(
                 draw.Bar(f"rank {rank}", c.expected_gain, c.gain_low, c.gain_high, note, rank == 1)
@@ -141,7 +143,7 @@ def candidates(e: Explanation) -> Markup | None:
 def effects(e: Explanation) -> list[EffectPicture]:
     """By how much a wrong value costs, largest first."""
     by_name: dict[str, list[ParameterEffect]] = {}
-    for effect in e.insight.effects:
+    for effect in e.recommendation.insight.effects:
         by_name.setdefault(effect.parameter, []).append(effect)
     found = [
         _effect(name, held, e.answer, f"effect{at}")

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.core.machine_state import usual_at
 from embeddb.core.records import PatternInfo
-from embeddb.index.run_matrix import MatrixRow, RunMatrix, join, timings_of
-from embeddb.index.scopes import scope_of
-from embeddb.query.build import judged
+from embeddb.core.timing import timings_of
+from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
+from embeddb.index.scopes import scope_partitions
+from embeddb.query.prediction import judged
+from embeddb.store.usual_state import usual_at
 from embeddb.ui.report.winners import Best, ClassChoice, Preference, Winner, choices
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def scope_facts(
     told: Callable[[int], None],
 ) -> ScopeFacts:
     """Read a scope once. `infos` are the patterns by id; `told` hears of the runs read so far."""
-    members = [(p, where) for p, where in _members(db, op) if scope_of(where) == scope]
+    members = list(_members(db, op, scope))
     platform = members[0][1]
     tally = _Tally(told)
     winners_only = any(bool(where.traits.get("winners_only")) for _, where in members)
@@ -174,11 +175,11 @@ def scope_facts(
     )
 
 
-def _members(db: Database, op: Op) -> Iterator[tuple[Partition, Platform]]:
-    for partition in db.store.partitions():
+def _members(db: Database, op: Op, scope: str) -> Iterator[tuple[Partition, Platform]]:
+    for partition in scope_partitions(db.store, op, scope):
         platform = db.store.platform(partition.platform)
-        if partition.op == op and platform is not None:
-            yield partition, platform
+        assert platform is not None  # a scope is made of platforms that are there
+        yield partition, platform
 
 
 def _rows(
@@ -196,7 +197,7 @@ def _rows(
             curve = timings_of(of_pattern, normal)
             tally.repeated += sum(c.runs > 1 for c in curve.values())
             info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
-            default = platform.default(partition.op, m=info.m, n=info.n, nnz=info.nnz)
+            default = platform.default(partition.op, info.sizes)
             group = info.group or info.name or info.id
             yield MatrixRow(pattern_id, partition.platform, group), default, curve
 

@@ -95,12 +95,10 @@ class Best:
         column = np.full(len(e.rows), -1, dtype=np.int64)
         gain = np.full(len(e.rows), np.nan)
         for at in range(len(e.rows)):
-            part = slice(e.indptr[at], e.indptr[at + 1])
-            times = e.seconds[part]
-            if times.size and np.isfinite(times).any():
-                where = int(times.argmin())
-                column[at] = e.column[part][where]
-                gain[at] = entry[part][where]
+            runs = e.row(at)
+            if runs.fastest is not None:
+                column[at] = runs.column[runs.fastest]
+                gain[at] = entry[e.part(at)][runs.fastest]
         return cls(e, column, gain, row, entry)
 
     def winners(self, most: int) -> list[Winner]:

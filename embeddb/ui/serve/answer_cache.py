@@ -16,7 +16,7 @@ from embeddb.explain.explain import explain
 from embeddb.platforms.platform import Platform
 from embeddb.ui.serve.app_state import AppState
 
-__all__ = ["AnswerCache", "answer"]
+__all__ = ["AnswerCache", "answer", "answer_twin"]
 
 _NOT_STORED = "the database is read-only"
 
@@ -24,8 +24,8 @@ _NOT_STORED = "the database is read-only"
 class AnswerCache:
     """Answers questions, and gives the same answer to the same question while nothing changed."""
 
-    def __init__(self, site: AppState) -> None:
-        self._site = site
+    def __init__(self, state: AppState) -> None:
+        self._state = state
         self._given: dict[Hashable, str] = {}
         self._generation = -1
         self._lock = Lock()
@@ -37,34 +37,34 @@ class AnswerCache:
         only where its structure is needed; StoreError if it cannot be kept, or the database is
         gone.
         """
-        site = self._site
-        site.state()  # raises where the database is gone
+        state = self._state
+        state.version_token()  # raises where the database is gone
         key = pattern.id, platform.id, op
         with self._lock:
-            generation = site.db.store.generation
+            generation = state.db.store.generation
             if generation != self._generation or len(self._given) > _MOST_GIVEN:
                 self._given.clear()
                 self._generation = generation
             known = self._given.get(key)
         if known is not None and self._is_there(known):
             return known
-        made = site.db.query(pattern, platform=platform, op=op)
-        if site.db.store.readonly:
+        made = state.db.query(pattern, platform=platform, op=op)
+        if state.db.store.readonly:
             warnings = [w for w in made.warnings if _NOT_STORED not in w]  # its page says so
             made = msgspec.structs.replace(made, warnings=warnings)
-            site.answers.keep(made, _info(site.db, pattern))
+            state.answers.keep(made, _info(state.db, pattern))
         elif isinstance(pattern, Pattern):
-            site.db.store.put_patterns([_info(site.db, pattern)])
+            state.db.store.put_patterns([_info(state.db, pattern)])
         with self._lock:
             if generation == self._generation:
                 self._given[key] = made.id
         return made.id
 
     def _is_there(self, answer_id: str) -> bool:
-        site = self._site
+        state = self._state
         return (
-            site.answers.get(answer_id) is not None
-            or site.db.store.recommendations.get(answer_id) is not None
+            state.answers.get(answer_id) is not None
+            or state.db.store.recommendations.get(answer_id) is not None
         )
 
 
@@ -83,25 +83,14 @@ def _info(db: Database, pattern: Pattern | PatternInfo) -> PatternInfo:
     return info_of(pattern)
 
 
-def answer(site: AppState, asked: Mapping[str, str]) -> dict[str, Any]:
-    """Why an answer is what it is; a pattern that only this server knows is shown from memory.
+def answer(state: AppState, asked: Mapping[str, str]) -> dict[str, Any]:
+    """Why an answer is what it is. Raises: NothingFound."""
+    made = state.recommendation(asked["id"])
+    known = state.db.store.pattern(state.db.store.resolve(made.pattern_id)) is not None
+    stored = state.answers.get(made.id) is None
+    return {"explanation": explain(made, state.db.store), "stored": stored, "known": known}
 
-    Raises: NothingFound.
-    """
-    made, info = site.recommendation(asked["id"])
-    found = explain(made, site.db.store)
-    if info is not None and info.thumbnail and not found.pattern.thumbnail:
-        view = msgspec.structs.replace(
-            found.pattern,
-            id=info.id,
-            name=info.name,
-            group=info.group,
-            m=info.m,
-            n=info.n,
-            nnz=info.nnz,
-            thumbnail=info.thumbnail,
-        )
-        found = msgspec.structs.replace(found, pattern=view)
-    known = site.db.store.pattern(site.db.store.resolve(made.pattern_id)) is not None
-    stored = site.answers.get(made.id) is None
-    return {"explanation": found, "stored": stored, "known": known}
+
+def answer_twin(found: dict[str, Any]) -> dict[str, Any]:
+    """The same as JSON has it."""
+    return {**found, "explanation": found["explanation"].document()}

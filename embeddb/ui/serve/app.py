@@ -27,7 +27,7 @@ from embeddb.core.errors import EmbeddbError, NothingFound, StoreError, UsageErr
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform
 from embeddb.ui.serve import facts, mapping, measured
-from embeddb.ui.serve.answer_cache import AnswerCache, answer
+from embeddb.ui.serve.answer_cache import AnswerCache, answer, answer_twin
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.guard import HEADERS, Guard
 from embeddb.ui.serve.page_cache import PageCache
@@ -52,13 +52,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class _Pages:
-    """The endpoints of one site."""
+    """The endpoints over one database."""
 
-    def __init__(self, site: AppState) -> None:
-        self._site = site
-        self._kept = PageCache(site.state, _MOST_PAGES)
-        self._told = PageCache(site.state_told, _MOST_PAGES)
-        self._desk = AnswerCache(site)
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._kept = PageCache(state.version_token, _MOST_PAGES)
+        self._told = PageCache(state.answers_token, _MOST_PAGES)
+        self._answers = AnswerCache(state)
         self._pages = anyio.CapacityLimiter(_PAGES)
         self._working = anyio.CapacityLimiter(_ASKS)
         self._asks = anyio.Semaphore(_ASKS)
@@ -67,15 +67,22 @@ class _Pages:
     # -- reading ---------------------------------------------------------------------------
 
     def page(
-        self, template: str, read: Facts, drawn: Drawn = dict, *, lists_answers: bool = False
+        self,
+        template: str,
+        read: Facts,
+        drawn: Drawn = dict,
+        *,
+        plain: Drawn = dict,
+        lists_answers: bool = False,
     ) -> Endpoint:
-        """For a page and its twin; `drawn` adds what only the page shows."""
+        """For a page and its twin; `drawn` adds what only the page shows, `plain` is what only the
+        twin says."""
 
         def body(request: Request, asked: dict[str, str]) -> bytes:
-            found = read(self._site, asked)
+            found = read(self._state, asked)
             if _is_twin(request):
-                return msgspec.json.encode(found)
-            return _page(self._site, request, template, drawn(found))
+                return msgspec.json.encode(plain(found))
+            return _page(self._state, request, template, drawn(found))
 
         return self.kept(body, self._told if lists_answers else self._kept)
 
@@ -95,12 +102,12 @@ class _Pages:
         """For the marks of the map: what its page has a table of, whole."""
 
         def body(_: Request, asked: dict[str, str]) -> bytes:
-            return msgspec.json.encode(mapping.map_points(self._site, asked))
+            return msgspec.json.encode(mapping.map_points(self._state, asked))
 
         return self.kept(body, self._kept)
 
     async def thumb(self, request: Request) -> Response:
-        return _sent(request, await self._threaded(thumb, self._site, request.path_params["id"]))
+        return _sent(request, await self._threaded(thumb, self._state, request.path_params["id"]))
 
     async def static(self, request: Request) -> Response:
         held = await self._threaded(files)
@@ -122,22 +129,22 @@ class _Pages:
         return RedirectResponse(link(f"/answers/{made}"), 303)
 
     async def _upload(self, request: Request, asked: dict[str, str]) -> str:
-        name, most = plain_name(asked.get("name", "")), self._site.max_upload
+        name, most = plain_name(asked.get("name", "")), self._state.max_upload
         bodies, asks = _turn(self._bodies), _turn(self._asks)
         async with bodies, received(request, name, most) as path, asks:
             where, op = await self._work(self._question, asked)
             pattern = await read_upload(path, name, most)
-            return await self._work(self._desk.ask, pattern, where, op)
+            return await self._work(self._answers.ask, pattern, where, op)
 
     def _known(self, asked: facts.Asked) -> str:
         where, op = self._question(asked)
-        return self._desk.ask(self._site.pattern(asked.get("pattern", "")), where, op)
+        return self._answers.ask(self._state.pattern(asked.get("pattern", "")), where, op)
 
     def _question(self, asked: facts.Asked) -> tuple[Platform, Op]:
         for name, example in (("platform", "cpu"), ("op", "spmm:64")):
             if not asked.get(name):
                 raise UsageError(f"the address lacks {name}", hint=f"add {name}={example}")
-        return self._site.platform(asked["platform"]), facts.op_of(asked["op"])
+        return self._state.platform(asked["platform"]), facts.op_of(asked["op"])
 
     async def _work(self, work: Callable[..., T], *args: Any) -> T:
         return await anyio.to_thread.run_sync(partial(work, *args), limiter=self._working)
@@ -155,10 +162,10 @@ def build_app(db: Database, *, writable: bool = False, max_upload: int = 64_000_
     """
     if not (writable or db.store.readonly):
         raise UsageError("answers would be stored", hint="open it read-only, or say writable=True")
-    site = AppState(db, writable=writable, max_upload=max_upload)
-    failed = partial(_failed, site)
+    state = AppState(db, writable=writable, max_upload=max_upload)
+    failed = partial(_failed, state)
     app = Starlette(
-        routes=_routes(site),
+        routes=_routes(state),
         middleware=[Middleware(Guard)],
         exception_handlers={
             HTTPException: failed,
@@ -171,9 +178,9 @@ def build_app(db: Database, *, writable: bool = False, max_upload: int = 64_000_
     return app
 
 
-def _routes(site: AppState) -> list[Route]:
-    pages = _Pages(site)
-    campaigns = measured.Campaigns(site)
+def _routes(state: AppState) -> list[Route]:
+    pages = _Pages(state)
+    campaigns = measured.Campaigns(state)
 
     def both(path: str, endpoint: Endpoint, **options: Any) -> list[Route]:
         return [Route(path + ".json", endpoint, **options), Route(path, endpoint, **options)]
@@ -186,7 +193,7 @@ def _routes(site: AppState) -> list[Route]:
         Route("/index.json", home),
         *both("/search", pages.page("search.html", facts.search, lists_answers=True)),
         *both("/patterns/{id}", pages.page("pattern.html", facts.pattern, lists_answers=True)),
-        *both("/answers/{id}", pages.page("answer.html", answer, answer_page)),
+        *both("/answers/{id}", pages.page("answer.html", answer, answer_page, plain=answer_twin)),
         *both("/platforms/{id}", pages.page("platform.html", facts.platform)),
         *both("/campaigns", every_campaign),
         *both("/campaigns/{name:path}", pages.page("campaigns.html", campaigns.one)),
@@ -215,8 +222,8 @@ def _address(request: Request) -> str:
     return path + (f"?{request.url.query}" if request.url.query else "")
 
 
-def _page(site: AppState, request: Request, template: str, found: dict[str, Any]) -> bytes:
-    return render(template, site=site, here=_address(request), f=found).encode()
+def _page(state: AppState, request: Request, template: str, found: dict[str, Any]) -> bytes:
+    return render(template, state=state, here=_address(request), f=found).encode()
 
 
 def _sent(request: Request, file: File) -> Response:
@@ -253,7 +260,7 @@ async def _gone(_: Request, error: Exception) -> Response:
     return Response(status_code=400)
 
 
-def _failed(site: AppState, request: Request, error: Exception) -> Response:
+def _failed(state: AppState, request: Request, error: Exception) -> Response:
     """The error as a page, or as JSON where that was asked for; one line and a hint."""
     status, text, hint = _told(error)
     more = dict(getattr(error, "headers", None) or {})
@@ -262,7 +269,7 @@ def _failed(site: AppState, request: Request, error: Exception) -> Response:
         return JSONResponse({"error": text, "hint": hint}, status, headers=headers)
     found = {"status": status, "error": text, "hint": hint}
     try:
-        body = _page(site, request, "error.html", found)
+        body = _page(state, request, "error.html", found)
     except EmbeddbError:  # the frame itself asks the database
         body = text.encode()
     return Response(body, status, media_type="text/html; charset=utf-8", headers=headers)

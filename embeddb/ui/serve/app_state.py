@@ -12,24 +12,15 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, StoreError
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
-from embeddb.index.scopes import scope_of
+from embeddb.index.scopes import Scope, scopes
 from embeddb.platforms.platform import Platform, builtin_platforms
-from embeddb.query.query import Recommendation
+from embeddb.query.recommendation import Recommendation
 from embeddb.ui.serve.memory_answers import AnswerHead, MemoryAnswers, head_of
-from embeddb.ui.serve.page_cache import RESTART, PageCache, file_of, state_of
+from embeddb.ui.serve.page_cache import RESTART, PageCache, file_of, token_of
 
-__all__ = ["AppState", "Catalog", "Scope"]
+__all__ = ["AppState", "Catalog"]
 
 _PLATFORM = re.compile(r"[a-z][a-z0-9-]{0,47}(@[A-Za-z0-9][A-Za-z0-9._+-]{0,63})?")
-
-
-class Scope(NamedTuple):
-    """One operation with evidence, on a platform or on all instances of a portable one."""
-
-    op: Op
-    name: str
-    platform: Platform
-    instances: tuple[str, ...]
 
 
 class Catalog(NamedTuple):
@@ -47,11 +38,11 @@ class AppState:
         self.writable = writable and not db.store.readonly
         self.max_upload = max_upload
         self.answers = MemoryAnswers()
-        self.fresh = PageCache(self.state)
+        self.cache = PageCache(self.version_token)
         self._opened = self._file()
         self.name = "a database in memory" if db.store.path is None else db.store.path.name
 
-    def state(self) -> Hashable:
+    def version_token(self) -> Hashable:
         """Changes with every commit to the database.
 
         Raises: StoreError if another one, or none, is where it was: what is open still reads, but
@@ -59,31 +50,19 @@ class AppState:
         """
         if self._file() != self._opened:
             raise StoreError(f"{self.name} was replaced by another database", hint=RESTART)
-        return state_of(self.db.store)
+        return token_of(self.db.store)
 
     def _file(self) -> tuple[int, int] | None:
         file = file_of(self.db.store)
         return None if file is None else (file.st_dev, file.st_ino)
 
-    def state_told(self) -> Hashable:
+    def answers_token(self) -> Hashable:
         """The same, and with every answer that is kept in memory."""
-        return self.state(), self.answers.version
+        return self.version_token(), self.answers.version
 
     def scopes(self) -> list[Scope]:
         """Those with runs, the platform's name first."""
-        return self.fresh.get("scopes", self._scopes)
-
-    def _scopes(self) -> list[Scope]:
-        held: dict[tuple[str, Op], tuple[Platform, list[str]]] = {}
-        for partition in self.db.store.partitions():
-            platform = self.db.store.platform(partition.platform)
-            if platform is not None:
-                key = scope_of(platform), partition.op
-                held.setdefault(key, (platform, []))[1].append(platform.id)
-        return [
-            Scope(op, name, platform, tuple(sorted(instances)))
-            for (name, op), (platform, instances) in sorted(held.items(), key=lambda x: x[0])
-        ]
+        return self.cache.get("scopes", lambda: scopes(self.db.store))
 
     def members(self) -> dict[tuple[str, Op], dict[str, int]]:
         """By platform id and operation: the patterns that ran, with the generation of the last."""
@@ -92,7 +71,7 @@ class AppState:
         def read() -> dict[tuple[str, Op], dict[str, int]]:
             return {(p.platform, p.op): store.members(p) for p in store.partitions()}
 
-        return self.fresh.get("members", read)
+        return self.cache.get("members", read)
 
     def catalog(self) -> Catalog:
         def read() -> Catalog:
@@ -101,7 +80,7 @@ class AppState:
             texts = [(i.name.lower(), i.group.lower(), i.id) for i in found]
             return Catalog({i.id: i for i in found}, texts)
 
-        return self.fresh.get("catalog", read)
+        return self.cache.get("catalog", read)
 
     def heads(self) -> list[AnswerHead]:
         """Every answer, the latest first."""
@@ -109,7 +88,7 @@ class AppState:
         def read() -> list[AnswerHead]:
             return [head_of(raw) for raw in self.db.store.recommendations.items().values()]
 
-        found = [*self.fresh.get("heads", read), *self.answers.heads()]
+        found = [*self.cache.get("heads", read), *self.answers.heads()]
         return sorted(found, key=lambda a: -a.created)
 
     # -- one thing by its id ---------------------------------------------------------------
@@ -148,12 +127,11 @@ class AppState:
             )
         return known[0]
 
-    def recommendation(self, answer_id: str) -> tuple[Recommendation, PatternInfo | None]:
+    def recommendation(self, answer_id: str) -> Recommendation:
         """Raises: NothingFound."""
         held = self.answers.get(answer_id)
         if held is not None:
-            return held
+            return held.made
         if not re.fullmatch(r"r[0-9a-f]{12}", answer_id):
             raise NothingFound(f"{answer_id[:80]!r} is not the id of an answer")
-        made = self.db.recommendation(answer_id)
-        return made, self.db.store.pattern(self.db.store.resolve(made.pattern_id))
+        return self.db.recommendation(answer_id)

@@ -8,9 +8,9 @@ from typing import Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.machine_state import usual_at
 from embeddb.core.records import PatternInfo, Run
-from embeddb.index.run_matrix import Timing, timings_of
+from embeddb.core.timing import Timing, timings_of
+from embeddb.store.usual_state import usual_at
 from embeddb.ui.serve.app_state import AppState
 
 __all__ = ["curve", "run_line", "side", "thinned"]
@@ -19,28 +19,28 @@ __all__ = ["curve", "run_line", "side", "thinned"]
 _MOST_POINTS = 300
 
 
-def curve(site: AppState, info: PatternInfo, platform: str, op: Op) -> dict[Config, Timing]:
+def curve(state: AppState, info: PatternInfo, platform: str, op: Op) -> dict[Config, Timing]:
     """Every configuration that ran on a matrix on one platform instance."""
 
     def read() -> dict[Config, Timing]:
-        store = site.db.store
+        store = state.db.store
         return timings_of(store.runs(platform, op, info.id), usual_at(store, platform))
 
-    return site.fresh.get(("curve", info.id, platform, op), read)
+    return state.cache.get(("curve", info.id, platform, op), read)
 
 
-def side(site: AppState, info: PatternInfo, platform: str, op: Op) -> dict[str, Any]:
+def side(state: AppState, info: PatternInfo, platform: str, op: Op) -> dict[str, Any]:
     """What one platform did with one matrix. Gains are factors over its own default.
 
     Raises: NothingFound if the platform is unknown.
     """
-    found = site.db.store.platform(platform)
+    found = state.db.store.platform(platform)
     if found is None:
         raise NothingFound(f"no platform {platform[:80]!r} here")
-    held = curve(site, info, platform, op)
+    held = curve(state, info, platform, op)
     ok = {config: c for config, c in held.items() if math.isfinite(c.seconds)}
     best = min(ok, key=lambda config: (ok[config].seconds, config.json), default=None)
-    default = found.default(op, m=info.m, n=info.n, nnz=info.nnz)
+    default = found.default(op, info.sizes)
     base = ok[default].seconds if default in ok else None
     quickest = None if best is None else ok[best].seconds
     return {

@@ -1,6 +1,6 @@
 """What the pages say, as plain values: the JSON twin of a page is exactly this.
 
-Each function takes the site and what the address asks, and returns a document.
+Each function takes the state and what the address asks, and returns a document.
 Raises: NothingFound for what is not there, UsageError for what cannot be asked.
 """
 
@@ -18,10 +18,11 @@ import numpy as np
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import PatternInfo
+from embeddb.index.scopes import Scope
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import Param
-from embeddb.ui.serve.app_state import AppState, Scope
+from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import side
 from embeddb.ui.serve.memory_answers import AnswerHead
 
@@ -57,25 +58,25 @@ def page_of(asked: Asked, total: int, size: int) -> tuple[int, int]:
     return min(int(text), last), last
 
 
-def home(site: AppState, asked: Asked) -> dict[str, Any]:
-    store = site.db.store
+def home(state: AppState, asked: Asked) -> dict[str, Any]:
+    store = state.db.store
     return {
-        "database": site.name,
-        "writable": site.writable,
+        "database": state.name,
+        "writable": state.writable,
         "generation": store.generation,
         "bytes": store.size_bytes(),
         "counts": store.counts(),
-        "scopes": [scope_facts(site, scope) for scope in site.scopes()],
-        "platforms": [_head(site, name) for name in store.platforms()],
-        "answered": len(site.heads()),
-        "answers": [answer_line(a) for a in site.heads()[:_MOST_ANSWERS]],
-        "max_upload": site.max_upload,
+        "scopes": [scope_facts(state, scope) for scope in state.scopes()],
+        "platforms": [_head(state, name) for name in store.platforms()],
+        "answered": len(state.heads()),
+        "answers": [answer_line(a) for a in state.heads()[:_MOST_ANSWERS]],
+        "max_upload": state.max_upload,
     }
 
 
-def scope_facts(site: AppState, scope: Scope) -> dict[str, Any]:
+def scope_facts(state: AppState, scope: Scope) -> dict[str, Any]:
     """What can be answered for an operation on a platform, and how well with groups held out."""
-    patterns = {i for name in scope.instances for i in site.members().get((name, scope.op), ())}
+    patterns = {i for name in scope.instances for i in state.members().get((name, scope.op), ())}
     found: dict[str, Any] = {
         "op": str(scope.op),
         "platform": scope.name,
@@ -83,7 +84,7 @@ def scope_facts(site: AppState, scope: Scope) -> dict[str, Any]:
         "simulated": scope.platform.simulated,
         "patterns": len(patterns),
     }
-    partition = site.db.partition(scope.op, scope.platform)
+    partition = state.db.partition(scope.op, scope.platform)
     if partition is not None:
         told = partition.describe()
         keys = ("configs", "measured", "noise", "featurizer")
@@ -114,11 +115,11 @@ def pattern_line(info: PatternInfo) -> dict[str, Any]:
     }
 
 
-def search(site: AppState, asked: Asked) -> dict[str, Any]:
+def search(state: AppState, asked: Asked) -> dict[str, Any]:
     """What has the text in its name, group or id; matrices by how near their name is to it."""
     text = asked.get("q", "")[:200].strip()
     low = text.lower()
-    catalog = site.catalog()
+    catalog = state.catalog()
     hits = [(_rank(low, *row), row[0], row[2]) for row in catalog.texts]
     ids = [i for rank, _, i in sorted(h for h in hits if h[0] < _NO_HIT)]
     similar: list[str] = []
@@ -126,13 +127,13 @@ def search(site: AppState, asked: Asked) -> dict[str, Any]:
         names = [name for name, _, _ in catalog.texts[:_MOST_SIMILAR]]
         close = set(difflib.get_close_matches(low, names, 8, 0.65))
         similar = [i for name, _, i in catalog.texts if name in close][:8]
-    answers = [a for a in site.heads() if a.id == low]
+    answers = [a for a in state.heads() if a.id == low]
     return {
         "q": text,
         "found": len(ids),
         "patterns": [pattern_line(catalog.infos[i]) for i in ids[:_MOST_FOUND]],
         "similar": [pattern_line(catalog.infos[i]) for i in similar],
-        "platforms": [p for p in site.db.store.platforms() if low and low in p.lower()],
+        "platforms": [p for p in state.db.store.platforms() if low and low in p.lower()],
         "answers": [answer_line(a) for a in answers],
     }
 
@@ -152,36 +153,36 @@ def _rank(low: str, name: str, group: str, pattern_id: str) -> int:
     return 4 if len(low) >= 4 and pattern_id.startswith(low) else _NO_HIT
 
 
-def pattern(site: AppState, asked: Asked) -> dict[str, Any]:
+def pattern(state: AppState, asked: Asked) -> dict[str, Any]:
     """What is known of a matrix: sizes, what ran on it, what was answered, what is near."""
-    info = site.pattern(asked["id"])
+    info = state.pattern(asked["id"])
     measured = []
-    for scope in site.scopes():
+    for scope in state.scopes():
         for name in scope.instances:
-            if info.id in site.members().get((name, scope.op), ()):
-                measured.append(side(site, info, name, scope.op))
+            if info.id in state.members().get((name, scope.op), ()):
+                measured.append(side(state, info, name, scope.op))
     return {
         **pattern_line(info),
         "thumbnail": bool(info.thumbnail),
         "features": dict(list(info.features.items())[:_MOST_VALUES]),
         "measured": measured,
-        "answers": [answer_line(a) for a in site.heads() if a.pattern_id == info.id][
+        "answers": [answer_line(a) for a in state.heads() if a.pattern_id == info.id][
             :_MOST_ANSWERS
         ],
-        "neighbours": _neighbours(site, info),
+        "neighbours": _neighbours(state, info),
     }
 
 
-def _neighbours(site: AppState, info: PatternInfo) -> list[dict[str, Any]]:
+def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
     """For each operation and platform that ran it: the measured matrices nearest to it."""
     found = []
-    for scope in site.scopes():
-        partition = site.db.partition(scope.op, scope.platform)
+    for scope in state.scopes():
+        partition = state.db.partition(scope.op, scope.platform)
         if partition is None or info.id not in partition.ids:
             continue
         vector = partition.vectors[partition.ids.index(info.id)]
         ids, distances = partition.nearest(vector, exclude=[info.id])
-        known = site.catalog().infos
+        known = state.catalog().infos
         rows = [
             {**pattern_line(known.get(i, PatternInfo(id=i))), "distance": float(d)}
             for i, d in zip(ids, distances, strict=True)
@@ -197,8 +198,8 @@ def _neighbours(site: AppState, info: PatternInfo) -> list[dict[str, Any]]:
     return found
 
 
-def _head(site: AppState, name: str) -> dict[str, Any]:
-    found = site.db.store.platform(name)
+def _head(state: AppState, name: str) -> dict[str, Any]:
+    found = state.db.store.platform(name)
     assert found is not None  # its name came from the same table
     return {
         "id": found.id,
@@ -209,10 +210,10 @@ def _head(site: AppState, name: str) -> dict[str, Any]:
     }
 
 
-def platform(site: AppState, asked: Asked) -> dict[str, Any]:
+def platform(state: AppState, asked: Asked) -> dict[str, Any]:
     """What a platform can run, what was measured there, and which configurations win."""
-    found = site.platform(asked["id"])
-    scopes = [s for s in site.scopes() if found.id in (*s.instances, s.name)]
+    found = state.platform(asked["id"])
+    scopes = [s for s in state.scopes() if found.id in (*s.instances, s.name)]
     return {
         "id": found.id,
         "name": found.name,
@@ -227,31 +228,29 @@ def platform(site: AppState, asked: Asked) -> dict[str, Any]:
         "traits": dict(found.traits),
         "environment": dict(found.environment),
         "machine": described(found.environment),
-        "kernels": site.fresh.get(
+        "kernels": state.cache.get(
             ("kernels", found.digest), lambda: [_kernel(found, kernel) for kernel in found.ops]
         ),
-        "measured": [{**scope_facts(site, s), **_winners(site, s)} for s in scopes],
+        "measured": [{**scope_facts(state, s), **_winners(state, s)} for s in scopes],
     }
 
 
-def _winners(site: AppState, scope: Scope) -> dict[str, Any]:
+def _winners(state: AppState, scope: Scope) -> dict[str, Any]:
     """How often each configuration is the fastest, and what it gains there over the default."""
-    partition = site.db.partition(scope.op, scope.platform)
+    partition = state.db.partition(scope.op, scope.platform)
     if partition is None:
         return {"winners": [], "won": 0}
     evidence = partition.evidence
     wins: Counter[int] = Counter()
     gains: dict[int, list[float]] = {}
     for row in range(len(evidence.rows)):
-        part = slice(int(evidence.indptr[row]), int(evidence.indptr[row + 1]))
-        seconds = evidence.seconds[part]
-        if not np.isfinite(seconds).any():
+        column = evidence.winner(row)
+        if column is None:
             continue
-        at = int(np.argmin(seconds))
-        column = int(evidence.column[part][at])
         wins[column] += 1
         if np.isfinite(evidence.default_s[row]):
-            gains.setdefault(column, []).append(float(evidence.default_s[row] / seconds[at]))
+            best = evidence.row(row).seconds.min()
+            gains.setdefault(column, []).append(float(evidence.default_s[row] / best))
     top = [
         {
             "config": dict(evidence.configs[c]),
@@ -289,12 +288,12 @@ def op_of(text: str) -> Op:
     return Op.parse(text[:40])
 
 
-def scope_for(site: AppState, platform_text: str, op_text: str) -> Scope:
+def scope_for(state: AppState, platform_text: str, op_text: str) -> Scope:
     """The evidence an address means; what it leaves open is filled by what has most matrices.
 
     Raises: NothingFound, UsageError.
     """
-    scopes = site.scopes()
+    scopes = state.scopes()
     if not scopes:
         raise NothingFound("there are no runs here yet", hint="embeddb ingest reads them")
     if op_text:
@@ -306,8 +305,8 @@ def scope_for(site: AppState, platform_text: str, op_text: str) -> Scope:
             f"no runs of {op_text[:40] or 'anything'} on {platform_text[:80] or 'any platform'}",
             hint="the first page lists what there is",
         )
-    return max(scopes, key=lambda s: _size(site, s))
+    return max(scopes, key=lambda s: _size(state, s))
 
 
-def _size(site: AppState, scope: Scope) -> int:
-    return sum(len(site.members().get((name, scope.op), ())) for name in scope.instances)
+def _size(state: AppState, scope: Scope) -> int:
+    return sum(len(state.members().get((name, scope.op), ())) for name in scope.instances)

@@ -8,7 +8,8 @@ from typing import Any
 
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.index.projection import Projection
-from embeddb.ui.serve.app_state import AppState, Scope
+from embeddb.index.scopes import Scope
+from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.facts import Asked, page_of, scope_for
 
 __all__ = ["map_page", "map_points"]
@@ -22,9 +23,9 @@ _PAGE = 100
 _PART = "winner."
 
 
-def _atlas(site: AppState, scope: Scope) -> Projection:
-    found = site.fresh.get(
-        ("atlas", scope.op, scope.name), lambda: site.db.atlas(scope.op, scope.platform)
+def _atlas(state: AppState, scope: Scope) -> Projection:
+    found = state.cache.get(
+        ("atlas", scope.op, scope.name), lambda: state.db.atlas(scope.op, scope.platform)
     )
     if found is None:
         raise NothingFound(
@@ -34,19 +35,19 @@ def _atlas(site: AppState, scope: Scope) -> Projection:
     return found
 
 
-def map_points(site: AppState, asked: Asked) -> dict[str, Any]:
+def map_points(state: AppState, asked: Asked) -> dict[str, Any]:
     """Every point: `x` and `y` in the unit square, `kind` a position in `kinds`, which are sorted
     by how many points they have, the rest last.
 
     Raises: NothingFound without runs or vectors; UsageError for an unknown colour.
     """
-    scope = scope_for(site, asked.get("platform", ""), asked.get("op", ""))
-    atlas = _atlas(site, scope)
+    scope = scope_for(state, asked.get("platform", ""), asked.get("op", ""))
+    atlas = _atlas(state, scope)
     colors = _colors(atlas)
     color = asked.get("color") or ("winner" if any(atlas.winners) else "group")
     if color not in colors:
         raise UsageError(f"no colour by {color[:40]!r}", hint=f"by: {', '.join(colors)}")
-    labels = _labels(site, atlas, scope, color)
+    labels = _labels(state, atlas, scope, color)
     counts = Counter(labels)
     named = [label for label, _ in counts.most_common() if label != _NONE][:_MOST_KINDS]
     kinds: list[dict[str, Any]] = [{"label": label, "count": counts[label]} for label in named]
@@ -70,9 +71,9 @@ def map_points(site: AppState, asked: Asked) -> dict[str, Any]:
     }
 
 
-def map_page(site: AppState, asked: Asked) -> dict[str, Any]:
+def map_page(state: AppState, asked: Asked) -> dict[str, Any]:
     """The same without the points but for one page of a table."""
-    found = map_points(site, asked)
+    found = map_points(state, asked)
     ids, names, kind = found.pop("ids"), found.pop("names"), found.pop("kind")
     xs, ys = found.pop("x"), found.pop("y")
     page, last = page_of(asked, len(ids), _PAGE)
@@ -87,7 +88,7 @@ def map_page(site: AppState, asked: Asked) -> dict[str, Any]:
         }
         for at in order[(page - 1) * _PAGE : page * _PAGE]
     ]
-    scopes = [{"platform": s.name, "op": str(s.op)} for s in site.scopes()]
+    scopes = [{"platform": s.name, "op": str(s.op)} for s in state.scopes()]
     return {**found, "total": len(ids), "page": page, "pages": last, "rows": rows, "scopes": scopes}
 
 
@@ -106,11 +107,11 @@ def _config(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _labels(site: AppState, atlas: Projection, scope: Scope, color: str) -> list[str]:
+def _labels(state: AppState, atlas: Projection, scope: Scope, color: str) -> list[str]:
     if color == "group":
         return [group or _NONE for group in atlas.groups]
     if color == "platform":
-        return _platforms(site, atlas, scope)
+        return _platforms(state, atlas, scope)
     texts = {winner: _label(winner, color.removeprefix(_PART), color) for winner in atlas.winners}
     return [texts[winner] for winner in atlas.winners]
 
@@ -125,12 +126,12 @@ def _label(winner: str, part: str, color: str) -> str:
     return ", ".join(f"{k}={v}" for k, v in config.items())
 
 
-def _platforms(site: AppState, atlas: Projection, scope: Scope) -> list[str]:
+def _platforms(state: AppState, atlas: Projection, scope: Scope) -> list[str]:
     """On which platforms a matrix ran the operation."""
     ran: dict[str, set[str]] = {}
-    for other in site.scopes():
+    for other in state.scopes():
         if other.op == scope.op:
             for name in other.instances:
-                for pattern_id in site.members().get((name, other.op), ()):
+                for pattern_id in state.members().get((name, other.op), ()):
                     ran.setdefault(pattern_id, set()).add(other.name)
     return [" + ".join(sorted(ran.get(i, ()))) or _NONE for i in atlas.ids]

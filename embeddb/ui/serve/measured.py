@@ -12,7 +12,8 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
-from embeddb.ui.serve.app_state import AppState, Scope
+from embeddb.index.scopes import Scope
+from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import curve, run_line, side, thinned
 from embeddb.ui.serve.facts import (
     Asked,
@@ -28,12 +29,12 @@ __all__ = ["Campaigns", "compare", "runs"]
 _PAGE = 100
 
 
-def runs(site: AppState, asked: Asked) -> dict[str, Any]:
+def runs(state: AppState, asked: Asked) -> dict[str, Any]:
     """Runs of one matrix, fastest first; without a matrix, the matrices that ran."""
     if not asked.get("pattern"):
-        return _matrices(site, asked)
-    info = site.pattern(asked["pattern"])
-    places = _places(site, info)
+        return _matrices(state, asked)
+    info = state.pattern(asked["pattern"])
+    places = _places(state, info)
     chosen = [
         (name, op)
         for name, op in places
@@ -50,28 +51,30 @@ def runs(site: AppState, asked: Asked) -> dict[str, Any]:
             hint=f"it ran: {', '.join(f'{op} on {name}' for name, op in places[:8]) or 'nowhere'}",
         )
     name, op = chosen[0]
-    found = site.fresh.get(("runs", info.id, name, op), lambda: _sorted_runs(site, info, name, op))
+    found = state.cache.get(
+        ("runs", info.id, name, op), lambda: _sorted_runs(state, info, name, op)
+    )
     page, last = page_of(asked, len(found), _PAGE)
     shown = found[(page - 1) * _PAGE : page * _PAGE]
-    summary = side(site, info, name, op)
+    summary = side(state, info, name, op)
     return {**facts, **summary, "page": page, "pages": last, "total": len(found), "rows": shown}
 
 
-def _sorted_runs(site: AppState, info: PatternInfo, name: str, op: Op) -> list[dict[str, Any]]:
+def _sorted_runs(state: AppState, info: PatternInfo, name: str, op: Op) -> list[dict[str, Any]]:
     found = sorted(
-        site.db.store.runs(name, op, info.id), key=lambda r: (r.measurement.seconds, r.config.json)
+        state.db.store.runs(name, op, info.id), key=lambda r: (r.measurement.seconds, r.config.json)
     )
     return [run_line(run) for run in found]
 
 
-def _places(site: AppState, info: PatternInfo) -> list[tuple[str, Op]]:
-    return sorted(place for place, ids in site.members().items() if info.id in ids)
+def _places(state: AppState, info: PatternInfo) -> list[tuple[str, Op]]:
+    return sorted(place for place, ids in state.members().items() if info.id in ids)
 
 
-def _matrices(site: AppState, asked: Asked) -> dict[str, Any]:
+def _matrices(state: AppState, asked: Asked) -> dict[str, Any]:
     """Those with runs of an operation on a platform, by name."""
-    scope = scope_for(site, asked.get("platform", ""), asked.get("op", ""))
-    rows = site.fresh.get(("matrices", scope.op, scope.name), lambda: _matrix_rows(site, scope))
+    scope = scope_for(state, asked.get("platform", ""), asked.get("op", ""))
+    rows = state.cache.get(("matrices", scope.op, scope.name), lambda: _matrix_rows(state, scope))
     page, last = page_of(asked, len(rows), _PAGE)
     return {
         "platform": scope.name,
@@ -81,19 +84,19 @@ def _matrices(site: AppState, asked: Asked) -> dict[str, Any]:
         "pages": last,
         "total": len(rows),
         "rows": rows[(page - 1) * _PAGE : page * _PAGE],
-        "places": [{"platform": s.name, "op": str(s.op)} for s in site.scopes()],
+        "places": [{"platform": s.name, "op": str(s.op)} for s in state.scopes()],
     }
 
 
-def _matrix_rows(site: AppState, scope: Scope) -> list[dict[str, Any]]:
-    partition = site.db.partition(scope.op, scope.platform)
+def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:
+    partition = state.db.partition(scope.op, scope.platform)
     if partition is None:
         return []
-    evidence, known, rows = partition.evidence, site.catalog().infos, []
+    evidence, known, rows = partition.evidence, state.catalog().infos, []
     for at, (pattern_id, name, _, other) in enumerate(evidence.rows):
         if other:
             continue
-        seconds = evidence.seconds[evidence.indptr[at] : evidence.indptr[at + 1]]
+        seconds = evidence.row(at).seconds
         ok = seconds[np.isfinite(seconds)]
         base = float(evidence.default_s[at])
         best = float(ok.min()) if ok.size else math.nan
@@ -110,13 +113,13 @@ def _matrix_rows(site: AppState, scope: Scope) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: (r["name"].lower(), r["id"], r["platform"]))
 
 
-def compare(site: AppState, asked: Asked) -> dict[str, Any]:
+def compare(state: AppState, asked: Asked) -> dict[str, Any]:
     """One matrix on two platforms: curves, winners, answers. What is left open is chosen so that
     there is something to compare. Raises: NothingFound, UsageError."""
     if not asked.get("pattern"):
-        return {"pattern": None, "sides": [], "places": [], "shared": _shared(site)}
-    info = site.pattern(asked["pattern"])
-    places = _places(site, info)
+        return {"pattern": None, "sides": [], "places": [], "shared": _shared(state)}
+    info = state.pattern(asked["pattern"])
+    places = _places(state, info)
     if not places:
         raise NothingFound(
             f"{info.name or info.id} was never measured", hint="ask about it instead"
@@ -128,14 +131,15 @@ def compare(site: AppState, asked: Asked) -> dict[str, Any]:
     if not left:
         raise NothingFound(f"{info.name or info.id} has no runs of {op}")
     for name in (left, right):
-        if len(name) > 120 or site.db.store.platform(name) is None:
+        if len(name) > 120 or state.db.store.platform(name) is None:
             known = ", ".join(names)
             raise NothingFound(f"no platform {name[:80]!r} here", hint=f"it ran on: {known}")
     return {
         "pattern": pattern_line(info),
         "op": str(op),
         "sides": [
-            _one_side(site, info, name, other, op) for name, other in ((left, right), (right, left))
+            _one_side(state, info, name, other, op)
+            for name, other in ((left, right), (right, left))
         ],
         "places": [{"platform": name, "op": str(what)} for name, what in places],
         "shared": [],
@@ -146,31 +150,31 @@ def _op_of_most(places: list[tuple[str, Op]]) -> Op:
     return Counter(op for _, op in places).most_common(1)[0][0]
 
 
-def _shared(site: AppState) -> list[dict[str, Any]]:
+def _shared(state: AppState) -> list[dict[str, Any]]:
     """Matrices that ran on the most platforms, as a way in."""
     counts: Counter[tuple[str, Op]] = Counter()
-    for (_, op), ids in site.members().items():
+    for (_, op), ids in state.members().items():
         counts.update((i, op) for i in ids)
-    known = site.catalog().infos
+    known = state.catalog().infos
     return [
         {**pattern_line(known.get(i, PatternInfo(id=i))), "op": str(op), "platforms": n}
         for (i, op), n in counts.most_common(20)
     ]
 
 
-def _one_side(site: AppState, info: PatternInfo, name: str, other: str, op: Op) -> dict[str, Any]:
+def _one_side(state: AppState, info: PatternInfo, name: str, other: str, op: Op) -> dict[str, Any]:
     """`ratios` are seconds over the best's, ascending; `default_at` and `other_at` positions in it:
     of the default, and of the configuration that is best on the other platform."""
-    held = curve(site, info, name, op)
+    held = curve(state, info, name, op)
     ok = sorted((c.seconds, config.json, config) for config, c in held.items() if c.status == "ok")
     ranks = {config: at for at, (_, _, config) in enumerate(ok)}
-    found, there = side(site, info, name, op), side(site, info, other, op)
+    found, there = side(state, info, name, op), side(state, info, other, op)
     default_at = ranks.get(Config(found["default"]))
     other_at = ranks.get(Config(there["best"])) if there["best"] and other != name else None
     ratios = [seconds / ok[0][0] for seconds, _, _ in ok]
     kept = thinned(ratios, {at for at in (default_at, other_at) if at is not None})
     place = {at: i for i, at in enumerate(kept)}
-    answers = [a for a in site.heads() if a.pattern_id == info.id and a.op == str(op)]
+    answers = [a for a in state.heads() if a.pattern_id == info.id and a.op == str(op)]
     own = [
         answer_line(a) for a in answers if a.platform.partition("@")[0] == name.partition("@")[0]
     ]
@@ -184,8 +188,8 @@ def _one_side(site: AppState, info: PatternInfo, name: str, other: str, op: Op) 
     }
 
 
-def _simulated(site: AppState, name: str) -> bool:
-    found = site.db.store.platform(name)
+def _simulated(state: AppState, name: str) -> bool:
+    found = state.db.store.platform(name)
     return found is not None and found.simulated
 
 
@@ -201,13 +205,13 @@ class Campaigns:
     """Which runs belong to which campaign. Runs are kept by matrix, so the first look reads all of
     them; later ones only matrices with newer runs."""
 
-    def __init__(self, site: AppState) -> None:
-        self._site = site
+    def __init__(self, state: AppState) -> None:
+        self._state = state
         self._lock = Lock()
         self._seen: dict[tuple[str, Op, str], tuple[int, dict[str, _Tally]]] = {}
 
     def _tallies(self) -> dict[tuple[str, Op, str], tuple[int, dict[str, _Tally]]]:
-        members = self._site.members()
+        members = self._state.members()
         with self._lock:
             known = self._seen
             self._seen = {
@@ -222,12 +226,12 @@ class Campaigns:
     def _read(self, name: str, op: Op, pattern_id: str) -> dict[str, _Tally]:
         statuses: dict[str, Counter[str]] = {}
         times: dict[str, list[float]] = {}
-        for run in self._site.db.store.runs(name, op, pattern_id):
+        for run in self._state.db.store.runs(name, op, pattern_id):
             statuses.setdefault(run.campaign, Counter())[run.measurement.status] += 1
             times.setdefault(run.campaign, []).append(run.measurement.when)
         return {c: _Tally(dict(n), min(times[c]), max(times[c])) for c, n in statuses.items()}
 
-    def one(self, site: AppState, asked: Asked) -> dict[str, Any]:
+    def one(self, state: AppState, asked: Asked) -> dict[str, Any]:
         """One campaign by name. Raises: NothingFound, UsageError."""
         tallies, name = self._tallies(), asked["name"]
         rows = [(key, held[1][name]) for key, held in tallies.items() if name in held[1]]
@@ -239,7 +243,7 @@ class Campaigns:
             by_place.setdefault((platform, str(op)), Counter()).update(tally.statuses)
             ids[pattern_id] = ids.get(pattern_id, 0) + sum(tally.statuses.values())
         page, last = page_of(asked, len(ids), _PAGE)
-        known = self._site.catalog().infos
+        known = self._state.catalog().infos
         shown = sorted(
             ({**pattern_line(known.get(i, PatternInfo(id=i))), "runs": n} for i, n in ids.items()),
             key=lambda r: (r["name"].lower(), r["id"]),
@@ -254,7 +258,7 @@ class Campaigns:
                 {
                     "platform": p,
                     "op": op,
-                    "simulated": _simulated(site, p),
+                    "simulated": _simulated(state, p),
                     "statuses": dict(counts),
                 }
                 for (p, op), counts in sorted(by_place.items())
@@ -264,10 +268,10 @@ class Campaigns:
             "rows": shown[(page - 1) * _PAGE : page * _PAGE],
         }
 
-    def listed(self, site: AppState, asked: Asked) -> dict[str, Any]:
+    def listed(self, state: AppState, asked: Asked) -> dict[str, Any]:
         """All of them, the latest first; the one that `name` asks for, where it is asked."""
         if "name" in asked:
-            return self.one(site, asked)
+            return self.one(state, asked)
         found: dict[str, dict[str, Any]] = {}
         for (_, _, pattern_id), (_, held) in self._tallies().items():
             for name, tally in held.items():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from embeddb.core.records import PatternInfo
-from embeddb.query.query import Candidate, Recommendation
+from embeddb.query.recommendation import Candidate, Recommendation
 
 __all__ = ["AnswerHead", "MemoryAnswer", "MemoryAnswers", "head_of"]
 

@@ -12,13 +12,13 @@ from embeddb.core.errors import StoreError
 from embeddb.store import Store
 from embeddb.store.lmdb_engine import DATA_FILE
 
-__all__ = ["RESTART", "PageCache", "file_of", "state_of"]
+__all__ = ["RESTART", "PageCache", "file_of", "token_of"]
 
 T = TypeVar("T")
 RESTART = "start the server again once it is back"
 
 
-def state_of(store: Store) -> Hashable:
+def token_of(store: Store) -> Hashable:
     """Changes with every commit, of this process or another. The generation counts evidence only;
     names and answers show in the counts or in the time of the data file."""
     file = file_of(store)
@@ -37,14 +37,14 @@ def file_of(store: Store) -> os.stat_result | None:
 
 
 class PageCache:
-    """Values by key, dropped together when the state they belong to has passed.
+    """Values by key, dropped together when the token they were made under is another.
 
     At most `most` are kept, those used last. A value is made outside the lock: two threads may
     make the same one, neither waits for the other.
     """
 
-    def __init__(self, state: Callable[[], Hashable], most: int = 512) -> None:
-        self._state = state
+    def __init__(self, token: Callable[[], Hashable], most: int = 512) -> None:
+        self._token = token
         self._most = most
         self._now: Hashable = None
         self._held: OrderedDict[Hashable, object] = OrderedDict()
@@ -52,7 +52,7 @@ class PageCache:
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of a key as of now."""
-        now = self._state()
+        now = self._token()
         with self._lock:
             if now != self._now:
                 self._held.clear()

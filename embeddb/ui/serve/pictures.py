@@ -48,9 +48,9 @@ def files() -> dict[str, File]:
     return {**found, "report.css": _file(str(page_style()), ".css")}
 
 
-def thumb(site: AppState, pattern_id: str) -> File:
+def thumb(state: AppState, pattern_id: str) -> File:
     """The spy plot of a pattern as a picture of its own. Raises: NothingFound."""
-    info = site.pattern(pattern_id)
+    info = state.pattern(pattern_id)
     if not info.thumbnail:
         raise NothingFound(f"{pattern_id}: where its non-zeros lie is not known")
     title = f"non-zeros of {shown(info.name or info.id, 80)}"

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,7 +28,16 @@ from indexer.campaign.folder import Campaign, Task
 from indexer.campaign.plan import Buying, Choice, Matrix, Plan
 from indexer.campaign.plan_file import write_plan, write_whole
 
-__all__ = ["BudgetReport", "BudgetRequest", "bought", "buy_more", "first_plan", "takes_up"]
+__all__ = [
+    "BudgetReport",
+    "BudgetRequest",
+    "bought",
+    "buy_more",
+    "first_plan",
+    "is_campaign",
+    "planned",
+    "takes_up",
+]
 
 #: More samples than this are no budget, and more of one matrix no strategy buys.
 _MOST_BUDGET, _MOST_OF_ONE = 1_000_000, 5_000
@@ -57,6 +67,11 @@ class BudgetReport:
     rounds: int
     clusters: int
 
+    def document(self) -> dict[str, Any]:
+        """As plain values; `name` is the strategy."""
+        figures = ("budget", "planned", "measured", "matrices", "rounds", "clusters")
+        return {"name": self.strategy, **{name: getattr(self, name) for name in figures}}
+
 
 def first_plan(
     wish: BudgetRequest,
@@ -82,6 +97,34 @@ def first_plan(
 def takes_up(plan: Plan, wish: BudgetRequest, pool: Sequence[Matrix]) -> bool:
     """Whether a plan is of this wish and pool, however far it has grown."""
     return plan.id == _plan(wish, pool, "", []).id
+
+
+def planned(
+    folder: Path,
+    wish: BudgetRequest,
+    pool: Sequence[Matrix],
+    clusters: Callable[[int], tuple[str, list[list[int]]]],
+) -> Campaign:
+    """The campaign of a strategy in a folder: a new one with its first round, or the one that is
+    there, with its next round if this one is measured. `clusters` as in `first_plan`.
+
+    Raises: InputError if another campaign is there; UsageError for what cannot be bought.
+    """
+    if not is_campaign(folder):
+        return Campaign.create(folder, first_plan(wish, pool, clusters))
+    campaign = Campaign(folder)
+    if not takes_up(campaign.plan, wish, pool):
+        raise InputError(
+            "another campaign is there",
+            where=str(folder),
+            hint="go on with that one by `embeddb campaign run`, or name another folder",
+        )
+    return buy_more(campaign) or campaign
+
+
+def is_campaign(folder: Path) -> bool:
+    """Whether something is planned in a folder."""
+    return (folder / "plan.json").exists()
 
 
 def buy_more(campaign: Campaign) -> Campaign | None:
@@ -207,11 +250,10 @@ def _configs_of(plan: Plan, most: int) -> Callable[[int], Sequence[Config]]:
     @cache
     def configs(at: int) -> Sequence[Config]:
         matrix = plan.matrices[at]
-        sizes = {"m": matrix.m, "n": matrix.n, "nnz": matrix.nnz}
         words = [plan.ops[0], matrix.name]
         rng = np.random.default_rng([plan.seed, *(zlib.crc32(w.encode()) for w in words)])
-        drawn = platform.space(op, **sizes).sample(most, rng=rng)
-        return list(dict.fromkeys([platform.default(op, **sizes), *drawn]))
+        drawn = platform.space(op, matrix.sizes).sample(most, rng=rng)
+        return list(dict.fromkeys([platform.default(op, matrix.sizes), *drawn]))
 
     return configs
 

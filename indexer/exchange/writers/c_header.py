@@ -69,7 +69,7 @@ def _write_table(
         info = known.get(run.pattern_id) or PatternInfo(id=run.pattern_id)
         cells = [
             *map(_text, (run.pattern_id, info.name, str(run.op), str(run.config))),
-            *(f"{size}LL" for size in (info.m, info.n, info.nnz)),
+            *(f"{size}LL" for size in info.sizes),
             repr(float(run.measurement.seconds)),
             *(_literal(run.config.get(param), kinds[param]) for param in fields),
         ]

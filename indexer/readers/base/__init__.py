@@ -1,0 +1,54 @@
+"""What every reader is made of: the protocol `Reader`, the rows it yields, and how text becomes
+numbers, seconds and lines."""
+
+from indexer.readers.base.lines import head_of, json_lines, numbered, open_bytes, whole
+from indexer.readers.base.recognise import guess, refuse_other, wrong_file
+from indexer.readers.base.row import (
+    UNITS,
+    MatrixRef,
+    Reader,
+    ReadOptions,
+    Reject,
+    RunRow,
+    config_of,
+    cost,
+    count,
+    divisor,
+    integer,
+    label,
+    need_op,
+    number,
+    seconds,
+    status_of,
+    value,
+)
+from indexer.readers.base.table import Table
+
+__all__ = [
+    "UNITS",
+    "MatrixRef",
+    "ReadOptions",
+    "Reader",
+    "Reject",
+    "RunRow",
+    "Table",
+    "config_of",
+    "cost",
+    "count",
+    "divisor",
+    "guess",
+    "head_of",
+    "integer",
+    "json_lines",
+    "label",
+    "need_op",
+    "number",
+    "numbered",
+    "open_bytes",
+    "refuse_other",
+    "seconds",
+    "status_of",
+    "value",
+    "whole",
+    "wrong_file",
+]

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from embeddb.core import plugins
 from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.records import Measurement
+from embeddb.core.sizes import Sizes
 
 __all__ = [
     "UNITS",
@@ -28,16 +28,13 @@ __all__ = [
     "cost",
     "count",
     "divisor",
-    "guess",
     "integer",
     "label",
     "need_op",
     "number",
-    "refuse_other",
     "seconds",
     "status_of",
     "value",
-    "wrong_file",
 ]
 
 #: How many of a unit make one second. Times are divided, which rounds once.
@@ -58,6 +55,10 @@ class MatrixRef(msgspec.Struct, frozen=True, gc=False):
     group: str = ""
     features: dict[str, float] = {}
     about: dict[str, Any] = {}
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.m, self.n, self.nnz)
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):
@@ -124,33 +125,6 @@ class Reader(Protocol):
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         """Raises: ReaderError if the file as a whole is not of this format or lacks an option."""
         ...
-
-
-def guess(path: Path) -> list[str]:
-    """Names of the readers that recognise the file, the most specific first."""
-    from indexer.readers.base.lines import head_of
-
-    head = b"" if path.is_dir() else head_of(path)
-    found = []
-    for name in plugins.available("reader"):
-        reader: Reader = plugins.load("reader", name)()
-        if reader.sniff(path, head):
-            found.append((reader.generic, name))
-    return [name for _, name in sorted(found)]
-
-
-def wrong_file(path: Path, reader: str, why: str) -> ReaderError:
-    """The error for a file that another reader should read; names that reader."""
-    others = [name for name in guess(path) if name != reader]
-    hint = f"it looks like {others[0]}: use --format {others[0]}" if others else ""
-    return ReaderError(f"not a {reader} file: {why}", where=str(path), hint=hint)
-
-
-def refuse_other(reader: Reader, path: Path) -> None:
-    """Raises: ReaderError if the file is not of the reader's format but plainly of another."""
-    found = guess(path)
-    if found and reader.name not in found:
-        raise wrong_file(path, reader.name, "its first line says otherwise")
 
 
 def need_op(options: ReadOptions, path: Path) -> Op:

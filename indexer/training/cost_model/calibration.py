@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from indexer.training.cost_model.samples import Samples
 
@@ -128,7 +129,7 @@ def _guard(samples: Samples, pairs: Sequence[tuple[int, Floats]]) -> float:
     for row, own in pairs:
         info, part = samples.rows[row], samples.part(row)
         m, n, nnz = info.sizes
-        default = samples.platform.default(info.op, m=m, n=n, nnz=nnz)
+        default = samples.platform.default(info.op, Sizes(m, n, nnz))
         at = [i for i, c in enumerate(samples.column[part]) if samples.configs[c] == default]
         if at:
             gain = samples.gain[part]

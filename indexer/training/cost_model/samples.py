@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.records import PatternInfo
+from embeddb.core.sizes import Sizes
 from embeddb.index.run_matrix import FAILED_GAIN, RunMatrix
 from embeddb.index.scopes import scope_of
 from embeddb.index.vote import votes
 from embeddb.platforms.platform import Platform, runner_for
 
 if TYPE_CHECKING:
-    from embeddb.database import Database
+    from embeddb.index.lookup import Lookup
 
 __all__ = ["SampleRow", "Samples", "from_evidence", "join", "samples_of"]
 
@@ -39,7 +40,7 @@ class SampleRow(NamedTuple):
     pattern_id: str
     op: Op
     group: str
-    sizes: tuple[int, int, int]
+    sizes: Sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,7 +171,7 @@ class Samples:
             )
 
 
-def _density(sizes: tuple[int, int, int]) -> float:
+def _density(sizes: Sizes) -> float:
     m, n, nnz = sizes
     return nnz / (m * n) if min(m, n) > 0 else 0.0
 
@@ -196,15 +197,14 @@ def from_evidence(
         )
     rows, parts, left_out = [], [], dict[str, int]()
     for at, row in enumerate(evidence.rows):
-        part = slice(int(evidence.indptr[at]), int(evidence.indptr[at + 1]))
-        seconds = evidence.seconds[part]
-        reason = _useless(seconds, row.pattern_id in vectors)
+        runs = evidence.row(at)
+        reason = _useless(runs.seconds, row.pattern_id in vectors)
         if reason:
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
         info = infos.get(row.pattern_id) or PatternInfo(id=row.pattern_id)
-        rows.append(SampleRow(row.pattern_id, op, row.group, (info.m, info.n, info.nnz)))
-        parts.append((evidence.column[part], _gains(seconds, float(evidence.default_s[at]))))
+        rows.append(SampleRow(row.pattern_id, op, row.group, info.sizes))
+        parts.append((runs.column, _gains(runs.seconds, float(evidence.default_s[at]))))
     dim = len(next(iter(vectors.values()))) if vectors else 0
     raw = [np.asarray(vectors[row.pattern_id], dtype=np.float32) for row in rows]
     return Samples(
@@ -281,7 +281,7 @@ def join(parts: Iterable[Samples]) -> Samples:
 
 
 def samples_of(
-    db: Database, platform: Platform, ops: Sequence[Op], *, featurizer: str = "stats"
+    db: Lookup, platform: Platform, ops: Sequence[Op], *, featurizer: str = "stats"
 ) -> Samples:
     """Everything a database holds of these ops on one instance of a platform, with the vectors of
     a featurizer. A bare portable platform stands for its only instance with such runs.
@@ -318,7 +318,7 @@ def samples_of(
     return join(parts)
 
 
-def _instance(db: Database, platform: Platform, ops: Sequence[Op]) -> Platform:
+def _instance(db: Lookup, platform: Platform, ops: Sequence[Op]) -> Platform:
     """The instance that a bare portable platform stands for: this machine where it has runs."""
     if platform.instance or not platform.portable:
         return platform

@@ -63,7 +63,8 @@ _KEPT_SITES = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Shapes: `shape` float32[b,3], `density` float32[b,32,32], `embedding` float32[b,d]."""
+    """What two decoders make of an embedding, beside it: `shape` float32[b,3], `density`
+    float32[b,32,32], `embedding` float32[b,d]."""
 
     shape: Tensor
     density: Tensor

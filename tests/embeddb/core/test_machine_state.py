@@ -13,23 +13,15 @@ from hypothesis import strategies as st
 
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
-from embeddb.core.machine_state import (
-    APART,
-    apart,
-    astray,
-    between,
-    state_now,
-    state_of,
-    usual,
-    usual_at,
-)
+from embeddb.core.machine_state import APART, apart, astray, between, state_now, state_of, usual
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.timing import timings_of
 from embeddb.database import Database
-from embeddb.index.run_matrix import timings_of
 from embeddb.platforms.platform import Platform, parse_platform, platform_here
+from embeddb.query.measure import measure_answer
+from embeddb.store.usual_state import usual_at
 from indexer.runners.base import RunOptions
-from tuners.loop import measure_answer
 
 QUIET = {"stream": 100.0, "adds": 50.0}
 BUSY = {"stream": 50.0, "adds": 25.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,9 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from builders import OP, fill, tiny
 
 from embeddb.core import plugins
 from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.database import Database
+from embeddb.ui.cli.main import run
 
 FAKE = Path(__file__).parents[2] / "fake_dist"
 
@@ -36,6 +40,23 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _forget() -> None:
     plugins._locate.cache_clear()
     plugins._load_file.cache_clear()
+
+
+#: A tuner that is nothing but its two methods.
+LAST_FIRST = """
+from embeddb.query import Candidate
+
+class PLUGIN:
+    def __init__(self, query, *, rng):
+        self.left = list(query.space.enumerate())[::-1]
+
+    def ask(self, count):
+        asked, self.left = self.left[:count], self.left[count:]
+        return [Candidate(config=dict(c), score=0.0, origin="last") for c in asked]
+
+    def tell(self, config, measurement):
+        self.left = [c for c in self.left if c != config]
+"""
 
 
 @pytest.fixture
@@ -65,7 +86,7 @@ def test_listing_imports_no_plugin() -> None:
         "import sys; from embeddb.core.plugins import available;"
         "[available(k) for k in ('reader', 'featurizer', 'runner', 'tuner')];"
         "print([m for m in sys.modules if m.count('.') > 1"
-        " and m.startswith(('indexer.', 'embeddb.featurizers.'))])"
+        " and m.startswith(('indexer.', 'embeddb.featurizers.')) and not m.endswith('.base')])"
     )
     said = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
@@ -84,6 +105,27 @@ def test_one_file_in_a_folder(folder: Path) -> None:
     assert found().name == "my-tuner"
     assert plugins.load("tuner", "my-tuner") is found
     assert "my-tuner" not in plugins.available("reader")
+
+
+def test_a_users_tuner_answers_and_is_judged(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "last_first.py").write_text(LAST_FIRST)
+    with Database.create(tmp_path / "runs.db") as db:
+        fill(db, tiny())
+        name = next(iter(db.store.patterns())).name
+    place = [str(tmp_path / "runs.db")]
+    asked = [*place, name, "--platform", "tiny", "--op", str(OP), "-k", "2"]
+    shown = []
+    for args in (["query", *asked], ["eval", *place, "--seeds", "1"]):
+        with pytest.raises(SystemExit) as ended:
+            run([*args, "--tuner", "last-first", "--json"])
+        assert ended.value.code == 0
+        shown.append(json.loads(capsys.readouterr().out))
+    assert shown[0]["tuner"] == "last-first"
+    assert [c["config"]["variant"] for c in shown[0]["candidates"]] == ["d", "c"]
+    row = next(row for row in shown[1] if row["method"] == "last-first")
+    assert row["of_optimum@1"] < row["of_optimum@2"] < row["of_optimum@5"] == 1.0
 
 
 def test_an_installed_distribution(installed: None) -> None:
@@ -109,6 +151,7 @@ def test_a_name_that_is_not_there(folder: Path) -> None:
     with pytest.raises(UsageError, match="no tuner named 'yours'") as caught:
         plugins.load("tuner", "yours")
     assert "mine" in caught.value.hint
+    assert caught.value.hint.endswith(f"names no folder: {folder.parent / 'nowhere'}")
     for call in (lambda: plugins.available("gadget"), lambda: plugins.load("gadget", "x")):
         with pytest.raises(UsageError, match="gadget") as caught:
             call()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.network_numpy import member_shapes
 from embeddb.platforms.platform import load_platform, parse_platform
 
@@ -29,15 +29,8 @@ from indexer.training.cost_model.train import train  # noqa: E402
 ROOT = Path(__file__).resolve().parents[3]
 SPADE, OP = load_platform("spade"), Op.parse("spmm:32")
 SIZES = (50_000, 50_000, 400_000)
-CONFIGS = list(SPADE.space(OP, m=SIZES[0], n=SIZES[1], nnz=SIZES[2]).enumerate())
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+CONFIGS = list(SPADE.space(OP, Sizes(SIZES[0], SIZES[1], SIZES[2])).enumerate())
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, ModelError, SpaceError, UsageError
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders import nearest as vectors
 from embeddb.cost_model.encoders.latent import (
     KINDS,
@@ -113,7 +114,7 @@ EACH = pytest.mark.parametrize(("platform", "op"), CASES, ids=[f"{p.name}-{op}" 
 
 def drawn(platform: Platform, op: Op, count: int = 60, seed: int = 0) -> list[Config]:
     m, n, nnz = SIZES
-    space = platform.space(op, m=m, n=n, nnz=nnz)
+    space = platform.space(op, Sizes(m, n, nnz))
     return space.sample(count, rng=np.random.default_rng(seed))
 
 
@@ -148,7 +149,7 @@ def test_the_mapper_gives_what_one_nest_at_a_time_gives(platform: Platform, op: 
     configs = drawn(platform, op)
     found = homogeneous(platform, op, configs, sizes=SIZES)
     for row, config in zip(found, configs, strict=True):
-        nest = platform.loopnest(op, config, m=SIZES[0], n=SIZES[1])
+        nest = platform.loopnest(op, config, Sizes(*SIZES))
         expected = np.zeros(HOMOGENEOUS_DIM) if nest is None else nest.vector()
         assert row.tolist() == expected.tolist()
 
@@ -470,12 +471,12 @@ def test_nearest_across_all_pairs_of_platforms_is_legal(kernel: str) -> None:
     for source in platforms:
         configs = drawn(source, op, 3)
         for target in platforms:
-            space = target.space(op, m=m, n=n, nnz=nnz)
+            space = target.space(op, Sizes(m, n, nnz))
             for found in nearest_legal(target, source, op, configs, sizes=SIZES):
                 assert space.reason(found.config) is None
                 if target.kernel(op).mapping is None and source.name != target.name:
                     assert found.distance is None
-                    assert found.config == target.default(op, m=m, n=n, nnz=nnz)
+                    assert found.config == target.default(op, Sizes(m, n, nnz))
             if source.name == target.name:
                 same = nearest_legal(target, source, op, configs, sizes=SIZES)
                 assert [f.config for f in same] == configs
@@ -486,7 +487,7 @@ def test_nearest_is_the_least_of_all_and_ties_go_to_the_default() -> None:
     cpu, spade, op = load_platform("cpu"), load_platform("spade"), Op("spmm", 128)
     m, n, nnz = SIZES
     configs = drawn(cpu, op, 40)
-    legal = [*spade.space(op, m=m, n=n, nnz=nnz).enumerate()]
+    legal = [*spade.space(op, Sizes(m, n, nnz)).enumerate()]
     nests = homogeneous(spade, op, legal, sizes=SIZES)
     apart = nest_distances(homogeneous(cpu, op, configs, sizes=SIZES), nests, (m, n, op.width))
     for row, found in zip(apart, nearest_legal(spade, cpu, op, configs, sizes=SIZES), strict=True):
@@ -498,8 +499,8 @@ def test_what_is_not_split_on_the_cpu_is_not_split_on_spade() -> None:
     cpu, spade, op = load_platform("cpu"), load_platform("spade"), Op("spmm", 128)
     tiled = Config.parse("order=i1k1i0jk0,format=csr,ktile=32,itile=256,unroll=1,threads=one")
     panels = Config.parse("order=j1ik1j0k0,format=dcsr,ktile=32,jtile=4096,threads=one")
-    assert cpu.space(op, m=SIZES[0], n=SIZES[1]).reason(tiled) is None
-    assert cpu.space(op, m=SIZES[0], n=SIZES[1]).reason(panels) is None
+    assert cpu.space(op, Sizes(m=SIZES[0], n=SIZES[1])).reason(tiled) is None
+    assert cpu.space(op, Sizes(m=SIZES[0], n=SIZES[1])).reason(panels) is None
     first, second = nearest_legal(spade, cpu, op, [tiled, panels], sizes=(10**6, 10**6, 10**7))
     expected = {"row_panels": 256, "column_panels": "NUM_MATRIX_COLS", "split": 32, "barrier": 0}
     assert expected.items() <= first.config.items()
@@ -539,7 +540,7 @@ def test_parts_replaced_one_at_a_time_find_what_listing_finds(
     # Each independent part still fits, the product of them does not.
     monkeypatch.setattr(vectors, "_ENUMERATED", 40)
     searched = nearest_configs(goal, other, op, configs, k=6, sizes=sizes)
-    space = goal.space(op, m=m, n=n, nnz=nnz)
+    space = goal.space(op, Sizes(m, n, nnz))
     for a, b in zip(listed, searched, strict=True):
         assert np.allclose([x.distance for x in a], [x.distance for x in b], atol=1e-6)
         assert all(space.reason(x.config) is None for x in b)
@@ -550,7 +551,7 @@ def test_the_k_nearest_are_the_first_of_all_loop_nests() -> None:
     cpu, spade, op = load_platform("cpu"), load_platform("spade"), Op("spmm", 64)
     m, n, nnz = SIZES
     configs = drawn(cpu, op, 20)
-    legal = [*spade.space(op, m=m, n=n, nnz=nnz).enumerate()]
+    legal = [*spade.space(op, Sizes(m, n, nnz)).enumerate()]
     nests, extents = homogeneous(spade, op, legal, sizes=SIZES), (m, n, op.width)
     apart = nest_distances(homogeneous(cpu, op, configs, sizes=SIZES), nests, extents)
     within = nest_distances(nests, nests, extents) < 1e-6
@@ -607,8 +608,8 @@ def test_nearest_on_matrices_of_odd_sizes(sizes: tuple[int, int, int]) -> None:
     names = ("cpu", "spade", "waco-cpu", "gpu-sparsetir")
     platforms = [MY_PLATFORM, *map(load_platform, names)]
     for source in platforms:
-        configs = source.space(op, m=m, n=n, nnz=nnz).sample(2, rng=np.random.default_rng(1))
+        configs = source.space(op, Sizes(m, n, nnz)).sample(2, rng=np.random.default_rng(1))
         for target in platforms:
-            space = target.space(op, m=m, n=n, nnz=nnz)
+            space = target.space(op, Sizes(m, n, nnz))
             for found in nearest_legal(target, source, op, configs, sizes=sizes):
                 assert space.reason(found.config) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from embeddb.core.config import Config, Op
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders.loop_nest import homogeneous
 from embeddb.cost_model.encoders.tiles import TILES_DIM, tiles
 from embeddb.platforms.platform import load_platform
@@ -42,7 +43,7 @@ def test_unknown_sizes_and_absent_nests_are_zeros() -> None:
 
 def test_the_same_configuration_comes_to_more_tiles_on_a_larger_matrix() -> None:
     spade, op = load_platform("spade"), Op.parse("spmm:128")
-    config = Config(spade.default(op, m=1000, n=1000, nnz=5000))
+    config = Config(spade.default(op, Sizes(1000, 1000, 5000)))
     few, many = (
         tiles(homogeneous(spade, op, [config], sizes=s), s, op.width)[0]
         for s in ((1000, 1000, 5000), (64000, 1000, 320000))

@@ -18,6 +18,7 @@ pytest.importorskip("numba")
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import Sizes
 from embeddb.dynamics import (
     TABLE_5,
     Cache,
@@ -338,7 +339,7 @@ def test_bad_input_is_refused() -> None:
 @pytest.mark.parametrize("kernel", ["spmm:40", "spmv", "sddmm:40"])
 def test_every_kind_of_configuration_of_the_cpu(kernel: str) -> None:
     pattern, op, platform = scattered(60, 5000, 3000), Op.parse(kernel), load_platform("cpu")
-    space = platform.space(op, m=60, n=5000, nnz=pattern.nnz)
+    space = platform.space(op, Sizes(60, 5000, pattern.nnz))
     seen = {}
     for config in space.sample(200, rng=np.random.default_rng(1)):
         seen.setdefault((config.get("order"), config.get("format")), config)

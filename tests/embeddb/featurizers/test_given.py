@@ -16,15 +16,15 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.given import Given
 from embeddb.featurizers.rows import Rows
-from embeddb.featurizers.sizes import Sizes, statistics
+from embeddb.featurizers.sizes import LogSizes, statistics
 from embeddb.testing.featurizers import FeaturizerContract
 
-ALL = (Sizes, Rows, Given)
+ALL = (LogSizes, Rows, Given)
 
 
 class TestSizes(FeaturizerContract):
-    def make(self) -> Sizes:
-        return Sizes()
+    def make(self) -> LogSizes:
+        return LogSizes()
 
 
 class TestRows(FeaturizerContract):
@@ -48,13 +48,13 @@ def pattern(rng: np.random.Generator) -> Pattern:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_they_are_plugins(kind: type[Sizes]) -> None:
+def test_they_are_plugins(kind: type[LogSizes]) -> None:
     assert plugins.load("featurizer", kind.name) is kind
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_a_stub_with_the_same_statistics_has_the_same_vector(
-    kind: type[Sizes], pattern: Pattern
+    kind: type[LogSizes], pattern: Pattern
 ) -> None:
     known = stub(pattern, statistics(pattern))
     assert np.array_equal(kind().from_info(known), kind().embed(pattern))
@@ -62,7 +62,7 @@ def test_a_stub_with_the_same_statistics_has_the_same_vector(
 
 def test_each_needs_what_it_names(pattern: Pattern) -> None:
     every = statistics(pattern)
-    assert Sizes().from_info(stub(pattern, {})) is not None
+    assert LogSizes().from_info(stub(pattern, {})) is not None
     assert Rows().from_info(stub(pattern, {})) is None
     some = {"row_max": every["row_max"], "row_variance": every["row_variance"]}
     assert Rows().from_info(stub(pattern, some)) is not None
@@ -76,7 +76,7 @@ def test_each_needs_what_it_names(pattern: Pattern) -> None:
 @pytest.mark.parametrize("field", ["m", "n", "nnz"])
 def test_an_unknown_size_gives_none(pattern: Pattern, field: str) -> None:
     known = {"id": "s", "m": 40, "n": 60, "nnz": 300} | {field: -1}
-    assert Sizes().from_info(PatternInfo(**known)) is None
+    assert LogSizes().from_info(PatternInfo(**known)) is None
 
 
 def test_a_statistic_that_is_not_finite_gives_none(pattern: Pattern) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,7 @@ STRIDED = ("conv3s2", "conv5s2", "third")
 FORWARD, GRADIENT = 1e-12, 1e-10
 
 Arrays = dict[str, np.ndarray]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +37,6 @@ def live() -> None:
         minkowski.engine()
     except MissingDependency as e:
         pytest.skip(f"{e}; {e.hint}")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def read(name: str) -> Arrays:

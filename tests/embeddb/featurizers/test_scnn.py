@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import OP, band, fill, patterns, tiny
+from command_line import run_verb
 
 from embeddb.core import model_file
 from embeddb.core.errors import MissingDependency, ModelError, UsageError
@@ -32,7 +32,6 @@ from embeddb.index.vote_fit import (
     Fitted,
 )
 from embeddb.testing.featurizers import FeaturizerContract, extreme_patterns
-from embeddb.ui.cli.main import _run
 from indexer import embed as module
 from indexer.embed import embed
 
@@ -41,6 +40,7 @@ pytest.importorskip("safetensors")
 
 REDUCTION = {"kind": "both", "size": 16, "windows": 2, "window": 8}
 SPEC = {"name": "waco", "in_channels": 3, "dim": 8}
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def write_weights(path: Path, seed: int = 0, **card: Any) -> Path:
@@ -60,15 +60,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two files of weights."""
     folder = tmp_path_factory.mktemp("weights")
     return [write_weights(folder / f"{seed}.safetensors", seed) for seed in (0, 1)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads of torch that wait for each other on busy cores cost more than the network."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -500,14 +491,14 @@ def test_embed_with_weights(
     with Database.create(tmp_path / "db") as db:
         fill(db, tiny(), patterns(2))
     command = ["embed", str(tmp_path / "db"), "--weights", str(made[0])]
-    assert _run([*command, "--json"]) == 0
+    assert run_verb([*command, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert set(document) == {"vectors", "partitions", "problems", "notes", "weights"}
     assert document["weights"] == model_file.version_of(made[0])
     assert document["vectors"]["scnn"] == 8
-    assert _run([*command[:3], str(made[1])]) == 0
+    assert run_verb([*command[:3], str(made[1])]) == 0
     captured = capsys.readouterr()
     assert f"weights {model_file.version_of(made[1])} of scnn" in captured.out
     assert f"vectors of scnn {document['weights']} are of another version" in captured.err
-    assert _run([*command[:3], str(tmp_path / "nowhere")]) == 1
+    assert run_verb([*command[:3], str(tmp_path / "nowhere")]) == 1
     assert "nowhere" in capsys.readouterr().err

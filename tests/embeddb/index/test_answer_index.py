@@ -20,6 +20,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.sizes import Sizes
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.run_matrix import RunMatrix
@@ -247,7 +248,7 @@ def test_a_new_version_of_a_featurizer_rebuilds_it(
 
     with Database.open(folder) as db:
         old = _partition(db)
-    for plug in (stats.Stats, sizes.Sizes):
+    for plug in (stats.Stats, sizes.LogSizes):
         monkeypatch.setattr(plug, "version", "next")
     with Database.open(folder) as db:
         assert db.partition(OP, db.platform("tiny")) is None  # until `embed` has run
@@ -449,7 +450,7 @@ def test_a_default_named_by_a_symbol_is_found_where_its_number_is_stored(
     db.store.put_platform(platform)
     for size in (64, 100):
         pattern = band(size, 3, name=f"n{size}")
-        space = platform.space(OP, m=size, n=size, nnz=pattern.nnz)
+        space = platform.space(OP, Sizes(size, size, pattern.nnz))
         db.store.put_structure(pattern, info_of(pattern))
         db.store.append(
             Run(pattern.id, OP, "sized", space.canonical(c), Measurement(times_s=(1.0 + i,)))

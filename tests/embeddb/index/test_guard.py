@@ -24,7 +24,7 @@ from embeddb.index.vote_fit import (
 from embeddb.platforms.platform import Platform
 from embeddb.query.build import with_evidence
 from embeddb.query.fallback import answer
-from embeddb.query.query import Promise, Query
+from embeddb.query.query import Problem, Promise, Query
 from indexer.embed import embed
 
 
@@ -74,13 +74,13 @@ def test_the_default_goes_first_behind_the_guard() -> None:
     partition = db.partition(OP, platform)
     assert partition is not None
     space, default = platform.space(OP), platform.default(OP)
-    bare = Query(PatternInfo.of(asked), platform, OP, space, default)
+    bare = Query(Problem(PatternInfo.of(asked), platform, OP, space, default))
     vector = db.featurizers()[partition.featurizer].embed(asked)
     query = with_evidence(bare, partition, vector)
-    free = replace(query, promise=Promise())
+    free = replace(query, vote=replace(query.vote, promise=Promise()))
     first = answer(free, 4, rng=np.random.default_rng(0)).candidates
     assert first[0].config != dict(default) and first[0].expected_gain > 1.0
-    held = replace(query, promise=Promise(guard=9.0))
+    held = replace(query, vote=replace(query.vote, promise=Promise(guard=9.0)))
     behind = answer(held, 4, rng=np.random.default_rng(0)).candidates
     assert behind[0].config == dict(default) and behind[0].expected_gain == 1.0
     assert behind[1].config == first[0].config

@@ -13,15 +13,18 @@ import msgspec
 import numpy as np
 import pytest
 from builders import OP
+from queries import changed
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, Run
+from embeddb.core.timing import Timing
 from embeddb.index.preparation import PreparationCost, PreparationTable
-from embeddb.index.run_matrix import MatrixRow, RunMatrix, Timing, join
+from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.query.break_even import break_even, measured_break_even, with_break_even
-from embeddb.query.build import shared_out, with_prediction
-from embeddb.query.query import Candidate, Query, Recommendation
+from embeddb.query.prediction import shared_out, with_prediction
+from embeddb.query.query import Query
 from embeddb.query.rankers.choose import method_of
+from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.testing.tuners import sample_queries
 from tuners.rank import RankTuner
 
@@ -116,15 +119,19 @@ def asked(calls: float, ratio: float = 10.0) -> Query:
     """Mode b is e times as fast as the default, and `ratio` of its calls are its preparation."""
     query = sample_queries()["neighbours"]
     name, one = next(iter(query.default.items()))
-    other = next(c[name] for c in query.configs if c[name] != one)
+    other = next(c[name] for c in query.vote.configs if c[name] != one)
     cost = PreparationCost((name,), {(one,): -math.inf, (other,): math.log(ratio)}, 0.2)
-    return replace(query, calls=calls, preparation=cost)
+    return replace(
+        query,
+        problem=replace(query.problem, calls=calls),
+        vote=replace(query.vote, preparation=cost),
+    )
 
 
 def test_the_price_is_shared_out_over_the_calls() -> None:
     query = asked(100.0, ratio=10.0)
     name, one = next(iter(query.default.items()))
-    dear = next(c for c in query.configs if c[name] != one)
+    dear = next(c for c in query.vote.configs if c[name] != one)
     gain, spread = shared_out(
         query, [query.default, dear], np.array([0.0, 1.0]), np.array([0.1, 0.1])
     )
@@ -132,7 +139,7 @@ def test_the_price_is_shared_out_over_the_calls() -> None:
     assert gain[1] == pytest.approx(-math.log(math.exp(-1.0) + 10.0 / 100.0))
     part = math.exp(-1.0) / (math.exp(-1.0) + 0.1)
     assert spread[1] == pytest.approx(math.hypot(part * 0.1, (1 - part) * 0.2))
-    endless = replace(query, calls=math.inf)
+    endless = replace(query, problem=replace(query.problem, calls=math.inf))
     assert shared_out(endless, [dear], np.ones(1), np.ones(1))[0].tolist() == [1.0]
 
 
@@ -147,13 +154,13 @@ def test_a_model_ranks_with_calls_where_preparation_is_known() -> None:
                 gain = np.array([float(c[name] != one) for c in told[3]])  # noqa: B023
                 return gain - gain.mean(), np.full(len(gain), 0.1)
 
-        told = replace(
+        told = changed(
             with_prediction(query, Fast(), vector),
             judged={"transfer": 0.8, "rank": 0.95, "transfer+rank": 0.9},
         )
         assert method_of(told) == "transfer+rank"
-        assert method_of(replace(told, neighbours=())) == "rank"
-        assert method_of(replace(told, preparation=None)) == "transfer"
+        assert method_of(changed(told, neighbours=())) == "rank"
+        assert method_of(changed(told, preparation=None)) == "transfer"
         first = RankTuner(told, rng=np.random.default_rng(0)).ask(1)[0]
         assert (first.config[name] != one) == prepared
 
@@ -180,30 +187,37 @@ def told(query: Query, config: Config, gain: float | None) -> float | None:
 def test_by_what_is_promised() -> None:
     query = asked(math.inf, ratio=10.0)
     name, one = next(iter(query.default.items()))
-    dear = next(c for c in query.configs if c[name] != one)
-    free = next(c for c in query.configs if c[name] == one and c != query.default)
+    dear = next(c for c in query.vote.configs if c[name] != one)
+    free = next(c for c in query.vote.configs if c[name] == one and c != query.default)
     assert told(query, dear, 2.0) == pytest.approx(10.0 / 0.5)
     assert told(query, free, 2.0) == 0.0
     assert told(query, dear, 0.9) is None
     assert told(query, dear, None) is None
     assert told(query, query.default, 1.0) is None
-    assert told(replace(query, preparation=None), dear, 2.0) is None
+    assert told(replace(query, vote=replace(query.vote, preparation=None)), dear, 2.0) is None
     # The same promise with the preparation in it: 1 / (1/2 + 10/100).
-    assert told(replace(query, calls=100.0), dear, 1 / 0.6) == pytest.approx(20.0)
+    assert told(
+        replace(query, problem=replace(query.problem, calls=100.0)), dear, 1 / 0.6
+    ) == pytest.approx(20.0)
 
 
 def test_by_what_was_measured_on_the_pattern() -> None:
     query = asked(math.inf)
     name, one = next(iter(query.default.items()))
-    dear = next(c for c in query.configs if c[name] != one)
+    dear = next(c for c in query.vote.configs if c[name] != one)
     own = {
         query.default: Timing(4.0, 0.0, 1.0, 1, "ok"),
         dear: Timing(2.0, 0.0, 7.0, 1, "ok"),
     }
-    assert told(replace(query, own=own), dear, 1.1) == 3.0
+    assert told(replace(query, own=replace(query.own, timings=own)), dear, 1.1) == 3.0
     slower = {**own, dear: Timing(5.0, 0.0, 7.0, 1, "ok")}
     measured = [Candidate(config=dict(dear), score=0.0, origin="measured here", seconds=5.0)]
-    assert with_break_even(replace(query, own=slower), measured)[0].break_even_calls is None
+    assert (
+        with_break_even(replace(query, own=replace(query.own, timings=slower)), measured)[
+            0
+        ].break_even_calls
+        is None
+    )
 
 
 def test_after_the_answer_was_measured() -> None:

@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, Run
-from embeddb.index.run_matrix import (
-    FAILED_GAIN,
-    WINNER_GAIN,
-    MatrixRow,
-    RunMatrix,
-    Timing,
-    join,
-    timings_of,
-)
+from embeddb.core.timing import timings_of
+from embeddb.index.run_matrix import FAILED_GAIN, WINNER_GAIN, MatrixRow, RunMatrix, join
 
 OP = Op("spmm", 32)
 CONFIGS = [Config({"a": i}) for i in range(4)]
@@ -136,6 +129,23 @@ def test_the_arrays_say_what_the_runs_say(runs: list[Run], calls: float, random:
     assert_same(build(shuffled), evidence)
 
 
+@given(RUNS)
+def test_rows_and_their_winners(runs: list[Run]) -> None:
+    evidence = build(runs)
+    for at, place in enumerate(places(evidence)):
+        row = evidence.row(at)
+        ran = [evidence.configs[c] for c in row.column]
+        assert set(ran) == {r.config for r in runs if (r.pattern_id, r.platform) == place}
+        np.testing.assert_allclose(row.seconds, [slow_seconds(runs, place, c) for c in ran])
+        np.testing.assert_allclose(row.conversion, [slow_conversion(runs, place, c) for c in ran])
+        np.testing.assert_array_equal(row.spread, evidence.spread[evidence.part(at)])
+        ok = [at for at, s in enumerate(row.seconds) if math.isfinite(s)]
+        fastest = min(ok, key=lambda at: row.seconds[at], default=None)
+        assert row.fastest == fastest
+        winner = evidence.winner(at)
+        assert winner == (None if fastest is None else row.column[fastest])
+
+
 def assert_same(found: RunMatrix, wanted: RunMatrix) -> None:
     assert found.rows == wanted.rows
     assert found.configs == wanted.configs
@@ -217,21 +227,6 @@ def test_where_only_winners_were_recorded() -> None:
     assert not evidence.knows_default.any()
     assert evidence.take(np.array([1])).winners
     assert evidence.merged(evidence).winners
-
-
-def test_a_curve_by_hand() -> None:
-    def run(*times: float, **fields: object) -> Run:
-        return Run("p", OP, "cpu", DEFAULT, Measurement(times_s=times, **fields))  # type: ignore[arg-type]  # of a Measurement
-
-    curve = timings_of(
-        [run(1.0, 9.0, 2.0, conversion_s=4.0), run(4.0), run(3.0, conversion_s=6.0), run(
-            status="timeout")]
-    )[DEFAULT]  # fmt: skip
-    assert curve == Timing(seconds=3.0, spread=1 / 3, conversion_s=5.0, runs=4, status="ok")
-    failed = timings_of([run(status="oom"), run(status="crash"), run()])[DEFAULT]
-    assert failed == Timing(math.inf, 0.0, 0.0, 3, "crash")
-    assert timings_of([run()])[DEFAULT].status == "invalid"
-    assert timings_of([]) == {}
 
 
 def test_noise_is_that_of_repeated_runs() -> None:

@@ -15,7 +15,7 @@ from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.index.view import FEWEST_GROUPS
 from embeddb.platforms.platform import Platform
-from embeddb.query.query import Recommendation
+from embeddb.query.recommendation import Recommendation
 from embeddb.ui.report import explanation_html
 from indexer.embed import embed
 from indexer.library import info_of

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError
+from embeddb.core.sizes import Sizes
 from embeddb.platforms.loopnest import LOOPS, LoopNest, complete_order
 from embeddb.platforms.platform import load_platform
 
@@ -44,7 +45,7 @@ def test_worked_example_of_cognate_appendix_e(
 
 def test_symbols_are_numbers_in_the_loop_nest() -> None:
     spade = load_platform("spade")
-    nest = spade.loopnest(SPMM, spade.default(SPMM), m=9, n=4000)
+    nest = spade.loopnest(SPMM, spade.default(SPMM), Sizes(9, 4000))
     assert nest is not None
     assert nest.splits == (256, 4000, 32, 1)
     with pytest.raises(SpaceError, match="'column_panels': no value for NUM_MATRIX_COLS"):
@@ -65,7 +66,7 @@ def test_symbols_are_numbers_in_the_loop_nest() -> None:
 )
 def test_cpu_orders(order: str, extra: dict[str, int], splits: tuple[int, ...], names: str) -> None:
     cpu = load_platform("cpu")
-    space = cpu.space(SPMM, m=9000, n=9000, nnz=90_000)
+    space = cpu.space(SPMM, Sizes(9000, 9000, 90_000))
     config = space.nearest({"threads": "all", "order": order, **extra})
     assert config is not None and config["order"] == order
     nest = cpu.loopnest(SPMM, config)

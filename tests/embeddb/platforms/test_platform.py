@@ -15,6 +15,7 @@ import pytest
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import PlatformError, SpaceError, UsageError
+from embeddb.core.sizes import Sizes
 from embeddb.platforms.check import check_platform
 from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
 
@@ -77,7 +78,7 @@ def test_the_built_in_platforms_are_these() -> None:
     ],
 )
 def test_sizes(name: str, op: str, size: int | None) -> None:
-    space = load_platform(name).space(Op.parse(op), m=100_000, n=100_000, nnz=10**6)
+    space = load_platform(name).space(Op.parse(op), Sizes(100_000, 100_000, 10**6))
     assert space.size() == size
 
 
@@ -85,7 +86,7 @@ def test_spade_counts_equal_column_panels_once() -> None:
     spade = load_platform("spade")
     assert spade.simulated
     assert spade.cost_per_sample == 1000
-    assert spade.space(SPMM, n=1024).size() == 192
+    assert spade.space(SPMM, Sizes(n=1024)).size() == 192
     assert spade.heterogeneous(SPMM) == ("barrier", "bypass", "reorder")
     assert spade.homogeneous(SPMM) == ("row_panels", "column_panels", "split", "barrier")
     unknown = {**spade.default(SPMM), "split": 0}
@@ -107,8 +108,8 @@ def test_cpu_rules() -> None:
     narrow = cpu.space(Op("spmm", 1))
     assert narrow.reason(tiled.replace(ktile=8)) is None
     panels = {"order": "j1ik1j0k0", "format": "dcsr", "jtile": 512, "ktile": 8}
-    assert cpu.space(op, n=512).reason(default.replace(**panels)) is not None
-    assert cpu.space(op, n=513).reason(default.replace(**panels)) is None
+    assert cpu.space(op, Sizes(n=512)).reason(default.replace(**panels)) is not None
+    assert cpu.space(op, Sizes(n=513)).reason(default.replace(**panels)) is None
 
 
 # --- the published runs --------------------------------------------------------------------
@@ -130,7 +131,7 @@ def test_every_waco_row_is_legal(shared: Path, kernel: str, count: int) -> None:
     for path in sorted((shared / "runs" / "waco" / folder / "CollectedData").iterdir()):
         matrix = shared / "runs" / "waco" / "dataset" / f"{path.stem}.csr"
         sizes = np.fromfile(matrix, "<i4", 2).tolist() if matrix.is_file() else [-1, -1]
-        space = platform.space(op, m=sizes[0], n=sizes[1])
+        space = platform.space(op, Sizes(m=sizes[0], n=sizes[1]))
         for line in path.read_text().splitlines():
             words = line.split()
             numbers = dict(zip(splits.split(), map(int, words), strict=False))
@@ -301,10 +302,10 @@ def test_a_kernel_it_does_not_run() -> None:
 def test_spaces_are_resolved_by_what_is_known() -> None:
     spade = load_platform("spade")
     assert spade.space(SPMM).unresolved == ("NUM_MATRIX_COLS",)
-    assert spade.space(SPMM, m=5, n=7).unresolved == ()
-    assert spade.space(SPMM, n=7) is spade.space(SPMM, m=9, n=7, nnz=3)
+    assert spade.space(SPMM, Sizes(m=5, n=7)).unresolved == ()
+    assert spade.space(SPMM, Sizes(n=7)) is spade.space(SPMM, Sizes(9, 7, 3))
     cpu = load_platform("cpu")
-    assert cpu.space(Op("spmm", 32), m=1, n=9) is cpu.space(Op("spmm", 32), m=2, n=9)
+    assert cpu.space(Op("spmm", 32), Sizes(m=1, n=9)) is cpu.space(Op("spmm", 32), Sizes(m=2, n=9))
 
 
 # --- wrong files ---------------------------------------------------------------------------
@@ -432,6 +433,6 @@ def test_a_split_that_needs_an_unknown_size_says_so() -> None:
     config = platform.default(SPMM)
     with pytest.raises(SpaceError, match="split J needs NUM_MATRIX_COLS"):
         platform.loopnest(SPMM, config)
-    nest = platform.loopnest(SPMM, config, n=40)
+    nest = platform.loopnest(SPMM, config, Sizes(n=40))
     assert nest is not None
     assert nest.splits == (1, 10, 1, 1)

@@ -21,22 +21,25 @@ from builders import (
     tiny,
     winner,
 )
+from queries import changed
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
 from embeddb.explain.counterfactuals import partial_dependence
+from embeddb.explain.deep import deepening
 from embeddb.explain.occlusion import without_cell
 from embeddb.platforms.platform import parse_platform
 from embeddb.query.alternatives import expected_improvement, insight, renewed
-from embeddb.query.build import with_evidence
+from embeddb.query.build import build_query, with_evidence
 from embeddb.query.fallback import answer
 from embeddb.query.posterior import alike
-from embeddb.query.query import Neighbour, Recommendation
+from embeddb.query.query import Neighbour
 from embeddb.query.rankers.base import posterior_of
 from embeddb.query.rankers.choose import Rankers
 from embeddb.query.rankers.order import _alike
+from embeddb.query.recommendation import Recommendation
 from indexer.embed import embed
 from tuners.transfer import TransferTuner
 
@@ -144,7 +147,7 @@ def test_next_leaves_out_what_was_measured_on_the_pattern() -> None:
 def test_beliefs_are_moved_to_what_was_measured(db: Database) -> None:
     """On this pattern everything gains twice what the neighbours say, but for a constant error."""
     fresh = band(333, 14, name="fresh", group="fresh")
-    query = db.prepare(fresh, tiny(), OP)
+    query = build_query(db, fresh, tiny(), OP)
     plain = posterior_of(Rankers(query).chosen, "neighbours", C)
     truth = dict(zip(plain.configs, plain.mean, strict=True))
     runs = [
@@ -152,7 +155,7 @@ def test_beliefs_are_moved_to_what_was_measured(db: Database) -> None:
         for c, lift in ((A, 0.0), (B, 0.7), (C, 0.7))
     ]
     db.record(runs, fresh, tiny())
-    held = posterior_of(Rankers(db.prepare(fresh, tiny(), OP)).chosen, "measured", C)
+    held = posterior_of(Rankers(build_query(db, fresh, tiny(), OP)).chosen, "measured", C)
     mean, known = dict(zip(held.configs, held.mean, strict=True)), held.known
     assert mean[B] == pytest.approx(truth[B] + 0.7) and mean[C] == pytest.approx(truth[C] + 0.7)
     assert mean[D] == pytest.approx(truth[D] + 0.7)  # by the median of what was off
@@ -188,7 +191,7 @@ def test_records_of_winners_only_promise_no_gain() -> None:
 
 
 def test_effects_are_the_best_and_the_median_with_a_value(db: Database) -> None:
-    query = db.prepare(NEW, tiny(), OP)
+    query = build_query(db, NEW, tiny(), OP)
     held = posterior_of(Rankers(query).chosen, "neighbours", C)
     configs = tuple(Config({"x": x, "y": y} if y else {"x": x}) for x in "ab" for y in (0, 1, 2))
     gains = np.log([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
@@ -217,8 +220,8 @@ def test_a_move_is_a_query_that_answers_something_else() -> None:
     names = list(made.features)
     for move in moves:
         at = names.index(move.feature)
-        query = db.prepare(asked, tiny(), OP)
-        vector = query.vector.copy()
+        query = build_query(db, asked, tiny(), OP)
+        vector = query.vote.vector.copy()
         assert move.start == pytest.approx(vector[at])
         vector[at] = move.end
         again = with_evidence(query, partition, vector)
@@ -261,7 +264,8 @@ def test_looking_deeper_says_how_far_it_is(db: Database) -> None:
     seen: list[tuple[str, int, int]] = []
     made = db.query(NEW, platform="tiny", op=OP)
     assert not made.insight.deep
-    done = renewed(db, made, NEW, tiny(), deep=True, progress=lambda *told: seen.append(told))
+    deepen = deepening(db, NEW, progress=lambda *told: seen.append(told))
+    done = renewed(db, made, NEW, tiny(), deepen=deepen)
     assert done.insight.deep and done.candidates == made.candidates
     assert db.recommendation(made.id) == done
     assert all(at < total for _, at, total in seen) and len({what for what, _, _ in seen}) == 2
@@ -269,28 +273,29 @@ def test_looking_deeper_says_how_far_it_is(db: Database) -> None:
 
 def test_deep_asked_at_once_is_deep_asked_later(db: Database) -> None:
     at_once = db.query(NEW, platform="tiny", op=OP, deep=True)
-    later = renewed(db, db.query(NEW, platform="tiny", op=OP), NEW, tiny(), deep=True)
+    made = db.query(NEW, platform="tiny", op=OP)
+    later = renewed(db, made, NEW, tiny(), deepen=deepening(db, NEW))
     assert later.insight == at_once.insight
 
 
 def test_insight_travels_with_the_stored_answer(db: Database) -> None:
     made = db.query(NEW, platform="tiny", op=OP, deep=True)
     assert msgspec.json.decode(msgspec.json.encode(made), type=Recommendation) == made
-    assert db.explain(made.id).insight == made.insight
+    assert db.explain(made.id).recommendation.insight == made.insight
     assert made.pattern is not None and len(made.pattern.thumbnail) == 1024
     assert "thumbnail" not in made.document()["pattern"]
 
 
 def test_at_another_width_what_ran_there_counts_and_is_still_to_be_measured(db: Database) -> None:
-    own = db.prepare(patterns()[2], tiny(), OP).own  # a, b, c, d at another width
-    query = replace(db.prepare(NEW, tiny(), OP), own_width=own, own_width_op=Op("spmm", 64))
+    own = build_query(db, patterns()[2], tiny(), OP).own.timings  # a, b, c, d at another width
+    query = changed(build_query(db, NEW, tiny(), OP), other_width=own, other_op=Op("spmm", 64))
     found = answer(query, 5, rng=np.random.default_rng(0))
     assert found.link == "other-width" and found.candidates[0].config == dict(C)
     held = posterior_of(Rankers(query).chosen, "other-width", C)
     there = {config: own[A].seconds / curve.seconds for config, curve in own.items()}
     assert dict(zip(held.configs, np.exp(held.mean), strict=True)) == pytest.approx(there)
     assert not held.known.any()
-    gains = {s.method: s.expected_gain for s in insight(query, found, db).simpler}
+    gains = {s.method: s.expected_gain for s in insight(found).simpler}
     assert gains["transfer"] == pytest.approx(there[C])
 
 
@@ -299,16 +304,16 @@ def test_with_a_cost_model_next_is_by_its_own_spread() -> None:
     they differ in their only parameter, so that their errors hardly correlate."""
     empty = Database.in_memory()
     empty.store.put_platform(tiny())
-    query = replace(
-        empty.prepare(NEW, tiny(), OP),
+    query = changed(
+        build_query(empty, NEW, tiny(), OP),
         predicted_configs=CONFIGS,
-        predicted=np.array([0.0, 0.5, 1.0, 0.9]),
-        predicted_spread=np.array([0.0, 0.0, 0.3, 0.4]),
+        gain=np.array([0.0, 0.5, 1.0, 0.9]),
+        spread=np.array([0.0, 0.0, 0.3, 0.4]),
         judged={"rank": 0.95},
     )
     found = answer(query, 5, rng=np.random.default_rng(0))
     assert (found.link, found.candidates[0].config) == ("model", dict(C))
-    about = insight(query, found, empty)
+    about = insight(found)
     assert {s.method: s.expected_gain for s in about.simpler} == {
         "default": 1.0,
         "rank": pytest.approx(math.exp(1.0)),
@@ -331,14 +336,14 @@ def test_a_close_variant_of_the_answer_is_worth_less_than_another_choice() -> No
     )
     empty = Database.in_memory()
     empty.store.put_platform(tiny())
-    query = replace(
-        empty.prepare(NEW, tiny(), OP),
+    query = changed(
+        build_query(empty, NEW, tiny(), OP),
         predicted_configs=configs,
-        predicted=np.array([1.0, 0.9, 0.9]),
-        predicted_spread=np.array([0.3, 0.3, 0.3]),
+        gain=np.array([1.0, 0.9, 0.9]),
+        spread=np.array([0.3, 0.3, 0.3]),
         judged={"rank": 0.95},
     )
-    about = insight(query, answer(query, 5, rng=np.random.default_rng(0)), empty)
+    about = insight(answer(query, 5, rng=np.random.default_rng(0)))
     assert [n.config for n in about.next] == [dict(configs[2]), dict(configs[1])]
     assert about.next[1].worth < 0.75 * about.next[0].worth
 
@@ -361,7 +366,7 @@ def test_with_few_calls_preparation_counts_in_what_is_compared(db: Database) -> 
     assert made.candidates[0].config == dict(B) and made.insight.answer_gain == pytest.approx(2.0)
     gains = {str(s.config): s.expected_gain for s in made.insight.simpler}
     assert gains[str(dict(C))] == pytest.approx(4.0 / 7.0)  # 1 s and a tenth of 60 s
-    assert db.explain(made.id).calls == 10
+    assert db.explain(made.id).recommendation.calls == 10
 
 
 def test_one_lucky_neighbour_does_not_promise_much() -> None:
@@ -371,8 +376,8 @@ def test_one_lucky_neighbour_does_not_promise_much() -> None:
     empty.store.put_platform(tiny())
     gains = np.zeros((10, 4))
     gains[:, 2], gains[:, 3], gains[0, 3] = 1.0, 0.9, 3.0
-    query = replace(
-        empty.prepare(NEW, tiny(), OP),
+    query = changed(
+        build_query(empty, NEW, tiny(), OP),
         configs=CONFIGS,
         gains=gains,
         levels=np.zeros(10),

@@ -18,20 +18,24 @@ import pytest
 from builders import CONFIGS, DEFAULT, OP, VARIANTS, band, fill, patterns, tiny, winner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from queries import changed
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError
 from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
+from embeddb.index.scopes import nearest_widths
 from embeddb.platforms.platform import Platform, load_platform
-from embeddb.query.build import judged, nearest_widths, with_judgement, with_prediction
 from embeddb.query.confidence import confidence_of
 from embeddb.query.fallback import answer
-from embeddb.query.query import Query, Recommendation
+from embeddb.query.prediction import judged, with_judgement, with_prediction
+from embeddb.query.query import Problem, Query
 from embeddb.query.rankers.choose import Rankers, method_of
 from embeddb.query.rankers.joint import joined
 from embeddb.query.rankers.neighbour_vote import doubt_of_unrun, scores
+from embeddb.query.recommendation import Recommendation
 from embeddb.testing.tuners import sample_queries
 from indexer.library import info_of
 from tuners.evaluation.learned import _first
@@ -85,15 +89,15 @@ class Fake(Law):
 def _bare(platform: Platform | None = None) -> Query:
     where = platform or tiny()
     info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
-    return Query(info, where, OP, where.space(OP), DEFAULT)
+    return Query(Problem(info, where, OP, where.space(OP), DEFAULT))
 
 
 def _known(gains: dict[str, float], **changes: Any) -> Query:
     """Four variants, three neighbours that rank b first, and a prediction."""
     table = np.log(np.tile([1.0, 1.5, 1.0, 0.9], (3, 1)))
     table[0, 3] = np.nan
-    near = sample_queries()["neighbours"].neighbours[:3]
-    query = replace(
+    near = sample_queries()["neighbours"].vote.neighbours[:3]
+    query = changed(
         _bare(),
         configs=CONFIGS,
         gains=table,
@@ -104,10 +108,10 @@ def _known(gains: dict[str, float], **changes: Any) -> Query:
         shrink=1.0,
         neighbours=near,
         evidence_op=OP,
-        model="m",
+        version="m",
         judged=JUDGED,
     )
-    return replace(with_prediction(query, Law(gains), np.zeros(1, np.float32)), **changes)
+    return changed(with_prediction(query, Law(gains), np.zeros(1, np.float32)), **changes)
 
 
 def _variants(candidates: Sequence[Any]) -> str:
@@ -145,10 +149,10 @@ def test_rank_without_a_model_or_a_known_default() -> None:
 
 def test_vote_and_prediction_joined_by_hand() -> None:
     """Only a and b were ever measured; d is judged by the model alone, and doubted."""
-    query = _known({"a": 0.0, "b": 0.2, "c": 1.0, "d": 0.4}, rank_weight=0.75)
-    gains = query.gains.copy()
+    query = _known({"a": 0.0, "b": 0.2, "c": 1.0, "d": 0.4}, weight=0.75)
+    gains = query.vote.gains.copy()
     gains[:, 2:] = np.nan
-    query = replace(query, gains=gains)
+    query = replace(query, vote=replace(query.vote, gains=gains))
     vote, voters = scores(query)
     assert voters.tolist() == [3, 3, 0, 0]
     both = joined(query)
@@ -164,9 +168,11 @@ def test_vote_and_prediction_joined_by_hand() -> None:
 
 def test_at_the_ends_of_the_weight_one_of_them_decides() -> None:
     query = _known({"a": 0.2, "b": 0.1, "c": 0.5, "d": -1.0})
-    alone = TransferRankTuner(replace(query, rank_weight=1.0), rng=rng()).ask(9)
+    alone = TransferRankTuner(
+        replace(query, prediction=replace(query.prediction, weight=1.0)), rng=rng()
+    ).ask(9)
     assert _variants(alone) == _variants(RankTuner(query, rng=rng()).ask(9)) == "cabd"
-    voted = joined(replace(query, rank_weight=0.0)).score
+    voted = joined(replace(query, prediction=replace(query.prediction, weight=0.0))).score
     assert np.argsort(-voted).tolist() == np.argsort(-scores(query)[0]).tolist()
 
 
@@ -176,17 +182,17 @@ def test_the_guard_counts_as_far_as_the_model_and_the_judge_answers_alike(
     weight: float, over: bool
 ) -> None:
     """The guard lies a little under or over what is promised."""
-    query = _known({"a": 0.2, "b": 0.0, "c": 1.5, "d": -1.0}, rank_weight=weight)
+    query = _known({"a": 0.2, "b": 0.0, "c": 1.5, "d": -1.0}, weight=weight)
     score = joined(query).score
-    promised = float(score.max() - score[query.configs.index(query.default)])
+    promised = float(score.max() - score[query.vote.configs.index(query.default)])
     assert promised > 0
     guard = promised / weight + (-0.01 if over else 0.01)
-    query = replace(query, predicted_guard=guard)
+    query = replace(query, prediction=replace(query.prediction, guard=guard))
     told = TransferRankTuner(query, rng=rng()).ask(9)
     found = [Config(c.config) for c in told]
     assert (found[0] == query.default) != over
     assert told[0].score == min(c.score for c in told)
-    assert len(set(found)) == len(query.configs)
+    assert len(set(found)) == len(query.vote.configs)
     assert found[0] == _first(query, score, weight)[0]
     if weight == 1.0:
         alone = RankTuner(query, rng=rng()).ask(9)
@@ -198,9 +204,12 @@ def test_what_was_not_predicted_counts_by_its_votes() -> None:
     query = _known({"a": 0.0, "b": 0.1})
     some = replace(
         query,
-        predicted_configs=CONFIGS[:2],
-        predicted=query.predicted[:2],
-        predicted_spread=query.predicted_spread[:2],
+        prediction=replace(
+            query.prediction,
+            configs=CONFIGS[:2],
+            gain=query.prediction.gain[:2],
+            spread=query.prediction.spread[:2],
+        ),
     )
     both = joined(some)
     assert np.isnan(both.spread).tolist() == [False, False, True, True]
@@ -225,8 +234,12 @@ def test_without_a_model_the_neighbours_answer() -> None:
 def test_the_first_answer_is_never_predicted_slower_than_the_default(
     gains: list[float], weight: float, best: str
 ) -> None:
-    query = _known(dict(zip(VARIANTS, gains, strict=True)), rank_weight=weight)
-    found = answer(replace(query, judged={**JUDGED, best: 1.0}), 5, rng=rng())
+    query = _known(dict(zip(VARIANTS, gains, strict=True)), weight=weight)
+    found = answer(
+        replace(query, prediction=replace(query.prediction, judged={**JUDGED, best: 1.0})),
+        5,
+        rng=rng(),
+    )
     assert found.tuner == best.replace("transfer+rank", "transfer-rank")
     first = found.candidates[0]
     assert (first.expected_gain or 0.0) >= 1.0 - 1e-12
@@ -261,16 +274,16 @@ def test_a_price_for_preparation_is_not_the_models_to_judge() -> None:
 
 def test_the_model_answers_where_there_are_too_few_neighbours() -> None:
     query = _known({"c": 1.0})
-    few = replace(query, neighbours=query.neighbours[:2])
+    few = replace(query, vote=replace(query.vote, neighbours=query.vote.neighbours[:2]))
     assert (answer(few, 3, rng=rng()).link, method_of(few)) == ("model", "rank")
-    nothing = replace(
-        with_prediction(_bare(), Law({"c": 1.0}), np.zeros(1)), judged=JUDGED, model="m"
+    nothing = changed(
+        with_prediction(_bare(), Law({"c": 1.0}), np.zeros(1)), judged=JUDGED, version="m"
     )
     found = answer(nothing, 3, rng=rng())
     assert (found.link, found.candidates[0].config["variant"]) == ("model", "c")
     level, doubts = confidence_of(Rankers(nothing).chosen, "model")
     assert level == "medium" and "cost model alone" in " ".join(doubts)
-    unproven = replace(nothing, judged={})
+    unproven = replace(nothing, prediction=replace(nothing.prediction, judged={}))
     assert answer(unproven, 3, rng=rng()).link == "default"
 
 
@@ -281,12 +294,16 @@ def test_how_sure_depends_on_how_good_the_model_was() -> None:
 
 def test_what_was_measured_comes_first_and_the_model_fills_up() -> None:
     query = _known({"c": 1.0})
-    from embeddb.index.run_matrix import Timing
+    from embeddb.core.timing import Timing
 
     own = {c: Timing(s, 0.0, 0.0, 1, "ok") for c, s in zip(CONFIGS[:2], (2.0, 1.0), strict=True)}
-    found = answer(replace(query, own=own), 3, rng=rng())
-    assert (found.link, _variants(found.candidates), found.model) == ("measured", "bac", "m")
-    assert answer(replace(query, own=own), 2, rng=rng()).model == ""
+    found = answer(replace(query, own=replace(query.own, timings=own)), 3, rng=rng())
+    assert (found.link, _variants(found.candidates), found.model) == (
+        "measured",
+        "bac",
+        "m",
+    )
+    assert answer(replace(query, own=replace(query.own, timings=own)), 2, rng=rng()).model == ""
 
 
 # -- what is predicted -------------------------------------------------------------------------
@@ -295,10 +312,10 @@ def test_what_was_measured_comes_first_and_the_model_fills_up() -> None:
 def test_a_small_space_is_predicted_whole_and_only_differences_count() -> None:
     law = Law({"a": 0.2, "b": 0.1, "c": 0.5})
     query = with_prediction(_bare(), law, np.zeros(1, np.float32))
-    assert set(query.predicted_configs) == set(CONFIGS)
-    assert query.predict is not None
-    assert query.predict([CONFIGS[2]])[0] == pytest.approx([0.3])
-    assert query.predict([DEFAULT])[0] == pytest.approx([0.0])
+    assert set(query.prediction.configs) == set(CONFIGS)
+    assert query.prediction.predict is not None
+    assert query.prediction.predict([CONFIGS[2]])[0] == pytest.approx([0.3])
+    assert query.prediction.predict([DEFAULT])[0] == pytest.approx([0.0])
 
 
 def test_numbers_that_are_none_are_refused() -> None:
@@ -313,18 +330,21 @@ def test_of_a_large_space_what_is_known_is_predicted() -> None:
     with Database.in_memory() as db:
         db.store.put_platform(there)
         db.store.put_structure(pattern, info_of(pattern))
-        slow, fast = there.space(op, m=300, n=300, nnz=1800).sample(2, rng=rng())
+        slow, fast = there.space(op, Sizes(300, 300, 1800)).sample(2, rng=rng())
         db.store.append(
             Run(pattern.id, op, there.id, config, Measurement(times_s=(t,)))
             for config, t in ((slow, 2.0), (fast, 1.0))
         )
-        space, default = here.space(op, m=300, n=300, nnz=1800), here.default(op, m=300, n=300)
-        query = Query(info_of(pattern), here, op, space, default)
+        space, default = (
+            here.space(op, Sizes(300, 300, 1800)),
+            here.default(op, Sizes(m=300, n=300)),
+        )
+        query = Query(Problem(info_of(pattern), here, op, space, default))
         found = with_prediction(query, Law({}), np.zeros(1, np.float32), store=db.store)
-    assert found.predicted_configs[0] == default
-    assert 1 <= len(found.predicted_configs) <= 2
-    assert all(space.reason(c) is None for c in found.predicted_configs)
-    assert len(with_prediction(query, Law({}), np.zeros(1)).predicted_configs) == 1
+    assert found.prediction.configs[0] == default
+    assert 1 <= len(found.prediction.configs) <= 2
+    assert all(space.reason(c) is None for c in found.prediction.configs)
+    assert len(with_prediction(query, Law({}), np.zeros(1)).prediction.configs) == 1
 
 
 @pytest.mark.parametrize(
@@ -345,7 +365,7 @@ def test_a_card_whose_figures_make_no_sense_judges_nothing(held: Any) -> None:
     model.card["held_out"] = held
     assert judged(model.card, OP) == judged(model.card, OP, near=True) == {}
     told = with_judgement(_bare(), model)  # type: ignore[arg-type]  # a stand-in
-    assert "never judged" in told.model_note and told.judged == {}
+    assert "never judged" in told.prediction.note and told.prediction.judged == {}
 
 
 def test_the_nearest_judged_width_speaks_where_there_is_no_evidence() -> None:
@@ -360,9 +380,11 @@ def test_the_nearest_judged_width_speaks_where_there_is_no_evidence() -> None:
     assert judged(card, OP) == {}
     model = Fake({})
     model.card |= card
-    assert with_judgement(_bare(), model).judged == {"rank": 0.9}  # type: ignore[arg-type]  # a stand-in
-    measured = with_judgement(replace(_bare(), evidence_op=OP), model)  # type: ignore[arg-type]  # a stand-in
-    assert measured.judged == {} and "never judged at spmm:32" in measured.model_note
+    assert with_judgement(_bare(), model).prediction.judged == {"rank": 0.9}  # type: ignore[arg-type]  # a stand-in
+    measured = with_judgement(changed(_bare(), evidence_op=OP), model)  # type: ignore[arg-type]  # a stand-in
+    assert (
+        measured.prediction.judged == {} and "never judged at spmm:32" in measured.prediction.note
+    )
     wide = nearest_widths([Op("spmm", 8), Op("spmm", 128), Op("sddmm", 32)], OP)
     assert wide == [Op("spmm", 8), Op("spmm", 128)]
 
@@ -484,7 +506,7 @@ def test_an_answer_is_explained_without_the_model(
     (place / "models" / FILE).unlink()
     monkeypatch.undo()
     with Database.open(place, readonly=True) as db:
-        found = db.explain(made.id)
+        found = db.explain(made.id).recommendation
     assert (found.tuner, found.model) == ("transfer-rank", "feedc0de")
     assert (found.featurizer, found.model_featurizer) == (made.featurizer, "stats")
 
@@ -492,7 +514,8 @@ def test_an_answer_is_explained_without_the_model(
 def test_people_read_what_ranked(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from embeddb.ui.cli.verbs.query import explain_verb, query_verb
+    from embeddb.ui.cli.verbs.explain import explain_verb
+    from embeddb.ui.cli.verbs.query import query_verb
 
     _use(place, Fake({"d": 2.0}, rank=0.9, transfer_rank=0.95), monkeypatch)
     known = patterns()[1].name
@@ -512,7 +535,8 @@ def test_people_read_what_ranked(
 def test_what_a_database_can_answer_names_the_model(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from indexer.coverage import scope_states, show_states
+    from embeddb.ui.cli.coverage_text import show_states
+    from indexer.coverage import scope_states
 
     with Database.open(place) as db:
         assert scope_states(db)[0]["cost_model"] is None
@@ -544,9 +568,9 @@ def test_preparation_counts_when_measured_answers_are_ranked_for_few_calls() -> 
     """1 s a call after 60 s of preparation is 7 s a call when there are ten."""
     from builders import band, fill
 
+    from embeddb.core.timing import Timing
     from embeddb.database import Database
-    from embeddb.index.run_matrix import Timing
-    from tuners.loop import ranked_by_time
+    from embeddb.query.measure import ranked_by_time
 
     with fill(Database.in_memory(), tiny()) as db:
         few, many = (

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from queries import changed
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
@@ -15,9 +16,9 @@ from embeddb.cost_model.encoders.loop_nest import homogeneous
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.index.vectors.graph import links
 from embeddb.platforms.platform import Platform, load_platform
-from embeddb.query.build import with_prediction
 from embeddb.query.fallback import answer
-from embeddb.query.query import Query
+from embeddb.query.prediction import with_prediction
+from embeddb.query.query import Problem, Query
 from embeddb.query.rankers.search import Predicted, anneal, graph_search
 from tuners.rank import RankTuner
 from tuners.search import SearchTuner
@@ -45,14 +46,17 @@ class Network:
 
 def _query(name: str, op: Op = SPMM, seed: int = 0) -> Query:
     platform = load_platform(name)
-    sizes = {"m": INFO.m, "n": INFO.n, "nnz": INFO.nnz}
-    bare = Query(INFO, platform, op, platform.space(op, **sizes), platform.default(op, **sizes))
+    bare = Query(
+        Problem(
+            INFO, platform, op, platform.space(op, INFO.sizes), platform.default(op, INFO.sizes)
+        )
+    )
     return with_prediction(bare, Network(seed), np.zeros(1, np.float32))
 
 
 def _everything(query: Query) -> tuple[Any, int]:
-    assert query.predict is not None
-    gain = query.predict(query.predicted_configs)[0]
+    assert query.prediction.predict is not None
+    gain = query.prediction.predict(query.prediction.configs)[0]
     return gain, len(gain)
 
 
@@ -84,7 +88,7 @@ def test_annealing_comes_close_with_half(name: str) -> None:
 @pytest.mark.parametrize("op", [SPMM, Op("spmv")])
 def test_in_a_space_of_millions_it_beats_as_many_draws(op: Op) -> None:
     query = _query("waco-cpu", op, seed=1)
-    assert len(query.predicted_configs) == 1
+    assert len(query.prediction.configs) == 1
     drawn = Predicted(query, 1500)
     drawn.of(query.space.sample(1500, rng=np.random.default_rng(0)))
     seen = Predicted(query, 1500)
@@ -102,7 +106,7 @@ def test_the_tuner_searches_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     assert found == again and len(found) == 20
     # What ran nowhere is never first, however much is promised of it.
     first, second = found[:2]
-    assert Config(first.config) in query.predicted_configs and first.origin == "cost model"
+    assert Config(first.config) in query.prediction.configs and first.origin == "cost model"
     assert second.origin == "cost model, searched" and second.score == first.score
     assert second.expected_gain is not None and second.expected_gain > 1
     assert second.gain_low is not None and second.gain_low < second.expected_gain
@@ -116,7 +120,7 @@ def test_where_everything_is_predicted_there_is_nothing_to_search() -> None:
     query = _query("gpu-sparsetir")
     found = SearchTuner(query, rng=np.random.default_rng(0)).ask(9)
     assert found == RankTuner(query, rng=np.random.default_rng(0)).ask(9)
-    alone = replace(query, predict=None, predicted_configs=())
+    alone = replace(query, prediction=replace(query.prediction, predict=None, configs=()))
     asked = SearchTuner(alone, rng=np.random.default_rng(0)).ask(9)
     assert [c.config for c in asked] == [dict(query.default)]
 
@@ -124,7 +128,7 @@ def test_where_everything_is_predicted_there_is_nothing_to_search() -> None:
 def test_a_budget_is_kept_and_repeats_are_free() -> None:
     query = _query("gpu-sparsetir")
     seen = Predicted(query, 3)
-    configs = query.predicted_configs
+    configs = query.prediction.configs
     first = seen.of(configs[:2])
     assert seen.of(configs[:2]).tolist() == first.tolist() and seen.count == 2
     assert np.isneginf(seen.of(configs[2:6])).tolist() == [False, True, True, True]
@@ -161,7 +165,7 @@ def test_a_query_searches_where_the_model_ranks_a_space_too_large(
 ) -> None:
     monkeypatch.setattr("embeddb.query.rankers.search._BUDGET", 300)
     for name, tuner in (("waco-cpu", "search"), ("gpu-sparsetir", "rank")):
-        query = replace(_query(name), judged={"rank": 0.9})
+        query = changed(_query(name), judged={"rank": 0.9})
         found = answer(query, 5, rng=np.random.default_rng(0))
         assert (found.link, found.tuner) == ("model", tuner)
-        assert Config(found.candidates[0].config) in query.predicted_configs
+        assert Config(found.candidates[0].config) in query.prediction.configs

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from builders import CONFIGS, DEFAULT
+from queries import changed
 
 from embeddb.core.config import Config
 from embeddb.index.preparation import PreparationCost
@@ -16,14 +15,14 @@ from tuners.transfer import TransferTuner
 
 
 def bare() -> Query:
-    return replace(sample_queries()["nothing known"], default=DEFAULT)
+    return changed(sample_queries()["nothing known"], default=DEFAULT)
 
 
 def test_equal_ones_by_preparation_then_deviations_then_text() -> None:
     gain = np.array([0.5, 1.0, 1.0, 1.0 - 1e-12])
     assert settled(bare(), CONFIGS, [3, 2, 1, 0], gain).tolist() == [1, 2, 3, 0]
     log_ratio = {("b",): 1.0, ("c",): 0.0, ("d",): -np.inf}
-    dear = replace(bare(), preparation=PreparationCost(("variant",), log_ratio, 0.1))
+    dear = changed(bare(), preparation=PreparationCost(("variant",), log_ratio, 0.1))
     assert settled(dear, CONFIGS, [1, 2, 3, 0], gain).tolist() == [3, 2, 1, 0]
     near = Config({"variant": "c", "more": 1})
     other = (near, CONFIGS[2], DEFAULT)

@@ -14,17 +14,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import CONFIGS, DEFAULT, OP, band, tiny
+from command_line import run_verb
+from queries import changed
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, load_platform
-from embeddb.query.build import with_judgement
-from embeddb.query.query import Query
+from embeddb.query.build import build_query
+from embeddb.query.prediction import with_judgement
+from embeddb.query.query import Prediction, Problem, Query, Vote
 from embeddb.query.rankers.order import ran_first
-from embeddb.ui.cli.main import _run
 from indexer.campaign.plan import choose_configs
 from indexer.embed import embed
 from indexer.library import info_of
@@ -41,24 +44,24 @@ def _asked(unrun_first: bool) -> Query:
     info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
     ran = CONFIGS[:3]
     return Query(
-        info,
-        where,
-        OP,
-        where.space(OP),
-        DEFAULT,
-        configs=ran,
-        gains=np.tile([0.0, 0.3, 0.2], (3, 1)),
-        trust=np.ones((3, 3)),
-        levels=np.zeros(3),
-        weights=np.ones(3),
-        prior=np.array([0.0, 0.3, 0.2]),
-        mean=np.array([0.0, 0.3, 0.2]),
-        shrink=1.0,
-        predicted_configs=CONFIGS,
-        predicted=np.array([0.0, 0.3, 0.2, 0.9]),
-        predicted_spread=np.full(4, 0.05),
-        unrun_first=unrun_first,
-        rank_weight=1.0,
+        Problem(info, where, OP, where.space(OP), DEFAULT),
+        vote=Vote(
+            configs=ran,
+            gains=np.tile([0.0, 0.3, 0.2], (3, 1)),
+            trust=np.ones((3, 3)),
+            levels=np.zeros(3),
+            weights=np.ones(3),
+            prior=np.array([0.0, 0.3, 0.2]),
+            mean=np.array([0.0, 0.3, 0.2]),
+            shrink=1.0,
+        ),
+        prediction=Prediction(
+            configs=CONFIGS,
+            gain=np.array([0.0, 0.3, 0.2, 0.9]),
+            spread=np.full(4, 0.05),
+            unrun_first=unrun_first,
+            weight=1.0,
+        ),
     )
 
 
@@ -85,10 +88,20 @@ def test_hidden_configurations_decide(right: bool, first: bool) -> None:
     """`d` was hidden; the model says that it is the fastest, and it is that or the slowest."""
     seen = []
     for at in range(10):
-        query = replace(_asked(False), configs=CONFIGS, gains=np.zeros((0, 4)), weights=np.zeros(0),
-                        prior=np.zeros(4), mean=np.zeros(4), trust=np.zeros((0, 4)),
-                        levels=np.zeros(0))  # fmt: skip
-        query = replace(query, pattern=PatternInfo(id=f"{at:032x}", group=f"g{at}"))
+        query = changed(
+            _asked(False),
+            configs=CONFIGS,
+            gains=np.zeros((0, 4)),
+            weights=np.zeros(0),
+            prior=np.zeros(4),
+            mean=np.zeros(4),
+            trust=np.zeros((0, 4)),
+            levels=np.zeros(0),
+        )
+        query = replace(
+            query,
+            problem=replace(query.problem, pattern=PatternInfo(id=f"{at:032x}", group=f"g{at}")),
+        )
         times = {CONFIGS[0]: 1.0, CONFIGS[1]: 0.7, CONFIGS[2]: 0.8}
         times[CONFIGS[3]] = 0.5 if right else 2.0
         seen.append(Seen(query, Truth(times, 1.0)))
@@ -116,8 +129,8 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 sampled configurations of some 390, on 16 matrices of 16 families."""
     folder = tmp_path_factory.mktemp("campaign") / "runs.db"
     platform = load_platform("cpu").at("here", {"cpu": "one"})
-    space = platform.space(SPMV, m=4000, n=4000, nnz=40_000)
-    default = platform.default(SPMV, m=4000, n=4000, nnz=40_000)
+    space = platform.space(SPMV, Sizes(4000, 4000, 40_000))
+    default = platform.default(SPMV, Sizes(4000, 4000, 40_000))
     configs = choose_configs(space, default, 60, rng=np.random.default_rng(0))
     with Database.create(folder) as db:
         db.store.put_platform(platform)
@@ -139,7 +152,7 @@ def test_a_model_of_a_sampled_campaign_answers_what_ran(
 ) -> None:
     pytest.importorskip("lightgbm")
     args = ["--platform", "cpu@here", "--op", "spmv", "--predictor", "trees"]
-    assert _run(["train", "costmodel", str(campaign), *args]) == 0, capsys.readouterr().err
+    assert run_verb(["train", "costmodel", str(campaign), *args]) == 0, capsys.readouterr().err
     model = CostModel.load(next((campaign / "models").glob("costmodel-*.safetensors")))
     assert model.instance == "cpu@here"
     figures = model.card["hidden"]["spmv"]
@@ -149,8 +162,8 @@ def test_a_model_of_a_sampled_campaign_answers_what_ran(
         ran = {run.config for run in db.store.runs(platform.id, SPMV)}
         for length in (3, 9, 15):
             pattern = band(4400, length, name=f"new{length}")
-            query = db.prepare(pattern, platform, SPMV)
-            assert len(query.predicted_configs) > 300 > len(ran)
+            query = build_query(db, pattern, platform, SPMV)
+            assert len(query.prediction.configs) > 300 > len(ran)
             made = RankTuner(query, rng=np.random.default_rng(0)).ask(1)[0]
             assert figures["unrun_first"] or Config(made.config) in ran
             assert Config(db.query(pattern, platform=platform, op=SPMV).candidates[0].config) in ran
@@ -168,8 +181,8 @@ def test_a_model_of_one_machine_does_not_rank_on_another(campaign: Path) -> None
 
     with Database.open(campaign, readonly=True) as db:
         platform = db.platform("cpu@here")
-        here = db.prepare(band(4400, 9, name="new"), platform, SPMV)
-        away = db.prepare(band(4400, 9, name="new"), platform.at("away"), SPMV)
-    assert with_judgement(here, Card()).judged == {"rank": 0.99}  # type: ignore[arg-type]
+        here = build_query(db, band(4400, 9, name="new"), platform, SPMV)
+        away = build_query(db, band(4400, 9, name="new"), platform.at("away"), SPMV)
+    assert with_judgement(here, Card()).prediction.judged == {"rank": 0.99}  # type: ignore[arg-type]
     told = with_judgement(away, Card())  # type: ignore[arg-type]
-    assert told.judged == {} and "another machine" in told.model_note
+    assert told.prediction.judged == {} and "another machine" in told.prediction.note

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from builders import fill, patterns, tiny
+from command_line import run_verb
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,6 @@ from embeddb.store import lmdb_engine, memory_store
 from embeddb.store.model_facts import facts_of
 from embeddb.store.model_files import model_states, register_files
 from embeddb.store.model_table import MOST_CARD_BYTES, ModelEntry, decode_entry
-from embeddb.ui.cli.main import _run
 from indexer.exchange.exchange import adopt_models, export_file, import_file
 from tuners.evaluation import choose_predictor as judging
 
@@ -221,7 +221,7 @@ def test_what_a_stranger_wrote_into_the_table_is_told_not_believed(
         put_file(db, CARD)
         register_files(db.store)
         export_file(db, tmp_path / "out.jsonl")
-    assert _run(["db", "models", str(tmp_path / "db")]) == 0
+    assert run_verb(["db", "models", str(tmp_path / "db")]) == 0
     assert LESSON in capsys.readouterr().out
 
 
@@ -245,7 +245,7 @@ def test_a_hostile_card_cannot_write_on_the_terminal(
     with Database.create(tmp_path / "db") as db:
         put_file(db, card(ops=["\x1b[2J" * 500], platform={"name": "x\ny"}, samples=10**400))
         assert register_files(db.store) == []
-    assert _run(["db", "models", str(tmp_path / "db")]) == 0
+    assert run_verb(["db", "models", str(tmp_path / "db")]) == 0
     told = capsys.readouterr()
     assert "\x1b" not in told.out and len(told.out) < 2000
     assert len(told.out.splitlines()) == 2
@@ -260,7 +260,7 @@ def test_check_tells_what_does_not_agree_and_rebuild_heals(
     place = str(tmp_path / "db")
 
     def checked() -> tuple[int, dict[str, Any]]:
-        code = _run(["db", "check", place, "--json"])
+        code = run_verb(["db", "check", place, "--json"])
         return code, json.loads(capsys.readouterr().out)
 
     with Database.create(place) as db:
@@ -268,7 +268,7 @@ def test_check_tells_what_does_not_agree_and_rebuild_heals(
     code, told = checked()
     assert (code, told["problems"]) == (0, [])
     assert "not registered" in told["notes"][0]
-    assert _run(["db", "rebuild", place]) == 0
+    assert run_verb(["db", "rebuild", place]) == 0
     capsys.readouterr()
     assert checked() == (0, {"database": place, "damaged": False, "problems": [], "notes": []})
     path = Path(place) / "models" / FILE
@@ -282,7 +282,7 @@ def test_check_tells_what_does_not_agree_and_rebuild_heals(
     assert "of another version" in told["problems"][0] and "not registered" in told["notes"][0]
     path.unlink()
     assert "missing" in checked()[1]["problems"][0]
-    assert _run(["db", "rebuild", place]) == 0
+    assert run_verb(["db", "rebuild", place]) == 0
     capsys.readouterr()
     assert checked()[0] == 0
     with Database.open(place, readonly=True) as db:
@@ -373,7 +373,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> None:
 def train(place: Path, *words: str) -> int:
     asked = ("--platform", "tiny", "--op", "spmm:32", "--predictor", "mlp")
     small = ("--epochs", "1", "--members", "1", "--latent", "pca", *words)
-    return _run(["train", "costmodel", str(place), *asked, *small])
+    return run_verb(["train", "costmodel", str(place), *asked, *small])
 
 
 def ask(place: Path) -> str:
@@ -391,16 +391,16 @@ def test_an_old_answer_still_tells_what_its_model_learned_from(
     assert "warning" not in capsys.readouterr().err
     with Database.open(trained, readonly=True) as db:
         found = db.explain(first)
-        assert found.learned is not None and found.learned.version == found.model
+        assert found.learned is not None and found.learned.version == found.recommendation.model
         assert sorted(states(db).values()) == ["file missing", "replaced"]
     said = "spmm:32 on tiny: 48 measured runs of 12 matrices in 3 groups"
     assert found.learned.lesson == said
-    assert _run(["explain", str(trained), first]) == 0
+    assert run_verb(["explain", str(trained), first]) == 0
     assert f"  learned {said}" in capsys.readouterr().out
-    assert _run(["explain", str(trained), first, "--json"]) == 0
+    assert run_verb(["explain", str(trained), first, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["learned"]["runs"] == 48
     page = trained.parent / "why.html"
-    assert _run(["explain", str(trained), first, "--html", str(page)]) == 0
+    assert run_verb(["explain", str(trained), first, "--html", str(page)]) == 0
     assert said in page.read_text()
 
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from command_line import run_verb
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
@@ -18,7 +19,6 @@ from embeddb.database import Database
 from embeddb.featurizers import scnn
 from embeddb.index.projection import Projection
 from embeddb.platforms.platform import Platform, load_platform
-from embeddb.ui.cli.main import _run
 from embeddb.ui.plot_data import figures, short_names
 
 TOML = """
@@ -83,7 +83,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
 def drawn(words: list[str], out: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, Any]:
     """The file, checked as XML, and the document."""
     capsys.readouterr()
-    assert _run(["plot", *words, "-o", str(out), "--json"]) == 0
+    assert run_verb(["plot", *words, "-o", str(out), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     text = out.read_text(encoding="utf-8")
     ElementTree.fromstring(text.encode())
@@ -152,7 +152,7 @@ def test_curve(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert fact["best"] == {"mode": "b", "tile": 4}
     assert fact["best_s"] == 1.25 and fact["default_s"] == 2.5
     assert ">best 1<" in svg and ">default 2<" in svg
-    assert _run(["plot", "curve", place, "m1", *on(), "-o", str(tmp_path / "d.svg")]) == 0
+    assert run_verb(["plot", "curve", place, "m1", *on(), "-o", str(tmp_path / "d.svg")]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[1] == "  toy: 5 of 6 configurations ran; best 1.25 s, default 2.5 s"
 
@@ -227,7 +227,7 @@ def test_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_png(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("resvg_py")
     out = tmp_path / "spy.png"
-    if _run(["plot", "spy", place, "m1", "-o", str(out)]) != 0:
+    if run_verb(["plot", "spy", place, "m1", "-o", str(out)]) != 0:
         assert "font" in capsys.readouterr().err
         pytest.skip("no font here")
     assert out.read_bytes().startswith(b"\x89PNG")
@@ -249,7 +249,7 @@ def test_errors_come_first_and_say_what_to_do(
         (["map", place, *on()], 2, "'-o'"),
     ]
     for words, code, said in cases:
-        assert _run(["plot", *words]) == code, words
+        assert run_verb(["plot", *words]) == code, words
         error = capsys.readouterr().err.splitlines()
         assert len(error) == 1 and error[0].startswith("embeddb: ") and said in error[0], error
     assert not list(tmp_path.iterdir())
@@ -260,7 +260,7 @@ def test_a_width_without_runs_draws_no_other(
 ) -> None:
     """Queries fall back to another width; a drawing would show what was not asked for."""
     words = ["curve", place, "m1", "--platform", "toy", "--op", "spmm:64", "-o"]
-    assert _run(["plot", *words, str(tmp_path / "x.svg")]) == 3
+    assert run_verb(["plot", *words, str(tmp_path / "x.svg")]) == 3
     assert "no runs of spmm:64 on toy for m1" in capsys.readouterr().err
 
 
@@ -272,6 +272,6 @@ def test_names_leave_out_what_is_the_same() -> None:
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     for verb in ("map", "curve", "spy", "winners", "training"):
-        assert _run(["plot", verb, "--help"]) == 0
+        assert run_verb(["plot", verb, "--help"]) == 0
         said = capsys.readouterr().out
         assert f"embeddb plot {verb} " in said and "--json" in said

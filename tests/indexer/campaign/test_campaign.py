@@ -36,13 +36,6 @@ from indexer.campaign.plan import PlanOptions, make_plan
 from indexer.campaign.run import CampaignJob
 from indexer.embed import embed
 
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    Campaign.create(tmp_path / "camp", plan())
-    return tmp_path / "camp"
-
-
 # -- tasks -------------------------------------------------------------------------------------
 
 

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 import scipy.sparse as sp
+from command_line import run_verb
 
 from embeddb.database import Database
-from embeddb.ui.cli.main import run
-from embeddb.ui.cli.verbs.campaign.campaign import _show_agreement
+from embeddb.ui.cli.campaign_text import show_agreement
 from indexer.campaign.agreement import Agreement
 from indexer.campaign.folder import Campaign
 
 
 def _run(*args: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        run(["campaign", *args])
-    return int(ended.value.code or 0)
+    return run_verb(["campaign", *args])
 
 
 @pytest.fixture
@@ -88,10 +86,10 @@ def test_the_agreement_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"bad{at}" for at in range(12)]
     one = Agreement("spmm:32", 80, 2, 0.97, 0.9, 0.86, 0.7, 0.021, 10, 100, names, ["mended"])
     none = Agreement("spmv", 0, 3, math.nan, math.nan, math.nan, math.nan, math.nan, 0, 0, [], [])
-    _show_agreement([one, none])
+    show_agreement([one, none])
     said = capsys.readouterr().out
     assert "0.970 (0.900)" in said and "0.860 (0.700)" in said and "2.1 %" in said
     assert "10 %" in said and "bad9 and 2 more" in said and "bad10" not in said
     assert "spmv: rounds not compared on 3 matrices" in said and "nan" not in said
-    _show_agreement([])
+    show_agreement([])
     assert capsys.readouterr().out == ""

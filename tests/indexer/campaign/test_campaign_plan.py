@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.records import Measurement, Run
+from embeddb.core.sizes import Sizes
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, load_platform
 from indexer.campaign.folder import Campaign
@@ -61,7 +62,7 @@ def test_a_plan_is_the_same_every_time() -> None:
     assert plan == planned(cpu, configs=20, shared=5, seed=3)
     others = [planned(cpu, configs=20, shared=5, seed=4), planned(cpu, configs=20, seed=3)]
     assert len({plan.id, *(p.id for p in others)}) == 3
-    default = cpu.default(OP, m=1000, n=1000)
+    default = cpu.default(OP, Sizes(m=1000, n=1000))
     assert all(chosen(plan, at)[0] == default for at in range(len(MATRICES)))
 
 
@@ -104,7 +105,7 @@ def test_every_matrix_has_a_sample_of_its_own() -> None:
     assert all(len(sample) == 30 for sample in samples) and len(set(samples)) == len(samples)
     assert len(plan.configs[str(OP)]) > 150
     for at, m in enumerate(MATRICES):
-        space = platform.space(OP, m=m.m, n=m.n, nnz=m.nnz)
+        space = platform.space(OP, m.sizes)
         assert all(space.reason(c) is None and space.canonical(c) == c for c in samples[at])
     # it does not change with the company a matrix is in
     alone = planned(platform, matrices=MATRICES[4:5], configs=30)
@@ -119,7 +120,7 @@ def test_every_value_has_a_fair_chance() -> None:
     for param in platform.space(OP).params:
         seen = Counter(c[param.name] for c in drawn if param.name in c)
         fair = sum(seen.values()) / len(seen)
-        assert len(seen) == len(platform.space(OP, m=1000, n=1000).domain(param))
+        assert len(seen) == len(platform.space(OP, Sizes(m=1000, n=1000)).domain(param))
         assert all(0.4 * fair < count < 2.5 * fair for count in seen.values()), param.name
 
 
@@ -172,7 +173,7 @@ def test_the_grid_is_every_legal_configuration() -> None:
     plan = planned(sized(), configs=3, grid=4, grid_op=str(OP))
     assert len(plan.grid) == 4 and plan.grid_op == str(OP)
     for at, m in enumerate(MATRICES):
-        whole = set(sized().space(OP, m=m.m, n=m.n, nnz=m.nnz).enumerate())
+        whole = set(sized().space(OP, m.sizes).enumerate())
         assert (set(chosen(plan, at)) == whole) == (at in plan.grid)
         assert len(chosen(plan, at, OPS[1])) == 3
 

@@ -35,13 +35,6 @@ from indexer.campaign.folder import Campaign
 from indexer.campaign.run import Settle
 from indexer.runners.base import RunOptions
 
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    Campaign.create(tmp_path / "camp", plan())
-    return tmp_path / "camp"
-
-
 # -- rounds that disagree ----------------------------------------------------------------------
 
 SPOILT = (AMONG[1].name, AMONG[3].name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from builders import OP
-from campaign_board import AMONG, COUNT, OPS, POINTS, TASKS, LawRunner, go, plan
+from campaign_board import AMONG, COUNT, OPS, POINTS, TASKS, LawRunner, go
 
 from embeddb.core.errors import InputError
 from embeddb.core.machine_state import state_of
@@ -28,12 +28,6 @@ class StateRunner(LawRunner):
 
     def state(self, *, threads: int = 0) -> dict[str, float]:
         return BUSY if self._busy[0] <= len(self.asked) < self._busy[1] else QUIET
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    Campaign.create(tmp_path / "camp", plan())
-    return tmp_path / "camp"
 
 
 def test_a_steady_machine_measures_nothing_again(folder: Path) -> None:

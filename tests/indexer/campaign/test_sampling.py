@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from campaign_board import OPTIONS, LawRunner, board, matrices, read
+from command_line import run_verb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from embeddb.core.errors import InputError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform
-from embeddb.ui.cli.main import run
 from indexer.campaign.budget.bandit import Bandit
 from indexer.campaign.budget.by_name import STRATEGIES, clusters_of, strategy
 from indexer.campaign.budget.exploration import Exploration
@@ -396,9 +396,7 @@ def test_a_foreign_plan_that_does_not_fit(tmp_path: Path, change: dict[str, Any]
 
 
 def _run(*args: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        run(["campaign", *args])
-    return int(ended.value.code or 0)
+    return run_verb(["campaign", *args])
 
 
 @pytest.fixture
@@ -430,7 +428,7 @@ def test_plan_run_status_and_plan_again(
         runner = Anything(platform)
         return runner, runner.platform()
 
-    monkeypatch.setattr("embeddb.ui.cli.verbs.campaign.campaign.runner_here", here)
+    monkeypatch.setattr("embeddb.ui.cli.verbs.campaign.run.runner_here", here)
     plan = ["plan", *asked, "--strategy", "ea10", "--budget", "75"]
     assert _run(*plan, "--json") == 0
     first = _said(capsys)
@@ -479,9 +477,9 @@ def test_what_a_strategy_cannot_do(
 
 
 def test_the_names_on_the_command_line_are_the_strategies() -> None:
-    from embeddb.ui.cli.verbs.campaign.strategy import _NAMES
+    from embeddb.ui.cli.verbs.campaign import plan
 
-    assert tuple(STRATEGIES) == _NAMES
+    assert tuple(STRATEGIES) == plan.STRATEGIES
 
 
 def test_a_seam_for_a_trained_model() -> None:

@@ -16,11 +16,13 @@ from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
+from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import load_platform
 from embeddb.testing.readers import ReaderContract
 from indexer.readers.base import row as parse
 from indexer.readers.base.lines import LINE_BYTES, json_lines
-from indexer.readers.base.row import ReadOptions, Reject, RunRow, guess
+from indexer.readers.base.recognise import guess
+from indexer.readers.base.row import ReadOptions, Reject, RunRow
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "readers"
 SPMM = Op("spmm", 128)
@@ -98,7 +100,7 @@ def test_configs_are_legal_on_the_built_in_platforms(
     if not platform:
         return
     for row in plugins.load("reader", name)().rows(GOLDEN / file, options=options):
-        space = load_platform(platform).space(row.op, m=row.matrix.m, n=row.matrix.n)
+        space = load_platform(platform).space(row.op, Sizes(m=row.matrix.m, n=row.matrix.n))
         assert space.reason(Config(row.config)) is None
 
 

@@ -15,9 +15,11 @@ from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import load_platform
 from indexer.exchange.writers import write_jsonl
-from indexer.readers.base.row import ReadOptions, Reject, RunRow, guess
+from indexer.readers.base.recognise import guess
+from indexer.readers.base.row import ReadOptions, Reject, RunRow
 from indexer.readers.embeddb import PlatformDoc, documents
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "readers"
@@ -330,7 +332,7 @@ def test_real_configs_are_legal(shared: Path, reader: str, name: str) -> None:
     spaces: dict[Any, Any] = {}
     for row in runs_of(reader, shared / "runs" / name):
         key = (row.op, row.matrix.m, row.matrix.n)
-        space = spaces.get(key) or platform.space(row.op, m=row.matrix.m, n=row.matrix.n)
+        space = spaces.get(key) or platform.space(row.op, Sizes(m=row.matrix.m, n=row.matrix.n))
         spaces[key] = space
         assert space.reason(Config(row.config)) is None
 

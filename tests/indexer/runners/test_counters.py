@@ -11,15 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run_verb
 
 pytest.importorskip("numba")
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound
 from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import Sizes
 from embeddb.dynamics import TABLE_5, Cache, execution_of, profile
 from embeddb.platforms.platform import load_platform
-from embeddb.ui.cli.main import _run
 from indexer.runners.counters import counters
 from indexer.runners.counters.driver import build_program
 from indexer.runners.cpu_kernels.build import compiler
@@ -108,7 +109,7 @@ def matrix(tmp_path: Path) -> str:
 
 
 def test_the_verb_prints_one_document(matrix: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(["dynamics", matrix, "--op", "spmm:16", "--threads", "2", "--json"]) == 0
+    assert run_verb(["dynamics", matrix, "--op", "spmm:16", "--threads", "2", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
     assert all(f"`{key}`" in page for key in document)
@@ -119,7 +120,7 @@ def test_the_verb_prints_one_document(matrix: str, capsys: pytest.CaptureFixture
 
 
 def test_the_verb_for_people(matrix: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(["dynamics", matrix, "--op", "spmv"]) == 0
+    assert run_verb(["dynamics", matrix, "--op", "spmv"]) == 0
     said = capsys.readouterr().out
     assert "imbalance" in said and "no INSTR_RETIRED_ANY: needs a run" in said
 
@@ -129,7 +130,7 @@ def test_a_tool_that_is_not_there_is_a_remark(
 ) -> None:
     monkeypatch.setattr(counters.shutil, "which", lambda name: None)
     asked = ["dynamics", matrix, "--op", "spmv", "--cachegrind", "--perf", "--json"]
-    assert _run(asked) == 0
+    assert run_verb(asked) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
     assert [n.partition(":")[0] for n in notes] == ["cachegrind", "perf"]
 
@@ -146,7 +147,7 @@ def test_a_tool_that_is_not_there_is_a_remark(
 def test_bad_requests(
     matrix: str, more: list[str], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(["dynamics", matrix, "--op", "spmm:16", *more]) == code
+    assert run_verb(["dynamics", matrix, "--op", "spmm:16", *more]) == code
     error = capsys.readouterr().err
     assert error.startswith("embeddb: ") and error.count("\n") == 1
 
@@ -158,7 +159,7 @@ def test_bad_requests(
 def test_the_program_runs_every_form(kernel: str, tmp_path: Path) -> None:
     """Built with bounds checks: a problem file that does not fit the kernel ends it."""
     pattern, op, platform = scattered(70, 9000, 200000), Op.parse(kernel), load_platform("cpu")
-    space = platform.space(op, m=70, n=9000, nnz=pattern.nnz)
+    space = platform.space(op, Sizes(70, 9000, pattern.nnz))
     chosen = {}
     for config in space.sample(300, rng=np.random.default_rng(2)):
         chosen.setdefault((config["order"], config["format"], config.get("reorder")), config)

@@ -10,6 +10,7 @@ import pytest
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import load_platform
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
@@ -34,13 +35,12 @@ def pattern_of(shape: tuple[int, int], density: float, seed: int = 0) -> Pattern
 
 
 def space_of(op: Op, pattern: Pattern) -> list[Config]:
-    m, n = pattern.shape
-    return list(load_platform("cpu").space(op, m=m, n=n, nnz=pattern.nnz).enumerate())
+    return list(load_platform("cpu").space(op, pattern.sizes).enumerate())
 
 
 def one_of_each(op: Op, shape: tuple[int, int]) -> list[Config]:
     """A configuration for every shared object there is, the schedules taken in turn."""
-    space = load_platform("cpu").space(op, m=shape[0], n=shape[1], nnz=shape[0])
+    space = load_platform("cpu").space(op, Sizes(shape[0], shape[1], shape[0]))
     found: dict[Any, list[Config]] = {}
     for config in space.enumerate():
         found.setdefault(cpu_codegen.plan(config, op)[0], []).append(config)
@@ -65,7 +65,7 @@ def failures(
 
 @pytest.mark.parametrize("op", OPS, ids=str)
 def test_at_least_300_configurations_and_no_two_the_same_code(op: Op) -> None:
-    space = load_platform("cpu").space(op, m=50_000, n=50_000, nnz=500_000)
+    space = load_platform("cpu").space(op, Sizes(50_000, 50_000, 500_000))
     seen = {}
     for config in space.enumerate():
         variant, launch = cpu_codegen.plan(config, op, vector_bytes=64)

@@ -6,7 +6,6 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,9 @@ from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.session import Session
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
-pytestmark = [pytest.mark.gcc, needs_gcc]
+pytestmark = [pytest.mark.gcc, needs_gcc, pytest.mark.usefixtures("kernels")]
 
 IDENTITY = {"cpu", "compiler", "flags", "kernels", "threads", "wait_policy", "proc_bind"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty cache for this module."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        yield folder / "embeddb" / "kernels"
 
 
 @pytest.fixture
@@ -187,16 +177,16 @@ def test_facts_have_words_and_units() -> None:
 
 def test_the_command_line_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of this machine, or of those in a database; nothing is measured for it."""
-    from embeddb.ui.cli.main import _run
+    from command_line import run_verb
 
     with CpuRunner() as runner:
         here = runner.platform()
     with Database.create(tmp_path / "runs.db") as db:
         db.store.put_platform(here.at("other", {"cpu": "old", "stream_l2_gb_s": "99"}))
-    assert _run(["platform", "show", "cpu"]) == 0
+    assert run_verb(["platform", "show", "cpu"]) == 0
     said = capsys.readouterr().out
     assert f"this machine is {here.id}" in said and "vector registers: " in said
-    assert _run(["platform", "show", "cpu", "--db", str(tmp_path / "runs.db"), "--json"]) == 0
+    assert run_verb(["platform", "show", "cpu", "--db", str(tmp_path / "runs.db"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["instances"] == {"cpu@other": {"cpu": "old", "stream_l2_gb_s": "99"}}
     assert document["environment"] == {}

@@ -11,6 +11,7 @@ import pytest
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import load_platform
 from indexer.runners.cpu import _conversions
 from indexer.runners.cpu_kernels import build as cpu_build
@@ -80,10 +81,9 @@ def results(made: Worker, op: Op, config: Config) -> Iterator[bytes]:
 
 def meetings(op: Op, pattern: Pattern) -> list[Config]:
     """One configuration for every nest, schedule and way in which threads meet."""
-    m, n = pattern.shape
     platform = load_platform("cpu").reproducible(op)
     found: dict[Any, Config] = {}
-    for config in platform.space(op, m=m, n=n, nnz=pattern.nnz).enumerate():
+    for config in platform.space(op, pattern.sizes).enumerate():
         variant, launch = cpu_codegen.plan(config, op)
         key = variant.nest, variant.meeting, launch.schedule, launch.pieces
         if launch.threads == "all" and variant.form in ("csr", "csc", "dcsr"):
@@ -102,9 +102,9 @@ def test_what_is_left_gives_the_same_bits_in_every_call(op: Op, library: str) ->
 
 
 def test_atomic_seams_are_what_is_left_out() -> None:
-    space = load_platform("cpu").space(Op("spmm", 32), m=60, n=3000, nnz=36000)
+    space = load_platform("cpu").space(Op("spmm", 32), Sizes(60, 3000, 36000))
     steady = load_platform("cpu").reproducible(Op("spmm", 32))
-    left = set(steady.space(Op("spmm", 32), m=60, n=3000, nnz=36000).enumerate())
+    left = set(steady.space(Op("spmm", 32), Sizes(60, 3000, 36000)).enumerate())
     out = set(space.enumerate()) - left
     assert out
     assert {c["seams"] for c in out} == {"atomic"}

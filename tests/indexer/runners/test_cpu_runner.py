@@ -29,7 +29,7 @@ from indexer.runners.cpu_kernels.session import Session
 from indexer.runners.replay import ReplayRunner
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
-pytestmark = [pytest.mark.gcc, needs_gcc]
+pytestmark = [pytest.mark.gcc, needs_gcc, pytest.mark.usefixtures("kernels")]
 
 QUICK = RunOptions(repeats=1, max_repeats=1, threads=1, timeout_s=30.0)
 
@@ -54,15 +54,6 @@ def random_pattern(shape: tuple[int, int], density: float, seed: int = 0) -> Pat
     m, n = shape
     rows, cols = np.nonzero(np.random.default_rng(seed).random((m, n)) < density)
     return Pattern.from_coo((m, n), rows, cols, name=f"random-{m}x{n}")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty kernel cache for this module."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        yield folder / "embeddb" / "kernels"
 
 
 @pytest.fixture(scope="module")

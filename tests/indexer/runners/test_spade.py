@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from command_line import run_verb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,11 +20,11 @@ pytest.importorskip("numba")
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, PlatformError
 from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import Sizes
 from embeddb.database import Database
 from embeddb.platforms.check import check_platform
 from embeddb.platforms.platform import Platform, load_platform, parse_platform, runner_for
 from embeddb.testing.runners import RunnerContract
-from embeddb.ui.cli.main import run as embeddb
 from indexer.runners import spade
 from indexer.runners.base import RunOptions
 from indexer.runners.spade_model.loops import _touch
@@ -259,8 +260,7 @@ def test_no_configuration_wins_everywhere() -> None:
 
 
 def _best(pattern: Pattern) -> Config:
-    m, n = pattern.shape
-    space, model = SPADE.space(SPMM, m=m, n=n, nnz=pattern.nnz), Model(HARDWARE, pattern, SPMM)
+    space, model = SPADE.space(SPMM, pattern.sizes), Model(HARDWARE, pattern, SPMM)
     return min(space.enumerate(), key=lambda c: model.estimate(space.numeric(c)).seconds)
 
 
@@ -269,7 +269,7 @@ def _best(pattern: Pattern) -> Config:
 
 def test_times_say_where_they_come_from_and_are_the_same_again() -> None:
     pattern, runner = banded(300), runner_for(SPADE)
-    configs = SPADE.space(SPMM, m=300, n=300).sample(6, rng=np.random.default_rng(0))
+    configs = SPADE.space(SPMM, Sizes(m=300, n=300)).sample(6, rng=np.random.default_rng(0))
     first = dict(runner.run(pattern, SPMM, configs, options=QUICK))
     second = dict(
         runner_for(SPADE).run(pattern, SPMM, configs[::-1], options=RunOptions(repeats=9))
@@ -327,7 +327,7 @@ def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_timed_is_a_status() -> None:
     pattern = banded(50)
     small = RunOptions(max_bytes=100)
-    default = SPADE.default(SPMM, m=50, n=50)
+    default = SPADE.default(SPMM, Sizes(m=50, n=50))
     ((_, found),) = runner_for(SPADE).run(pattern, SPMM, [default], options=small)
     assert found.status == "oom" and found.source == "simulator" and "of 100" in found.error
     text = SPADE.text.replace('\nreorder = { type = "bool" }', "").replace("\nreorder = 0", "")
@@ -346,10 +346,9 @@ def test_measured_and_asked_on_the_command_line(
         sp.save_npz(folder / f"m{at}.npz", sp.random(60, 60, 0.1, random_state=at, format="csr"))
 
     def call(*words: str) -> Any:
-        with pytest.raises(SystemExit) as ended:
-            embeddb(list(words))
+        ended = run_verb(words)
         said = capsys.readouterr()
-        assert ended.value.code == 0, said.err
+        assert ended == 0, said.err
         return said
 
     asked = ("--platform", "spade", "--op", "spmm:64")

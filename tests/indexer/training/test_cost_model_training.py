@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command_line import run_verb
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.sizes import Sizes
+from embeddb.core.timing import Timing
 from embeddb.database import Database
-from embeddb.index.run_matrix import MatrixRow, Timing, join
+from embeddb.index.run_matrix import MatrixRow, join
 from embeddb.platforms.platform import load_platform, parse_platform
-from embeddb.ui.cli.main import _run
 from indexer.training.cost_model import samples as sampling
 from indexer.training.cost_model.samples import Samples, from_evidence
 
@@ -36,14 +37,7 @@ from indexer.training.cost_model.train import paper, retarget, train, waco_fa, w
 
 SPADE = load_platform("spade")
 OP = Op.parse("spmm:32")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tau(model: CostModel, of: Samples, rows: range) -> float:
@@ -63,7 +57,7 @@ def tau(model: CostModel, of: Samples, rows: range) -> float:
 
 
 def test_gains_are_over_the_default_and_cut_below() -> None:
-    space, default = SPADE.space(OP, m=9, n=9, nnz=9), SPADE.default(OP, m=9, n=9, nnz=9)
+    space, default = SPADE.space(OP, Sizes(9, 9, 9)), SPADE.default(OP, Sizes(9, 9, 9))
     others = [c for c in space.enumerate() if c != default][:3]
     ok = [Timing(s, 0.0, 0.0, 1, "ok") for s in (2.0, 1.0, 1e9)]
     failed = Timing(math.inf, 0.0, 0.0, 1, "timeout")
@@ -354,7 +348,7 @@ def test_the_command_registers_its_model(
     database: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     asked = command(database, "--platform", "tiny", "--op", "spmm:32")
-    assert _run([*asked, "--json"]) == 0
+    assert run_verb([*asked, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     file = Path(database) / "models" / "costmodel-tiny-spmm.safetensors"
     assert told["file"] == str(file)
@@ -365,7 +359,7 @@ def test_the_command_registers_its_model(
     assert not costmodel.unfinished(file.with_name("costmodel-tiny-spmm.training"))
     elsewhere = tmp_path / "fine.safetensors"
     words = ("-o", str(elsewhere), "--from", str(file), "--samples", "40")
-    assert _run([*asked, *words]) == 0
+    assert run_verb([*asked, *words]) == 0
     shown = capsys.readouterr().out
     assert str(elsewhere) in shown
     fine = CostModel.load(elsewhere).card
@@ -386,15 +380,15 @@ def test_a_stopped_command_says_how_to_go_on(
         return real(*args, **named)
 
     monkeypatch.setattr(members, "loss_of", stopping)
-    assert _run(asked) == 130
+    assert run_verb(asked) == 130
     told = capsys.readouterr().err
     line = next(text for text in told.splitlines() if "go on with" in text)
     assert "--op spmm:32" in line
     assert line.endswith("--resume")
     monkeypatch.undo()
-    assert _run(asked) == 2
+    assert run_verb(asked) == 2
     assert "unfinished" in capsys.readouterr().err
-    assert _run([*asked, "--resume"]) == 0
+    assert run_verb([*asked, "--resume"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -415,7 +409,7 @@ def test_a_stopped_command_says_how_to_go_on(
 def test_the_command_refuses_in_one_line(
     database: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
 ) -> None:
-    assert _run(["train", "costmodel", database, *QUICK[2:], *words]) != 0
+    assert run_verb(["train", "costmodel", database, *QUICK[2:], *words]) != 0
     err = capsys.readouterr().err
     assert told in err
     assert "Traceback" not in err
@@ -427,7 +421,7 @@ def test_too_few_runs_say_how_many_are_missing(
     folder = tmp_path / "few.db"
     with Database.create(folder) as db:
         fill(db, tiny(), patterns(1))
-    assert _run(command(str(folder), "--platform", "tiny", "--op", "spmm:32")) == 2
+    assert run_verb(command(str(folder), "--platform", "tiny", "--op", "spmm:32")) == 2
     err = capsys.readouterr().err
     assert "16 usable runs, 24 too few" in err
     assert "campaign plan" in err

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from command_line import run_verb
 
 from embeddb.core import model_file
 from embeddb.core.errors import InputError
 from embeddb.core.pattern import Pattern
 from embeddb.core.thumbnail import density
 from embeddb.featurizers.network.reduction import Reduction
-from embeddb.ui.cli.main import _run
 from indexer.training.curves import read_curve
 from indexer.training.featurizer import dataset
 from indexer.training.featurizer.dataset import Dataset, Recipe, read_dataset
@@ -37,15 +36,7 @@ from indexer.training.trainer import checkpoint_of, curve_of  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = Reduction(size=16)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Two threads on a busy machine wait for each other longer than these sums take."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -284,7 +275,7 @@ def test_a_featurizer_is_trained_and_its_card_says_how(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_matrices(tmp_path / "m")
-    assert _run(command(tmp_path, "--epochs", "4", "--balance", "--json")) == 0
+    assert run_verb(command(tmp_path, "--epochs", "4", "--balance", "--json")) == 0
     document = json.loads(capsys.readouterr().out)
     out = tmp_path / "net.safetensors"
     tensors, card = model_file.load(out, kind="featurizer")
@@ -301,13 +292,13 @@ def test_a_featurizer_is_trained_and_its_card_says_how(
     model_file.fill(build(card["network"]), tensors)
     assert not checkpoint_of(tmp_path / "net.training").exists()
     # The same command makes the same weights; the date alone differs.
-    assert _run(command(tmp_path, "--epochs", "4", "--balance")) == 0
+    assert run_verb(command(tmp_path, "--epochs", "4", "--balance")) == 0
     said = capsys.readouterr().out
     again, _ = model_file.load(out, kind="featurizer")
     assert all(torch.equal(tensors[name], again[name]) for name in tensors)
     assert model_file.version_of(out) in said and "valid loss" in said
     svg = str(tmp_path / "c.svg")
-    assert _run(["plot", "training", document["curve"], "-o", svg, "--json"]) == 0
+    assert run_verb(["plot", "training", document["curve"], "-o", svg, "--json"]) == 0
     drawn = json.loads(capsys.readouterr().out)
     assert drawn["file"] == svg and "valid_density" in drawn["figures"]
 
@@ -317,7 +308,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_command_does(
 ) -> None:
     write_matrices(tmp_path / "m")
     whole = command(tmp_path, "--epochs", "4")
-    assert _run(whole) == 0
+    assert run_verb(whole) == 0
     wanted, _ = model_file.load(tmp_path / "net.safetensors", kind="featurizer")
     (tmp_path / "net.safetensors").unlink()
     capsys.readouterr()
@@ -332,16 +323,16 @@ def test_ctrl_c_says_how_to_go_on_and_that_command_does(
 
     with monkeypatch.context() as patch:
         patch.setattr(model_file, "save", stopping)
-        assert _run(whole) == 130
+        assert run_verb(whole) == 130
     said = capsys.readouterr().err
     again = said.partition("go on with: embeddb ")[2].splitlines()[0]
     assert again.endswith("--resume")
     # Without --resume the half-trained network is not thrown away.
-    assert _run(whole) == 2
+    assert run_verb(whole) == 2
     assert "--resume" in capsys.readouterr().err
-    assert _run(command(tmp_path, "--epochs", "4", "--resume", "--copies", "2")) == 1
+    assert run_verb(command(tmp_path, "--epochs", "4", "--resume", "--copies", "2")) == 1
     assert "other settings" in capsys.readouterr().err
-    assert _run(shlex.split(again)) == 0
+    assert run_verb(shlex.split(again)) == 0
     found, _ = model_file.load(tmp_path / "net.safetensors", kind="featurizer")
     assert all(torch.equal(wanted[name], found[name]) for name in wanted)
     assert len(read_curve(tmp_path / "net.training" / "curve.jsonl")) == 4
@@ -351,7 +342,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_command_does(
 def test_a_killed_command_goes_on(tmp_path: Path) -> None:
     write_matrices(tmp_path / "m")
     words = command(tmp_path, "--epochs", "12", "--patience", "12")
-    assert _run(words) == 0
+    assert run_verb(words) == 0
     wanted, _ = model_file.load(tmp_path / "net.safetensors", kind="featurizer")
     (tmp_path / "net.safetensors").unlink()
     curve_of(tmp_path / "net.training").unlink()
@@ -373,7 +364,7 @@ def test_a_killed_command_goes_on(tmp_path: Path) -> None:
         process.send_signal(kind)
         _, said = process.communicate()
     assert process.returncode == 130 and "go on with:" in said
-    assert _run([*words, "--resume"]) == 0
+    assert run_verb([*words, "--resume"]) == 0
     found, _ = model_file.load(tmp_path / "net.safetensors", kind="featurizer")
     assert all(torch.equal(wanted[name], found[name]) for name in wanted)
 
@@ -392,9 +383,9 @@ def test_what_cannot_be_trained_is_one_line(
         ([*command(tmp_path), "--lr", "nan"], 2, "--lr is not a number"),
     ]
     for words, code, said in cases:
-        assert _run(words) == code
+        assert run_verb(words) == code
         error = capsys.readouterr().err.splitlines()[-1]
         assert error.startswith("embeddb: ") and said in error
     monkeypatch.setitem(sys.modules, "indexer.training.featurizer.pretrain", None)
-    assert _run(command(tmp_path)) == 1
+    assert run_verb(command(tmp_path)) == 1
     assert "learn" in capsys.readouterr().err

@@ -26,15 +26,7 @@ from indexer.training import trainer  # noqa: E402
 from indexer.training.trainer import Fitted, Job, Settings, checkpoint_of, curve_of, fit  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Two threads on a busy machine wait for each other longer than these sums take."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def quiet(what: str, done: int, total: int) -> None:

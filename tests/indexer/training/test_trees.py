@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, ModelError, UsageError
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.trees_numpy import TENSORS, Forest
 from embeddb.platforms.platform import load_platform
 
@@ -289,7 +290,7 @@ def judged(known: Samples, seen: list[tuple[float, float]]) -> tuple[Samples, li
     for row, (promised, gained) in enumerate(seen):
         part, info = known.part(row), known.rows[row]
         m, n, nnz = info.sizes
-        default = SPADE.default(OP, m=m, n=n, nnz=nnz)
+        default = SPADE.default(OP, Sizes(m, n, nnz))
         column = known.column[part]
         at = next(i for i, c in enumerate(column) if known.configs[c] == default)
         best = (at + 1) % len(column)
@@ -319,7 +320,7 @@ def test_a_row_without_its_default_says_nothing_of_the_guard() -> None:
     row, own = pairs[0]
     part, info = told.part(row), told.rows[row]
     m, n, nnz = info.sizes
-    default = SPADE.default(OP, m=m, n=n, nnz=nnz)
+    default = SPADE.default(OP, Sizes(m, n, nnz))
     other = next(i for i, c in enumerate(told.configs) if c != default)
     column = told.column.copy()
     column[part] = np.where([told.configs[c] == default for c in column[part]], other, column[part])

@@ -8,11 +8,11 @@ import math
 
 import pytest
 from builders import OP, by_law, fill, patterns, tiny
+from command_line import run_verb
 
 from embeddb.core.errors import NothingFound
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
-from embeddb.ui.cli.main import _run
 from tuners.evaluation.across import AcrossRow, evaluate_across
 
 PAIR = tiny("pair", portable=True)
@@ -100,11 +100,11 @@ def test_the_verb_prints_rows_of_one_instance(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["eval", folder, "--across", "--platform", "pair@odd", "--seeds", "1"]
-    assert _run([*asked, "--json"]) == 0
+    assert run_verb([*asked, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {row["instance"] for row in told} == {"pair@odd"}
     assert {row["local"] for row in told if row["method"] == "embeddb"} == {0, 1, 2, 5, 10, 20}
-    assert _run(asked) == 0
+    assert run_verb(asked) == 0
     shown = capsys.readouterr().out
     assert "pair@odd left out: 40 matrices" in shown and "neighbours-here" in shown
 
@@ -112,5 +112,5 @@ def test_the_verb_prints_rows_of_one_instance(
 def test_what_does_not_go_together_is_a_usage_error(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(["eval", folder, "--across", "--learned"]) == 2
+    assert run_verb(["eval", folder, "--across", "--learned"]) == 2
     assert "goes with neither" in capsys.readouterr().err

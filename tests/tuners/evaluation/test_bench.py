@@ -28,11 +28,13 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
+from embeddb.core.timing import Timing
 from embeddb.database import Database
-from embeddb.index.run_matrix import MatrixRow, Timing, join
+from embeddb.index.run_matrix import MatrixRow, join
 from indexer.embed import embed
-from tuners.evaluation import bench as harness
-from tuners.evaluation.bench import counted_rows, evaluate, split_groups
+from tuners.evaluation import evaluate as harness
+from tuners.evaluation.bench import counted_rows, split_groups
+from tuners.evaluation.evaluate import evaluate
 from tuners.evaluation.figures import EvalRow, Truth, judge
 
 METHODS = ["default", "random", "static-best", "static-top-k", "knn-stats", "embeddb", "oracle"]

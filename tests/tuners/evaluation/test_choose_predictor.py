@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run_verb
 
 from embeddb.database import Database
-from embeddb.ui.cli.main import _run
 
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -45,7 +45,7 @@ def trained(
 ) -> tuple[dict[str, Any], str]:
     """The document and stderr of a training on so many groups."""
     db = str(shutil.copytree(filled / f"{groups}.db", tmp_path / "runs.db", dirs_exist_ok=True))
-    assert _run(["train", "costmodel", db, *ASKED, *QUICK, *words]) == 0
+    assert run_verb(["train", "costmodel", db, *ASKED, *QUICK, *words]) == 0
     shown = capsys.readouterr()
     return json.loads(shown.out), shown.err
 
@@ -104,7 +104,7 @@ def test_trees_and_their_number_when_asked_for(filled: Path, tmp_path: Path, cap
     assert fine["source"]["platform"]["name"] == "tiny"
     assert "the model to start from" in err
     assert (
-        _run(
+        run_verb(
             [
                 "train",
                 "costmodel",
@@ -130,7 +130,7 @@ def test_without_lightgbm(
     assert told["settings"]["predictor"] == "mlp"
     assert "lightgbm is missing" in err
     db = str(tmp_path / "runs.db")
-    assert _run(["train", "costmodel", db, *ASKED, "--predictor", "trees"]) == 1
+    assert run_verb(["train", "costmodel", db, *ASKED, "--predictor", "trees"]) == 1
     assert "extra `learn`" in capsys.readouterr().err
 
 

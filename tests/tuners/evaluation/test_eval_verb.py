@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import CONFIGS, OP, fill, patterns, tiny, winner
+from command_line import run_verb
 
 from embeddb.core.errors import UsageError
 from embeddb.database import Database
-from embeddb.ui.cli.main import run
-from embeddb.ui.cli.verbs import eval as verb
-from embeddb.ui.cli.verbs.train.session import threads
+from embeddb.ui.cli.session import threads
+from tuners.evaluation import learned_rankers as rankers
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def _asked(args: list[str]) -> int:
     """The exit code of a command line."""
-    with pytest.raises(SystemExit) as stopped:
-        run(args)
-    return int(stopped.value.code or 0)
+    return run_verb(args)
 
 
 class _Even:
@@ -42,7 +40,7 @@ class _Even:
 
 
 def _instead(monkeypatch: pytest.MonkeyPatch, fit: Callable[..., Any]) -> None:
-    monkeypatch.setattr(verb, "learned_rankers", lambda: {"even": fit})
+    monkeypatch.setattr(rankers, "learned_rankers", lambda **_: {"even": fit})
 
 
 def test_learned_rankers_are_in_the_table(
@@ -73,20 +71,22 @@ def test_one_that_cannot_learn_is_named(
 def test_without_torch_one_line_says_what_to_install(
     folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(verb, "find_spec", lambda _: None)
+    monkeypatch.setattr(rankers, "find_spec", lambda _: None)
     assert _asked(["eval", folder, "--learned"]) == 1
     assert "learn" in capsys.readouterr().err
 
 
 def test_without_lightgbm_the_rest_is_judged(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from indexer.training.cost_model import trees
 
     monkeypatch.setattr(trees, "available", lambda: False)
-    monkeypatch.setattr(verb, "find_spec", lambda _: object())
-    assert set(verb.learned_rankers()) == {"costmodel"}
-    assert "extra `learn`" in capsys.readouterr().err
+    monkeypatch.setattr(rankers, "find_spec", lambda _: object())
+    said: list[str] = []
+    assert set(rankers.learned_rankers(note=said.append)) == {"costmodel"}
+    assert "extra `learn`" in said[0]
+    assert set(rankers.learned_rankers()) == {"costmodel"}
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def _judged_winners(folder: str, *, right_of: int) -> None:
         evidence, vectors = db.evidence(OP, "tiny")
         found = {p.id: db.store.pattern(p.id) for p in patterns()}
     infos = {i: info for i, info in found.items() if info is not None}
-    fit = verb.learned_rankers()["costmodel"]
+    fit = rankers.learned_rankers()["costmodel"]
     model = fit(evidence, {"stats": vectors["stats"]}, infos, tiny(), OP)
     right = 0
     for pattern in patterns():

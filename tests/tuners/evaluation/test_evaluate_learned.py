@@ -29,9 +29,11 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
 from embeddb.query.rankers.neighbour_vote import scores
 from indexer.embed import embed
-from tuners.evaluation.bench import Bench, evaluate
+from tuners.evaluation.bench import Bench
+from tuners.evaluation.evaluate import evaluate
 from tuners.evaluation.figures import EvalRow
-from tuners.evaluation.learned import WEIGHTS, Fit, Seen, best_weight, held_out, seen_by
+from tuners.evaluation.fit import Fit
+from tuners.evaluation.learned import WEIGHTS, Seen, best_weight, held_out, seen_by
 from tuners.evaluation.noise_ceiling import measured_again
 
 Floats = NDArray[np.float64]
@@ -190,12 +192,15 @@ def _seen(db: Database, sign: float) -> list[Seen]:
     seen = []
     for row, query in bench.queries(5, 0):
         truth = bench.truth(row)
-        times = np.array([truth.times[c] for c in query.configs])
+        times = np.array([truth.times[c] for c in query.vote.configs])
         asked = replace(
             query,
-            predicted_configs=query.configs,
-            predicted=-sign * np.log(times),
-            predicted_spread=np.zeros(len(times)),
+            prediction=replace(
+                query.prediction,
+                configs=query.vote.configs,
+                gain=-sign * np.log(times),
+                spread=np.zeros(len(times)),
+            ),
         )
         seen.append(Seen(asked, truth))
     return seen
@@ -206,7 +211,7 @@ def test_the_better_of_the_two_gets_the_weight(chance: Database) -> None:
     assert best_weight(_seen(chance, -1.0)) == 0.0
     first = _seen(chance, 1.0)[0]
     assert np.array_equal(first.score(0.0), scores(first.query)[0])
-    assert np.allclose(np.diff(first.score(1.0)), np.diff(first.query.predicted))
+    assert np.allclose(np.diff(first.score(1.0)), np.diff(first.query.prediction.gain))
     assert best_weight([]) in WEIGHTS
 
 

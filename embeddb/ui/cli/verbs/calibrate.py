@@ -9,24 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import UsageError
+from embeddb.core.wording import duration, plural, share
 from embeddb.ui.cli.arguments import open_database, runner_here
-from embeddb.ui.cli.output import (
-    Progress,
-    duration,
-    emit,
-    json_option,
-    note,
-    plural,
-    say,
-    share,
-    table,
-)
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
-    from embeddb.database import Database
-    from embeddb.platforms.platform import Platform
-    from embeddb.query.query import Query
     from indexer.calibration.report import CalibrationReport, OpReport
 
 __all__ = ["calibrate_verb"]
@@ -61,15 +48,18 @@ def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
       embeddb calibrate starter --op spmm:32 --op spmv --minutes 2
       embeddb calibrate runs.db --op spmm:128 --matrices my_matrices/
     """
-    from indexer.calibrate import Calibration, CalibrationRequest
+    from embeddb.query.answer import first_answers
+    from indexer.calibrate import Calibration, CalibrationRequest, measured_ops
 
     with open_database(db) as opened, Progress() as progress:
         platform = opened.platform(asked["platform"])
-        ops = tuple(dict.fromkeys(Op.parse(op) for op in asked["ops"])) or _ops_of(opened, platform)
+        ops = tuple(dict.fromkeys(Op.parse(op) for op in asked["ops"])) or measured_ops(
+            opened, platform
+        )
         runner, _ = runner_here(platform, asked["threads"])
         wish = CalibrationRequest(ops, 60.0 * asked["minutes"], asked["threads"])
         folder = Path(asked["matrices"]) if asked["matrices"] else None
-        report = Calibration(opened, runner, wish, ask=_first, told=progress).run(folder)
+        report = Calibration(opened, runner, wish, ask=first_answers, told=progress).run(folder)
     if as_json:
         emit(report.document())
     else:
@@ -78,28 +68,6 @@ def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
             say(f"the same again goes on from here: {_again(db, platform.name, asked)}")
         if not report.indexed:
             say(f"when there is time: {shlex.join(['embeddb', 'embed', db])}")
-
-
-def _ops_of(db: Database, platform: Platform) -> tuple[Op, ...]:
-    """Those that any instance ran. Raises: UsageError if none did."""
-    known = (op for op, scope in db.scopes() if scope.partition("@")[0] == platform.name)
-    found = tuple(dict.fromkeys(known))
-    if not found:
-        raise UsageError(
-            f"nothing of {platform.name} was measured in this database: which operations matter?",
-            hint="name them: --op spmm:32 --op spmv",
-        )
-    return found
-
-
-def _first(query: Query, count: int) -> list[Config]:
-    """The answers that `embeddb query` gives."""
-    import numpy as np
-
-    from embeddb.query.fallback import answer
-
-    found = answer(query, count, rng=np.random.default_rng(0))
-    return [Config(candidate.config) for candidate in found.candidates]
 
 
 def _again(db: str, platform: str, asked: dict[str, Any]) -> str:

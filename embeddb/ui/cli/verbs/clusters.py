@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
-from numpy.typing import NDArray
 
-from embeddb.core.errors import NothingFound
-from embeddb.core.records import PatternInfo
-from embeddb.database import Database
+from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
-from embeddb.ui.cli.output import emit, json_option, plural, say, table
+from embeddb.ui.cli.output import emit, json_option, say, table
+
+if TYPE_CHECKING:
+    from indexer.clusters import PatternCluster
 
 __all__ = ["clusters_verb"]
 
-#: Clusters unless asked otherwise: the most matrices of the paper's smaller selection (EA-10).
+#: Clusters at most, unless asked otherwise; that of `indexer.clusters`, not imported for help.
 _USUAL = 10
-#: Share of the patterns that a featurizer must know to be used unasked.
-_ENOUGH = 0.9
 
 
 @click.command()
@@ -42,76 +39,33 @@ def clusters_verb(db: str, featurizer: str, count: int | None, seed: int, as_jso
       embeddb clusters runs.db -k 10
       embeddb clusters starter --featurizer stats -k 25 --json
     """
+    from indexer.clusters import cluster_patterns
+
     with open_database(db, readonly=True) as opened:
-        infos = list(opened.store.patterns())
-        name, vectors = _vectors(opened, featurizer, [info.id for info in infos])
-        version = opened.featurizer_version(name)
-    known = sorted((info for info in infos if info.id in vectors), key=lambda info: info.id)
-    asked = min(_USUAL, len(known)) if count is None else count
-    clusters = _clusters(known, vectors, asked, seed)
-    left_out = len(infos) - len(known)
-    document = {
-        "database": db,
-        "featurizer": name,
-        "version": version,
-        "seed": seed,
-        "patterns": len(known),
-        "without_vector": left_out,
-        "clusters": clusters,
-    }
+        found = cluster_patterns(opened, featurizer=featurizer, count=count, seed=seed)
+    clusters = [_document(number, each) for number, each in enumerate(found.clusters, 1)]
     if as_json:
-        emit(document)
+        head = {"database": db, "featurizer": found.featurizer, "version": found.version}
+        counts = {"patterns": found.patterns, "without_vector": found.without_vector}
+        emit({**head, "seed": seed, **counts, "clusters": clusters})
         return
     rows = [
         (c["cluster"], c["size"], c["groups"], f"{c['spread']:.2f}", c["name"] or c["pattern_id"])
         for c in clusters
     ]
     table(("cluster", "size", "groups", "spread", "representative"), rows)
-    say(f"{plural(len(known), 'pattern')} by {name} {version}")
-    if left_out:
-        say(f"{plural(left_out, 'pattern')} without a vector left out")
+    say(f"{plural(found.patterns, 'pattern')} by {found.featurizer} {found.version}")
+    if found.without_vector:
+        say(f"{plural(found.without_vector, 'pattern')} without a vector left out")
 
 
-def _vectors(
-    db: Database, asked: str, ids: list[str]
-) -> tuple[str, dict[str, NDArray[np.float32]]]:
-    """A featurizer and its vectors by pattern id; unless one is asked for, one that knows nine of
-    ten of the patterns that any knows, the learned one first.
-
-    Raises: UsageError if there is no such featurizer; NothingFound without any vector.
-    """
-    there = db.featurizers()
-    plugs = {asked: there.named(asked)} if asked else dict(there)
-    found = {name: db.store.vectors.get(name, plug.version, ids) for name, plug in plugs.items()}
-    most = max(len(vectors) for vectors in found.values())
-    # A stub that only its sizes are known of must not make all patterns compared by sizes.
-    enough = [name for name, vectors in found.items() if len(vectors) >= _ENOUGH * most]
-    name = "scnn" if "scnn" in enough else enough[0]
-    if not found[name]:
-        whose = f"of {asked} " if asked else ""
-        raise NothingFound(f"no vectors {whose}in the database", hint="run `embeddb embed DB`")
-    return name, found[name]
-
-
-def _clusters(
-    known: list[PatternInfo], vectors: dict[str, NDArray[np.float32]], k: int, seed: int
-) -> list[dict[str, Any]]:
-    """One document per cluster, the largest first."""
-    from indexer.campaign.budget.clusters import cluster
-
-    made = cluster(np.stack([vectors[info.id] for info in known]), k, seed)
-    documents = []
-    for at, centre in enumerate(made.representatives):
-        members = [known[i] for i in made.members(at)]
-        documents.append(
-            {
-                "cluster": at + 1,
-                "size": len(members),
-                "groups": len({info.group or info.name or info.id for info in members}),
-                "spread": made.spread(at),
-                "pattern_id": known[centre].id,
-                "name": known[centre].name,
-                "members": [info.id for info in members],
-            }
-        )
-    return documents
+def _document(number: int, found: PatternCluster) -> dict[str, Any]:
+    return {
+        "cluster": number,
+        "size": len(found.members),
+        "groups": found.groups,
+        "spread": found.spread,
+        "pattern_id": found.representative.id,
+        "name": found.representative.name,
+        "members": [info.id for info in found.members],
+    }

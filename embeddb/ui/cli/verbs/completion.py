@@ -15,8 +15,8 @@ from embeddb.core.config import KERNELS
 from embeddb.core.errors import EmbeddbError, UsageError
 from embeddb.platforms.platform import builtin_platforms
 from embeddb.store import Store, open_store
-from embeddb.ui.cli.arguments import STARTER, starter_place
-from embeddb.ui.cli.output import emit, json_option
+from embeddb.ui.cli.output import COMPLETING, emit, json_option
+from indexer.starter import STARTER, starter_place
 
 __all__ = ["completion_verb", "teach"]
 
@@ -81,11 +81,10 @@ def completion_verb(shell: str, as_json: bool) -> None:
       embeddb completion bash > ~/.local/share/bash-completion/completions/embeddb
       eval "$(embeddb completion bash)"
     """
-    from embeddb.ui.cli.main import COMPLETING, cli
-
     kind = get_completion_class(shell)
     assert kind is not None  # click knows all three
-    script = _BASH if shell == "bash" else kind(cli, {}, "embeddb", COMPLETING).source().strip()
+    root = click.get_current_context().find_root().command
+    script = _BASH if shell == "bash" else kind(root, {}, "embeddb", COMPLETING).source().strip()
     if as_json:
         emit({"shell": shell, "script": script, "install": _INSTALL[shell]})
     else:

@@ -10,9 +10,10 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
+from embeddb.core.wording import size
 from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.arguments import known_pattern, open_database
-from embeddb.ui.cli.output import emit, json_option, note, say, size, table
+from embeddb.ui.cli.output import emit, json_option, note, say, table
 
 if TYPE_CHECKING:
     from embeddb.dynamics import Cache, Counter, Dynamics
@@ -87,10 +88,9 @@ def _pattern(text: str, db: str) -> Pattern:
 
 
 def _config(platform: Platform, op: Op, pattern: Pattern, text: str) -> Config:
-    m, n = pattern.shape
     if not text:
-        return platform.default(op, m=m, n=n, nnz=pattern.nnz)
-    space = platform.space(op, m=m, n=n, nnz=pattern.nnz)
+        return platform.default(op, pattern.sizes)
+    space = platform.space(op, pattern.sizes)
     config = space.canonical(Config.parse(text))
     space.check(config)
     return config

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from embeddb.core.config import Op
-from embeddb.core.errors import MissingDependency, NothingFound, UsageError
+from embeddb.core.errors import UsageError
+from embeddb.core.wording import factor, share
 from embeddb.ui.cli.arguments import open_database
-from embeddb.ui.cli.output import Progress, emit, factor, json_option, note, say, share, table
-from embeddb.ui.cli.verbs.train.session import threads
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.session import threads
 
-if TYPE_CHECKING:
-    from embeddb.core.records import PatternInfo
-    from embeddb.cost_model.model import CostModel
-    from embeddb.database import Database
-    from embeddb.index.run_matrix import RunMatrix
-    from embeddb.platforms.platform import Platform
-    from indexer.training.cost_model.samples import Samples
-    from tuners.evaluation.bench import Vectors
-    from tuners.evaluation.learned import Fit
-
-__all__ = ["eval_verb", "learned_rankers"]
+__all__ = ["eval_verb"]
 
 
 @click.command("eval")
@@ -35,9 +25,10 @@ __all__ = ["eval_verb", "learned_rankers"]
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--complete", is_flag=True, help="Only matrices that ran nearly every configuration.")
 @click.option("--learned", is_flag=True, help="Also train and judge cost models; takes long.")
+@click.option("--tuner", "tuners", multiple=True, help="Also judge this tuner; again for more.")
 @click.option("--across", is_flag=True, help="Leave whole machines out instead.")
 @json_option
-def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **asked: bool) -> None:
+def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **asked: Any) -> None:
     """Judge the answers of DB against what was measured, beside the baselines.
 
     Groups of matrices are held out whole, in 5 folds; nothing is measured. speed-up is over the
@@ -52,6 +43,10 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **aske
     `measured-again` is where most configurations ran in two rounds: chosen by one, judged by the
     other, which is as good as any choice can be told to be.
 
+    With --tuner, any tuner plug-in (docs/plugins.md) is judged as it works: on each held-out matrix
+    it asks for one configuration after another and is told what was recorded, for its share of the
+    optimum after 1, 2, 5 and 10 of them.
+
     With --across, each machine (instance of a portable platform) is left out whole, with the
     matrices of a fold, and then 0, 1, 2, 5, 10, 20, 50 of its other matrices are given back: how
     good an answer is on a machine that was never, or hardly, measured, beside what its own runs
@@ -62,6 +57,7 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **aske
       embeddb eval runs.db --platform cpu --op spmm:128
       embeddb eval runs.db --op spmm:128 --learned --seeds 1
       embeddb eval starter --op spmm:128 --across --seeds 1
+      embeddb eval runs.db --op spmm:128 --tuner mine --tuner random
     """
     if asked["across"]:
         _across(db, platform, op, seeds, as_json, asked)
@@ -70,17 +66,20 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **aske
 
 
 def _across(
-    db: str, platform: str, op: str, seeds: int, as_json: bool, asked: Mapping[str, bool]
+    db: str, platform: str, op: str, seeds: int, as_json: bool, asked: Mapping[str, Any]
 ) -> None:
     from tuners.evaluation.across import evaluate_across
+    from tuners.evaluation.bench import asked_scopes
 
     if asked["learned"] or asked["complete"]:
         raise UsageError("--across goes with neither --learned nor --complete")
+    if asked["tuners"]:
+        raise UsageError("--across does not go with --tuner")
     with open_database(db, readonly=True) as opened, Progress() as progress:
         name, _, instance = platform.partition("@")
         rows = evaluate_across(
             opened,
-            scopes=_scopes(opened, name, op),
+            scopes=asked_scopes(opened, name, Op.parse(op) if op else None),
             instances=[platform] if instance else (),
             seeds=tuple(range(seeds)),
             progress=progress,
@@ -117,16 +116,18 @@ def _show_across(what: str, instance: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _held_out(
-    db: str, platform: str, op: str, seeds: int, as_json: bool, asked: Mapping[str, bool]
+    db: str, platform: str, op: str, seeds: int, as_json: bool, asked: Mapping[str, Any]
 ) -> None:
-    from tuners.evaluation.bench import evaluate
+    from tuners.evaluation.bench import asked_scopes
+    from tuners.evaluation.evaluate import evaluate
+    from tuners.evaluation.learned_rankers import learned_rankers
 
     learned, complete = asked["learned"], asked["complete"]
-    rankers = learned_rankers() if learned else {}
+    rankers = learned_rankers(note=note) if learned else {}
     # Networks this small gain nothing from a second thread, and lose much where a core is busy.
     count = 1 if learned else 0
     with open_database(db, readonly=True) as opened, Progress() as progress, threads(count):
-        scopes = _scopes(opened, platform, op)
+        scopes = asked_scopes(opened, platform, Op.parse(op) if op else None)
         rows = evaluate(
             opened,
             scopes=scopes,
@@ -135,6 +136,7 @@ def _held_out(
             progress=progress,
             rankers=rankers,
             note=note,
+            tuners=asked["tuners"],
         )
     documents = [row.document() for row in rows]
     judged = {(row.op, where) for row in rows for where in (row.platform, _bare(row.platform))}
@@ -150,66 +152,6 @@ def _held_out(
 def _bare(platform: str) -> str:
     """Without its instance."""
     return platform.partition("@")[0]
-
-
-def _scopes(db: Database, platform: str, op: str) -> list[tuple[Op, str]]:
-    """What is asked for, of what there is. Raises: NothingFound if that is nothing."""
-    found = [
-        (o, scope)
-        for o, scope in db.scopes()
-        if platform in ("", scope, scope.partition("@")[0]) and (not op or o == Op.parse(op))
-    ]
-    if not found:
-        have = ", ".join(f"{o} on {s}" for o, s in db.scopes()[:8])
-        hint = f"there are: {have}" if have else "the database is empty: `embeddb index`"
-        raise NothingFound("no runs to judge by", hint=hint)
-    return found
-
-
-def learned_rankers() -> dict[str, Fit]:
-    """What `--learned` judges: those whose packages are installed.
-
-    Raises: MissingDependency without torch.
-    """
-    if find_spec("torch") is None:
-        raise MissingDependency(
-            "--learned trains a cost model, which needs torch",
-            hint="install the extra `learn`: pip install '.[learn]'",
-        )
-    from indexer.training.cost_model.trees import available
-
-    found: dict[str, Fit] = {"costmodel": _network}
-    if available():
-        found["boosted"] = _trees
-    else:
-        note("boosted trees are not judged: install the extra `learn` again, for lightgbm")
-    return found
-
-
-def _network(
-    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
-) -> CostModel:
-    """The default recipe on the first featurizer's vectors."""
-    from indexer.training.cost_model.train import CostSettings, train
-
-    return train(_samples(evidence, vectors, infos, where, op), CostSettings())
-
-
-def _trees(
-    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
-) -> CostModel:
-    from indexer.training.cost_model.train import forest, train
-
-    return train(_samples(evidence, vectors, infos, where, op), forest())
-
-
-def _samples(
-    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
-) -> Samples:
-    from indexer.training.cost_model.samples import from_evidence
-
-    featurizer, raw = next(iter(vectors.items()), ("", {}))
-    return from_evidence(evidence, raw, infos, where, op, featurizer=(featurizer, ""))
 
 
 def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
@@ -234,7 +176,20 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
         ],
         indent="  ",
     )
+    _show_steps([row for row in rows if "of_optimum@2" in row])
     say()
+
+
+def _show_steps(rows: list[dict[str, Any]]) -> None:
+    """Of tuners that were named: how near to the optimum after how many measurements."""
+    if not rows:
+        return
+    from tuners.evaluation.replayed import STEPS
+
+    say("  share of the optimum after so many measurements, told of each:")
+    figures = [[_figure(row[f"of_optimum@{k}"]) for k in STEPS] for row in rows]
+    lines = [(row["method"], *told) for row, told in zip(rows, figures, strict=True)]
+    table(("tuner", *map(str, STEPS)), lines, indent="  ")
 
 
 def _figure(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`query` and `explain`: which configuration to run, how sure that is, and why."""
+"""`query`: which configuration to run, and how sure that is."""
 
 from __future__ import annotations
 
@@ -7,29 +7,20 @@ import shlex
 import time
 from contextlib import suppress
 from itertools import zip_longest
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound, RunnerUnavailable
-from embeddb.explain.explain import explain, near_ties, novelty
+from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.wording import duration, factor
+from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import LINK_WORDS, paid_off, preparation
-from embeddb.query.query import Candidate, Recommendation
+from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.ui.cli.arguments import known_pattern, open_database, runner_here
-from embeddb.ui.cli.explain_text import ranked_by, show_choice, show_explanation
-from embeddb.ui.cli.output import (
-    Progress,
-    duration,
-    emit,
-    factor,
-    json_option,
-    note,
-    say,
-    table,
-)
+from embeddb.ui.cli.explain_text import ranked_by, show_choice
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
     from embeddb.core.pattern import Pattern
@@ -37,12 +28,10 @@ if TYPE_CHECKING:
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
 
-__all__ = ["explain_verb", "query_verb"]
+__all__ = ["query_verb"]
 
 #: Exit code of an answer that is only the platform's default.
 _NO_EVIDENCE = 3
-#: Rounds of `--measure`: each visits the configurations in an order of its own.
-_ROUNDS = 2
 
 
 @click.command()
@@ -52,6 +41,7 @@ _ROUNDS = 2
 @click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
 @click.option("-k", "count", default=5, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--measure", is_flag=True, help="Run the default and the answers on this machine.")
+@click.option("--tuner", default="", help="Ask this tuner plug-in in place of the database.")
 @click.option("--why", "deep", is_flag=True, help="Also find out what would change the answer.")
 @click.option("--calls", type=click.FloatRange(1), help="Expected calls: preparation then counts.")
 @click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
@@ -69,7 +59,10 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
       embeddb query runs.db A.mtx --platform cpu --op spmm:64 -k 5 --measure --json
       embeddb query starter A.mtx --platform cpu --op spmm:64 --why
       embeddb query starter A.mtx --platform cpu --op spmv --calls 100 --reproducible
+      embeddb query runs.db A.mtx --platform cpu --op spmm:64 --tuner mine --measure
     """
+    if asked["tuner"] and asked["deep"]:
+        raise UsageError("--why is about the database's own answers, not those of a --tuner")
     with open_database(db) as opened, Progress() as progress:
         op = Op.parse(asked["op"])
         platform = _here(opened, asked["platform"], asked["threads"], must_run=measure)
@@ -83,18 +76,22 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
             count=asked["count"],
             calls=asked["calls"] or math.inf,
             reproducible=asked["reproducible"],
+            tuner=asked["tuner"],
+            deep=asked["deep"] and not measure,
+            progress=progress,
         )
         if measure:
-            made = _measured(
-                opened,
+            from indexer.runners.base import RunOptions
+
+            made = opened.measure(
                 made,
-                pattern=pattern,
+                pattern,
                 platform=platform,
-                threads=asked["threads"],
+                options=RunOptions(threads=asked["threads"]),
+                deep=asked["deep"],
                 progress=progress,
+                count=asked["count"],
             )
-        if asked["deep"]:
-            made = _looked_deeper(opened, made, pattern, platform, progress)
         if made.link == "default":
             have = ", ".join(f"{what} on {scope}" for what, scope in opened.scopes()[:8])
             none = "there are no runs: `embeddb index` reads some, `embeddb measure` makes some"
@@ -122,53 +119,6 @@ def _here(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:
             found: Platform = runner_for(platform).platform(threads=threads)
             return found
     return platform
-
-
-def _measured(
-    db: Database,
-    made: Recommendation,
-    *,
-    pattern: Pattern | PatternInfo,
-    platform: Platform,
-    threads: int,
-    progress: Progress,
-) -> Recommendation:
-    from embeddb.core.pattern import Pattern
-    from indexer.runners.base import RunOptions
-    from tuners.loop import measure_answer
-
-    structure = pattern if isinstance(pattern, Pattern) else db.store.structure(pattern.id)
-    if structure is None:
-        raise NothingFound(
-            f"{pattern.name}: its structure is not in the database, so it cannot be measured",
-            hint="give the matrix file",
-        )
-    total = _ROUNDS * len({str(Config(c)) for c in (made.default, *_configs(made))})
-    done = 0
-
-    def told(_: str) -> None:
-        nonlocal done
-        done += 1
-        progress("measure", done, total)
-
-    options = RunOptions(threads=threads)
-    return measure_answer(
-        db, made, structure, options=options, rounds=_ROUNDS, platform=platform, progress=told
-    )
-
-
-def _looked_deeper(
-    db: Database,
-    made: Recommendation,
-    pattern: Pattern | PatternInfo,
-    platform: Platform,
-    progress: Progress,
-) -> Recommendation:
-    from embeddb.query.alternatives import renewed
-    from tuners.loop import local_platform
-
-    here = local_platform(platform)
-    return renewed(db, made, pattern, here, deep=True, progress=progress)
 
 
 def _configs(made: Recommendation) -> list[dict[str, Any]]:
@@ -250,67 +200,3 @@ def _show_remarks(made: Recommendation) -> None:
 
 def _ranks(made: Recommendation, configs: list[dict[str, Any]]) -> str:
     return ", ".join(str(n) for n, c in enumerate(made.candidates, 1) if c.config in configs)
-
-
-@click.command("explain")
-@click.argument("db")
-@click.argument("answer")
-@click.option("--html", default="", metavar="OUT", help="Write a report file that needs nothing.")
-@json_option
-def explain_verb(db: str, answer: str, html: str, as_json: bool) -> None:
-    """Why an answer is what it is. ANSWER: its id, `last`, or a matrix file, name or id.
-
-    Computed from DB alone: no model, no runner, no matrix file needed. OUT is one HTML file that
-    loads nothing from anywhere. What would change the answer is there if it was asked for with
-    `embeddb query --why`.
-
-    \b
-    Example:
-      embeddb explain starter last
-      embeddb explain runs.db r1f0c9e2ab34d --json
-      embeddb explain runs.db last --html why.html
-    """
-    with open_database(db, readonly=True) as opened:
-        made = _recommendation(opened, answer)
-        found = explain(made, opened.store)
-    if html:
-        from embeddb.ui.cli.verbs.report import write_page
-        from embeddb.ui.report import explanation_html
-
-        write_page(explanation_html(found), Path(html))
-    if as_json:
-        emit(found)
-    elif not html:
-        show_explanation(found)
-        if not found.insight.deep:
-            say()
-            say("what would change the answer: ask again with `embeddb query ... --why`")
-
-
-def _recommendation(db: Database, text: str) -> Recommendation:
-    """Raises: NothingFound if there is no such answer."""
-    if db.store.recommendations.get(text) is not None:
-        return db.recommendation(text)
-    made = sorted(db.recommendations(), key=lambda r: r.created)
-    if text != "last":
-        named = db.store.find(text)
-        if not (_is_file(text) or named or any(r.pattern_id == text for r in made)):
-            return db.recommendation(text)  # raises, and names those there are
-        ids = {i.id for i in named} | {text}
-        if _is_file(text):
-            ids = {known_pattern(db, text).id}
-        made = [r for r in made if r.pattern_id in ids]
-    if not made:
-        what = (
-            "no answer was ever given here" if text == "last" else f"{text} was never asked about"
-        )
-        raise NothingFound(what, hint="run `embeddb query` first")
-    return made[-1]
-
-
-def _is_file(text: str) -> bool:
-    """A name from a file may be longer than a path can be."""
-    try:
-        return Path(text).exists()
-    except OSError:
-        return False

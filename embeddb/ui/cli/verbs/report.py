@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from embeddb.core.errors import InputError, UsageError
+from embeddb.core.errors import InputError
+from embeddb.core.wording import factor, plural, share
 from embeddb.ui.cli.arguments import open_database
-from embeddb.ui.cli.output import (
-    Progress,
-    emit,
-    factor,
-    json_option,
-    note,
-    plural,
-    say,
-    share,
-    table,
-)
+from embeddb.ui.cli.output import Progress, emit, json_option, say, table, write_page
 
 if TYPE_CHECKING:
     from embeddb.ui.report.facts import DatabaseFacts, Judged
     from embeddb.ui.report.scopes import ScopeFacts
 
-__all__ = ["report_verb", "write_page"]
+__all__ = ["report_verb"]
 
 #: A larger file is no output of `eval`.
 _MOST_BYTES = 16 << 20
@@ -65,22 +55,6 @@ def report_verb(db: str, html: str, judged: str, as_json: bool) -> None:
         emit(facts)
     elif not html:
         _show(facts)
-
-
-def write_page(text: str, file: Path) -> None:
-    """Whole or not at all.
-
-    Raises: UsageError if there is no place for it.
-    """
-    if file.is_dir() or not file.parent.is_dir():
-        raise UsageError(f"{file}: cannot be written", hint="name a file in a folder that exists")
-    part = file.with_name(f".{file.name[:40]}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
-    note(f"wrote {file}: {len(text.encode()) / 1000:,.0f} kB")
 
 
 def _judged(file: str) -> list[Judged]:

@@ -18,11 +18,12 @@ import click
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from command_line import run_verb
 
 from embeddb.database import Database
-from embeddb.ui.cli import arguments as places
 from embeddb.ui.cli import output
-from embeddb.ui.cli.main import VERBS, _run, cli
+from embeddb.ui.cli.main import VERBS, cli
+from indexer import starter
 
 ROOT = Path(__file__).resolve().parents[4]
 TOML = """
@@ -116,7 +117,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Board:
         patch.setenv("EMBEDDB_PLUGINS", str(board.folder / "plugins"))
         patch.setenv("TOY_PLATFORM", board.toml)
         asked = ["--platform", board.toml, "--matrices", str(board.matrices), "--op", "spmm:32"]
-        assert _run(["index", board.db, board.log, *asked]) == 0
+        assert run_verb(["index", board.db, board.log, *asked]) == 0
     return board
 
 
@@ -151,7 +152,7 @@ def test_every_verb_has_help_with_an_example_json_and_a_line_in_the_docs(
 ) -> None:
     assert "--json" in {text for param in command.params for text in param.opts}
     assert f"| `embeddb {name} " in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert _run([*name.split(), "--help"]) == 0
+    assert run_verb([*name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"  Example:\n    embeddb {name} " in shown
     assert all(len(line) <= 100 for line in shown.splitlines())
@@ -238,7 +239,7 @@ def test_every_verb_prints_one_document(
     documents = {}
     commands = _commands(board, tmp_path)
     for name, args in commands.items():
-        assert _run([*args, "--json"]) == 0, (name, capsys.readouterr().err)
+        assert run_verb([*args, "--json"]) == 0, (name, capsys.readouterr().err)
         documents[name] = json.loads(capsys.readouterr().out)
     pages = [ROOT / "docs" / name for name in ("cli.md", "reports.md")]
     documented = "".join(page.read_text(encoding="utf-8") for page in pages)
@@ -292,7 +293,7 @@ def test_every_verb_speaks_to_people(
 ) -> None:
     said = {}
     for name, args in _commands(board, tmp_path).items():
-        assert _run(args) == 0, name
+        assert run_verb(args) == 0, name
         said[name] = capsys.readouterr().out
         assert said[name].strip() and "\x1b" not in said[name]
     assert "1 rejected" in said["index"] and "runs.csv.rejects.jsonl" in said["index"]
@@ -306,9 +307,9 @@ def test_every_verb_speaks_to_people(
 def test_the_example_of_index_can_be_typed(
     board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _run([*_commands(board, tmp_path)["index"], "--json"])
+    run_verb([*_commands(board, tmp_path)["index"], "--json"])
     example = json.loads(capsys.readouterr().out)["example"]
-    assert _run(shlex.split(example)[1:]) == 0
+    assert run_verb(shlex.split(example)[1:]) == 0
 
 
 # -- the whole flow ----------------------------------------------------------------------------
@@ -318,18 +319,18 @@ def test_export_and_import_give_the_same_answers(
     board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     export, other = str(tmp_path / "all.jsonl.gz"), str(tmp_path / "other.db")
-    assert _run(["db", "export", board.db, export]) == 0
-    assert _run(["db", "import", other, export]) == 0
+    assert run_verb(["db", "export", board.db, export]) == 0
+    assert run_verb(["db", "import", other, export]) == 0
     for matrix in (board.new, "m3"):
         answers = []
         for db in (board.db, other):
             capsys.readouterr()
-            assert _run(board.query("--json", db=db, matrix=matrix)) == 0
+            assert run_verb(board.query("--json", db=db, matrix=matrix)) == 0
             answers.append(json.loads(capsys.readouterr().out))
         mine, theirs = answers
         assert mine["candidates"] == theirs["candidates"]
         assert mine["neighbours"] == theirs["neighbours"]
-    assert _run(["db", "import", other, export, "--json"]) == 0
+    assert run_verb(["db", "import", other, export, "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert (again["added"], again["duplicates"]) == (0, 50)
 
@@ -337,16 +338,16 @@ def test_export_and_import_give_the_same_answers(
 def test_a_measured_query_ranks_by_what_it_measured(
     board: Board, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(board.query("--measure", "-k", "3", "--json")) == 0
+    assert run_verb(board.query("--measure", "-k", "3", "--json")) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["platform"] == "toy@t0"
     assert made["default"]["seconds"] == pytest.approx(2e-3 / 4)
     times = [c["seconds"] for c in made["candidates"]]
     assert times == sorted(times) and made["candidates"][0]["status"] == "ok"
-    assert _run(["explain", board.db, made["id"], "--json"]) == 0
+    assert run_verb(["explain", board.db, made["id"], "--json"]) == 0
     gain = json.loads(capsys.readouterr().out)["measured_gain"]
     assert gain == pytest.approx(2e-3 / 4 / times[0])
-    assert _run(["explain", board.db, board.new, "--json"]) == 0
+    assert run_verb(["explain", board.db, board.new, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == made["id"]
 
 
@@ -355,11 +356,11 @@ def test_stubs_get_their_structure_when_the_matrices_arrive(
 ) -> None:
     db = str(tmp_path / "later.db")
     first = ["index", db, board.log, "--platform", board.toml, "--op", "spmm:32", "--json"]
-    assert _run(first) == 0
+    assert run_verb(first) == 0
     before = json.loads(capsys.readouterr().out)
     assert before["answers"][0]["stubs"] == 9 and before["answers"][0]["featurizer"] is None
     assert before["example"] == ""
-    assert _run([*first, "--matrices", str(board.matrices)]) == 0
+    assert run_verb([*first, "--matrices", str(board.matrices)]) == 0
     after = json.loads(capsys.readouterr().out)
     assert after["adopted_runs"] == 48 and after["files"][0]["added"] == 0
     assert after["answers"][0]["featurizer"] == "stats"
@@ -423,7 +424,7 @@ def test_errors_are_one_line_with_a_code(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"DB": board.db, "NEW": board.new, "LOG": board.log, "TOML": board.toml}
-    assert _run([names.get(word, word) for word in args]) == code
+    assert run_verb([names.get(word, word) for word in args]) == code
     err = capsys.readouterr().err
     assert said in err
     assert len(err.splitlines()) == 1
@@ -437,10 +438,10 @@ def test_a_platform_file_with_problems_is_said(
     bad.write_text(
         TOML.replace('kernels = ["spmm"]', 'kernels = ["spmm"]\nconstraints = ["tile < 16"]')
     )
-    assert _run(["platform", "check", str(bad)]) == 1
+    assert run_verb(["platform", "check", str(bad)]) == 1
     assert "no legal configuration has the value 16" in capsys.readouterr().out
     args = ["index", str(tmp_path / "b.db"), board.log, "--platform", str(bad), "--op", "spmm:32"]
-    assert _run([*args, "--json"]) == 0
+    assert run_verb([*args, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["platform_problems"]
 
 
@@ -448,16 +449,16 @@ def test_a_runner_that_is_broken_leaves_queries_working(
     board: Board, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TOY_BROKEN", "1")
-    assert _run(board.query("--measure")) == 1
+    assert run_verb(board.query("--measure")) == 1
     assert capsys.readouterr().err == "embeddb: the toy is broken\n"
-    assert _run(board.query("--threads", "1")) == 0
+    assert run_verb(board.query("--threads", "1")) == 0
 
 
 def test_a_calibration_for_people(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["calibrate", board.db, "--platform", "toy", "--minutes", "0.5"]
     (board.matrices / "bad.mtx").write_text("%%MatrixMarket nonsense\n")
     try:
-        assert _run([*args, "--matrices", str(board.matrices)]) == 0
+        assert run_verb([*args, "--matrices", str(board.matrices)]) == 0
     finally:
         (board.matrices / "bad.mtx").unlink()
     shown = capsys.readouterr()
@@ -474,13 +475,13 @@ def test_ctrl_c_keeps_what_was_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plan = _commands(board, tmp_path)["campaign plan"]
-    assert _run(plan) == 0
+    assert run_verb(plan) == 0
     monkeypatch.setenv("TOY_STOP", "1")
     campaign = str(tmp_path / "camp")
-    assert _run(["campaign", "run", board.db, campaign]) == 130
+    assert run_verb(["campaign", "run", board.db, campaign]) == 130
     assert f"embeddb campaign resume {board.db} {campaign}" in capsys.readouterr().err
     monkeypatch.delenv("TOY_STOP")
-    assert _run(["campaign", "resume", board.db, campaign]) == 0
+    assert run_verb(["campaign", "resume", board.db, campaign]) == 0
 
 
 def test_damage_is_found_and_healed(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
@@ -488,23 +489,23 @@ def test_damage_is_found_and_healed(board: Board, capsys: pytest.CaptureFixture[
     raw = bytearray(index.read_bytes())
     raw[-1] ^= 1
     index.write_bytes(raw)
-    assert _run(["db", "check", board.db, "--json"]) == 1
+    assert run_verb(["db", "check", board.db, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["damaged"]
-    assert _run(["db", "rebuild", board.db]) == 0
-    assert _run(["db", "check", board.db]) == 0
+    assert run_verb(["db", "rebuild", board.db]) == 0
+    assert run_verb(["db", "check", board.db]) == 0
     data = Path(board.db, "data.mdb")
     os.truncate(data, data.stat().st_size // 2)
-    assert _run(["db", "check", board.db]) == 1
+    assert run_verb(["db", "check", board.db]) == 1
 
 
 def test_names_cannot_write_to_the_terminal(
     board: Board, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TOY_BROKEN", "1")  # else the question is about this machine's toy
-    assert _run(board.query(matrix=HOSTILE)) == 0
-    assert _run(["explain", board.db, "last"]) == 0
-    assert _run(board.query(matrix=HOSTILE + "none")) == 1
-    _run(board.query("--json", matrix=HOSTILE))
+    assert run_verb(board.query(matrix=HOSTILE)) == 0
+    assert run_verb(["explain", board.db, "last"]) == 0
+    assert run_verb(board.query(matrix=HOSTILE + "none")) == 1
+    run_verb(board.query("--json", matrix=HOSTILE))
     caught = capsys.readouterr()
     assert "\x1b" not in caught.out + caught.err and "\x07" not in caught.out + caught.err
     assert "?[31mred" in caught.out
@@ -520,37 +521,37 @@ def test_the_starter_is_imported_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     data, home = tmp_path / "starter.jsonl.gz", tmp_path / "home"
-    monkeypatch.setattr(places, "STARTER_FILE", data)
+    monkeypatch.setattr(starter, "STARTER_FILE", data)
     monkeypatch.setenv("EMBEDDB_HOME", str(home))
-    assert _run(board.query(db="starter")) == 1
+    assert run_verb(board.query(db="starter")) == 1
     assert "not part of this installation" in capsys.readouterr().err
     assert not home.exists()
-    assert _run(["db", "export", board.db, str(data)]) == 0
+    assert run_verb(["db", "export", board.db, str(data)]) == 0
     home.mkdir()
     (home / ".starter-0123.999999999.part").mkdir()
-    assert _run(board.query(db="starter")) == 0
+    assert run_verb(board.query(db="starter")) == 0
     assert "importing the starter database" in capsys.readouterr().err
     (folder,) = home.iterdir()
     assert folder.name.startswith("starter-")
-    assert _run(["explain", "starter", "last"]) == 0
+    assert run_verb(["explain", "starter", "last"]) == 0
     assert "importing" not in capsys.readouterr().err
     # A release that ships other models brings a database of its own.
     (tmp_path / "costmodel-cpu-spmm.safetensors").write_bytes(b"trained again")
-    assert places.starter_place() != folder
+    assert starter.starter_place() != folder
 
 
 def test_an_interrupted_import_leaves_no_half_database(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, home = tmp_path / "starter.jsonl.gz", tmp_path / "home"
-    assert _run(["db", "export", board.db, str(data)]) == 0
-    monkeypatch.setattr(places, "STARTER_FILE", data)
+    assert run_verb(["db", "export", board.db, str(data)]) == 0
+    monkeypatch.setattr(starter, "STARTER_FILE", data)
     monkeypatch.setenv("EMBEDDB_HOME", str(home))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("indexer.embed.embed", _interrupt)
-        assert _run(board.query(db="starter")) == 130
+        assert run_verb(board.query(db="starter")) == 130
     assert not list(home.iterdir())
-    assert _run(board.query(db="starter")) == 0
+    assert run_verb(board.query(db="starter")) == 0
 
 
 def _interrupt(*_: object, **__: object) -> None:
@@ -561,8 +562,9 @@ def _interrupt(*_: object, **__: object) -> None:
 
 
 def imported(args: list[str]) -> set[str]:
-    code = "import sys; from embeddb.ui.cli.main import _run; _run(sys.argv[1:]); "
-    code += "print('\\n'.join(sys.modules), file=sys.stderr)"
+    code = "import atexit, sys; from embeddb.ui.cli.main import run\n"
+    code += "atexit.register(lambda: print('\\n'.join(sys.modules), file=sys.stderr))\n"
+    code += "run(sys.argv[1:])"
     done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, check=True)
     return {line.partition(".")[0] for line in done.stderr.decode().splitlines()}
 
@@ -571,16 +573,6 @@ def test_asking_imports_little(board: Board) -> None:
     heavy = {"torch", "pandas", "numba", "hypothesis", "pytest", "matplotlib", "rich"}
     assert not imported(board.query()) & heavy
     assert not imported(["explain", board.db, "last"]) & (heavy | {"scipy", "faiss"})
-
-
-def test_figures_have_units() -> None:
-    assert output.duration(1.234e-5) == "12.3 us"
-    assert output.duration(0.5) == "500 ms"
-    assert output.duration(200) == "3 min 20 s"
-    assert output.duration(7300) == "2 h 1 min"
-    assert output.duration(None) == "-" and output.duration(math.inf) == "never"
-    assert output.size(4_200_000) == "4.2 MB"
-    assert output.plural(1, "run") == "1 run" and output.plural(1234, "run") == "1,234 runs"
 
 
 def test_json_has_no_nan_and_only_ascii(capsys: pytest.CaptureFixture[str]) -> None:

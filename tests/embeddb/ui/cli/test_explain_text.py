@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
-from embeddb.explain.explain import Explanation, explain
+from embeddb.explain.explain import explain
+from embeddb.explain.explanation import Explanation
 from embeddb.platforms.platform import parse_platform
 from embeddb.query.alternatives import renewed
 from embeddb.query.diagnostics import Counterfactual, Diagnostics, NextRun, SimplerAnswer
-from embeddb.query.query import Recommendation
+from embeddb.query.recommendation import Recommendation
 from embeddb.store import memory_store
 from embeddb.ui.cli.explain_text import change, show_explanation
 from embeddb.ui.cli.main import cli
@@ -198,6 +200,17 @@ def test_a_hostile_name_through_the_command_line(
     assert "ask again with `embeddb query ... --why`" in out
 
 
+def test_json_is_the_document_of_the_explanation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "db"
+    with Database.create(place) as db:
+        fill(db, tiny(), patterns(2))
+        told = db.explain(db.query(NEW, platform="tiny", op=OP, deep=True).id).document()
+    cli.main(["explain", str(place), "last", "--json"], standalone_mode=False)
+    assert capsys.readouterr().out == json.dumps(told, indent=2) + "\n"
+
+
 def test_why_is_asked_for_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -353,7 +366,8 @@ def test_simulated_times_say_so_in_every_answer(
 def test_moves_of_a_measured_pattern_leave_its_measurements_aside(show: Show) -> None:
     db = fill(Database.in_memory(), tiny())
     told = db.explain(db.query(patterns()[2], platform="tiny", op=OP, deep=True).id)
-    assert told.link == "measured" and "its own measurements are left aside" in show(told)
+    assert told.recommendation.link == "measured"
+    assert "its own measurements are left aside" in show(told)
     assert "left aside" not in show(_asked(db, deep=True))
 
 
@@ -399,5 +413,5 @@ def test_what_was_measured_is_compared_with_what_was_measured() -> None:
     told = db.explain(renewed(db, taken, NEW, tiny()).id)
     assert told.expected_gain == made.candidates[0].expected_gain
     assert (told.measured_gain, told.compared_gain) == (1.5, pytest.approx(1.5))
-    same = [s.expected_gain for s in told.insight.simpler if s.same]
+    same = [s.expected_gain for s in told.recommendation.insight.simpler if s.same]
     assert same and set(same) == {told.compared_gain}

@@ -10,10 +10,10 @@ from html.parser import HTMLParser
 import html5lib
 import msgspec
 import pytest
-from report_cases import HOSTILE, bare, full, hostile
+from report_cases import HOSTILE, answered, bare, full, hostile
 
-from embeddb.explain.explain import Explanation
-from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS
+from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS, Explanation
+from embeddb.query.diagnostics import Diagnostics
 from embeddb.query.query import LINKS
 from embeddb.ui.report import explanation_body, explanation_html, page_style
 from embeddb.ui.report.explanation import settings
@@ -23,7 +23,7 @@ VARIANTS = {
     "full": full(),
     "not measured": full(measured=False, deep=False),
     "bare": bare(),
-    "no insight": msgspec.structs.replace(full(), insight=type(full().insight)()),
+    "no insight": answered(full(), insight=Diagnostics()),
     "no drawings": msgspec.structs.replace(full(), neighbours=[], pattern=type(full().pattern)()),
     **{f"hostile {at}": hostile(text) for at, text in enumerate(HOSTILE)},
 }
@@ -32,7 +32,6 @@ SECTIONS = {
     "novelty": "How new this matrix is",
     "neighbours": "The measured matrices it rests on",
     "agreement": "What the neighbours agree on",
-    "rejected": "Measured elsewhere, but not legal here",
 }
 
 
@@ -177,6 +176,12 @@ def test_a_part_is_there_with_its_data_only(field: str, heading: str) -> None:
     assert heading not in text or "no comparable matrix was measured" in text
 
 
+def test_what_was_rejected_is_there_with_its_data_only() -> None:
+    heading = "Measured elsewhere, but not legal here"
+    assert heading in explanation_html(full())
+    assert heading not in explanation_html(answered(full(), rejected={}))
+
+
 @pytest.mark.parametrize(
     ("field", "heading"),
     [
@@ -187,8 +192,8 @@ def test_a_part_is_there_with_its_data_only(field: str, heading: str) -> None:
 )
 def test_an_insight_is_there_with_its_data_only(field: str, heading: str) -> None:
     assert heading in explanation_html(full())
-    rest = msgspec.structs.replace(full().insight, **{field: []})
-    assert heading not in explanation_html(msgspec.structs.replace(full(), insight=rest))
+    rest = msgspec.structs.replace(full().recommendation.insight, **{field: []})
+    assert heading not in explanation_html(answered(full(), insight=rest))
 
 
 def test_the_figures_are_told() -> None:
@@ -220,7 +225,7 @@ def test_the_figures_are_told() -> None:
 @pytest.mark.parametrize("link", ["measured", "other-width", "model", "static-best"])
 def test_who_did_not_vote_is_not_said_to_have_voted(link: str) -> None:
     assert ">vote<" in explanation_html(full())
-    html = explanation_html(msgspec.structs.replace(full(), link=link))
+    html = explanation_html(answered(full(), link=link))
     assert ">vote<" not in html and "The measured matrices it rests on" not in html
     assert f"The answer {RESTS[link]}. Below are {BESIDE[link]}." in _Page(html).text
 
@@ -230,7 +235,7 @@ def test_every_link_has_its_words() -> None:
 
 
 def test_ties_are_no_noise_where_nothing_ran_twice() -> None:
-    text = _Page(explanation_html(msgspec.structs.replace(full(), noise=0.0))).text
+    text = _Page(explanation_html(answered(full(), noise=0.0))).text
     assert "no difference is known" in text and "within the noise" not in text
 
 
@@ -240,7 +245,7 @@ def test_no_command_measures_where_nothing_can_run() -> None:
 
 
 def test_counted_preparation_is_told() -> None:
-    text = _Page(explanation_html(msgspec.structs.replace(full(), calls=1000.0))).text
+    text = _Page(explanation_html(answered(full(), calls=1000.0))).text
     assert "known, shared out over 1,000 calls; the measured times leave it out" in text
 
 

@@ -11,13 +11,13 @@ import html5lib
 import msgspec
 import pytest
 from builders import CONFIGS, OP, band, fill, patterns, runs_of, tiny
+from command_line import run_verb
 from report_cases import HOSTILE
 from test_report import outside
 
 from embeddb.core.config import Op
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
-from embeddb.ui.cli.main import _run
 from embeddb.ui.report import DatabaseFacts, database_facts, database_html
 from embeddb.ui.report.facts import Judged
 from embeddb.ui.report.gaps import Gap
@@ -205,16 +205,16 @@ def folder(tmp_path: Path) -> str:
 
 
 def test_the_verb(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(["report", folder]) == 0
+    assert run_verb(["report", folder]) == 0
     text = capsys.readouterr().out
     assert "spmm:32" in text and "worth measuring" in text and "spmv on tiny" in text
-    assert _run(["report", folder, "--json"]) == 0
+    assert run_verb(["report", folder, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["scopes"][0]["runs"] == 80 and document["place"] == folder
     (tmp_path / "eval.json").write_text(json.dumps(rows()))
     out = tmp_path / "r.html"
     given = ["--eval", str(tmp_path / "eval.json"), "--html", str(out)]
-    assert _run(["report", folder, *given]) == 0
+    assert run_verb(["report", folder, *given]) == 0
     assert capsys.readouterr().out == ""
     assert "As evaluated" in out.read_text(encoding="utf-8")
 
@@ -225,7 +225,7 @@ def test_what_is_no_evaluation_is_refused(
 ) -> None:
     file = tmp_path / "eval.json"
     file.write_text(content)
-    assert _run(["report", folder, "--eval", str(file)]) == 1
+    assert run_verb(["report", folder, "--eval", str(file)]) == 1
     assert "not the output of `embeddb eval --json`" in capsys.readouterr().err
 
 

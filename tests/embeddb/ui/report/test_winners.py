@@ -12,7 +12,7 @@ from embeddb.database import Database
 from embeddb.platforms.platform import parse_platform
 from indexer.coverage import scope_states
 from indexer.embed import embed
-from tuners.evaluation.bench import evaluate
+from tuners.evaluation.evaluate import evaluate
 
 OP = Op("spmm", 8)
 

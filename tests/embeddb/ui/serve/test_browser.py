@@ -14,6 +14,7 @@ from builders import band
 
 pytest.importorskip("playwright", reason="needs playwright (pip install -e '.[dev]')")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
+pytest.importorskip("httpx", reason="needs httpx")
 
 import serve_site
 from axe_playwright_python.sync_playwright import Axe

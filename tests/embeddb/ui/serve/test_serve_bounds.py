@@ -12,10 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import band
@@ -25,52 +23,16 @@ pytest.importorskip("starlette", reason="needs the extra serve")
 pytest.importorskip("httpx", reason="needs httpx")
 
 import serve_site
+from serve_site import BASE, TestClient, ask, matrix
 
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.ui.serve import app as serve_app
 from embeddb.ui.serve import running, upload
-from embeddb.ui.serve.app import build_app
 from embeddb.ui.serve.memory_answers import MemoryAnswers
 
-with warnings.catch_warnings():  # which of two packages it drives itself with is not our matter
-    warnings.simplefilter("ignore")
-    from starlette.testclient import TestClient
-
-BASE = "http://127.0.0.1"
 FIRST = serve_site.first_id()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return serve_site.make(tmp_path_factory.mktemp("served") / "runs.db")
-
-
-@pytest.fixture
-def db(folder: Path) -> Iterator[Database]:
-    with Database.open(folder, readonly=True) as opened:
-        yield opened
-
-
-@pytest.fixture
-def client(db: Database) -> TestClient:
-    app = build_app(db, max_upload=100_000)
-    return TestClient(app, base_url=BASE, follow_redirects=False)
-
-
-def matrix(size: int = 120, length: int = 6) -> bytes:
-    p = band(size, length)
-    rows = [
-        f"{r + 1} {c + 1}" for r in range(size) for c in p.indices[p.indptr[r] : p.indptr[r + 1]]
-    ]
-    head = f"%%MatrixMarket matrix coordinate pattern general\n{size} {size} {p.nnz}\n"
-    return (head + "\n".join(rows) + "\n").encode()
-
-
-def ask(client: TestClient, body: bytes, name: str = "A.mtx", **more: Any) -> Any:
-    where = {"platform": "tiny", "op": "spmm:32", "name": name}
-    return client.post("/ask", params=where, content=body, **more)
 
 
 @pytest.mark.parametrize(

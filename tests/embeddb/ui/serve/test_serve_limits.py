@@ -10,10 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -22,19 +19,13 @@ from builders import band, fill, patterns, tiny
 pytest.importorskip("starlette", reason="needs the extra serve")
 pytest.importorskip("httpx", reason="needs httpx")
 
-import serve_site
+from serve_site import BASE, TestClient, ask, matrix, served
 
 from embeddb.core.errors import MatrixError
 from embeddb.database import Database
 from embeddb.ui.serve import app as serve_app
 from embeddb.ui.serve import reading, running
 from embeddb.ui.serve.app import build_app
-
-with warnings.catch_warnings():  # which of two packages it drives itself with is not our matter
-    warnings.simplefilter("ignore")
-    from starlette.testclient import TestClient
-
-BASE = "http://127.0.0.1"
 
 
 @pytest.fixture(scope="module")
@@ -46,26 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for instance in ("one", "two"):
             fill(db, tiny(simulated=True).at(instance), patterns()[:4])
     return made
-
-
-@pytest.fixture
-def db(folder: Path) -> Iterator[Database]:
-    with Database.open(folder, readonly=True) as opened:
-        yield opened
-
-
-def matrix() -> bytes:
-    p = band(120, 6)
-    rows = [
-        f"{r + 1} {c + 1}" for r in range(120) for c in p.indices[p.indptr[r] : p.indptr[r + 1]]
-    ]
-    head = f"%%MatrixMarket matrix coordinate pattern general\n120 120 {p.nnz}\n"
-    return (head + "\n".join(rows) + "\n").encode()
-
-
-def ask(client: TestClient, body: bytes, name: str = "A.mtx") -> Any:
-    where = {"platform": "tiny@one", "op": "spmm:32", "name": name}
-    return client.post("/ask", params=where, content=body)
 
 
 def test_simulated_is_said_wherever_an_answer_or_a_campaign_is_listed(db: Database) -> None:
@@ -113,10 +84,10 @@ def test_files_that_take_long_are_let_go(db: Database, monkeypatch: pytest.Monke
     app = build_app(db, max_upload=10_000_000)
     client = TestClient(app, base_url=BASE)
     for _ in range(3):  # more than can be read at a time
-        reply = ask(client, bomb(10_000_000), "B.mtx.gz")
+        reply = ask(client, bomb(10_000_000), "B.mtx.gz", platform="tiny@one")
         assert reply.status_code == 504 and "B.mtx.gz was not read within" in reply.json()["error"]
     monkeypatch.setattr(reading, "READ_S", 30.0)
-    assert ask(client, matrix()).status_code == 201
+    assert ask(client, matrix(), platform="tiny@one").status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -157,7 +128,7 @@ def test_a_database_replaced_or_removed_is_told(folder: Path, tmp_path: Path) ->
         Database.create(copy).close()
         reply = client.get("/index.json")
         assert reply.status_code == 500 and "replaced" in reply.json()["error"]
-        reply = ask(client, matrix())  # its answer would be stored nowhere
+        reply = ask(client, matrix(), platform="tiny@one")  # its answer would be stored nowhere
         assert reply.status_code == 500 and "replaced" in reply.json()["error"]
 
 
@@ -165,7 +136,7 @@ def test_who_does_not_read_is_cut_off(db: Database, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(running, "HEAD_S", 0.2)
     monkeypatch.setattr(running, "KEEP_S", 0.2)
     monkeypatch.setattr(serve_app.mapping, "map_points", lambda *_: {"x": "x" * 50_000_000})
-    with serve_site.served(db) as port, socket.create_connection(("127.0.0.1", port)) as s:
+    with served(db) as port, socket.create_connection(("127.0.0.1", port)) as s:
         s.sendall(b"GET /map.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         time.sleep(1.5)
         s.settimeout(10)

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 import click
 import msgspec
 
+from embeddb.core.wording import share
 from embeddb.store.model_facts import ModelFacts, facts_of
 from embeddb.store.model_files import model_states, unregistered
 from embeddb.ui.cli.arguments import open_database
-from embeddb.ui.cli.output import emit, json_option, note, say, share, table
+from embeddb.ui.cli.output import emit, json_option, note, say, table
 
 __all__ = ["models_verb"]
 

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError, UsageError
-from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import UNKNOWN, Sizes
+from embeddb.core.wording import plural
 from embeddb.platforms.platform import Platform, load_platform
-from embeddb.ui.cli.arguments import STARTER, known_pattern, open_database
-from embeddb.ui.cli.output import emit, json_option, note, plural, say
+from embeddb.ui.cli.arguments import known_pattern, open_database
+from embeddb.ui.cli.output import emit, json_option, note, say
+from indexer.starter import STARTER
 
-if TYPE_CHECKING:
-    from embeddb.cost_model.encoders.nearest import Nearest
-    from embeddb.platforms.loopnest import LoopNest
-
-__all__ = ["in_words", "nearest_verb"]
+__all__ = ["nearest_verb"]
 
 #: Nothing but the target's default can be said.
 _NO_EVIDENCE = 3
-_LOOPS = {"i": "rows", "j": "columns", "k": "dense columns"}
-_UNKNOWN = (-1, -1, -1)
 _TOO_LARGE = 1 << 62
-
-Sizes = tuple[int, int, int]
 
 
 @click.command("nearest")
@@ -56,6 +49,8 @@ def nearest_verb(source: str, target: str, as_json: bool, **asked: Any) -> int:
       embeddb platform nearest cpu spade --op spmm:128 --matrix airfoil1 \\
         --config '{"order": "ijk", "format": "csr", "threads": "one"}'
     """
+    from embeddb.cost_model.encoders.correspondence import correspondence
+
     op, db = Op.parse(asked["op"]), asked["db"]
     ends = (_platform(source, db), _platform(target, db))
     sizes = _sizes(asked["matrix"], asked["sizes"], db)
@@ -63,9 +58,9 @@ def nearest_verb(source: str, target: str, as_json: bool, **asked: Any) -> int:
         platform.kernel(op)  # a kernel that one of them lacks is said before anything else
     configs = _configs(ends[0], op, asked["given"], sizes)
     try:
-        document = _document(ends, op, configs, asked["k"], sizes)
+        document = correspondence(*ends, op, configs, k=asked["k"], sizes=sizes)
     except SpaceError as error:
-        if sizes != _UNKNOWN:
+        if sizes != UNKNOWN:
             raise
         raise UsageError(str(error), hint="give --matrix or --sizes M,N,NNZ") from None
     if as_json:
@@ -92,13 +87,13 @@ def _sizes(matrix: str, text: str, db: str) -> Sizes:
     if text:
         return _three(text)
     if not matrix:
-        return _UNKNOWN
+        return UNKNOWN
     if Path(matrix).exists():
         from embeddb.matrix_files import read_pattern
 
-        return _sizes_of(read_pattern(matrix))
+        return read_pattern(matrix).sizes
     with open_database(db or STARTER, readonly=True) as opened:
-        return _sizes_of(known_pattern(opened, matrix))
+        return known_pattern(opened, matrix).sizes
 
 
 def _three(text: str) -> Sizes:
@@ -109,20 +104,15 @@ def _three(text: str) -> Sizes:
     m, n, nnz = (int(number[:20]) for number in numbers)
     if not (0 < m < _TOO_LARGE and 0 < n < _TOO_LARGE and nnz < _TOO_LARGE):
         raise UsageError(f"--sizes {text!r}: no matrix has that many rows, columns or non-zeros")
-    return (m, n, nnz)
-
-
-def _sizes_of(pattern: Any) -> Sizes:
-    m, n = pattern.shape if isinstance(pattern, Pattern) else (pattern.m, pattern.n)
-    return (m, n, pattern.nnz)
+    return Sizes(m, n, nnz)
 
 
 def _configs(source: Platform, op: Op, given: Sequence[str], sizes: Sizes) -> list[Config]:
     """Raises: UsageError for what is no configuration; SpaceError for what is not legal."""
     m, n, nnz = sizes
     if not given:
-        return [source.default(op, m=m, n=n, nnz=nnz)]
-    space = source.space(op, m=m, n=n, nnz=nnz)
+        return [source.default(op, Sizes(m, n, nnz))]
+    space = source.space(op, Sizes(m, n, nnz))
     configs = []
     for number, text in enumerate(given, 1):
         read = Config.from_json if text.lstrip()[:1] in ("{", "[") else Config.parse
@@ -139,72 +129,6 @@ def _configs(source: Platform, op: Op, given: Sequence[str], sizes: Sizes) -> li
             )
         configs.append(config)
     return configs
-
-
-def _document(
-    ends: tuple[Platform, Platform], op: Op, configs: list[Config], k: int, sizes: Sizes
-) -> dict[str, Any]:
-    from embeddb.cost_model.encoders.nearest import nearest_configs
-
-    source, target = ends
-    found = nearest_configs(target, source, op, configs, k=k, sizes=sizes)
-    kernel = target.kernel(op)
-    known = [size if size >= 0 else None for size in sizes]
-    return {
-        "source": source.id,
-        "target": target.id,
-        "op": str(op),
-        "sizes": dict(zip(("m", "n", "nnz"), known, strict=True)),
-        "common": found[0][0].distance is not None,
-        "own": [name for name in kernel.heterogeneous if name not in kernel.homogeneous],
-        "configs": [
-            {
-                "config": dict(config),
-                "nest": _nest(source, op, config, sizes),
-                "nearest": [_near(target, op, near, sizes) for near in ranked],
-            }
-            for config, ranked in zip(configs, found, strict=True)
-        ],
-    }
-
-
-def _near(target: Platform, op: Op, near: Nearest, sizes: Sizes) -> dict[str, Any]:
-    nest = _nest(target, op, near.config, sizes)
-    return {"config": dict(near.config), "distance": near.distance, "nest": nest}
-
-
-def _nest(platform: Platform, op: Op, config: Config, sizes: Sizes) -> dict[str, Any] | None:
-    m, n, _ = sizes
-    nest = platform.loopnest(op, config, m=m, n=n)
-    if nest is None:
-        return None
-    splits = dict(zip(("I", "J", "K", "K2"), nest.splits, strict=True))
-    return {"splits": splits, "order": nest.names, "words": in_words(nest, (m, n, op.width))}
-
-
-def in_words(nest: LoopNest, extents: Sizes) -> str:
-    """The loops that have more than one iteration, outermost first, as `tiles of 32 rows > columns
-    > rows`. `extents` are the iterations of i, j and k, -1 if unknown.
-
-    A split of 1 leaves all iterations to the outermost loop of its letter, one of the whole extent
-    to the innermost.
-    """
-    places: dict[int, str] = {}
-    for letter, splits, extent in zip(
-        "ijk", (nest.splits[:1], nest.splits[1:2], nest.splits[2:]), extents, strict=True
-    ):
-        end = extent if extent >= 0 else math.inf
-        at = [i for i, name in enumerate(nest.names) if name[0] == letter]
-        tiles = [s for s in splits if 1 < s < end]
-        whole = splits[0] >= end
-        if end <= 1:
-            continue
-        if len(tiles) == 2:
-            places[at[1]] = f"tiles of {tiles[1]} {_LOOPS[letter]}"
-        if tiles:
-            places[at[0]] = f"tiles of {tiles[0]} {_LOOPS[letter]}"
-        places[at[-1] if tiles or whole else at[0]] = _LOOPS[letter]
-    return " > ".join(places[i] for i in sorted(places)) or "a single iteration"
 
 
 def _show(document: dict[str, Any], ends: tuple[Platform, Platform]) -> None:

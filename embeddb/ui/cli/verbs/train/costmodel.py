@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from embeddb.core.config import Op
-from embeddb.core.errors import EmbeddbError, MissingDependency, ModelError, UsageError
-from embeddb.store.model_files import MODELS, entry_of, register_files
+from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
-from embeddb.ui.cli.output import emit, json_option, note, plural, say
-from embeddb.ui.cli.verbs.train.session import session
-from tuners.evaluation.choose_predictor import Judge, better, candidates, limited
+from embeddb.ui.cli.output import emit, json_option, note, say
+from embeddb.ui.cli.session import session
+from tuners.evaluation.choose_predictor import Training, TrainingRequest
 
 if TYPE_CHECKING:
-    from embeddb.cost_model.model import CostModel
-    from embeddb.database import Database
     from indexer.training.cost_model.samples import Samples
-    from indexer.training.cost_model.train import CostSettings
 
 __all__ = ["costmodel_verb"]
 
@@ -105,21 +100,22 @@ def _train(
     from embeddb.index.scopes import scope_of
 
     try:
+        from indexer.training.cost_model.model_place import model_file, save_model
         from indexer.training.cost_model.samples import samples_of
         from indexer.training.cost_model.train import curves, forget, unfinished
     except ModuleNotFoundError as e:
         raise MissingDependency(
             f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
         ) from None
+    request = _request(asked)
     start = CostModel.load(asked["source"]) if asked["source"] else None
     with open_database(db, readonly=True) as opened:
         where = opened.platform(platform)
         wanted = [Op.parse(op) for op in ops]
-        known = samples_of(opened, where, wanted, featurizer=asked["featurizer"])
-        samples = limited(known, asked)
+        known = samples_of(opened, where, wanted, featurizer=request.featurizer)
+        samples = request.limited(known)
         samples.check()
-        home = opened.store.path
-        file = _target(out, None if home is None else Path(home), samples, _named(opened, samples))
+        file = model_file(opened.store, samples, out)
         folder = file.with_name(f"{file.stem}.training")
         if not asked["resume"] and unfinished(folder):
             raise UsageError(
@@ -127,115 +123,23 @@ def _train(
                 hint="add --resume to go on with it, or remove that folder to begin anew",
             )
         _warn(samples)
-        lesson = _Lesson(samples, known, start, asked, folder)
-        model = lesson.learned(opened, scope_of(where), progress)
-    version = _saved(model, file, db=db, home=home)
+        training = Training(opened, scope_of(where), known, request, start, folder, note)
+        model = training.model(progress)
+        home = opened.store.path
+    version, problems = save_model(model, file, home, partial(open_database, db))
+    for line in problems:
+        note(f"warning: {file} is saved and in use but not registered: {line}")
+        note(f"the next answer that rests on it, or `embeddb db rebuild {db}`, registers it")
     forget(folder)
     drawn = [] if model.card["settings"]["predictor"] == "trees" else curves(folder)
     told = {**model.card, "version": version, "curves": [str(c) for c in drawn]}
     return {"file": str(file), **told, "left_out": dict(samples.left_out)}
 
 
-@dataclass(frozen=True)
-class _Lesson:
-    """What is learned from, and how it was asked for; `known` is what `samples` were taken of."""
-
-    samples: Samples
-    known: Samples
-    start: CostModel | None
-    asked: dict[str, Any]
-    folder: Path
-
-    def learned(
-        self, db: Database, scope: str, progress: Callable[[str, int, int], None]
-    ) -> CostModel:
-        """The model, of the predictor asked for or of the better one, with how it was judged."""
-        from indexer.training.cost_model.train import train
-
-        names, why = candidates(self.asked, self.samples, self.start)
-        if why:
-            note(f"predictor {why}")
-        settings = {name: self._settings(name) for name in names}
-        # The network first: it is what a stopped training goes on with.
-        first = settings[names[0]]
-        model = train(self.samples, first, start=self.start, folder=self.folder, progress=progress)
-        if self.asked["no_judge"]:
-            return model
-        instance = self.known.platform.id
-        judges = {
-            name: Judge(db, scope, own, self.start, self.asked, instance)
-            for name, own in settings.items()
-        }
-        held = {name: judge(self.known, progress) for name, judge in judges.items()}
-        best, why = better(held)
-        if len(names) > 1:
-            note(f"predictor {why}")
-        if best != names[0]:
-            model = train(self.samples, settings[best], start=self.start, progress=progress)
-        model.card["held_out"] = held.pop(best)
-        model.card["hidden"] = judges[best].hidden(self.known, progress)
-        for name, found in held.items():
-            own = {op: methods["rank"] for op, methods in found.items()}
-            model.card["others"] = {**model.card.get("others", {}), name: own}
-        return model
-
-    def _settings(self, predictor: str) -> CostSettings:
-        from indexer.training.cost_model.train import CostSettings, forest
-
-        members = {"members": self.asked["members"]} if self.asked["members"] else {}
-        if predictor == "trees":
-            return forest(seed=self.asked["seed"], **members)
-        names = ("fusion", "latent", "loss", "epochs", "lr", "seed")
-        few = min(CostSettings().few_epochs, self.asked["epochs"])
-        own = {name: self.asked[name] for name in names}
-        return CostSettings(predictor=predictor, few_epochs=few, **own, **members)
-
-
-def _named(db: Database, samples: Samples) -> str:
-    """Whose model it is: of the machine, where the database knows several of its kind."""
-    platform = samples.platform
-    kin = {p.platform for p in db.store.partitions()}
-    kin = {name for name in kin if name.partition("@")[0] == platform.name}
-    return platform.id if len(kin) > 1 else platform.name
-
-
-def _target(out: str, home: Path | None, samples: Samples, whose: str) -> Path:
-    """The file to write; its folder is there."""
-    if out:
-        file = Path(out)
-        if not file.parent.is_dir():
-            raise UsageError(f"{out}: there is no folder {file.parent}")
-        return file
-    if home is None:
-        raise UsageError("a database in memory has no folder for models", hint="give -o FILE")
-    name = f"costmodel-{whose}-{samples.ops[0].kernel}.safetensors"
-    try:
-        (home / MODELS).mkdir(exist_ok=True)
-    except OSError as e:
-        raise UsageError(
-            f"{home}: no model can be written there ({e.strerror})", hint="give -o FILE"
-        ) from None
-    return home / MODELS / name
-
-
-def _saved(model: CostModel, file: Path, *, db: str, home: Path | None) -> str:
-    """Write the model and, where it is the database's own, register it: the file first, so that a
-    database that is busy cannot cost a training. Returns its version."""
-    own = home is not None and file.parent.resolve() == (Path(home) / MODELS).resolve()
-    before = []
-    with suppress(ModelError):  # there is none, or nothing can be told of it
-        before.append(entry_of(file))
-    version = model.save(file)
-    if own:
-        try:
-            with open_database(db) as opened:
-                problems = register_files(opened.store, before)
-        except EmbeddbError as e:
-            problems = [str(e)]
-        for line in problems:
-            note(f"warning: {file} is saved and in use but not registered: {line}")
-            note(f"the next answer that rests on it, or `embeddb db rebuild {db}`, registers it")
-    return version
+def _request(asked: dict[str, Any]) -> TrainingRequest:
+    names = ("predictor", "featurizer", "samples", "fusion", "latent", "loss")
+    own = {name: asked[name] for name in (*names, "members", "epochs", "lr", "seed")}
+    return TrainingRequest(**own, judged=not asked["no_judge"])
 
 
 def _warn(samples: Samples) -> None:

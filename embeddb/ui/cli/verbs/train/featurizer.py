@@ -1,4 +1,4 @@
-"""`train featurizer|costmodel`: what is learned, resumable after any stop."""
+"""`train featurizer`: a network that turns a pattern into a vector, from patterns alone."""
 
 from __future__ import annotations
 
@@ -10,36 +10,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import families
-from embeddb.ui.cli.output import emit, json_option, note, plural, say
-from embeddb.ui.cli.verbs.train.costmodel import costmodel_verb
-from embeddb.ui.cli.verbs.train.session import session
+from embeddb.ui.cli.output import emit, json_option, note, say
+from embeddb.ui.cli.session import session
 
 if TYPE_CHECKING:
     from indexer.training.featurizer.dataset import Dataset, Recipe
 
-__all__ = ["train_verb"]
+__all__ = ["featurizer_verb"]
 
 #: Problems named; the document of `--json` has all.
 _NAMED = 10
 
 
-@click.group("train")
-def train_verb() -> None:
-    """Train what is learned: the featurizer that turns a pattern into a vector, and the cost model
-    that ranks configurations.
-
-    \b
-    Example:
-      embeddb train featurizer matrices/ -o scnn.safetensors --manifest MANIFEST.csv
-      embeddb train costmodel runs.db --platform cpu --op spmm:128
-    """
-
-
-train_verb.add_command(costmodel_verb)
-
-
-@train_verb.command("featurizer")
+@click.command("featurizer")
 @click.argument("matrices")
 @click.option("-o", "out", required=True, metavar="FILE", help="The model file to write.")
 @click.option("--manifest", default="", help="CSV with columns name and family: the groups.")

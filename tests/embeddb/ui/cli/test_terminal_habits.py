@@ -1,10 +1,9 @@
-"""What people are used to: tables on a terminal, completion, a welcome, hints, notebooks."""
+"""What people are used to: tables on a terminal, completion, a welcome, hints."""
 
 from __future__ import annotations
 
 import fcntl
 import gzip
-import html.parser
 import json
 import os
 import pty
@@ -15,19 +14,18 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 from builders import OP, band, fill, patterns, tiny
+from command_line import run_verb
 
 import embeddb
-from embeddb.core.records import PatternInfo
 from embeddb.database import Database
-from embeddb.ui.cli import arguments as places
 from embeddb.ui.cli import output, terminal
-from embeddb.ui.cli.main import COMPLETING, VERBS, _run
+from embeddb.ui.cli.main import VERBS
+from embeddb.ui.cli.output import COMPLETING
 from embeddb.ui.cli.welcome import EXAMPLE, welcome
+from indexer import starter
 
 HEAD = ("rank", "name", "seconds", "configuration")
 ROWS = [
@@ -35,8 +33,8 @@ ROWS = [
     (12, "näme 行列", None, "x" * 70),
 ]
 PRINTING = (
-    "from embeddb.ui.cli.output import table; import test_habits as t; table(t.HEAD, t.ROWS);"
-    "import sys; print('rich' in sys.modules)"
+    "from embeddb.ui.cli.output import table; import test_terminal_habits as t;"
+    "table(t.HEAD, t.ROWS); import sys; print('rich' in sys.modules)"
 )
 
 
@@ -173,10 +171,10 @@ def test_names_that_a_shell_would_run_are_not_offered(db: Path, tmp_path: Path) 
 def test_the_script_comes_with_how_to_install_it(
     shell: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run(["completion", shell]) == 0
+    assert run_verb(["completion", shell]) == 0
     text = capsys.readouterr().out
     assert COMPLETING in text and f"embeddb completion {shell} >" in text
-    assert _run(["completion", shell, "--json"]) == 0
+    assert run_verb(["completion", shell, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert set(document) == {"shell", "script", "install"} and document["script"] in text
     if shell == "bash":
@@ -200,7 +198,7 @@ def test_bash_offers_the_words_beside_files_and_within_what_it_cuts(
     command = tmp_path / "embeddb"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m embeddb.ui.cli.main "$@"\n')
     command.chmod(0o755)
-    assert _run(["completion", "bash", "--json"]) == 0
+    assert run_verb(["completion", "bash", "--json"]) == 0
     script = json.loads(capsys.readouterr().out)["script"]
 
     def replied(line: str, words: str) -> list[str]:
@@ -235,7 +233,7 @@ def test_embeddb_alone_explains_itself(
 ) -> None:
     monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    assert _run([]) == 0
+    assert run_verb([]) == 0
     shown = capsys.readouterr().out
     for said in ("index", "query", "explain", "imported on first use", str(tmp_path / "home")):
         assert said in shown
@@ -243,18 +241,17 @@ def test_embeddb_alone_explains_itself(
     assert len(shown.splitlines()) < 30 and not (tmp_path / "home").exists()
     Path("a b.mtx").touch()
     Database.create("mine.db").close()
-    assert _run([]) == 0
+    assert run_verb([]) == 0
     shown = capsys.readouterr().out
     assert "query starter 'a b.mtx' --platform" in shown and "  mine.db: " in shown
-    monkeypatch.setattr(places, "STARTER_FILE", tmp_path / "none")
-    monkeypatch.setattr("embeddb.ui.cli.welcome.STARTER_FILE", tmp_path / "none")
+    monkeypatch.setattr(starter, "STARTER_FILE", tmp_path / "none")
     welcome()
     shown = capsys.readouterr().out
     assert "not part of this installation" in shown and "next: embeddb index" in shown
 
 
 def test_the_example_is_in_the_starter() -> None:
-    with gzip.open(places.STARTER_FILE, "rt", encoding="utf-8") as lines:
+    with gzip.open(starter.STARTER_FILE, "rt", encoding="utf-8") as lines:
         assert any(f'"{EXAMPLE}"' in line for line in lines)
 
 
@@ -281,7 +278,7 @@ def test_errors_say_what_to_do(
     monkeypatch.chdir(tmp_path)
     Database.create("empty.db").close()
     names = {"DB": str(db), "EMPTY": "empty.db"}
-    assert _run([names.get(word, word) for word in args]) in (1, 2, 3)
+    assert run_verb([names.get(word, word) for word in args]) in (1, 2, 3)
     err = capsys.readouterr().err
     assert said in err and len(err.splitlines()) == 1
 
@@ -290,63 +287,16 @@ def test_an_empty_database_says_how_to_fill_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Database.create(tmp_path / "e.db").close()
-    assert _run(["db", "stat", str(tmp_path / "e.db")]) == 0
+    assert run_verb(["db", "stat", str(tmp_path / "e.db")]) == 0
     assert "embeddb index" in capsys.readouterr().out
-
-
-# -- notebooks ---------------------------------------------------------------------------------
-
-BAD = '<script>alert(1)</script>"\u202e\x1b[31m&'
-
-
-class Tags(html.parser.HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: set[str] = set()
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.open.append(tag)
-        self.seen.add(tag)
-        assert not any(name.startswith("on") or name == "src" for name, _ in attrs)
-
-    def handle_startendtag(self, tag: str, attrs: Any) -> None:
-        self.seen.add(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def test_objects_show_themselves_in_a_notebook(tmp_path: Path) -> None:
-    with fill(Database.create(tmp_path / "db"), tiny()) as db:
-        new = band(137, 6, name=BAD)
-        made = db.query(new, platform="tiny", op="spmm:32")
-        long = PatternInfo(id="0" * 32, name="n" * 10_000, thumbnail=b"short")
-        shown: list[Any] = [db, made, db.explain(made.id), new, next(db.store.patterns()), long]
-        for one in shown:
-            text = one._repr_html_()
-            tags = Tags(text)
-            assert not tags.open and "script" not in tags.seen
-            assert len(text) < 20_000 and "http" not in text.replace("http://www.w3.org/", "")
-            assert "\x1b" not in text and "\u202e" not in text
-            assert len(repr(one)) < 11_000 and type(one).__name__ in repr(one)
-        assert "<svg" in new._repr_html_() and "spmm:32" in db._repr_html_()
-        assert "variant=b" in made._repr_html_() and "variant=b" in repr(made)
-        assert "simulated" not in made._repr_html_()
-        known = db.query(patterns()[0], platform="tiny", op="spmm:32")
-        assert " µs" in known._repr_html_() and "?" not in known._repr_html_()
-        modelled = msgspec.structs.replace(made, simulated=True, neighbours=[], candidates=[])
-        assert "simulated" in modelled._repr_html_()
-    assert "Database" in db._repr_html_()  # closed by now
 
 
 def test_the_starter_opens_by_its_name(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "starter.jsonl.gz"
-    assert _run(["db", "export", str(db), str(data)]) == 0
-    monkeypatch.setattr(places, "STARTER_FILE", data)
+    assert run_verb(["db", "export", str(db), str(data)]) == 0
+    monkeypatch.setattr(starter, "STARTER_FILE", data)
     monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
     with embeddb.open("starter") as opened:
         assert opened.store.counts()["pattern"] > 20

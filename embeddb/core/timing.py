@@ -1,0 +1,71 @@
+"""What one configuration did on one pattern, over all its runs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from embeddb.core.config import Config
+from embeddb.core.machine_state import State, astray, tells_state
+from embeddb.core.records import Run
+
+__all__ = ["Timing", "timings_of"]
+
+
+class Timing(NamedTuple):
+    """What one configuration did on one pattern, over all its runs.
+
+    `seconds` is the median over runs of their medians (infinite if none was ok), `spread` half the
+    relative range of those medians (0 with one run), `conversion_s` the median preparation cost.
+    A run that is ok but tells no time above zero does not count, nor does one made in another state
+    of the machine than the usual one where there are others.
+    """
+
+    seconds: float
+    spread: float
+    conversion_s: float
+    runs: int
+    status: str
+
+
+def timings_of(
+    runs: Iterable[Run], normal: Callable[[], State] | None = None
+) -> dict[Config, Timing]:
+    """Runs of one pattern, op and platform, joined per configuration. `normal` gives the usual
+    state of the machine (`embeddb.core.machine_state.usual_at`); called where runs tell theirs."""
+    by_config: dict[Config, list[Run]] = {}
+    for run in runs:
+        by_config.setdefault(run.config, []).append(run)
+    return {config: _joined(held, normal) for config, held in by_config.items()}
+
+
+def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
+    # A median is worth computing once: this is called for every configuration of a partition.
+    medians = [(r.measurement.seconds, r.measurement.conversion_s) for r in runs]
+    timed = [(s, c) for s, c in medians if 0 < s < math.inf]
+    if not timed:
+        failures = [r.measurement.status for r in runs if not r.measurement.ok]
+        return Timing(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
+    if len(timed) > 1 and normal is not None:
+        timed = _in_state(runs, medians, normal) or timed
+    times = sorted(s for s, _ in timed)
+    seconds = statistics.median(times)
+    known = [c for _, c in timed if c is not None]
+    spread = (times[-1] - times[0]) / (2 * seconds)
+    return Timing(seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok")
+
+
+def _in_state(
+    runs: Sequence[Run],
+    medians: Sequence[tuple[float, float | None]],
+    normal: Callable[[], State],
+) -> list[tuple[float, float | None]]:
+    """Those made in the usual state; empty if none was, or none tells its state."""
+    contexts = [run.measurement.context for run in runs]
+    if not any(tells_state(context) for context in contexts):
+        return []
+    usual = normal()
+    held = zip(contexts, medians, strict=True)
+    return [m for context, m in held if 0 < m[0] < math.inf and not astray(context, usual)]

@@ -1,0 +1,90 @@
+"""The cost models of one database: files below its folder, opened when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embeddb.core.config import Op
+from embeddb.core.errors import EmbeddbError, ModelError, StoreCorrupt
+from embeddb.platforms.platform import Platform
+from embeddb.store import Store
+from embeddb.store.model_table import ModelEntry
+
+if TYPE_CHECKING:
+    from embeddb.cost_model.model import CostModel
+
+__all__ = ["CostModelFiles"]
+
+
+class CostModelFiles:
+    """The cost models of one database, below its folder. None ships for all: a model trained on
+    one machine says less than neighbours that ran on the user's.
+
+    A file is read when it is first asked for, and again when it was replaced.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = None if folder is None else folder / "models"
+        self._read: dict[Path, tuple[tuple[int, int], CostModel | str]] = {}
+
+    def find(
+        self, platform: Platform, op: Op, version_of: Callable[[str], str]
+    ) -> tuple[CostModel | None, str]:
+        """The model for an op on a platform, or one line on why it cannot be used.
+        `version_of` gives a featurizer's version, or raises EmbeddbError."""
+        if self._folder is None:
+            return None, ""
+        why = ""
+        for name in dict.fromkeys((platform.id, platform.name)):
+            path = self._folder / f"costmodel-{name}-{op.kernel}.safetensors"
+            try:
+                stat = path.stat()
+            except OSError:
+                continue
+            found = self._open(path, (stat.st_mtime_ns, stat.st_size))
+            reason = found if isinstance(found, str) else _mismatch(found, platform, op, version_of)
+            if not isinstance(found, str) and not reason:
+                return found, ""
+            why = why or f"cost model {path.name} is not used: {reason}"
+        return None, why
+
+    def register(self, version: str, store: Store) -> None:
+        """Keep the card of the model that an answer rests on, unless the store has it."""
+        for path, (_, found) in list(self._read.items()):
+            if not isinstance(found, str) and found.version == version:
+                # No card, or one too large to keep, is no reason to withhold the answer.
+                with suppress(ModelError, StoreCorrupt):
+                    if store.models.get(version) is None:
+                        store.models.register([ModelEntry(version, found.card, path.name)])
+
+    def _open(self, path: Path, stamp: tuple[int, int]) -> CostModel | str:
+        """The model, or what is wrong with its file."""
+        from embeddb.cost_model.model import CostModel
+
+        known = self._read.get(path)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        found: CostModel | str
+        try:
+            found = CostModel.load(path)
+        except EmbeddbError as e:
+            # What is not installed now may be later.
+            if not isinstance(e, ModelError):
+                return str(e)
+            found = str(e)
+        self._read[path] = (stamp, found)
+        return found
+
+
+def _mismatch(
+    model: CostModel, platform: Platform, op: Op, version_of: Callable[[str], str]
+) -> str:
+    name = str(model.card["featurizer"]["name"])
+    try:
+        version = version_of(name)
+    except EmbeddbError as e:
+        return str(e)
+    return model.mismatch(platform, op, name, version)

@@ -1,0 +1,44 @@
+"""What would change an answer, beside what every answer comes with: asked for with `deep`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
+from embeddb.explain.counterfactuals import counterfactuals, partial_dependence
+from embeddb.explain.occlusion import occlusion
+from embeddb.index.lookup import Lookup
+from embeddb.query.alternatives import Deepen
+from embeddb.query.diagnostics import Diagnostics
+from embeddb.query.fallback import Answer
+from embeddb.query.rankers.base import posterior_of
+
+__all__ = ["deepening"]
+
+
+def deepening(
+    lookup: Lookup,
+    pattern: Pattern | PatternInfo,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Deepen:
+    """What adds effects, moves and attention to an answer's diagnostics (the last only where
+    `pattern` or the store holds the structure); it takes up to some seconds."""
+    structure = pattern if isinstance(pattern, Pattern) else None
+
+    def deepened(plain: Diagnostics, found: Answer) -> Diagnostics:
+        ranker = found.rankers.chosen
+        side, cells = occlusion(ranker.query, lookup, structure, progress=progress)
+        return msgspec.structs.replace(
+            plain,
+            deep=True,
+            effects=partial_dependence(posterior_of(ranker, found.link, found.first)),
+            moves=counterfactuals(ranker, lookup, progress=progress),
+            attention=cells,
+            attention_side=side,
+        )
+
+    return deepened

@@ -1,0 +1,85 @@
+"""The featurizer contract: from the structure of a matrix to a vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
+
+__all__ = ["Featurizer", "FromWeights", "Joint", "MayLack", "Travelling"]
+
+
+class Featurizer(Protocol):
+    """Turns a pattern into a raw vector, float32[d]; the database standardises vectors itself.
+
+    A featurizer file defines `PLUGIN`, a class with these members that is made without arguments
+    (or by `FromWeights.for_database`). Requirements, checked by `embeddb.testing.featurizers`:
+
+    - `embed` is finite for every legal pattern, the empty one included, and looks at the structure
+      alone: not at the pattern's name or group.
+    - `names` are `dim` distinct texts, one for each coordinate.
+    - `version` changes whenever a number changes its meaning: vectors are stored under it.
+
+    The protocols below are for featurizers that can do more; each is kept by having its member.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    def embed(self, pattern: Pattern) -> NDArray[np.float32]:
+        """float32[d] of the structure.
+
+        Raises: MissingDependency or ModelError where it cannot be computed on this machine.
+        """
+
+    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+        """float32[d] from what is known of a stub; None where that does not suffice."""
+
+
+@runtime_checkable
+class FromWeights(Protocol):
+    """Learned: made from a file of weights."""
+
+    @classmethod
+    def for_database(cls, folder: Path | None) -> Featurizer | None:
+        """With the weights of the database in that folder (None: a database in memory); None where
+        there are none. Raises: ModelError for weights that cannot be read."""
+
+
+@runtime_checkable
+class MayLack(Protocol):
+    """Needs something to embed with that may be absent on this machine."""
+
+    def missing(self) -> str:
+        """What that is, one line; empty if nothing. Stored vectors can be read all the same."""
+
+
+@runtime_checkable
+class Joint(Protocol):
+    """Only joins the vectors of other featurizers, in this order."""
+
+    @property
+    def parts(self) -> Sequence[Featurizer]: ...
+
+
+@runtime_checkable
+class Travelling(Featurizer, Protocol):
+    """Its vectors travel in exports, as features of the pattern; `from_info` is the inverse."""
+
+    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
+        """float32[d] by name, keys `NAME.COORDINATE` with the featurizer's name."""

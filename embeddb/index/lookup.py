@@ -1,0 +1,257 @@
+"""`Lookup`: an open database as a question and the indexer see it, store, featurizers, models and
+index together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Op
+from embeddb.core.errors import MissingDependency, ModelError, NothingFound, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo, Run
+from embeddb.cost_model.files import CostModelFiles
+from embeddb.featurizers import Featurizers
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.files import IndexFiles
+from embeddb.index.projection import Projection, projection_of
+from embeddb.index.run_matrix import RunMatrix
+from embeddb.index.scopes import run_matrix_of, scope_of, scope_partitions, scopes
+from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
+from embeddb.store import Store, memory_store, open_store
+from embeddb.store.model_files import model_entries, register_files, registry_problems
+
+if TYPE_CHECKING:
+    from embeddb.cost_model.model import CostModel
+
+__all__ = ["Lookup"]
+
+
+class Lookup:
+    """What is known, and where new knowledge is written down; use as a context manager.
+
+    `embeddb.database.Database` is one with a call for every use. All reading methods may be called
+    from several threads; it must be opened again after a fork.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._files = IndexFiles(store)
+        self._featurizers = Featurizers(store.path)
+        self._models = CostModelFiles(store.path)
+
+    @classmethod
+    def open(cls, path: str | Path, *, readonly: bool = False) -> Self:
+        """Raises: StoreError if there is none."""
+        return cls(open_store(path, readonly=readonly))
+
+    @classmethod
+    def create(cls, path: str | Path) -> Self:
+        """Raises: StoreError if something is there already."""
+        return cls(open_store(path, create=True))
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        return cls(memory_store())
+
+    def close(self) -> None:
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.store.path or 'in memory')!r})"
+
+    # -- what there is ---------------------------------------------------------------------
+
+    def featurizers(self) -> Featurizers:
+        """Featurizers by name, in order of preference; loaded when asked for."""
+        return self._featurizers
+
+    def featurizer_version(self, name: str) -> str:
+        return str(self.featurizers().named(name).version) if name else ""
+
+    def use_weights(self, file: str | Path) -> str:
+        """Make a model file the weights of this database's `scnn`; returns their version. The
+        vectors are made by `indexer.embed.embed`.
+
+        Raises: ModelError for a file that cannot be used; UsageError for a database in memory;
+        MissingDependency without torch, with which the file is checked.
+        """
+        from embeddb.featurizers.scnn import install
+
+        if self.store.path is None:
+            raise UsageError("a database in memory has no folder for weights")
+        before = model_entries(self.store)
+        version = install(Path(file), self.store.path)
+        self._featurizers = Featurizers(self.store.path)
+        self._files = IndexFiles(self.store)  # open ones hold vectors of the old weights
+        register_files(self.store, before)
+        return version
+
+    def scopes(self) -> list[tuple[Op, str]]:
+        """Every (op, scope) with runs."""
+        return [(scope.op, scope.name) for scope in scopes(self.store)]
+
+    def platform(self, text: str) -> Platform:
+        """The platform a user means: an id in the store, a built-in name, or a TOML file.
+
+        A bare name stands for its only instance where there is just one.
+        Raises: UsageError if nothing, or more than one instance, goes by that name.
+        """
+        known = self.store.platforms()
+        if text in known:
+            return self._stored(text)
+        instances = [p for p in known if p.partition("@")[0] == text]
+        if instances and self._stored(instances[0]).portable:
+            # Without an instance: any machine of its kind.
+            own = text not in builtin_platforms()
+            return self._stored(instances[0]).at("") if own else load_platform(text)
+        if len(instances) == 1:
+            return self._stored(instances[0])
+        if instances:
+            raise UsageError(
+                f"platform {text} has {len(instances)} instances here",
+                hint=f"name one: {', '.join(instances)}",
+            )
+        name, _, instance = text.partition("@")
+        if Path(text).suffix == ".toml" or name in builtin_platforms():
+            return load_platform(text)
+        described = [p for p in known if p.partition("@")[0] == name]
+        if described and instance:
+            return self._stored(described[0]).at(instance)
+        raise UsageError(f"no platform {text!r}", hint=platform_hint(text, known))
+
+    def _stored(self, platform_id: str) -> Platform:
+        found = self.store.platform(platform_id)
+        assert found is not None
+        return found
+
+    def pattern_name(self, pattern_id: str) -> str:
+        """Empty where it has none, or is not known."""
+        info = self.store.pattern(pattern_id)
+        return "" if info is None else info.name
+
+    # -- partitions ------------------------------------------------------------------------
+
+    def refresh(self, op: Op, scope: str) -> AnswerIndex | None:
+        """Build a partition from the store and save it, unless the saved one is current."""
+        return self._files.refresh(op, scope, self.featurizers())
+
+    def partition(self, op: Op, platform: Platform) -> AnswerIndex | None:
+        """The evidence for an op on a platform as of now; None if it was never measured."""
+        known = scope_partitions(self.store, op, scope_of(platform))
+        return self.answering(op, platform) if known else None
+
+    def answering(self, op: Op, platform: Platform) -> AnswerIndex | None:
+        """What answers for an op on a platform: its own evidence, and where that is thin or missing
+        other widths and value types of the kernel beside it; None if there is none of these."""
+        return self._files.get(op, scope_of(platform), self.featurizers())
+
+    def prime(self, partition: AnswerIndex, platform: Platform) -> None:
+        """Have the view of a machine ready; found anew it takes seconds, and is noted."""
+        self._files.prime(partition, platform)
+
+    def evidence(
+        self, op: Op, scope: str
+    ) -> tuple[RunMatrix, dict[str, dict[str, NDArray[np.float32]]]]:
+        """Everything measured in a scope, and raw vectors by featurizer and pattern id."""
+        found = run_matrix_of(self.store, op, scope)
+        return found, self._files.readable(found, self.featurizers())
+
+    def atlas(self, op: Op, platform: Platform) -> Projection | None:
+        """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""
+        found = self.partition(op, platform)
+        return None if found is None else projection_of(self.store, found)
+
+    def partition_notes(self) -> dict[str, dict[str, Any]]:
+        """What is saved of each partition: generation, rows, checksums."""
+        return self._files.notes()
+
+    def forget_derived(self) -> None:
+        """Drop every vector and partition; `indexer.embed.embed` makes them anew."""
+        self.store.vectors.drop()
+        self.store.notes.delete(self.store.notes.items("atlas/"))
+        self._files.forget()
+
+    def problems(self) -> list[str]:
+        """Everything wrong with store and derived files; the latter heal on the next use."""
+        derived = self._files.problems(self.featurizers())
+        models = [*self.featurizers().problems(), *registry_problems(self.store)]
+        return self.store.problems() + models + derived
+
+    def repairs(self) -> list[str]:
+        """Derived files that were found stale or damaged since opening, and were rebuilt."""
+        return list(self._files.repairs)
+
+    # -- cost models -----------------------------------------------------------------------
+
+    def cost_model(self, platform: Platform, op: Op) -> CostModel | None:
+        """The cost model that ranks for an op on a platform. One that cannot be used (damaged, for
+        another space or featurizer) is none; an answer says so in its warnings."""
+        return self.usable_model(platform, op)[0]
+
+    def usable_model(self, platform: Platform, op: Op) -> tuple[CostModel | None, str]:
+        """The cost model for an op on a platform, or one line on why the one that is there cannot
+        be used."""
+        return self._models.find(platform, op, self.featurizer_version)
+
+    def register_model(self, version: str) -> None:
+        """Keep the card of the model that an answer rests on, unless the store has it."""
+        self._models.register(version, self.store)
+
+    # -- patterns and runs -----------------------------------------------------------------
+
+    def vector(self, pattern: Pattern | PatternInfo, featurizer: str) -> NDArray[np.float32]:
+        """Raw features float32[d] of a pattern: those in the store, else computed.
+
+        Raises: NothingFound if they cannot be had of a pattern known by name; MissingDependency or
+        ModelError if the featurizer cannot compute here.
+        """
+        plug = self.featurizers().named(featurizer)
+        found = self.store.vectors.get(featurizer, plug.version, [pattern.id]).get(pattern.id)
+        if found is None and isinstance(pattern, PatternInfo):
+            found = plug.from_info(pattern)
+        if found is None:
+            structure = (
+                pattern if isinstance(pattern, Pattern) else self.store.structure(pattern.id)
+            )
+            if structure is None:
+                raise NothingFound(
+                    f"{pattern.name or pattern.id}: only known by name; {featurizer} needs more",
+                    hint="give the matrix file",
+                )
+            found = plug.embed(structure)
+        return np.asarray(found, dtype=np.float32)
+
+    def add_pattern(self, pattern: Pattern, *, only: Collection[str] | None = None) -> None:
+        """Keep a pattern's structure, thumbnail and those vectors that can be computed here, so
+        that it can be a neighbour; with `only`, vectors of these featurizers alone."""
+        from embeddb.core.thumbnail import thumbnail
+
+        info = msgspec.structs.replace(PatternInfo.of(pattern), thumbnail=thumbnail(pattern))
+        self.store.put_structure(pattern, info)
+        for name, featurizer in self.featurizers().items():
+            if only is not None and name not in only:
+                continue
+            try:
+                vector = featurizer.embed(pattern)
+            except (MissingDependency, ModelError):
+                continue
+            self.store.vectors.put(name, featurizer.version, {pattern.id: vector})
+
+    def record(self, runs: list[Run], pattern: Pattern, platform: Platform) -> None:
+        """Write measured runs back, with the pattern and platform they belong to."""
+        self.store.put_platform(platform)
+        if self.store.pattern(pattern.id) is None or self.store.structure(pattern.id) is None:
+            self.add_pattern(pattern)
+        self.store.append(runs)

@@ -1,0 +1,120 @@
+"""Measuring an answer: its configurations run on this machine, and are ranked by what they took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.machine_state import APART, State, apart, between, state_now, state_of
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.timing import Timing, timings_of
+from embeddb.index.lookup import Lookup
+from embeddb.platforms.platform import Platform, platform_here, runner_for
+from embeddb.query.alternatives import Deepen, renewed
+from embeddb.query.answers import keep
+from embeddb.query.break_even import measured_break_even
+from embeddb.query.recommendation import Candidate, Recommendation
+from embeddb.store.usual_state import usual_at
+
+__all__ = ["Measure", "Search", "measure_answer", "ranked_by_time"]
+
+#: Measures configurations, or replays them, in the order given.
+Measure = Callable[[Sequence[Config]], Iterable[tuple[Config, Measurement]]]
+#: From the answer, and what measures here, to the candidates that were measured.
+Search = Callable[[Recommendation, Measure], list[Candidate]]
+
+
+def measure_answer(
+    lookup: Lookup,
+    made: Recommendation,
+    pattern: Pattern,
+    *,
+    options: Any,
+    rounds: int = 1,
+    platform: Platform | None = None,
+    progress: Callable[[str], None] | None = None,
+    deepen: Deepen | None = None,
+    search: Search | None = None,
+) -> Recommendation:
+    """Run default and candidates on this machine, write the runs back, rank by what was measured.
+
+    `platform` is the one asked about, where only its file may be run; else the database's is taken.
+    `options` are the runner's; `deepen` is as in `recommend`. A `search` comes before the `rounds`:
+    it runs one configuration after another as it wishes, and what it gives are the candidates from
+    then on.
+
+    Raises: RunnerUnavailable if the platform cannot be measured here.
+    """
+    runner = runner_for(platform or lookup.platform(made.platform))
+    here = platform_here(runner, threads=options.threads)
+    op = Op.parse(made.op)
+    before = state_now(runner, threads=options.threads)
+    runs: list[Run] = []
+
+    def run(configs: Sequence[Config]) -> Iterator[tuple[Config, Measurement]]:
+        for config, m in runner.run(pattern, op, configs, options=options):
+            runs.append(Run(pattern.id, op, here.id, config, m, f"query:{made.id}"))
+            if progress is not None:
+                progress(f"{config}: {m.status}")
+            yield config, m
+
+    if search is not None:
+        made = msgspec.structs.replace(made, candidates=search(made, run))
+    configs = list(
+        dict.fromkeys([Config(made.default), *(Config(c.config) for c in made.candidates)])
+    )
+    for at in range(rounds):
+        order = np.random.default_rng(made.seed + at).permutation(len(configs))
+        for _ in run([configs[i] for i in order]):
+            pass
+    state = between(before, state_now(runner, threads=options.threads))
+    runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
+    done = measured_break_even(ranked_by_time(made, timings_of(runs)), runs)
+    done = msgspec.structs.replace(done, platform=here.id)
+    if warning := _state_warning(state, usual_at(lookup.store, here.id)()):
+        done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
+    if not lookup.store.readonly:
+        lookup.record(runs, pattern, here)
+        keep(lookup, done)
+    elif deepen is None:
+        return done
+    return renewed(lookup, done, pattern, here, deepen=deepen)
+
+
+def _state_warning(context: Mapping[str, float], normal: State) -> str:
+    """One sentence where this machine is not in the state its stored runs were made in."""
+    far = apart(state_of(context), normal)
+    if far is None or far <= APART:
+        return ""
+    return (
+        f"this machine is not in the state its evidence is of: what it does now and did then are "
+        f"{math.exp(far):.1f} times apart, so measure again when it is quiet"
+    )
+
+
+def ranked_by_time(made: Recommendation, curves: Mapping[Config, Timing]) -> Recommendation:
+    """The answer with what its default and candidates took, fastest first, failures last."""
+    measured = []
+    for candidate in made.candidates:
+        curve = curves[Config(candidate.config)]
+        seconds = curve.seconds if math.isfinite(curve.seconds) else None
+        measured.append(msgspec.structs.replace(candidate, seconds=seconds, status=curve.status))
+    calls = made.calls or math.inf
+
+    def cost(c: Candidate) -> float:
+        """Per call, with preparation shared out as it was where the answer was ranked."""
+        return (c.seconds or 0.0) + curves[Config(c.config)].conversion_s / calls
+
+    measured.sort(key=lambda c: (c.seconds is None, cost(c), c.score))
+    default = curves.get(Config(made.default))
+    known = default is not None and math.isfinite(default.seconds)
+    return msgspec.structs.replace(
+        made, candidates=measured, default_seconds=default.seconds if default and known else None
+    )

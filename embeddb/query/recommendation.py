@@ -1,0 +1,131 @@
+"""The stored answer: `Recommendation` with its `Candidate`s and `RecommendedNeighbour`s.
+
+Nothing but records, so that an answer can be read, and explained, where no index and no model is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from embeddb.core.config import Config, Op
+from embeddb.core.records import PatternInfo
+from embeddb.core.shown import html_of
+from embeddb.query.diagnostics import Diagnostics
+
+__all__ = ["Candidate", "Recommendation", "RecommendedNeighbour"]
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One proposal. `score` sorts (lower is better); `expected_gain` is a factor over the
+    default (1.3: thirty percent faster) with an interval, None where nothing is known.
+
+    `origin` says what it rests on; `voters` counts the neighbours that ran it. `seconds` and
+    `status` are set once it was measured here. `break_even_calls` is the number of calls from which
+    preparing it has paid off beside the default (0: there is nothing to prepare; None: it is not
+    faster, or that is not known).
+    """
+
+    config: dict[str, Any]
+    score: float
+    origin: str
+    expected_gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    voters: int = 0
+    seconds: float | None = None
+    status: str | None = None
+    break_even_calls: float | None = None
+
+
+class RecommendedNeighbour(msgspec.Struct, frozen=True):
+    """A neighbour as the stored answer keeps it."""
+
+    pattern_id: str
+    platform: str
+    name: str
+    distance: float
+    percentile: float | None
+    weight: float
+    op: str = ""
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+    """A ranked answer with everything it rests on; stored, so that it can be explained later
+    without the pattern, a model or a runner.
+
+    `features` holds (value, mean, scale) by name; mean and scale are the partition's. `model` is
+    the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
+    `pattern` is what was known of the matrix, with its thumbnail, without its features.
+    `reproducible`: configurations whose sums run in varying order were left out.
+    """
+
+    id: str
+    pattern_id: str
+    pattern_name: str
+    platform: str
+    op: str
+    link: str
+    tuner: str
+    default: dict[str, Any]
+    candidates: list[Candidate]
+    neighbours: list[RecommendedNeighbour]
+    confidence: str
+    warnings: list[str]
+    rejected: dict[str, str]
+    features: dict[str, tuple[float, float, float]]
+    evidence_op: str
+    featurizer: str
+    featurizer_version: str
+    generation: int
+    seed: int
+    calls: float | None
+    simulated: bool
+    noise: float
+    created: float
+    default_seconds: float | None = None
+    stages_s: dict[str, float] = {}
+    model: str = ""
+    model_featurizer: str = ""
+    insight: Diagnostics = Diagnostics()
+    pattern: PatternInfo | None = None
+    machines: dict[str, float] = {}
+    reproducible: bool = False
+
+    @property
+    def first(self) -> Candidate | None:
+        """The best proposal; None where there is none."""
+        return self.candidates[0] if self.candidates else None
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The configuration to run: the first proposal's, else the default."""
+        return self.default if self.first is None else self.first.config
+
+    def __repr__(self) -> str:
+        what = f"{self.op} on {self.platform}, {self.pattern_name or self.pattern_id}"
+        return f"Recommendation({self.id!r}, {what}: {Config(self.best)}, sure: {self.confidence})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def document(self) -> dict[str, Any]:
+        """The released JSON form; keys keep their meaning (docs/cli.md)."""
+        candidates = [
+            {"rank": rank, **msgspec.to_builtins(candidate)}
+            for rank, candidate in enumerate(self.candidates, 1)
+        ]
+        body: dict[str, Any] = msgspec.to_builtins(self)
+        body["default"] = {"config": self.default, "seconds": self.default_seconds}
+        body["candidates"] = candidates
+        if self.pattern is not None:
+            body["pattern"] = {k: getattr(self.pattern, k) for k in ("m", "n", "nnz", "group")}
+        del body["default_seconds"]
+        return body
+
+    @staticmethod
+    def make_id(pattern_id: str, op: Op, platform: str, generation: int, created: float) -> str:
+        text = f"{pattern_id}\0{op}\0{platform}\0{generation}\0{created!r}"
+        return "r" + hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

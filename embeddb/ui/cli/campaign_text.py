@@ -1,0 +1,104 @@
+"""What a campaign plans and how far it is, for people."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from embeddb.core.wording import plural, share
+from embeddb.ui.cli.output import say, table
+
+if TYPE_CHECKING:
+    from indexer.campaign.agreement import Agreement
+
+__all__ = ["command_line", "show_agreement", "show_bought", "show_plan", "show_progress"]
+
+#: Matrices named in the text; `--json` has all.
+_NAMED = 10
+
+
+def command_line(verb: str, db: str, folder: str, platform: str) -> str:
+    """`embeddb campaign VERB DB DIR`, with the platform's file where one was named."""
+    option = ["--platform", platform] if platform else []
+    return shlex.join(["embeddb", "campaign", verb, db, folder, *option])
+
+
+def show_plan(document: dict[str, Any], command: str) -> None:
+    """The document of `campaign plan`, and the command that runs it."""
+    if document["strategy"]:
+        show_bought(document["strategy"])
+        say(f"run it: {command}")
+        return
+    what = ", ".join(
+        f"{op} with {plural(count, 'configuration')}" for op, count in document["configs"].items()
+    )
+    say(
+        f"{plural(document['points'], 'measurement')} planned: {what}, on "
+        f"{plural(document['matrices'], 'matrix', 'matrices')}, in "
+        f"{plural(document['rounds'], 'round')}"
+    )
+    if document["grid"]["op"]:
+        grid = plural(len(document["grid"]["matrices"]), "matrix", "matrices")
+        say(f"every configuration of {document['grid']['op']} on {grid}")
+    if document["left_out"]:
+        say(f"{plural(len(document['left_out']), 'pair')} of matrix and op left out by --max-work")
+    say(f"run it: {command}")
+
+
+def show_progress(document: dict[str, Any]) -> None:
+    """The document of `campaign status`."""
+    show_bought(document["strategy"])
+    measured, points = document["measured"], document["points"]
+    percent = 100 * measured // points if points else 100
+    say(f"{measured:,} of {plural(points, 'measurement')} ({percent} %)")
+    stored = document["tasks_stored"]
+    say(f"{stored:,} of {plural(document['tasks'], 'task')} stored in the database")
+    for status, count in sorted(document["statuses"].items(), key=lambda s: -s[1]):
+        say(f"  {count:,} {status}")
+    if document["other_state"]:
+        say(f"{plural(document['other_state'], 'task')} measured in another state of the machine")
+    show_agreement(document["agreement"])
+
+
+def show_bought(document: dict[str, Any] | None) -> None:
+    """What a strategy spent, if there is one."""
+    if document is not None:
+        say(
+            f"{document['name']}: {document['measured']:,} of a budget of "
+            f"{plural(document['budget'], 'sample')} spent, {document['planned']:,} planned, on "
+            f"{plural(document['matrices'], 'matrix', 'matrices')} in "
+            f"{plural(document['rounds'], 'round')}"
+        )
+
+
+def show_agreement(found: Sequence[Agreement]) -> None:
+    """Medians with the 5th percentile in brackets, and the matrices to look at."""
+    compared = [a for a in found if a.matrices]
+    if compared:
+        rows = [
+            (
+                *(a.op, a.matrices, _figures(a.spearman, a.spearman_p5)),
+                *(_figures(a.kendall, a.kendall_p5), f"{100 * a.difference:.1f} %"),
+                *(share(a.near_ties / a.pairs), len(a.settled), len(a.disagreeing)),
+            )
+            for a in compared
+        ]
+        say("rounds compared (median over matrices, 5th percentile in brackets)")
+        head = ("op", "matrices", "Spearman", "Kendall", "difference", "near-ties", "settled")
+        table((*head, "disagree"), rows, indent="  ")
+    for a in found:
+        if a.disagreeing:
+            names = ", ".join(a.disagreeing[:_NAMED])
+            more = f" and {len(a.disagreeing) - _NAMED} more" if a.disagreeing[_NAMED:] else ""
+            say(f"  {a.op}: the rounds disagree on {names}{more}")
+        if a.too_few:
+            say(
+                f"  {a.op}: rounds not compared on {plural(a.too_few, 'matrix', 'matrices')}: "
+                "fewer than 10 configurations were ok in two of them"
+            )
+
+
+def _figures(middle: float, low: float) -> str:
+    return f"{middle:.3f} ({low:.3f})" if math.isfinite(middle) else ""

@@ -1,0 +1,92 @@
+"""The options that say how a run log is to be read, and what became of it, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from embeddb.core.config import Op
+from embeddb.core.errors import UsageError
+from embeddb.core.wording import duration, plural
+from embeddb.ui.cli.output import note, say
+
+if TYPE_CHECKING:
+    from indexer.ingest import IngestReport
+    from indexer.readers.base.row import ReadOptions
+
+__all__ = ["read_options", "reading_options", "show_file", "warn"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Warnings told; `--json` has all.
+_MOST_WARNINGS = 20
+_READING = (
+    click.option("--platform", default="", help="Name, name@instance or TOML file."),
+    click.option("--format", "reader", default="", help="Reader; recognised if left out."),
+    click.option("--matrices", default="", help="Folder of the matrix files the runs name."),
+    click.option("--features", default="", help="File of matrix features that goes with the runs."),
+    click.option("--op", default="", help="Operation, if the file does not say: spmm:128."),
+    click.option("--unit", default="", help="Unit of times without one: s, ms, us or ns."),
+    click.option("--map", "columns", multiple=True, metavar="ROLE=COLUMN", help="A role's column."),
+    click.option("--matrix", default="", help="Matrix name, if the file lacks it."),
+    click.option("--instance", default="", help="Device label, if the file lacks it."),
+)
+
+
+def reading_options(command: F) -> F:
+    """The options that say how a run log is to be read; `read_options` takes most of them."""
+    for option in reversed(_READING):
+        command = option(command)
+    return command
+
+
+def read_options(asked: dict[str, Any]) -> ReadOptions:
+    """Raises: UsageError for an operation or a --map that is none."""
+    from indexer.readers.base.row import ReadOptions
+
+    return ReadOptions(
+        op=Op.parse(asked["op"]) if asked["op"] else None,
+        unit=asked["unit"],
+        columns=_columns(asked["columns"]),
+        features=Path(asked["features"]) if asked["features"] else None,
+        matrix=asked["matrix"],
+        instance=asked["instance"],
+    )
+
+
+def _columns(pairs: tuple[str, ...]) -> dict[str, str]:
+    columns = {}
+    for pair in pairs:
+        role, sep, column = pair.partition("=")
+        if not (sep and role and column):
+            raise UsageError(f"--map {pair}: not ROLE=COLUMN", hint="--map time_ms=elapsed")
+        columns[role] = column
+    return columns
+
+
+def show_file(report: IngestReport) -> None:
+    """What became of one log."""
+    new = f"{plural(report.added, 'run')} added"
+    known = f", {report.duplicates:,} known already" if report.duplicates else ""
+    say(
+        f"{report.file}: {plural(report.rows, 'row')} read as {report.reader} in "
+        f"{duration(report.seconds)}: {new}{known}, {report.rejected:,} rejected"
+    )
+    if report.resumed_at:
+        say(f"  taken up at row {report.resumed_at:,}: what lies before was read earlier")
+    for name, rows in report.new_values.items():
+        named = ", ".join(f"{value} ({plural(n, 'row')})" for value, n in rows.items())
+        say(f"  new values of {name}, which the platform leaves open: {named}")
+    if report.rejected:
+        say(f"  rejected rows with their reasons: {report.rejects_file}")
+
+
+def warn(lines: Sequence[str]) -> None:
+    """Each as a warning, as many as one reads."""
+    for line in lines[:_MOST_WARNINGS]:
+        note(f"warning: {line}")
+    if len(lines) > _MOST_WARNINGS:
+        note(f"warning: and {len(lines) - _MOST_WARNINGS} more like these")

@@ -1,0 +1,89 @@
+"""`campaign run|resume`: what is missing of a campaign, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from embeddb.platforms.platform import load_platform, parse_platform
+from embeddb.ui.cli.arguments import open_database, runner_here
+from embeddb.ui.cli.campaign_text import command_line
+from embeddb.ui.cli.output import Progress, json_option, note
+from embeddb.ui.cli.verbs.campaign.status import AGREE_OPTION, report
+
+__all__ = ["resume_verb", "run_verb"]
+
+_RUNNING = (
+    click.argument("db"),
+    click.argument("folder", metavar="DIR"),
+    click.option("--platform", default="", help="Its file again, where a command measures it."),
+    click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000)),
+    click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are."),
+    click.option(
+        "--settle",
+        default=1,
+        show_default=True,
+        type=click.IntRange(0, 100),
+        help="Further rounds for matrices whose rounds disagree.",
+    ),
+    AGREE_OPTION,
+    json_option,
+)
+
+
+def _running(command: Any) -> Any:
+    for option in reversed(_RUNNING):
+        command = option(command)
+    return command
+
+
+@click.command("run")
+@_running
+def run_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
+    """Measure what is missing of the campaign in DIR, into DB.
+
+    Matrices whose rounds disagree are measured again. Ctrl-C stops it with everything measured
+    kept; the same command goes on.
+
+    \b
+    Example:
+      embeddb campaign run runs.db camp
+    """
+    _run(db, folder, as_json, asked)
+
+
+@click.command("resume")
+@_running
+def resume_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
+    """Go on with the campaign in DIR where it stopped; the same as `run`.
+
+    \b
+    Example:
+      embeddb campaign resume runs.db camp
+    """
+    _run(db, folder, as_json, asked)
+
+
+def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
+    from indexer.campaign.folder import Campaign
+    from indexer.campaign.run import CampaignJob, Settle, run_campaign
+    from indexer.runners.base import RunOptions
+
+    campaign = Campaign(Path(folder))
+    repeats, threads = asked["repeats"], asked["threads"]
+    options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
+    with open_database(db) as opened, Progress() as progress:
+        planned = parse_platform(campaign.plan.platform, where=folder)
+        # A plan holds a platform's text; a command is only run out of a file that the user names.
+        platform = load_platform(asked["platform"]) if asked["platform"] else planned
+        runner, _ = runner_here(platform, threads)
+        job = CampaignJob(campaign, opened, runner, options, told=progress)
+        try:
+            campaign, done = run_campaign(job, Settle(asked["settle"], asked["agree"]))
+        except KeyboardInterrupt:
+            note("")
+            note(f"stopped; go on with: {command_line('resume', db, folder, asked['platform'])}")
+            raise
+    report(campaign, done, asked["agree"], as_json=as_json)

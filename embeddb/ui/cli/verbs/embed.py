@@ -1,0 +1,53 @@
+"""`embed`: what is derived from patterns and runs, made where it is missing."""
+
+from __future__ import annotations
+
+import click
+
+from embeddb.core.wording import plural
+from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.reading import warn
+
+__all__ = ["embed_verb"]
+
+
+@click.command()
+@click.argument("db")
+@click.option("--again", is_flag=True, help="Forget everything derived first.")
+@click.option("--weights", default="", metavar="FILE", help="Weights of `scnn` for DB from now on.")
+@json_option
+def embed_verb(db: str, again: bool, weights: str, as_json: bool) -> None:
+    """Compute missing vectors of DB and refresh its indexes.
+
+    With --weights, a model file made by `embeddb train featurizer` is checked and copied into DB;
+    `scnn` then embeds everything anew. Vectors of other weights are never compared with its own.
+
+    \b
+    Example:
+      embeddb embed runs.db
+      embeddb embed runs.db --weights scnn.safetensors
+    """
+    from indexer.embed import embed
+
+    with open_database(db) as opened, Progress() as progress:
+        version = opened.use_weights(weights) if weights else None
+        report = embed(opened, again=again, progress=progress)
+    if as_json:
+        emit(
+            {
+                "vectors": report.vectors,
+                "partitions": report.partitions,
+                "problems": report.problems,
+                "notes": report.notes,
+                "weights": version,
+            }
+        )
+        return
+    if version:
+        say(f"weights {version} of scnn are those of {db} now")
+    table(("featurizer", "vectors"), report.vectors.items())
+    say(plural(len(report.partitions), "index", "indexes") + " up to date")
+    for line in report.notes:
+        note(line)
+    warn(report.problems)

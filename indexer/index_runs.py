@@ -1,0 +1,192 @@
+"""Run logs to a database that answers, in one call.
+
+import embeddb
+from indexer.index_runs import index_runs
+
+with embeddb.Database.create("fpga.db") as db:
+    report = index_runs(db, ["runs.csv"], platform="my_platform.toml", matrices="matrices/")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from embeddb.core.errors import MatrixError, ReaderError
+from embeddb.index.lookup import Lookup
+from embeddb.matrix_files import matrix_files, read_pattern
+from embeddb.platforms.check import check_platform
+from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
+from indexer.coverage import Question, example, scope_states
+from indexer.embed import EmbedReport, adopt_stubs, embed
+from indexer.ingest import IngestReport, ingest
+from indexer.library import Library
+from indexer.readers.base.row import ReadOptions
+
+__all__ = ["IndexReport", "check_inputs", "index_runs", "platform_of_runs"]
+
+#: Matrix files tried for one that can be read and asked about.
+_MOST_TRIED = 5
+
+
+@dataclass(frozen=True)
+class IndexReport:
+    """What became of run logs, and what can be answered now.
+
+    `database` is its folder, `platform_problems` one line for each mistake of the platform file,
+    `files` what became of each log, `adopted_runs` how many runs moved from a stub to its matrix,
+    `matrix_problems` the files that could not be used, `embedded` the vectors by featurizer,
+    `answers` one document for each operation and platform (`indexer.coverage.scope_states`) whose
+    `missing` says what is lacking, `question` what can be asked now, None if nothing.
+    """
+
+    database: str
+    platform_problems: list[str]
+    files: list[IngestReport]
+    adopted_runs: int
+    matrix_problems: list[str]
+    embedded: EmbedReport
+    answers: list[dict[str, Any]]
+    question: Question | None
+
+    @property
+    def problems(self) -> list[str]:
+        """All there are, those of the platform first."""
+        return [*self.platform_problems, *self.matrix_problems, *self.embedded.problems]
+
+    @property
+    def example(self) -> str:
+        """A command line that can be typed now; empty if nothing can be answered."""
+        return self.question.command(self.database) if self.question is not None else ""
+
+    def document(self) -> dict[str, Any]:
+        """The same as plain values, as `embeddb index --json` has it."""
+        return {
+            "database": self.database,
+            "platform_problems": self.platform_problems,
+            "files": [report.document() for report in self.files],
+            "adopted_runs": self.adopted_runs,
+            "matrix_problems": self.matrix_problems,
+            "embedded": self.embedded.vectors,
+            "embed_problems": self.embedded.problems,
+            "answers": self.answers,
+            "example": self.example,
+        }
+
+
+def index_runs(
+    db: Lookup,
+    files: Sequence[str | Path],
+    *,
+    platform: Platform | str | None = None,
+    reader: str = "",
+    matrices: str | Path = "",
+    options: ReadOptions | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> IndexReport:
+    """Read run logs into a database and make it answer.
+
+    `platform` (a name, name@instance or TOML file) says what ran them, `reader` their format where
+    it is not to be recognised, `matrices` is the folder of the matrix files they name. A platform
+    file is checked first, then every log is read, stubs get the structure of matrices found, and
+    what was read is embedded and indexed. Reading a file twice adds nothing; an interrupted one
+    goes on where it stopped. `progress` is told (task, done, total), a total of 0 unknown.
+
+    Raises: ReaderError for a file that is not there or that no reader knows; PlatformError for a
+    platform that is none; UsageError if none is known for a file; MatrixError if `matrices` is no
+    folder.
+    """
+    check_inputs(files, platform)
+    told = progress or _silent
+    problems = _platform_problems(platform)
+    library = Library(Path(matrices) if str(matrices) else None)
+    reports = [
+        ingest(
+            db.store,
+            path,
+            reader=reader,
+            platform=platform_of_runs(db, platform),
+            options=options,
+            library=library,
+            progress=partial(_told_rows, told, f"read {path.name}"),
+        )
+        for path in map(Path, files)
+    ]
+    moved = adopt_stubs(db, library) if len(library) else 0
+    embedded = embed(db, progress=told)
+    answers = scope_states(db)
+    return IndexReport(
+        database=str(db.store.path or ""),
+        platform_problems=problems,
+        files=reports,
+        adopted_runs=moved,
+        matrix_problems=list(dict.fromkeys(library.problems)),
+        embedded=embedded,
+        answers=answers,
+        question=example(db, answers, matrix=_any_file(matrices)),
+    )
+
+
+def check_inputs(files: Sequence[str | Path], platform: Platform | str | None = None) -> None:
+    """What can be said before a database is made for them.
+
+    Raises: ReaderError for the first file that is not there; PlatformError for a platform file
+    that cannot be used.
+    """
+    for path in files:
+        if not Path(path).exists():
+            raise ReaderError("no such file", where=str(path))
+    if isinstance(platform, str) and _is_file(platform):
+        load_platform(platform)
+
+
+def platform_of_runs(db: Lookup | None, platform: Platform | str | None) -> Platform | None:
+    """The platform that runs to be read belong to, without an instance unless one is named: the
+    rows of a log say theirs. A TOML file, a built-in name, or a platform of the database; None if
+    none is named.
+
+    Raises: PlatformError if there is none of that name.
+    """
+    if not platform or isinstance(platform, Platform):
+        return platform or None
+    bare = platform.partition("@")[0]
+    if _is_file(platform) or "/" in platform or bare in builtin_platforms() or db is None:
+        return load_platform(platform)
+    stored = [p for p in db.store.platforms() if platform in (p, p.partition("@")[0])]
+    found = db.store.platform(stored[0]) if stored else None
+    if found is None:
+        return load_platform(platform)
+    return found if platform in stored else found.at("")
+
+
+def _platform_problems(platform: Platform | str | None) -> list[str]:
+    """Of a file or of one made in the program; built-in and stored ones are known to have none."""
+    if isinstance(platform, Platform):
+        return check_platform(platform)
+    return check_platform(load_platform(platform)) if platform and _is_file(platform) else []
+
+
+def _is_file(platform: str) -> bool:
+    return platform.endswith(".toml")
+
+
+def _any_file(folder: str | Path) -> str:
+    """A matrix file that can be asked about, if a folder was given."""
+    for path in matrix_files(folder)[:_MOST_TRIED] if str(folder) else ():
+        try:
+            read_pattern(path)
+        except MatrixError:
+            continue
+        return str(path)
+    return ""
+
+
+def _told_rows(told: Callable[[str, int, int], None], task: str, rows: int) -> None:
+    told(task, rows, 0)
+
+
+def _silent(_: str, __: int, ___: int) -> None:
+    """For whoever does not want to know."""

@@ -1,0 +1,37 @@
+"""Which reader a file is for, and what to say when it was given to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embeddb.core import plugins
+from embeddb.core.errors import ReaderError
+from indexer.readers.base.lines import head_of
+from indexer.readers.base.row import Reader
+
+__all__ = ["guess", "refuse_other", "wrong_file"]
+
+
+def guess(path: Path) -> list[str]:
+    """Names of the readers that recognise the file, the most specific first."""
+    head = b"" if path.is_dir() else head_of(path)
+    found = []
+    for name in plugins.available("reader"):
+        reader: Reader = plugins.load("reader", name)()
+        if reader.sniff(path, head):
+            found.append((reader.generic, name))
+    return [name for _, name in sorted(found)]
+
+
+def wrong_file(path: Path, reader: str, why: str) -> ReaderError:
+    """The error for a file that another reader should read; names that reader."""
+    others = [name for name in guess(path) if name != reader]
+    hint = f"it looks like {others[0]}: use --format {others[0]}" if others else ""
+    return ReaderError(f"not a {reader} file: {why}", where=str(path), hint=hint)
+
+
+def refuse_other(reader: Reader, path: Path) -> None:
+    """Raises: ReaderError if the file is not of the reader's format but plainly of another."""
+    found = guess(path)
+    if found and reader.name not in found:
+        raise wrong_file(path, reader.name, "its first line says otherwise")

@@ -1,0 +1,128 @@
+"""The database that ships with embeddb: where it is, and its import on first use."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from embeddb.core.errors import InputError, StoreCorrupt
+
+__all__ = ["STARTER", "is_shipped", "starter_folder", "starter_place"]
+
+#: The word for the shipped database; a folder of that name is `./starter`.
+STARTER = "starter"
+STARTER_FILE = Path(__file__).parents[1] / "embeddb" / "data" / "starter.jsonl.gz"
+
+
+def is_shipped() -> bool:
+    """Whether its data are part of this installation."""
+    return STARTER_FILE.is_file()
+
+
+def starter_folder(
+    *,
+    note: Callable[[str], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Path:
+    """The folder of the shipped database, imported on first use into `starter_place`.
+
+    It is filled under another name and then renamed: a kill leaves no half of it. `note` is told
+    that an import begins, `progress` how far it is: (task, done, total), a total of 0 unknown.
+    Raises: InputError if the data file is not there; StoreCorrupt if it is damaged.
+    """
+    folder = starter_place()
+    if not (folder / "data.mdb").is_file():
+        if note is not None:
+            note(f"importing the starter database into {folder} (once)")
+        _import_into(folder, progress or _silent)
+    return folder
+
+
+def starter_place() -> Path:
+    """Where the shipped database is, or will be on first use: a folder among the user's data, named
+    by the digest of runs and models, so that a newer release brings a database of its own.
+
+    Raises: InputError if the data file is not there.
+    """
+    if not is_shipped():
+        raise InputError(
+            "the starter database is not part of this installation",
+            where=str(STARTER_FILE),
+            hint="name a database folder of your own, made with `embeddb index`",
+        )
+    digest = hashlib.blake2b(digest_size=6)
+    for file in (STARTER_FILE, *sorted(STARTER_FILE.parent.glob("costmodel-*.safetensors"))):
+        digest.update(file.read_bytes())
+    return _home() / f"{STARTER}-{digest.hexdigest()}"
+
+
+def _home() -> Path:
+    own = os.environ.get("EMBEDDB_HOME")
+    if own:
+        return Path(own)
+    data = os.environ.get("XDG_DATA_HOME")
+    try:
+        return (Path(data) if data else Path.home() / ".local" / "share") / "embeddb"
+    except RuntimeError:
+        raise InputError(
+            "this user has no home folder to keep the starter database in",
+            hint="set EMBEDDB_HOME to a folder",
+        ) from None
+
+
+def _silent(_: str, __: int, ___: int) -> None:
+    """For whoever does not want to know."""
+
+
+def _import_into(folder: Path, progress: Callable[[str, int, int], None]) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _collect_leftovers(folder.parent)
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        _fill(part, progress)
+        try:
+            part.rename(folder)
+        except OSError:
+            if not (folder / "data.mdb").is_file():  # else another process was faster
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _fill(folder: Path, progress: Callable[[str, int, int], None]) -> None:
+    # Whoever only asks where the database is (a shell's completion) must not wait for these.
+    from embeddb.index.lookup import Lookup
+    from indexer.embed import embed
+    from indexer.exchange.exchange import adopt_models, import_file
+
+    with Lookup.create(folder) as db:
+        report = import_file(
+            db, STARTER_FILE, rejects=False, progress=lambda n: progress("read", n, 0)
+        )
+        if report.rejected:
+            raise StoreCorrupt(
+                f"{STARTER_FILE}: {report.rejected} damaged lines", hint="install embeddb anew"
+            )
+        embed(db, progress=progress)
+        adopt_models(db, STARTER_FILE.parent)
+
+
+def _collect_leftovers(home: Path) -> None:
+    """Remove what a killed import left behind."""
+    for part in home.glob(f".{STARTER}-*.part"):
+        pid = part.name.split(".")[-2]
+        if pid.isdigit() and not _alive(int(pid)):
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,77 @@
+"""Measuring one matrix: what is run, what is written back, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from builders import CONFIGS, DEFAULT, OP, by_law, patterns, tiny
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import SpaceError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement
+from embeddb.database import Database
+from indexer.measure import MeasureJob, MeasureRequest
+
+HERE = tiny().at("here")
+
+
+class Lawful:
+    """Every configuration takes what the law says; the third one fails."""
+
+    def __init__(self, stop_after: int = 99) -> None:
+        self.stop_after = stop_after
+
+    def run(
+        self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: Any
+    ) -> Iterator[tuple[Config, Measurement]]:
+        for done, config in enumerate(configs):
+            if done == self.stop_after:
+                raise KeyboardInterrupt
+            at = CONFIGS.index(config)
+            failed = Measurement(status="timeout")
+            yield config, failed if at == 2 else Measurement(times_s=(by_law(pattern, at),))
+
+    def baselines(self, pattern: Pattern, op: Op, *, options: Any) -> dict[str, Measurement]:
+        return {"scipy": Measurement(times_s=(1.0,), conversion_s=2.0)}
+
+
+def job(runner: Any, **asked: Any) -> MeasureJob:
+    return MeasureJob(Database.in_memory(), runner, HERE, MeasureRequest(op=OP, **asked))
+
+
+def test_what_ran_is_written_back_and_ranked() -> None:
+    asked, pattern = job(Lawful(), configs=3, baselines=True), patterns()[0]
+    told: list[tuple[str, int, int]] = []
+    document = asked.run(pattern, lambda *step: told.append(step)).document()
+    assert told == [(f"measure {pattern.name}", at, 4) for at in range(1, 5)]
+    runs = list(asked.db.store.runs(HERE.id, OP, pattern.id))
+    assert {run.config for run in runs} == set(CONFIGS) and {r.campaign for r in runs} == {
+        "measure"
+    }
+    assert document["default"]["config"] == dict(DEFAULT)
+    seconds = [c["seconds"] for c in document["configs"]]
+    assert seconds[:3] == sorted(seconds[:3]) and seconds[3] is None
+    assert document["configs"][3]["status"] == "timeout"
+    assert document["baselines"]["scipy"]["conversion_s"] == 2.0
+
+
+def test_given_configurations_run_beside_the_default() -> None:
+    found = job(Lawful(), given=["variant=b"]).run(patterns()[0])
+    assert set(found.timings) == {DEFAULT, CONFIGS[1]} and found.baselines == {}
+    with pytest.raises(SpaceError):
+        job(Lawful(), given=["variant=zzz"]).run(patterns()[0])
+
+
+def test_the_order_is_that_of_the_seed() -> None:
+    orders = [list(job(Lawful(), seed=s).run(patterns()[0]).timings) for s in (1, 1, 2, 3, 4)]
+    assert orders[0] == orders[1] and any(order != orders[0] for order in orders[2:])
+
+
+def test_what_was_measured_before_an_interruption_is_kept() -> None:
+    asked = job(Lawful(stop_after=2))
+    with pytest.raises(KeyboardInterrupt):
+        asked.run(patterns()[0])
+    assert asked.db.store.counts()["run"] == 2

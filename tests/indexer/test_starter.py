@@ -1,0 +1,60 @@
+"""The shipped database: where it is, and what its import tells to whom it may concern."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import fill, patterns, tiny
+
+from embeddb.core.errors import InputError, StoreCorrupt
+from embeddb.database import Database
+from indexer import starter
+from indexer.exchange.exchange import export_file
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data of a small database in place of those that ship."""
+    data = tmp_path / "starter.jsonl.gz"
+    db = Database.in_memory()
+    fill(db, tiny(), patterns(2))
+    export_file(db, data)
+    monkeypatch.setattr(starter, "STARTER_FILE", data)
+    monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
+    return data
+
+
+def test_it_is_imported_on_first_use_and_said_once(shipped: Path) -> None:
+    said: list[str] = []
+    tasks: list[str] = []
+    folder = starter.starter_folder(note=said.append, progress=lambda what, *_: tasks.append(what))
+    assert folder == starter.starter_place()
+    assert said == [f"importing the starter database into {folder} (once)"]
+    assert "embed with stats" in tasks
+    with Database.open(folder, readonly=True) as db:
+        assert db.store.counts()["pattern"] == 8
+    assert starter.starter_folder(note=said.append) == folder
+    assert len(said) == 1
+
+
+def test_nobody_need_be_told(shipped: Path) -> None:
+    assert (starter.starter_folder() / "data.mdb").is_file()
+
+
+def test_a_damaged_file_leaves_nothing_behind(shipped: Path, tmp_path: Path) -> None:
+    shipped.unlink()
+    plain = shipped.with_name("starter.jsonl")
+    plain.write_text("nonsense\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(starter, "STARTER_FILE", plain)
+        with pytest.raises((StoreCorrupt, InputError)):
+            starter.starter_folder()
+    assert not list((tmp_path / "home").iterdir())
+
+
+def test_an_installation_without_it(shipped: Path) -> None:
+    shipped.unlink()
+    assert not starter.is_shipped()
+    with pytest.raises(InputError, match="not part of this installation"):
+        starter.starter_place()

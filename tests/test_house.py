@@ -1,0 +1,188 @@
+"""The layout keeps: imports point down, folders and modules stay small, every type has its word.
+
+docs/architecture.md says what the layout is. What may be loaded by name is listed below, with why.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.house import (
+    Arrow,
+    against,
+    arrows_of,
+    by_name,
+    circles,
+    layers_of,
+    modules_of,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = modules_of(ROOT)
+ARROWS = arrows_of(MODULES)
+
+MOST_MODULES = 16
+MOST_LINES = 500
+USUAL_LINES = 250
+#: Modules above the usual length. One number and no list of reasons: a reason that 52 modules need
+#: would be written without being thought. It may only go down.
+LONG_MODULES = 52
+
+#: May load own modules by name, and why.
+BY_NAME = {
+    "embeddb": "the public face loads its names on first use",
+    "embeddb.core.moved": "older import paths",
+    "embeddb.core.plugins": "the plug-in loader",
+    "embeddb.core.shown": "what a notebook shows is drawn above",
+    "embeddb.featurizers.network.networks": "the table of backends",
+    "embeddb.matrix_files": "the table of formats",
+    "embeddb.query": "names of the room are loaded on first use",
+    "embeddb.ui.cli.main": "verbs are loaded one at a time",
+}
+
+
+def loads_by_name(path: Path) -> bool:
+    """Whether a module loads own modules by a string, or by one that cannot be read here."""
+    calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+    texts = [text for call in calls if (text := by_name(call)) is not None]
+    return any(
+        not text or text.partition(".")[0] in ("embeddb", "indexer", "tuners") for text in texts
+    )
+
+
+def test_modules_are_imported_and_not_named() -> None:
+    found = {name for name, path in MODULES.items() if loads_by_name(path)}
+    assert not found - set(BY_NAME), f"import it, by no string: {sorted(found - set(BY_NAME))}"
+    assert found == set(BY_NAME), f"strike: {sorted(set(BY_NAME) - found)}"
+
+
+def test_no_arrow_runs_up_not_even_for_an_annotation() -> None:
+    layers = layers_of(ROOT)
+    up = [a for a in ARROWS if a.kind != "name" and against(a, layers)]
+    lines = [f"{a.source}:{a.line} -> {a.target}" for a in up]
+    assert not lines, f"against the layers of pyproject.toml: {lines}"
+
+
+def test_no_two_modules_import_each_other() -> None:
+    found = circles((a.source, a.target) for a in ARROWS if a.kind != "name")
+    assert not found, f"a circle of imports: {found[0]}"
+
+
+def test_a_folder_can_be_read_at_a_glance() -> None:
+    count = Counter(p.parent for p in MODULES.values() if p.name != "__init__.py")
+    full = {p.relative_to(ROOT).as_posix(): n for p, n in count.items() if n > MOST_MODULES}
+    assert not full, f"more than {MOST_MODULES} modules: {full}"
+
+
+def test_modules_hold_one_subject() -> None:
+    lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    huge = {name: n for name, n in lines.items() if n > MOST_LINES}
+    assert not huge, f"more than {MOST_LINES} lines: {huge}"
+    long = sorted(((n, name) for name, n in lines.items() if n > USUAL_LINES), reverse=True)
+    told = f"{len(long)} modules above {USUAL_LINES} lines, {LONG_MODULES} were: {long}"
+    assert len(long) <= LONG_MODULES, told
+
+
+def test_every_public_class_is_in_the_glossary() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "glossary_types.py"))
+    told = "run `python docs/glossary_types.py --write`"
+    assert made["page"]() == made["PAGE"].read_text(encoding="utf-8"), told
+    silent = [f"{row[0]}/{row[2]}.py: {row[1]}" for row in made["rows"]() if not row[3]]
+    assert not silent, f"public classes without a docstring: {silent}"
+
+
+def test_the_map_is_the_tree() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = set(_folders_drawn(page))
+    count = {p.parent.relative_to(ROOT).as_posix() for p in MODULES.values()}
+    assert drawn == count, f"docs/architecture.md: folders {sorted(drawn ^ count)}"
+    named = set(re.findall(r"`((?:embeddb|indexer|tuners)/[\w/]+\.py)`", page))
+    lost = {name for name in named if not (ROOT / name).is_file()}
+    assert not lost, f"docs/architecture.md: no module {sorted(lost)}"
+
+
+def _folders_drawn(page: str) -> Iterator[str]:
+    """Paths of the folders in the page's drawing, where two spaces are a step down."""
+    block = re.search(r"^```\n(embeddb/.*?)^```", page, re.M | re.S)
+    assert block is not None
+    above: list[str] = []
+    for line in block[1].splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        names = re.match(r"(?:\w+/ ?)+", line.lstrip())
+        assert names is not None, line
+        for name in names[0].split():
+            above[depth:] = [name.rstrip("/")]
+            yield "/".join(above)
+
+
+# -- the guards themselves ---------------------------------------------------------------------
+
+UP = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from embeddb.ui import page
+"""
+NAMED = """
+def show():
+    return import_module("embeddb.ui.page").show()
+"""
+WITHIN = """
+def late():
+    import embeddb.core.low
+    from embeddb.core.low import read
+"""
+CONTRACT = """
+[[tool.importlinter.contracts]]
+layers = ["embeddb.ui", "embeddb.core"]
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A package of two floors with every kind of arrow between them."""
+    files = {
+        "embeddb/core/low.py": UP,
+        "embeddb/core/named.py": NAMED,
+        "embeddb/ui/page.py": WITHIN,
+        "pyproject.toml": CONTRACT,
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_arrows_are_found_wherever_they_stand(tree: Path) -> None:
+    arrows = arrows_of(modules_of(tree))
+    low, named, page = "embeddb.core.low", "embeddb.core.named", "embeddb.ui.page"
+    assert arrows == [
+        Arrow(low, page, 4, "type"),
+        Arrow(named, page, 3, "name"),
+        Arrow(page, low, 3, "import"),
+        Arrow(page, low, 4, "import"),
+    ]
+    layers = layers_of(tree)
+    assert [against(arrow, layers) for arrow in arrows] == [True, True, False, False]
+    assert circles((a.source, a.target) for a in arrows) == [[low, page]]
+    assert loads_by_name(tree / "embeddb/core/named.py")
+    assert not loads_by_name(tree / "embeddb/ui/page.py")
+
+
+def test_rooms_of_one_floor_may_not_import_each_other() -> None:
+    layers = {"a": 0, "b": 1, "c": 1}
+    assert against(Arrow("b.x", "c.y", 1, "import"), layers)
+    assert not against(Arrow("b.x", "b.y", 1, "import"), layers)
+    assert not against(Arrow("c.x", "a.y", 1, "import"), layers)
+    assert not against(Arrow("a", "other", 1, "import"), layers)
+
+
+def test_circles_are_told_once_the_largest_first() -> None:
+    pairs = [("a", "b"), ("b", "a"), ("c", "d"), ("d", "e"), ("e", "c"), ("a", "c"), ("f", "a")]
+    assert circles(pairs) == [["c", "d", "e"], ["a", "b"]]

@@ -1,0 +1,234 @@
+"""The one harness behind every quality figure: held-out groups, replayed from the store.
+
+Nothing is measured here; `bench` has what is asked, and every method answers the same questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import NothingFound
+from embeddb.index.lookup import Lookup
+from embeddb.index.scopes import scope_partitions
+from embeddb.query.fallback import answer
+from embeddb.query.query import Query
+from embeddb.query.rankers.neighbour_vote import scores
+from tuners.by_name import tuner_class
+from tuners.evaluation.bench import Bench
+from tuners.evaluation.figures import EvalRow, Outcome, Truth, judge, ordering, summarise
+from tuners.evaluation.fit import Fit
+from tuners.evaluation.learned import JOINED, Learned
+from tuners.evaluation.plain_neighbours import PlainNeighbours
+from tuners.evaluation.replayed import Replayed
+from tuners.static_best import StaticBestTuner
+from tuners.static_top_k import StaticTopKTuner
+
+__all__ = ["Table", "evaluate"]
+
+_RANDOM_DRAWS = 20
+_K = 5
+
+Progress = Callable[[str, int, int], None]
+
+
+def evaluate(
+    db: Lookup,
+    *,
+    scopes: Sequence[tuple[Op, str]] | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    folds: int = 5,
+    complete: bool = False,
+    progress: Progress | None = None,
+    rankers: Mapping[str, Fit] | None = None,
+    note: Callable[[str], None] | None = None,
+    tuners: Sequence[str] = (),
+) -> list[EvalRow]:
+    """The table of docs/evaluation.md for each scope, best method last but for the oracle.
+
+    With `complete`, only matrices count (to learn from as well) that tried nearly every
+    configuration, so that the oracle is the best of the space. Each of `rankers` learns twice in
+    every fold (once to choose its weight) and has two rows: by itself, and `+transfer`, joined
+    with the neighbours' vote. One that cannot learn from a scope has none there; `note` is told.
+    Each of `tuners`, names of plug-ins, has a row: asked and told by replay.
+
+    Raises: NothingFound if no scope has matrices of at least two groups to hold out;
+    MissingDependency if a ranker needs a package that is not installed; UsageError for a tuner
+    that there is not, PluginError for one that breaks its contract.
+    """
+    told = note or (lambda _: None)
+    for name in tuners:
+        tuner_class(name)
+    rows: list[EvalRow] = []
+    for op, scope, instance in _questions(db, scopes):
+        bench = Bench(db, op, scope, complete=complete, instance=instance)
+        if not bench.ready:
+            continue
+        replayed = Replayed(bench, db.store, tuners)
+        judged = Table(bench, rankers, replayed)
+        rows += judged.rows(seeds, folds, progress)
+        for name, why in judged.refused.items():
+            told(f"{op} on {instance or scope}: {name} is not judged: {why}")
+        for name, what in replayed.illegal.items():
+            told(f"{op} on {instance or scope}: {name} wastes steps on what is not legal: {what}")
+    if not rows:
+        raise NothingFound(
+            "nothing to judge: no op and platform has two or more groups of matrices that ran the "
+            "platform's default and something else",
+            hint="measure or ingest more matrices, with the default among the configurations",
+        )
+    return rows
+
+
+def _questions(
+    db: Lookup, scopes: Sequence[tuple[Op, str]] | None
+) -> Iterator[tuple[Op, str, str]]:
+    """Op, scope and, where several machines ran it, each of these: an answer is for one."""
+    for op, scope in scopes if scopes is not None else db.scopes():
+        named = sorted({p.platform for p in scope_partitions(db.store, op, scope)})
+        for instance in named if len(named) > 1 else [""]:
+            yield op, scope, instance
+
+
+class Table:
+    """Every method on one bench. Rankers that could not learn from some fold are in `refused`, with
+    the reason."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        rankers: Mapping[str, Fit] | None = None,
+        replayed: Replayed | None = None,
+    ) -> None:
+        self.bench, self.rankers, self.replayed = bench, rankers or {}, replayed
+        self.refused: dict[str, str] = {}
+
+    def rows(self, seeds: Sequence[int], folds: int, progress: Progress | None) -> list[EvalRow]:
+        """One for each method."""
+        bench = self.bench
+        done: dict[str, list[list[Outcome]]] = {}
+        steps = len(seeds) * folds * (1 + 2 * len(self.rankers))
+        tick = _Ticks(progress, f"{bench.op} on {bench.scope}", steps)
+        for seed in seeds:
+            one: dict[str, list[Outcome]] = {}
+            for train, test in bench.folds(folds, seed):
+                plain = PlainNeighbours(
+                    bench.evidence.take(train).pruned(), next(iter(bench.vectors.values()))
+                )
+                able = {k: fit for k, fit in self.rankers.items() if k not in self.refused}
+                learned = Learned(bench, able, train, tick)
+                self.refused |= learned.refused
+                rng = np.random.default_rng(0)
+                for row, query in bench.queries_of(train, test):
+                    found = self._judged(row, query, plain, learned, rng)
+                    if self.replayed is not None:
+                        found = chain(found, self.replayed.judged(row, query, seed=seed))
+                    for method, outcome in found:
+                        one.setdefault(method, []).append(outcome)
+                tick()
+            one["oracle"] = one.pop("oracle")  # last, whatever else only some matrices have
+            for method, outcomes in one.items():
+                done.setdefault(method, []).append(outcomes)
+        return [
+            self._row(method, by_seed)
+            for method, by_seed in done.items()
+            if method.removesuffix(JOINED) not in self.refused
+        ]
+
+    def _row(self, method: str, by_seed: list[list[Outcome]]) -> EvalRow:
+        figures, spread = summarise(by_seed)
+        return EvalRow(
+            self.bench.instance or self.bench.scope,
+            str(self.bench.op),
+            method,
+            len(by_seed[0]),
+            figures,
+            spread,
+            self.bench.simulated,
+        )
+
+    def _judged(
+        self,
+        row: int,
+        query: Query,
+        plain: PlainNeighbours,
+        learned: Learned,
+        rng: np.random.Generator,
+    ) -> Iterator[tuple[str, Outcome]]:
+        truth = self.bench.truth(row)
+        pattern_id = self.bench.evidence.rows[row].pattern_id
+        yield "default", judge(truth, [query.default])
+        yield "random", _averaged([judge(truth, drawn) for drawn in _draws(query, rng)])
+        best = _configs(StaticBestTuner(query, rng=rng).ask(_K))
+        yield "static-best", _ordered(judge(truth, best[:1]), truth, query, -query.vote.mean)
+        yield "static-top-k", judge(truth, _configs(StaticTopKTuner(query, rng=rng).ask(_K)))
+        vector = plain.vectors.get(pattern_id)
+        if vector is not None:
+            vote = plain.vote(vector)
+            order = [plain.configs[i] for i in np.argsort(-vote, kind="stable")[:_K]]
+            yield "knn-stats", _ordered(judge(truth, order), truth, query, -vote, plain.configs)
+        found = answer(query, _K, rng=rng)
+        proposals = _configs(found.candidates)
+        illegal = sum(query.space.reason(c) is not None for c in proposals)
+        outcome = judge(truth, proposals, illegal=illegal)
+        yield "embeddb", _ordered(outcome, truth, query, -scores(query)[0])
+        yield from learned.judged(row, query)
+        if row in self.bench.again:
+            yield "measured-again", self.bench.again[row]
+        ranked = sorted(truth.times, key=lambda c: truth.times[c])
+        yield "oracle", judge(truth, ranked)
+
+
+class _Ticks:
+    """Counts steps of one task and tells of each."""
+
+    def __init__(self, progress: Progress | None, what: str, total: int) -> None:
+        self._progress, self._what, self._total, self._done = progress, what, total, 0
+
+    def __call__(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._what, self._done, self._total)
+
+
+def _configs(candidates: Sequence[Any]) -> list[Config]:
+    return [Config(c.config) for c in candidates]
+
+
+def _draws(query: Query, rng: np.random.Generator) -> Iterator[list[Config]]:
+    for _ in range(_RANDOM_DRAWS):
+        yield [query.vote.configs[i] for i in rng.permutation(len(query.vote.configs))[:_K]]
+
+
+def _averaged(outcomes: Sequence[Outcome]) -> Outcome:
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(o, name) for o in outcomes]))
+
+    return Outcome(
+        gain_1=mean("gain_1"),
+        gain_5=mean("gain_5"),
+        of_optimum_1=mean("of_optimum_1"),
+        of_optimum_5=mean("of_optimum_5"),
+        slower=mean("slower"),
+        ape=mean("ape"),
+    )
+
+
+def _ordered(
+    outcome: Outcome,
+    truth: Truth,
+    query: Query,
+    predicted: NDArray[np.float64],
+    configs: Sequence[Config] | None = None,
+) -> Outcome:
+    """The outcome with how well scores float64[c] (lower is faster) order what was measured."""
+    known = configs if configs is not None else query.vote.configs
+    seconds = np.array([truth.times.get(c, np.nan) for c in known])
+    opa, tau = ordering(predicted, seconds, query.vote.noise)
+    return replace(outcome, opa=opa, tau=tau)

@@ -1,0 +1,68 @@
+"""The learned rankers that `embeddb eval --learned` judges: the product's cost models, with the
+settings that it trains them with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from embeddb.core.config import Op
+from embeddb.core.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from embeddb.core.records import PatternInfo
+    from embeddb.cost_model.model import CostModel
+    from embeddb.index.run_matrix import RunMatrix
+    from embeddb.platforms.platform import Platform
+    from indexer.training.cost_model.samples import Samples
+    from tuners.evaluation.bench import Vectors
+    from tuners.evaluation.fit import Fit
+
+__all__ = ["learned_rankers"]
+
+
+def learned_rankers(*, note: Callable[[str], None] | None = None) -> dict[str, Fit]:
+    """Those whose packages are installed, by name; `note` is told which is not.
+
+    Raises: MissingDependency without torch.
+    """
+    if find_spec("torch") is None:
+        raise MissingDependency(
+            "--learned trains a cost model, which needs torch",
+            hint="install the extra `learn`: pip install '.[learn]'",
+        )
+    from indexer.training.cost_model.trees import available
+
+    found: dict[str, Fit] = {"costmodel": _network}
+    if available():
+        found["boosted"] = _trees
+    elif note is not None:
+        note("boosted trees are not judged: install the extra `learn` again, for lightgbm")
+    return found
+
+
+def _network(
+    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
+) -> CostModel:
+    """The default recipe on the first featurizer's vectors."""
+    from indexer.training.cost_model.train import CostSettings, train
+
+    return train(_samples(evidence, vectors, infos, where, op), CostSettings())
+
+
+def _trees(
+    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
+) -> CostModel:
+    from indexer.training.cost_model.train import forest, train
+
+    return train(_samples(evidence, vectors, infos, where, op), forest())
+
+
+def _samples(
+    evidence: RunMatrix, vectors: Vectors, infos: Mapping[str, PatternInfo], where: Platform, op: Op
+) -> Samples:
+    from indexer.training.cost_model.samples import from_evidence
+
+    featurizer, raw = next(iter(vectors.items()), ("", {}))
+    return from_evidence(evidence, raw, infos, where, op, featurizer=(featurizer, ""))
