@@ -17,6 +17,8 @@ from embeddb.core.errors import EmbeddbError
 from embeddb.core.moved import install
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.shown import draw_with
+from embeddb.core.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +43,6 @@ __all__ = [
     "read_pattern",
 ]
 
-__version__ = "0.1.0"
-
 install()
 
 #: Names that cost more than numpy to import; fetched on first use.
@@ -60,9 +60,18 @@ def open(path: str | Path, *, readonly: bool = False) -> Database:
 
     Raises: StoreError if there is none; InputError if the shipped data is absent.
     """
-    database = import_module(_LAZY["Database"])  # which sits above all that imports this package
-    opened: Database = database.open_database(path, readonly=readonly)
-    return opened
+    from embeddb.database import open_database
+
+    return open_database(path, readonly=readonly)
+
+
+def _drawn(thing: object) -> str:
+    from embeddb.ui.notebook import html_of
+
+    return html_of(thing)
+
+
+draw_with(_drawn)
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound
+from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.shown import html_of
@@ -108,13 +108,17 @@ class Database(Lookup):
         that varies from call to call. With the name of a `tuner` plug-in, its proposals are the
         answer.
 
-        Raises: UsageError for an unknown platform, op or tuner, or a platform whose file does not
-        say which configurations are reproducible; NothingFound for a pattern known by name
-        only where the evidence needs its structure; PluginError for a tuner that breaks its
-        contract.
+        Raises: UsageError for an unknown platform, op or tuner, for `deep` with a tuner, or for a
+        platform whose file does not say which configurations are reproducible; NothingFound for a
+        pattern known by name only where the evidence needs its structure; PluginError for a tuner
+        that breaks its contract.
         """
         from embeddb.query.answer import local_platform, recommend
 
+        if tuner and deep:
+            raise UsageError(
+                "what would change an answer is told of the database's own, not a tuner's"
+            )
         what = Op.parse(op) if isinstance(op, str) else op
         here = local_platform(self._named(platform))
         if reproducible:
@@ -274,13 +278,12 @@ class Database(Lookup):
         Raises: RunnerUnavailable if the platform cannot be measured here; UsageError for no op or
         no time; InputError for a folder without a matrix that can be measured.
         """
-        from embeddb.query.answer import first_answers
         from indexer.calibrate import Calibration, CalibrationRequest, measured_ops
 
         where = self._named(platform)
         wish = CalibrationRequest(_ops(ops) or measured_ops(self, where), 60.0 * minutes, threads)
         runner, _ = this_machine(where, threads=threads)
-        job = Calibration(self, runner, wish, ask=first_answers)
+        job = Calibration(self, runner, wish)
         job = job if progress is None else replace(job, told=progress)
         return job.run(Path(matrices) if str(matrices) else None)
 

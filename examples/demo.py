@@ -31,7 +31,7 @@ from embeddb import Database, EmbeddbError, Op, Pattern, Platform, Run, load_pla
 from embeddb.core.config import Config
 from embeddb.core.errors import InputError
 from embeddb.core.timing import timings_of
-from embeddb.query.answer import first_answers, recommend
+from embeddb.query.answer import recommend
 from embeddb.query.build import build_query
 from embeddb.query.measure import ranked_by_time
 from embeddb.query.recommendation import Candidate, Recommendation
@@ -204,7 +204,7 @@ def ask(db: Database, pattern: Pattern, platform: Platform, op: Op) -> Case:
 def calibrate(db: Database, runner: Any, seconds: float) -> None:
     """What `embeddb calibrate` does, on generated matrices that are not those asked about."""
     say(f"calibrating to this machine for {seconds:.0f} s, on generated matrices")
-    made = Calibration(db, runner, CalibrationRequest(OPS, seconds), ask=first_answers).run()
+    made = Calibration(db, runner, CalibrationRequest(OPS, seconds)).run()
     for op in made.ops:
         before, after = (f"{v:.3f}" if v is not None else "-" for v in (op.before, op.after))
         say(f"  {op.op}: share of the best measured {before} before, {after} after")

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.pattern import Pattern
@@ -30,8 +29,8 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
+from embeddb.query.answer import first_answers
 from embeddb.query.build import build_query
-from embeddb.query.query import Query
 from indexer.calibration.choice import Chooser, panel_of
 from indexer.calibration.matrices import Candidates
 from indexer.calibration.pace import Pace, Timer, largest_nnz
@@ -39,12 +38,10 @@ from indexer.calibration.report import CalibrationReport, Tally, op_report
 from indexer.campaign.plan import Told, untold
 from indexer.runners.base import RunOptions
 
-__all__ = ["CAMPAIGN", "Ask", "Calibration", "CalibrationRequest", "measured_ops", "voted"]
+__all__ = ["CAMPAIGN", "Calibration", "CalibrationRequest", "measured_ops"]
 
 #: What stored runs are called.
 CAMPAIGN = "calibrate"
-#: The first answers to a prepared question, best first.
-Ask = Callable[[Query, int], Sequence[Config]]
 
 #: Of each task: configurations that all matrices run, the first answers for the matrix, and how
 #: many run once more at its end, the default among them: for the noise.
@@ -108,21 +105,14 @@ def measured_ops(lookup: Lookup, platform: Platform) -> tuple[Op, ...]:
     return found
 
 
-def voted(query: Query, count: int) -> list[Config]:
-    """The first answers by the vote of neighbours alone."""
-    tuner = plugins.load("tuner", "transfer")(query, rng=np.random.default_rng(0))
-    return [Config(candidate.config) for candidate in tuner.ask(count)]
-
-
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """One call of `embeddb calibrate`. `runner` measures; `ask` gives the first answers for a
-    matrix; `clock` tells seconds and `told` is called with what is done."""
+    """One call of `embeddb calibrate`. `runner` measures, `clock` tells seconds and `told` is
+    called with what is done."""
 
     db: Lookup
     runner: Any
     wish: CalibrationRequest
-    ask: Ask = voted
     clock: Callable[[], float] = time.monotonic
     told: Told = untold
 
@@ -293,7 +283,7 @@ class _Work:
             return None
         query = build_query(self._db, pattern, self._here, op)
         first = [query.default, *rest]
-        answers = self._asked.ask(query, _ANSWERS + len(known) + len(first))
+        answers = first_answers(query, _ANSWERS + len(known) + len(first))
         new = [space.canonical(c) for c in answers]
         new = [c for c in dict.fromkeys(new) if c not in known and c not in first]
         return _Task(pattern, op, list(dict.fromkeys([*first, *new[:_ANSWERS]])))

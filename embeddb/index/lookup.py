@@ -98,9 +98,13 @@ class Lookup:
         register_files(self.store, before)
         return version
 
-    def scopes(self) -> list[tuple[Op, str]]:
-        """Every (op, scope) with runs."""
-        return [(scope.op, scope.name) for scope in scopes(self.store)]
+    def scopes(self, platform: str = "", op: Op | None = None) -> list[tuple[Op, str]]:
+        """Every (op, scope) with runs, of the platform and the op that are named."""
+        return [
+            (scope.op, scope.name)
+            for scope in scopes(self.store)
+            if platform in ("", scope.name, scope.name.partition("@")[0]) and op in (None, scope.op)
+        ]
 
     def platform(self, text: str) -> Platform:
         """The platform a user means: an id in the store, a built-in name, or a TOML file.

@@ -22,10 +22,11 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.pooling import Source
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import nearest_widths
+from embeddb.index.view import View
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.query.prediction import predicted
-from embeddb.query.query import Neighbour, OwnTimings, Problem, Promise, Query
+from embeddb.query.query import Neighbour, OwnTimings, Problem, Promise, Query, Vote
 from embeddb.store.usual_state import usual_at
 
 __all__ = ["build_query", "named_features", "with_evidence"]
@@ -150,8 +151,8 @@ def with_evidence(
     instance of a portable platform measured on it is the nearest neighbour there can be. Without a
     vector there are no neighbours, only what holds for the platform as a whole.
     """
-    evidence, view = partition.evidence, partition.view(query.platform, calls=query.calls)
-    averages, policy = view.averages, view.policy
+    view = partition.view(query.platform, calls=query.calls)
+    policy = view.policy
     ids: list[str] = []
     distances = np.zeros(0)
     if vector is not None:
@@ -160,46 +161,58 @@ def with_evidence(
         excluded = {query.pattern.id} if query.own.timings else ()
         ids, distances = partition.nearest(vector, count=policy.k, exclude=excluded)
     rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
-    found, rejected = _split_legal(evidence, query.space)
-    legal = sorted(found.values())
-    place = {at: new for new, at in enumerate(legal)}
-    weights = policy.weights(distances)
-    sources = [belief.source for belief in view.beliefs]
-    table = partition.preparation
-    cost = table.cost(rows, weights, query.platform.id, partition.op) if table else None
+    found, rejected = _split_legal(partition.evidence, query.space)
+    vote = _vote(query, partition, view, rows, policy.weights(distances), sorted(found.values()))
+    best = [view.beliefs[int(shares.argmax())].source for shares in view.shares[rows]]
+    told = zip(ids, best, distances.tolist(), strict=True)
     return replace(
         query,
         vote=replace(
-            query.vote,
-            preparation=cost,
+            vote,
             configs=tuple(sorted(found, key=found.__getitem__)),
-            gains=view.gains[rows][:, legal],
-            trust=view.trust[rows][:, legal],
-            levels=averages.level[rows],
-            weights=weights,
-            prior=averages.prior[legal],
-            mean=averages.mean[legal],
-            shrink=policy.shrink,
-            cover=np.array([place[at] for at in averages.cover if at in place], dtype=np.int64),
-            evidence_op=_main_op(sources, view.shares[rows], weights, partition.op),
-            held_out=math.nan if evidence.winners else math.exp(-policy.loss),
-            judged_by=view.judged,
-            promise=Promise.of(policy),
-            machines=_machines(sources, view.shares[rows], weights),
-            measured_here=view.own,
-            elsewhere=any(source.platform != query.platform.id for source in sources),
-            failing=view.failing[rows][:, legal],
-            machine_effects=view.effects[:, legal],
-            knows_default=bool(evidence.knows_default.any()),
-            noise=evidence.noise,
-            neighbours=tuple(
-                _neighbour(partition, i, sources[int(shares.argmax())], float(distance), name_of)
-                for i, shares, distance in zip(ids, view.shares[rows], distances, strict=True)
-            ),
             rejected=rejected,
+            shrink=policy.shrink,
+            held_out=math.nan if partition.evidence.winners else math.exp(-policy.loss),
+            promise=Promise.of(policy),
+            neighbours=tuple(_neighbour(partition, *one, name_of) for one in told),
             vector=np.zeros(0, dtype=np.float32) if vector is None else vector,
             featurizer=partition.featurizer,
         ),
+    )
+
+
+def _vote(
+    query: Query,
+    partition: AnswerIndex,
+    view: View,
+    rows: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    legal: Sequence[int],
+) -> Vote:
+    """What the view says of the `legal` configurations, by the given rows int64[k] and weights
+    float64[k] of the neighbours."""
+    evidence, averages = partition.evidence, view.averages
+    place = {at: new for new, at in enumerate(legal)}
+    sources, shares = [belief.source for belief in view.beliefs], view.shares[rows]
+    table, here = partition.preparation, query.platform.id
+    return Vote(
+        gains=view.gains[rows][:, legal],
+        trust=view.trust[rows][:, legal],
+        levels=averages.level[rows],
+        weights=weights,
+        prior=averages.prior[legal],
+        mean=averages.mean[legal],
+        cover=np.array([place[at] for at in averages.cover if at in place], dtype=np.int64),
+        knows_default=bool(evidence.knows_default.any()),
+        noise=evidence.noise,
+        evidence_op=_main_op(sources, shares, weights, partition.op),
+        judged_by=view.judged,
+        machines=_machines(sources, shares, weights),
+        measured_here=view.own,
+        elsewhere=any(source.platform != here for source in sources),
+        failing=view.failing[rows][:, legal],
+        machine_effects=view.effects[:, legal],
+        preparation=table.cost(rows, weights, here, partition.op) if table else None,
     )
 
 

@@ -55,6 +55,7 @@ def measure_answer(
     runner = runner_for(platform or lookup.platform(made.platform))
     here = platform_here(runner, threads=options.threads)
     op = Op.parse(made.op)
+    usual = usual_at(lookup.store, here.id)()
     before = state_now(runner, threads=options.threads)
     runs: list[Run] = []
 
@@ -65,6 +66,30 @@ def measure_answer(
                 progress(f"{config}: {m.status}")
             yield config, m
 
+    state: dict[str, float] = {}
+    try:
+        made = _candidates_run(made, run, rounds, search)
+    finally:  # an interrupt, or a tuner that raises, loses nothing that was measured
+        state = between(before, state_now(runner, threads=options.threads))
+        runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
+        if runs and not lookup.store.readonly:
+            lookup.record(runs, pattern, here)
+    done = measured_break_even(ranked_by_time(made, timings_of(runs)), runs)
+    done = msgspec.structs.replace(done, platform=here.id)
+    if warning := _state_warning(state, usual):
+        done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
+    if not lookup.store.readonly:
+        keep(lookup, done)
+    elif deepen is None:
+        return done
+    return renewed(lookup, done, pattern, here, deepen=deepen)
+
+
+def _candidates_run(
+    made: Recommendation, run: Measure, rounds: int, search: Search | None
+) -> Recommendation:
+    """The answer, with the candidates that a search found; all of them and the default were run,
+    once in every round, each time in another order."""
     if search is not None:
         made = msgspec.structs.replace(made, candidates=search(made, run))
     configs = list(
@@ -74,18 +99,7 @@ def measure_answer(
         order = np.random.default_rng(made.seed + at).permutation(len(configs))
         for _ in run([configs[i] for i in order]):
             pass
-    state = between(before, state_now(runner, threads=options.threads))
-    runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
-    done = measured_break_even(ranked_by_time(made, timings_of(runs)), runs)
-    done = msgspec.structs.replace(done, platform=here.id)
-    if warning := _state_warning(state, usual_at(lookup.store, here.id)()):
-        done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
-    if not lookup.store.readonly:
-        lookup.record(runs, pattern, here)
-        keep(lookup, done)
-    elif deepen is None:
-        return done
-    return renewed(lookup, done, pattern, here, deepen=deepen)
+    return made
 
 
 def _state_warning(context: Mapping[str, float], normal: State) -> str:

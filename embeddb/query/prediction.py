@@ -56,7 +56,8 @@ class Scorer(Protocol):
         configs: Sequence[Config],
         sizes: Sizes,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See `embeddb.cost_model.model.CostModel.score`."""
+        """float64[c] log gain over the mean configuration (higher is faster) and float64[c] its
+        standard deviation (nan: unknown), of a matrix with raw features float32[d] and `sizes`."""
 
 
 def predicted(query: Query, lookup: Lookup, pattern: Pattern | PatternInfo) -> Query:

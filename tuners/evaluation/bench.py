@@ -21,9 +21,10 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
 from embeddb.query.build import with_evidence
+from embeddb.query.prediction import Scorer
 from embeddb.query.query import Problem, Query
 from tuners.evaluation.figures import Truth
-from tuners.evaluation.fit import Fit, Scorer
+from tuners.evaluation.fit import Fit
 from tuners.evaluation.noise_ceiling import measured_again
 from tuners.evaluation.splits import split_groups
 
@@ -53,11 +54,7 @@ def asked_scopes(lookup: Lookup, platform: str = "", op: Op | None = None) -> li
 
     Raises: NothingFound if that is nothing.
     """
-    found = [
-        (o, scope)
-        for o, scope in lookup.scopes()
-        if platform in ("", scope, scope.partition("@")[0]) and (op is None or o == op)
-    ]
+    found = lookup.scopes(platform, op)
     if not found:
         have = ", ".join(f"{o} on {s}" for o, s in lookup.scopes()[:8])
         hint = f"there are: {have}" if have else "the database is empty: `embeddb index`"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.core.errors import EmbeddbError, MissingDependency, NothingFound
 from embeddb.index.vote import surely_positive
+from embeddb.query.prediction import Scorer
 from embeddb.query.query import Query
 from embeddb.query.rankers.joint import guard_of, joined
 from embeddb.query.rankers.neighbour_vote import NeighbourVote, scores
@@ -24,7 +25,7 @@ from embeddb.query.rankers.order import behind_default, order_to_try
 from embeddb.query.rankers.ties import settled
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering
-from tuners.evaluation.fit import Fit, Scorer
+from tuners.evaluation.fit import Fit
 from tuners.evaluation.splits import split_groups
 
 __all__ = [

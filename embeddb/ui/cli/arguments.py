@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from embeddb import database
-from embeddb.core.config import Op
 from embeddb.core.errors import InputError, MatrixError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
@@ -18,7 +17,6 @@ from embeddb.ui.cli.output import Progress, note
 from indexer.starter import STARTER
 
 __all__ = [
-    "chosen_scopes",
     "families",
     "known_answer",
     "known_pattern",
@@ -116,16 +114,6 @@ def _is_file(text: str) -> bool:
         return Path(text).exists()
     except OSError:
         return False
-
-
-def chosen_scopes(db: Database, platform: str, op: str) -> list[tuple[Op, str]]:
-    """Those of the platform and operation asked for; all where nothing was."""
-    wanted = Op.parse(op) if op else None
-    return [
-        (o, scope)
-        for o, scope in db.scopes()
-        if platform in ("", scope, scope.partition("@")[0]) and wanted in (None, o)
-    ]
 
 
 def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:

@@ -18,7 +18,7 @@ from builders import (
 import embeddb
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound, RunnerUnavailable
+from embeddb.core.errors import NothingFound, PluginError, RunnerUnavailable, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from embeddb.database import Database
@@ -148,3 +148,28 @@ def _counting(built: list[str], name: str) -> Any:
         return build_query(*args, **options)
 
     return build
+
+
+@pytest.mark.usefixtures("law")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, PluginError])
+def test_what_ran_before_an_interrupt_or_a_tuners_fault_is_kept(error: type[Exception]) -> None:
+    db = fill(Database.in_memory(), _measured_platform().at("elsewhere"))
+    new = band(137, 14, name="new", group="new")
+    made = db.query(new, platform="lab", op=OP)
+
+    def search(_: Any, run: Any) -> list[Any]:
+        for config, _measurement in run([CONFIGS[0], CONFIGS[1], CONFIGS[2]]):
+            if config == CONFIGS[1]:
+                raise error("now")
+        return []
+
+    with pytest.raises(error):
+        measure_answer(db, made, new, options=RunOptions(), search=search)
+    kept = list(db.store.runs("lab@here", OP, new.id))
+    assert {run.config for run in kept} == set(CONFIGS[:2])
+    assert db.recommendation(made.id).candidates[0].seconds is None  # the answer is as it was
+
+
+def test_depth_is_of_the_databases_own_answers(lawful: Database) -> None:
+    with pytest.raises(UsageError, match="not a tuner's"):
+        lawful.query(band(137, 14), platform="tiny", op=OP, tuner="random", deep=True)

@@ -48,7 +48,6 @@ def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
       embeddb calibrate starter --op spmm:32 --op spmv --minutes 2
       embeddb calibrate runs.db --op spmm:128 --matrices my_matrices/
     """
-    from embeddb.query.answer import first_answers
     from indexer.calibrate import Calibration, CalibrationRequest, measured_ops
 
     with open_database(db) as opened, Progress() as progress:
@@ -59,7 +58,7 @@ def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
         runner, _ = runner_here(platform, asked["threads"])
         wish = CalibrationRequest(ops, 60.0 * asked["minutes"], asked["threads"])
         folder = Path(asked["matrices"]) if asked["matrices"] else None
-        report = Calibration(opened, runner, wish, ask=first_answers, told=progress).run(folder)
+        report = Calibration(opened, runner, wish, told=progress).run(folder)
     if as_json:
         emit(report.document())
     else:

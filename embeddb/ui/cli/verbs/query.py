@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -81,27 +82,43 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
             progress=progress,
         )
         if measure:
-            from indexer.runners.base import RunOptions
-
-            made = opened.measure(
-                made,
-                pattern,
-                platform=platform,
-                options=RunOptions(threads=asked["threads"]),
-                deep=asked["deep"],
-                progress=progress,
-                count=asked["count"],
-            )
+            made = _measured(opened, made, pattern, platform, asked, progress)
         if made.link == "default":
-            have = ", ".join(f"{what} on {scope}" for what, scope in opened.scopes()[:8])
-            none = "there are no runs: `embeddb index` reads some, `embeddb measure` makes some"
-            note(f"no evidence; {f'there are runs of: {have}' if have else none}")
+            _show_what_there_is(opened)
     made = msgspec.structs.replace(made, stages_s={"read": read_s, **made.stages_s})
     if as_json:
         emit(made.document())
     else:
         _show_answer(made, pattern, db)
     return _NO_EVIDENCE if made.link == "default" else 0
+
+
+def _measured(
+    db: Database,
+    made: Recommendation,
+    pattern: Pattern | PatternInfo,
+    platform: Platform,
+    asked: Mapping[str, Any],
+    progress: Progress,
+) -> Recommendation:
+    from indexer.runners.base import RunOptions
+
+    options = RunOptions(threads=asked["threads"])
+    return db.measure(
+        made,
+        pattern,
+        platform=platform,
+        options=options,
+        count=asked["count"],
+        deep=asked["deep"],
+        progress=progress,
+    )
+
+
+def _show_what_there_is(db: Database) -> None:
+    have = ", ".join(f"{what} on {scope}" for what, scope in db.scopes()[:8])
+    none = "there are no runs: `embeddb index` reads some, `embeddb measure` makes some"
+    note(f"no evidence; {f'there are runs of: {have}' if have else none}")
 
 
 def _here(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:

@@ -9,7 +9,7 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.wording import plural
-from embeddb.ui.cli.arguments import chosen_scopes, open_database
+from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.drawing import finish, out_option
 from embeddb.ui.cli.output import Progress, json_option
 from embeddb.ui.plot_data import is_simulated, nothing_of, short_names
@@ -39,7 +39,7 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
     from embeddb.ui.draw import Bar, bars
 
     with open_database(db, readonly=True) as opened, Progress() as progress:
-        scopes = chosen_scopes(opened, platform, op)
+        scopes = opened.scopes(platform, Op.parse(op) if op else None)
         counts = wins(opened.store, scopes, progress)
         total = sum(counts.values())
         if not total:
