@@ -33,7 +33,8 @@ class EmbeddbError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
+        # Libraries put line ends into what they say of a file, and its author may as well.
+        super().__init__(" ".join(part.strip() for part in message.splitlines()))
         self.hint = hint
 
 

@@ -20,12 +20,13 @@ import hashlib
 import json
 import math
 import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.errors import MissingDependency, ModelError
+from embeddb.core.gate import open_regular
+from embeddb.core.own_files import whole_file
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -61,18 +62,11 @@ def save(path: str | Path, tensors: Mapping[str, Tensor], card: Mapping[str, Any
     _check_finite(plain, where=str(target))
     data: bytes = _safetensors().save(plain, metadata={"card": text})
     _header(data, len(data), where=str(target))
-    # The name is unique: two writers of one path do not write into each other's file.
-    part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        with part.open("wb") as out:
+        with whole_file(target) as out:
             out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(target)
     except OSError as e:
         raise ModelError(f"cannot be written ({e.strerror})", where=str(target)) from e
-    finally:
-        part.unlink(missing_ok=True)
     return _digest(data)
 
 
@@ -174,7 +168,7 @@ def _read(path: str | Path, most: int, *, whole: bool = True) -> bytes:
             hint=_NOT_OURS,
         )
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             return file.read(most)
     except OSError as e:
         raise ModelError(f"cannot be read ({e.strerror})", where=str(path)) from e

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from embeddb.core.errors import InputError
+from embeddb.core.own_files import whole_file
 
 __all__ = ["Line", "read_curve", "write_curve"]
 
@@ -19,9 +20,8 @@ _MOST_BYTES = 64 << 20
 
 def write_curve(file: Path, lines: list[Line]) -> None:
     """The whole file or none of it."""
-    part = file.with_suffix(".tmp")
-    part.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    part.replace(file)
+    with whole_file(file) as out:
+        out.writelines((json.dumps(line) + "\n").encode() for line in lines)
 
 
 def read_curve(file: Path) -> list[Line]:

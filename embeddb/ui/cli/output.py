@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from embeddb.core.errors import UsageError
+from embeddb.core.own_files import whole_file
 from embeddb.core.wording import clean, duration
 
 __all__ = [
@@ -114,12 +115,8 @@ def write_page(text: str, file: Path) -> None:
     """
     if file.is_dir() or not file.parent.is_dir():
         raise UsageError(f"{file}: cannot be written", hint="name a file in a folder that exists")
-    part = file.with_name(f".{file.name[:40]}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(file) as out:
+        out.write(text.encode())
     note(f"wrote {file}: {len(text.encode()) / 1000:,.0f} kB")
 
 

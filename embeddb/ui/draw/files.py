@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.own_files import whole_file
 from embeddb.ui.draw.element import label, number, picture, width_of, wrapped
 from embeddb.ui.draw.theme import literal
 
@@ -76,12 +77,8 @@ def write(svg: str, out: Path) -> None:
     """The whole file, .svg or .png by its suffix, or none of it. Raises: as `check_target`."""
     check_target(out)
     data = png(svg) if out.suffix.lower() == ".png" else standalone(svg).encode()
-    part = out.with_name(f".{out.name}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(out) as file:
+        file.write(data)
 
 
 def _framed(svg: str, css: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import struct
 import sys
@@ -421,10 +422,10 @@ def test_files_are_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UsageError, match="folder"):
         draw.write(svg, tmp_path / "dir.svg")
 
-    def broken(_: Path, __: Path) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(Path, "replace", broken)
+    monkeypatch.setattr(os, "replace", broken)
     with pytest.raises(OSError, match="disk"):
         draw.write(curves(line([3, 1])), out)
     assert out.read_bytes() == first

@@ -1,0 +1,168 @@
+"""The one way out: files that only embeddb writes, in folders that somebody else may have made.
+
+A folder that was unpacked, cloned or shared may hold links in place of our files. What goes through
+here never follows one: not the last part of a path, and in an `OwnFolder` none below its root. So
+nothing outside a database, a campaign or a run log's folder is written, truncated or removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, cast
+
+__all__ = ["OwnFolder", "open_own", "whole_file"]
+
+#: In-place writing by its name in `open`: flags beside those that keep links out.
+_MODES = {
+    "rb": os.O_RDONLY,
+    "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
+    "r+b": os.O_RDWR,
+    "wb": os.O_WRONLY | os.O_CREAT,
+}
+_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def open_own(path: str | Path, mode: str, *, folder: int | None = None) -> BinaryIO:
+    """A file of our own, "rb", "ab", "r+b" or "wb"; in the open `folder` if that is given.
+
+    Raises: OSError, also for a link (symbolic, or hard and to be written to) and for what is not a
+    regular file; such a thing is then as it was.
+    """
+    try:
+        fd = os.open(path, _MODES[mode] | _SAFE, 0o666, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "a link where a file of ours would be", str(path)) from None
+        raise
+    try:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if mode != "rb" and about.st_nlink > 1:
+            raise OSError(errno.EMLINK, "a link where a file of ours would be", str(path))
+        if mode == "wb":
+            os.ftruncate(fd, 0)
+        return cast(BinaryIO, os.fdopen(fd, mode))
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+@contextmanager
+def whole_file(path: str | Path, *, folder: int | None = None) -> Iterator[BinaryIO]:
+    """A file that takes its name when it is complete and on the disk; if the block raises, or at a
+    kill, what had that name before stays. A link of that name is replaced, not followed.
+
+    Raises: OSError.
+    """
+    target = Path(path)
+    part = target.with_name(f".{target.name[:180]}.{uuid.uuid4().hex[:8]}.part")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o666, dir_fd=folder)
+    try:
+        with os.fdopen(fd, "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(part, target, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part, dir_fd=folder)
+        raise
+    _sync_names(target.parent, folder)
+
+
+def _sync_names(parent: Path, folder: int | None) -> None:
+    """Wait until the names in a folder are on the disk."""
+    fd = os.open(parent, _FOLDER) if folder is None else folder
+    try:
+        os.fsync(fd)
+    finally:
+        if folder is None:
+            os.close(fd)
+
+
+class OwnFolder:
+    """A folder in which only we write: `OwnFolder(database, "index")`.
+
+    `root` is the user's word and may be reached through links; the parts below it, and the files
+    in it, may not be links. Files are named by their plain names.
+    """
+
+    def __init__(self, root: str | Path, *parts: str) -> None:
+        self._root, self._parts = Path(root), tuple(map(_plain, parts))
+        self.path = self._root.joinpath(*self._parts)
+
+    @contextmanager
+    def _opened(self, *, make: bool = False) -> Iterator[int]:
+        """Raises: OSError, also where a part is a link or no folder."""
+        fd = os.open(self._root, _FOLDER)
+        try:
+            for part in self._parts:
+                below = self._below(fd, part, make=make)
+                os.close(fd)
+                fd = below
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _below(self, fd: int, part: str, *, make: bool) -> int:
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=fd)
+        try:
+            return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                said = "a link or file where a folder of ours would be"
+                raise OSError(error.errno, said, str(self.path)) from None
+            raise
+
+    def make(self) -> None:
+        """Have the parts below the root. Raises: OSError."""
+        with self._opened(make=True):
+            pass
+
+    @contextmanager
+    def open(self, name: str, mode: str) -> Iterator[BinaryIO]:
+        """A file in it, as `open_own`. Raises: OSError."""
+        with self._opened() as folder, open_own(_plain(name), mode, folder=folder) as file:
+            yield file
+
+    def read(self, name: str, most: int) -> bytes:
+        """A whole file of at most `most` bytes. Raises: OSError, also for one that is larger."""
+        with self.open(name, "rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise OSError(errno.EFBIG, f"larger than {most} bytes", str(self.path / name))
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        """The whole file or none of it, as `whole_file`; makes the folder. Raises: OSError."""
+        with self._opened(make=True) as folder, whole_file(_plain(name), folder=folder) as out:
+            out.write(data)
+
+    def files(self) -> list[str]:
+        """Names of its regular files, sorted; none where there is no folder of ours."""
+        try:
+            with self._opened() as folder, os.scandir(folder) as found:
+                return sorted(one.name for one in found if one.is_file(follow_symlinks=False))
+        except OSError:
+            return []
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or the link in its place, if it is there. Raises: OSError."""
+        with self._opened() as folder, suppress(FileNotFoundError):
+            os.unlink(_plain(name), dir_fd=folder)
+
+
+def _plain(name: str) -> str:
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise OSError(errno.EINVAL, "not a plain file name", name)
+    return name

@@ -1,0 +1,113 @@
+"""Nothing that goes out through `own_files` follows a link."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from embeddb.core.own_files import OwnFolder, open_own, whole_file
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file of the user, outside every folder that is written to."""
+    (tmp_path / "home").mkdir()
+    file = tmp_path / "home" / "thesis.tex"
+    file.write_text("years of work")
+    return file
+
+
+@pytest.mark.parametrize("mode", ["rb", "ab", "r+b", "wb"])
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_link_is_refused_and_left_alone(
+    tmp_path: Path, victim: Path, mode: str, link: Callable[[Path, Path], None]
+) -> None:
+    link(victim, tmp_path / "lock")
+    if link is os.link and mode == "rb":
+        with open_own(tmp_path / "lock", mode) as file:
+            assert file.read() == b"years of work"
+    else:
+        with pytest.raises(OSError, match="a link where a file of ours would be"):
+            open_own(tmp_path / "lock", mode)
+    assert victim.read_text() == "years of work"
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for mode in ("rb", "ab", "r+b", "wb"):
+        with pytest.raises(OSError):  # ENXIO without a reader
+            open_own(tmp_path / "pipe", mode)
+
+
+def test_modes_do_what_they_say(tmp_path: Path) -> None:
+    for mode, held in (("wb", b"ab"), ("ab", b"abab"), ("wb", b"ab")):
+        with open_own(tmp_path / "f", mode) as file:
+            file.write(b"ab")
+        assert (tmp_path / "f").read_bytes() == held
+
+
+def test_a_whole_file_takes_the_place_of_a_link(tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "out").symlink_to(victim)
+    with whole_file(tmp_path / "out") as out:
+        out.write(b"new")
+    assert victim.read_text() == "years of work"
+    assert (tmp_path / "out").read_bytes() == b"new" and not (tmp_path / "out").is_symlink()
+
+
+def test_a_file_that_is_not_finished_never_was(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"old")
+    with pytest.raises(ZeroDivisionError), whole_file(tmp_path / "out") as out:
+        out.write(b"new")
+        raise ZeroDivisionError
+    assert [f.name for f in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out").read_bytes() == b"old"
+
+
+def test_a_folder_that_is_a_link_holds_nothing_of_ours(tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "db").mkdir()
+    (tmp_path / "db" / "index").symlink_to(victim.parent)
+    folder = OwnFolder(tmp_path / "db", "index")
+    assert folder.files() == []
+    for act in (
+        lambda: folder.write("a", b""),
+        lambda: folder.remove("thesis.tex"),
+        lambda: folder.read("thesis.tex", 99),
+        folder.make,
+    ):
+        with pytest.raises(OSError, match="a link or file where a folder of ours would be"):
+            act()
+    assert [f.name for f in victim.parent.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_keeps_reads_lists_and_removes(tmp_path: Path, victim: Path) -> None:
+    folder = OwnFolder(tmp_path, "a", "b")
+    folder.write("one", b"1")
+    folder.write("one", b"2")
+    (tmp_path / "a" / "b" / "link").symlink_to(victim)
+    assert folder.files() == ["one"] and folder.read("one", 1) == b"2"
+    with pytest.raises(OSError, match="larger than 0 bytes"):
+        folder.read("one", 0)
+    with pytest.raises(OSError, match="a link"):
+        folder.read("link", 99)
+    folder.remove("link")
+    folder.remove("one")
+    folder.remove("one")
+    assert victim.exists() and list(folder.path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc/passwd", "a\0"])
+def test_names_are_plain(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OSError, match="not a plain file name"):
+        OwnFolder(tmp_path).write(name, b"")
+    with pytest.raises(OSError, match="not a plain file name"):
+        OwnFolder(tmp_path, name)
+
+
+def test_the_root_is_the_users_word(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "real")
+    OwnFolder(tmp_path / "data", "index").write("one", b"1")
+    assert (tmp_path / "real" / "index" / "one").read_bytes() == b"1"
