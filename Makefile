@@ -3,6 +3,8 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 MATRIX ?=
 MAX_JOBS ?= 2
+# Tests on all cores; what runs on its own (one test, a debugger) is plain `pytest`.
+PYTEST   = $(BIN)/python -m pytest -n auto --maxprocesses=4
 
 .PHONY: demo test test-fast lint check minkowski clean
 
@@ -10,10 +12,10 @@ demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py $(MATRIX)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m ""
+	$(PYTEST) -m ""
 
 test-fast: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
