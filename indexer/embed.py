@@ -135,7 +135,7 @@ class _Anew:
         if lacking(plug):
             ids = [info.id for info in infos]
             made |= self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
-        return made.keys()
+        return set(made)
 
     def get(self, plug: Featurizer, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         made = self.made.get((plug.name, plug.version), {})
