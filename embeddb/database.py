@@ -193,12 +193,16 @@ class Database(Lookup):
         answers.keep(self, made)
 
     def recommendation(self, rec_id: str) -> Recommendation:
-        """Raises: NothingFound, naming the latest answers there are."""
+        """Raises: NothingFound, naming the latest answers there are; StoreCorrupt."""
         return answers.recommendation(self, rec_id)
 
     def recommendations(self) -> list[Recommendation]:
-        """All answers that are kept, in no order."""
+        """All answers that are kept and can be read, in the order they were given."""
         return answers.recommendations(self)
+
+    def problems(self) -> list[str]:
+        """Everything wrong with store, answers and derived files; the last heal on the next use."""
+        return super().problems() + answers.problems(self)
 
     def _deepening(self, pattern: Pattern | PatternInfo, progress: Progress | None) -> Deepen:
         from embeddb.explain.deep import deepening

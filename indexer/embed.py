@@ -4,7 +4,7 @@ path."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from embeddb.featurizers import missing as lacking
 from embeddb.featurizers.base import Featurizer, Joint
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
+from embeddb.store import Store
 from indexer.library import Library, info_of
 
 __all__ = ["EmbedReport", "adopt_stubs", "embed"]
@@ -46,33 +47,48 @@ def embed(
     """Compute missing vectors of every featurizer, build the partitions that are not current, and
     lay out their maps.
 
-    With `again`, everything derived is forgotten first and made anew. A featurizer that cannot
-    compute on this machine is a problem, not an error: the others go on.
+    With `again`, everything derived is made anew beside what there is, which answers meanwhile, and
+    takes its place when it is whole. A featurizer that cannot compute on this machine is a problem,
+    not an error: the others go on.
     """
-    if again:
-        db.forget_derived()
     report = EmbedReport()
     report.problems += db.featurizers().problems()
     infos = list(db.store.patterns())
+    vectors: _Stored | _Anew = _Anew(db.store) if again else _Stored(db.store)
     for name, featurizer in db.featurizers().items():
-        have = db.store.vectors.get(name, featurizer.version, [i.id for i in infos])
+        have = vectors.have(featurizer, infos)
         missing = [info for info in infos if info.id not in have]
-        made, problems = _embed_all(db, name, featurizer, missing, progress)
+        made, problems = _embed_all(db, vectors, featurizer, missing, progress)
         report.vectors[name] = len(have) + made
         report.problems += problems
         any_made = report.vectors[name] > 0
         report.notes += _of_other_weights(db, name, featurizer.version, any_made, again=again)
-    scopes = db.scopes()
+    if isinstance(vectors, _Anew):
+        db.store.vectors.exchange(vectors.made, [info.id for info in infos])
+    _build_all(db, report, progress, again=again)
+    return report
+
+
+def _build_all(
+    db: Lookup,
+    report: EmbedReport,
+    progress: Callable[[str, int, int], None] | None,
+    *,
+    again: bool,
+) -> None:
+    scopes, built = db.scopes(), []
     for at, (op, scope) in enumerate(scopes):
         if progress is not None:
             progress(f"index {op} on {scope}", at, len(scopes))
-        partition = db.refresh(op, scope)
+        partition = db.refresh(op, scope, again=again)
         if partition is None:
             report.problems.append(f"{op} on {scope}: no featurizer can read its patterns")
         else:
-            projection_of(db.store, partition)
+            projection_of(db.store, partition, again=again)
             report.partitions.append(partition.describe())
-    return report
+            built.append((op, scope))
+    if again:
+        db.forget_partitions(but=built)
 
 
 def _of_other_weights(
@@ -80,7 +96,7 @@ def _of_other_weights(
 ) -> list[str]:
     """A line if the store keeps vectors of another version; with vectors, this is the last now."""
     key = f"embedded/{name}"
-    last = (db.store.notes.get(key) or b"").decode()
+    last = (db.store.notes.get(key) or b"").decode(errors="replace")
     now = version if any_made else ("" if again else last)
     if now != last:
         db.store.notes.put(key, now.encode())
@@ -89,14 +105,55 @@ def _of_other_weights(
     return [f"vectors of {name} {last} are of another version and not used"]
 
 
+class _Stored:
+    """Vectors that are added to those there are, a batch at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def have(self, plug: Featurizer, infos: Sequence[PatternInfo]) -> Collection[str]:
+        """Ids of patterns that need none."""
+        return self.get(plug, [info.id for info in infos]).keys()
+
+    def get(self, plug: Featurizer, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        return self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
+
+    def put(self, plug: Featurizer, batch: Mapping[str, NDArray[np.float32]]) -> None:
+        self._store.vectors.put(plug.name, plug.version, batch)
+
+
+class _Anew:
+    """Vectors that are kept in memory until all are made: of 100,000 patterns some 100 MB."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.made: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
+
+    def have(self, plug: Featurizer, infos: Sequence[PatternInfo]) -> Collection[str]:
+        """None but where nothing can be made here: then the stored ones are all there is."""
+        made = self.made.setdefault((plug.name, plug.version), {})
+        if lacking(plug):
+            ids = [info.id for info in infos]
+            made |= self._store.vectors.get(plug.name, plug.version, ids, dim=plug.dim)
+        return set(made)
+
+    def get(self, plug: Featurizer, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        made = self.made.get((plug.name, plug.version), {})
+        return {i: made[i] for i in ids if i in made}
+
+    def put(self, plug: Featurizer, batch: Mapping[str, NDArray[np.float32]]) -> None:
+        self.made.setdefault((plug.name, plug.version), {}).update(batch)
+
+
 def _embed_all(
     db: Lookup,
-    name: str,
+    vectors: _Stored | _Anew,
     featurizer: Featurizer,
     missing: Sequence[PatternInfo],
     progress: Callable[[str, int, int], None] | None,
 ) -> tuple[int, list[str]]:
-    """How many vectors were made and stored, and what kept it from making the others."""
+    """How many vectors were made and kept, and what kept it from making the others."""
+    name = featurizer.name
     batch: dict[str, NDArray[np.float32]] = {}
     made = 0
     unable, lacks = 0, lacking(featurizer)
@@ -104,7 +161,7 @@ def _embed_all(
     for at, info in enumerate(missing):
         vector = featurizer.from_info(info)
         if vector is None:
-            vector = _joined(db, featurizer, info)
+            vector = _joined(vectors, featurizer, info)
         structure = None if vector is not None or info.stub else db.store.structure(info.id)
         if structure is not None and not lacks:
             try:
@@ -117,7 +174,7 @@ def _embed_all(
             made += 1
         last = at == len(missing) - 1
         if batch and (last or len(batch) >= _BATCH or time.monotonic() - stored >= _BATCH_S):
-            db.store.vectors.put(name, featurizer.version, batch)
+            vectors.put(featurizer, batch)
             batch = {}
             stored = time.monotonic()
         if progress is not None:
@@ -125,11 +182,13 @@ def _embed_all(
     return made, [f"{name}: {unable} patterns not embedded: {lacks}"] if unable else []
 
 
-def _joined(db: Lookup, featurizer: Featurizer, info: PatternInfo) -> NDArray[np.float32] | None:
-    """The vector of a featurizer that only joins others', from what these left in the store."""
+def _joined(
+    vectors: _Stored | _Anew, featurizer: Featurizer, info: PatternInfo
+) -> NDArray[np.float32] | None:
+    """The vector of a featurizer that only joins others', from what these left."""
     parts = featurizer.parts if isinstance(featurizer, Joint) else ()
-    stored = [db.store.vectors.get(p.name, p.version, [info.id]).get(info.id) for p in parts]
-    found = [vector for vector in stored if vector is not None]
+    held = [vectors.get(part, [info.id]).get(info.id) for part in parts]
+    found = [vector for vector in held if vector is not None]
     return np.concatenate(found) if parts and len(found) == len(parts) else None
 
 

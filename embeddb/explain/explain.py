@@ -52,7 +52,7 @@ def explain(made: Recommendation, store: Store) -> Explanation:
     answer, counts = Config(made.best), Counter[str]()
     shown = list(_neighbours(made, store, answer, counts))
     gain = _measured_gain(made)
-    platform, pattern = store.platform(made.platform), _pattern(made, store)
+    platform, pattern = store.sound_platform(made.platform), _pattern(made, store)
     return Explanation(
         recommendation=made,
         learned=_learned(made, store),
@@ -74,7 +74,7 @@ def explain(made: Recommendation, store: Store) -> Explanation:
 
 def _machines(made: Recommendation, store: Store) -> Iterator[MachineShare]:
     for name, share in sorted(made.machines.items(), key=lambda x: (-x[1], x[0])):
-        platform = store.platform(name)
+        platform = store.sound_platform(name)
         facts = {} if platform is None else dict(platform.environment)
         yield MachineShare(platform=name, share=share, own=name == made.platform, facts=facts)
 
@@ -129,7 +129,7 @@ def _neighbours(
     platforms: dict[str, Platform | None] = {}
     for near in made.neighbours:
         op = Op.parse(near.op or made.evidence_op)
-        platform = platforms.setdefault(near.platform, store.platform(near.platform))
+        platform = platforms.setdefault(near.platform, store.sound_platform(near.platform))
         pattern_id = store.resolve(near.pattern_id)
         info = store.pattern(pattern_id) or PatternInfo(id=pattern_id)
         runs = list(store.runs(near.platform, op, pattern_id))

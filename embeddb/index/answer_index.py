@@ -1,18 +1,13 @@
 """One partition made ready to answer: evidence, vectors in an index, and how to vote.
 
 A partition is everything measured for one op in one *scope*: a platform, or all instances of a
-platform that declares itself portable. Its files lie under `index/` in the database folder, are
-derived from the store, carry the store's generation and a checksum, and are rebuilt when either
-does not hold.
+platform that declares itself portable. `embeddb.index.answer_file` has it as bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import math
-import zipfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,12 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.config import Config, Op
-from embeddb.core.errors import StoreCorrupt, UsageError
+from embeddb.core.config import Op
 from embeddb.featurizers import NEED_NETWORK
 from embeddb.index.pooling import Source
 from embeddb.index.preparation import PreparationTable
-from embeddb.index.run_matrix import WINNER_GAIN, MatrixRow, RunMatrix
+from embeddb.index.run_matrix import WINNER_GAIN, RunMatrix
 from embeddb.index.vectors import VectorIndex
 from embeddb.index.vectors.faiss_index import FaissIndex
 from embeddb.index.view import Ground, View, across, base_gains, ground_of, known_policy, view_of
@@ -277,84 +271,9 @@ class AnswerIndex:
         }
         return {**found, "of_optimum_held_out": None, "static_best_held_out": None, **hits}
 
-    def to_bytes(self) -> bytes:
-        """Everything but the index itself, as an uncompressed npz without objects."""
-        e = self.evidence
-        head = {
-            "op": str(self.op),
-            "scope": self.scope,
-            "featurizer": self.featurizer,
-            "generation": self.generation,
-            "rows": [list(row) for row in e.rows],
-            "configs": [c.json for c in e.configs],
-            "ids": list(self.ids),
-            "winners": e.winners,
-            "policy": self.policy.to_json(),
-            "left_out": self.left_out.to_json() if self.left_out else "",
-            "facts": {name: dict(facts) for name, facts in self.facts.items()},
-        }
-        out = io.BytesIO()
-        arrays: dict[str, Any] = {
-            "head": np.frombuffer(json.dumps(head).encode(), dtype=np.uint8),
-            **{name: getattr(e, name) for name in _EVIDENCE_ARRAYS},
-            "vectors": self.vectors,
-            "far": self.far,
-            "near": self.near.places,
-            "near_distances": self.near.distances,
-            **{f"metric_{k}": v for k, v in self.metric.arrays().items()},
-        }
-        np.savez(out, **arrays)
-        return out.getvalue()
-
-    @classmethod
-    def from_bytes(cls, raw: bytes, index: Any) -> AnswerIndex:
-        """`index(ids, vectors)` gives the index. Raises: StoreCorrupt."""
-        try:
-            with np.load(io.BytesIO(raw), allow_pickle=False) as z:
-                a = {name: z[name] for name in z.files}
-            return cls._revived(json.loads(a.pop("head").tobytes()), a, index)
-        except _UNREADABLE as e:
-            raise StoreCorrupt(f"a partition file cannot be read: {e}") from e
-
-    @classmethod
-    def _revived(cls, head: Mapping[str, Any], a: Mapping[str, Any], index: Any) -> AnswerIndex:
-        evidence = RunMatrix(
-            op=Op.parse(head["op"]),
-            rows=tuple(MatrixRow(*row) for row in head["rows"]),
-            configs=tuple(Config.from_json(c) for c in head["configs"]),
-            winners=bool(head["winners"]),
-            **{k: a[k] for k in _EVIDENCE_ARRAYS},
-        )
-        metric = Metric.from_arrays(
-            {k.removeprefix("metric_"): v for k, v in a.items() if k.startswith("metric_")}
-        )
-        ids = tuple(head["ids"])
-        return cls(
-            evidence.op,
-            head["scope"],
-            head["featurizer"],
-            head["generation"],
-            evidence,
-            ids,
-            a["vectors"],
-            metric,
-            VoteSettings.from_json(head["policy"]),
-            LeftOut.from_json(head["left_out"]) if head["left_out"] else None,
-            a["far"],
-            Near(a["near"], a["near_distances"]),
-            {str(k): {str(n): str(v) for n, v in f.items()} for k, f in head["facts"].items()},
-            index(ids, metric.apply(a["vectors"])),
-        )
-
 
 #: What stays as it was computed where nothing has changed.
 _KEPT = ("_known", "ground", "preparation", "_views", "policies", "_places", "_rows_by_pattern")
-
-#: What reading a file of an older program, or one that is no npz, may raise.
-_UNREADABLE = (
-    ValueError, KeyError, IndexError, OSError, EOFError, TypeError, zipfile.BadZipFile, UsageError,
-)  # fmt: skip
-
 
 #: Standard errors by which neighbours found with a network must be better to be used: it costs
 #: torch, its start of a second, and tens of milliseconds a matrix.
@@ -416,9 +335,6 @@ def _surely_better(one: _Fit, other: _Fit) -> bool:
 
 def _loss(fit: Fitted) -> float:
     return fit.policy.loss if math.isfinite(fit.policy.loss) else math.inf
-
-
-_EVIDENCE_ARRAYS = ("indptr", "column", "seconds", "conversion", "spread", "default_s")
 
 
 def _near_again(

@@ -1,8 +1,8 @@
 """Partitions on disk: written whole, never trusted without generation and checksum.
 
-Saving: both files are written under a temporary name, synced, renamed, the folder synced, and only
-then one transaction notes {files, generation, checksums}. A kill at any point leaves either the
-old note with the old files or the new one with the new; what no note names is collected later.
+Saving: the file is written under a temporary name, synced, renamed, the folder synced, and only
+then one transaction notes {file, generation, checksum}. A kill at any point leaves either the old
+note with the old file or the new one with the new; what no note names is collected later.
 """
 
 from __future__ import annotations
@@ -10,30 +10,38 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from pathlib import Path
 from threading import RLock
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
+from embeddb.core.gate import reason_of
+from embeddb.core.wording import plural
 from embeddb.featurizers import NEED_NETWORK, Featurizer, missing
+from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.index_folder import IndexFolder, PartitionNote
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import facts_of, pooled_partitions, run_matrix_of
-from embeddb.index.vectors.faiss_index import FaissIndex
 from embeddb.index.vote import VoteSettings
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
+from embeddb.store.tables import decoded, reading
 
 __all__ = ["IndexFiles"]
 
-#: What every note says.
-_NOTED = {"stem", "generation", "rows", "chosen_among", "faiss", "npz"}
+
+class _PolicyNote(msgspec.Struct, frozen=True):
+    """The policy that a machine's own runs chose, and the stamp of what it was found from."""
+
+    stamp: str
+    policy: str
 
 
 class IndexFiles:
@@ -41,28 +49,32 @@ class IndexFiles:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._folder = None if store.path is None else store.path / "index"
+        self._folder = None if store.path is None else IndexFolder(store, store.path)
         self._open: dict[tuple[str, str], AnswerIndex] = {}
         self._lock = RLock()
         self.repairs: list[str] = []
 
     def refresh(
-        self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]
+        self, op: Op, scope: str, featurizers: Mapping[str, Featurizer], *, again: bool = False
     ) -> AnswerIndex | None:
-        """Build a partition from the store and save it, unless the saved one is current; None if
-        no featurizer reads it."""
-        with self._lock:
-            saved = self._load(op, scope, featurizers)
-            if saved is not None and self._current(saved, featurizers):
-                self._open[str(op), scope] = saved
-                if not self._store.readonly:
-                    self.collect()
-                return saved
-            return self._refresh(op, scope, featurizers)
+        """Build a partition from the store and save it, unless the saved one is current (`again`:
+        whether it is or not); None if no featurizer reads it.
 
-    def _refresh(
+        Raises: StoreError if it cannot be saved.
+        """
+        with self._lock:
+            saved = None if again else self._load(op, scope, featurizers)
+            if saved is None or not self._current(saved, featurizers):
+                return self._built(op, scope, featurizers)
+            self._open[str(op), scope] = saved
+            if not self._store.readonly:
+                self._collect()
+            return saved
+
+    def _built(
         self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]
     ) -> AnswerIndex | None:
+        """Raises: StoreError if it cannot be saved; it is open all the same."""
         generation = self._store.generation
         chosen = pooled_partitions(self._store, op, scope)
         evidence = run_matrix_of(self._store, op, scope, partitions=chosen)
@@ -73,9 +85,50 @@ class IndexFiles:
         built = AnswerIndex.build(
             evidence, readable, scope=scope, generation=generation, facts=facts
         )
-        self._save(built, {name: featurizers[name].version for name in readable})
         self._open[str(op), scope] = built
+        self._save(built, {name: featurizers[name].version for name in readable})
         return built
+
+    def _answering(
+        self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]
+    ) -> AnswerIndex | None:
+        """As `_built` for who asks: an answer does not need a saved partition."""
+        self._open.pop((str(op), scope), None)
+        try:
+            found = self._built(op, scope, featurizers)
+        except StoreError as e:
+            if (str(op), scope) not in self._open:
+                raise
+            self._repaired(f"{op} on {scope}: answered from memory: {e}; {e.hint}".rstrip("; "))
+            found = self._open[str(op), scope]
+        self._tell_unread(op, scope, featurizers, found)
+        return found
+
+    def _repaired(self, line: str) -> None:
+        if line not in self.repairs:
+            self.repairs.append(line)
+
+    def _tell_unread(
+        self,
+        op: Op,
+        scope: str,
+        featurizers: Mapping[str, Featurizer],
+        found: AnswerIndex | None,
+    ) -> None:
+        """Say so where patterns ran that have no vector though they could: a kill came before."""
+        if found is None:
+            kinds = [(name, f.version) for name, f in featurizers.items()]
+            partitions = pooled_partitions(self._store, op, scope)
+            unread = {i for p in partitions for i in self._store.members(p)}
+        else:
+            kinds = [(found.featurizer, featurizers[found.featurizer].version)]
+            unread = {row.pattern_id for row in found.evidence.rows} - set(found.ids)
+        count = len(self._store.vectors.lacking(kinds, among=unread)) if unread else 0
+        if count:
+            self._repaired(
+                f"{op} on {scope}: {plural(count, 'measured pattern')} without a vector cannot be "
+                "a neighbour; `embeddb embed` makes what is missing"
+            )
 
     def readable(
         self, evidence: RunMatrix, featurizers: Mapping[str, Featurizer]
@@ -87,7 +140,7 @@ class IndexFiles:
         found = {
             name: vectors
             for name, featurizer in featurizers.items()
-            if (vectors := self._store.vectors.get(name, featurizer.version, ids))
+            if (vectors := self._vectors(featurizer, ids))
         }
         here = {name: v for name, v in found.items() if not missing(featurizers[name])}
         found = here or found
@@ -101,6 +154,12 @@ class IndexFiles:
         fullest = max(found, key=lambda name: len(found[name]), default="")
         return enough or {name: v for name, v in found.items() if name == fullest}
 
+    def _vectors(
+        self, featurizer: Featurizer, ids: Collection[str]
+    ) -> dict[str, NDArray[np.float32]]:
+        version, dim = featurizer.version, featurizer.dim
+        return self._store.vectors.get(featurizer.name, version, ids, dim=dim)
+
     def _current(self, saved: AnswerIndex, featurizers: Mapping[str, Featurizer]) -> bool:
         """Whether nothing was added since, neither runs and vectors nor a featurizer to choose."""
         if self._changed_since(saved) != (set(), False):
@@ -108,7 +167,7 @@ class IndexFiles:
         found = self.readable(saved.evidence, featurizers)
         raw = self._store.notes.get(_note_name(saved.op, saved.scope))
         chosen_among = {name: featurizers[name].version for name in found}
-        return raw is not None and _read_note(raw).get("chosen_among") == chosen_among
+        return raw is not None and PartitionNote.described(raw).get("chosen_among") == chosen_among
 
     def _lacks(self, partition: AnswerIndex, featurizers: Mapping[str, Featurizer]) -> bool:
         """Whether the partition's featurizer cannot embed here and another one could; noted."""
@@ -118,7 +177,7 @@ class IndexFiles:
         others = self.readable(partition.evidence, featurizers)
         if not others or partition.featurizer in others:
             return False
-        self.repairs.append(
+        self._repaired(
             f"{partition.op} on {partition.scope}: features of {partition.featurizer} cannot be "
             f"computed here, others stand in: {lacks}"
         )
@@ -131,14 +190,14 @@ class IndexFiles:
             if found is None:
                 if not pooled_partitions(self._store, op, scope):
                     return None
-                return self._refresh(op, scope, featurizers)
+                return self._answering(op, scope, featurizers)
             if self._lacks(found, featurizers):
-                return self._refresh(op, scope, featurizers)
+                return self._answering(op, scope, featurizers)
             now = self._store.generation
             if found.generation != now:
                 changed, gone = self._changed_since(found)
                 if gone or len(changed) > len(found.ids) // 4:
-                    return self._refresh(op, scope, featurizers)
+                    return self._answering(op, scope, featurizers)
                 if changed:
                     found = self._patched(found, changed, featurizers)
                 found = found.at(now)
@@ -151,16 +210,15 @@ class IndexFiles:
         key = f"policy/{partition.op}/{partition.scope}/{platform.id}"
         stamp = partition.stamp
         if platform.id not in partition.policies:
-            noted = _read_note(self._store.notes.get(key) or b"")
-            if noted.get("stamp") == stamp:
-                with suppress(KeyError, TypeError, ValueError):
-                    partition.policies[platform.id] = VoteSettings.from_json(noted["policy"])
+            known = _policy(self._store.notes.get(key), stamp)
+            if known is not None:
+                partition.policies[platform.id] = known
         before = partition.policies.get(platform.id)
         found = partition.view(platform)
         if found.judged == "here" and before is None and not self._store.readonly:
-            body = {"stamp": stamp, "policy": found.policy.to_json()}
+            note = _PolicyNote(stamp, found.policy.to_json())
             with suppress(StoreError):  # busy or full: it can be found again
-                self._store.notes.put(key, json.dumps(body).encode())
+                self._store.notes.put(key, msgspec.json.encode(note))
 
     def _changed_since(self, partition: AnswerIndex) -> tuple[set[str], bool]:
         """Patterns with newer runs or vectors, and whether a row has lost its runs: a stub's go
@@ -183,33 +241,26 @@ class IndexFiles:
         newer = run_matrix_of(self._store, op, scope, only=changed, partitions=chosen)
         featurizer = featurizers[partition.featurizer]
         fresh = changed - set(partition.ids)
-        vectors = self._store.vectors.get(partition.featurizer, featurizer.version, fresh)
+        vectors = self._vectors(featurizer, fresh)
         return partition.grown(newer, vectors, facts_of(self._store, op, scope))
 
     # -- files -----------------------------------------------------------------------------
 
     def _save(self, partition: AnswerIndex, versions: dict[str, str]) -> None:
-        """`versions` are those of all featurizers that the partition's was chosen among."""
+        """`versions` are those of all featurizers that the partition's was chosen among.
+
+        Raises: StoreError.
+        """
         if self._folder is None or self._store.readonly:
             return
-        self._folder.mkdir(exist_ok=True)
-        note = _note_name(partition.op, partition.scope)
-        # The files of another choice at the same generation keep their names until it is noted.
-        what = hashlib.blake2b(json.dumps([note, versions]).encode(), digest_size=8).hexdigest()
+        name = _note_name(partition.op, partition.scope)
+        # The file of another choice at the same generation keeps its name until it is noted.
+        what = hashlib.blake2b(json.dumps([name, versions]).encode(), digest_size=8).hexdigest()
         stem = f"{what}-{os.getpid()}-{partition.generation}"
-        index = FaissIndex.build(partition.ids, partition.metric.apply(partition.vectors))
-        index_sum = index.save(self._folder / f"{stem}.faiss")
-        table_sum = _write_whole(self._folder / f"{stem}.npz", partition.to_bytes())
-        body = {
-            "stem": stem,
-            "generation": partition.generation,
-            "rows": len(partition.ids),
-            "chosen_among": versions,
-            "faiss": index_sum,
-            "npz": table_sum,
-        }
-        self._store.notes.put(note, json.dumps(body).encode())
-        self.collect()
+        digest = self._folder.write(stem, answer_file.to_bytes(partition))
+        note = PartitionNote(stem, partition.generation, len(partition.ids), versions, digest)
+        self._store.notes.put(name, msgspec.json.encode(note))
+        self._collect()
 
     def _load(
         self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]
@@ -217,113 +268,91 @@ class IndexFiles:
         name = _note_name(op, scope)
         raw = self._store.notes.get(name)
         while raw is not None and self._folder is not None:
-            before = len(self.repairs)
-            note = _read_note(raw)
-            found = self._load_noted(note, f"{op} on {scope}", featurizers)
-            if found is not None and len(self.repairs) > before:
-                self._save(found, note["chosen_among"])
+            try:
+                found = self._noted(self._folder, raw, op, scope, featurizers)
+            except StoreCorrupt as e:
+                now = self._store.notes.get(name)
+                if now == raw:
+                    self._repaired(f"{op} on {scope}: rebuilt ({e})")
+                    return None
+                raw = now  # another process refreshed it and collected the file we were to read
+            else:
+                self._tell_unread(op, scope, featurizers, found)
                 return found
-            now = self._store.notes.get(name)
-            if found is not None or now == raw:
-                return found
-            raw = now  # another process refreshed it and collected the files we were to read
         return None
 
-    def _load_noted(
-        self, note: dict[str, Any], what: str, featurizers: Mapping[str, Featurizer]
-    ) -> AnswerIndex | None:
-        assert self._folder is not None
+    def _noted(
+        self,
+        folder: IndexFolder,
+        raw: bytes,
+        op: Op,
+        scope: str,
+        featurizers: Mapping[str, Featurizer],
+    ) -> AnswerIndex:
+        """The partition of a note. Raises: StoreCorrupt for all that can be wrong with it."""
+        note = PartitionNote.of(raw)
         try:
-            versions = note.get("chosen_among")
-            if not (note.keys() >= _NOTED and isinstance(versions, dict)):
-                raise StoreCorrupt("its note was written by another version of embeddb")
-            table = self._folder / f"{note['stem']}.npz"
-            data = table.read_bytes()
-            if hashlib.blake2b(data, digest_size=16).hexdigest() != note["npz"]:
-                raise StoreCorrupt(f"{table}: checksum differs")
-            found = AnswerIndex.from_bytes(data, lambda ids, v: self._index(note, ids, v))
-            reader = featurizers.get(found.featurizer)
-            made = versions.get(found.featurizer)
-            if reader is None or reader.version != made:
-                here = "which is not here" if reader is None else f"here it is {reader.version}"
-                raise StoreCorrupt(f"made with featurizer {found.featurizer} {made}, {here}")
-            return found
-        except (OSError, StoreCorrupt) as e:
-            self.repairs.append(f"{what}: rebuilt ({e})")
-            return None
-
-    def _index(self, note: dict[str, Any], ids: tuple[str, ...], v: NDArray[np.float32]) -> Any:
-        """The saved index, or one made from the vectors if the file is damaged or missing."""
-        assert self._folder is not None
-        try:
-            return FaissIndex.load(self._folder / f"{note['stem']}.faiss", ids, note["faiss"])
-        except (OSError, StoreCorrupt) as e:
-            self.repairs.append(f"index rebuilt ({e})")
-            return FaissIndex.build(ids, v)
+            found = answer_file.from_bytes(folder.read(note))
+        except OSError as e:
+            raise StoreCorrupt(f"{folder.path / note.stem}.npz: {reason_of(e)}") from e
+        if (found.op, found.scope, found.generation) != (op, scope, note.generation):
+            raise StoreCorrupt("its file is of another partition")
+        if found.generation > self._store.generation:
+            raise StoreCorrupt("its file is of a generation that is yet to come")
+        reader = featurizers.get(found.featurizer)
+        made = note.chosen_among.get(found.featurizer)
+        if reader is None or reader.version != made:
+            here = "which is not here" if reader is None else f"here it is {reader.version}"
+            raise StoreCorrupt(f"made with featurizer {found.featurizer} {made}, {here}")
+        if reader.dim != found.vectors.shape[1]:
+            raise StoreCorrupt(f"its vectors are none of featurizer {found.featurizer}")
+        return found
 
     def notes(self) -> dict[str, dict[str, Any]]:
-        return {k: _read_note(v) for k, v in self._store.notes.items("partition/").items()}
+        """By name; {} for one that this program cannot read."""
+        found = self._store.notes.items("partition/")
+        return {name: PartitionNote.described(raw) for name, raw in found.items()}
 
-    def forget(self) -> None:
-        """Drop every saved partition; each is rebuilt when it is asked for."""
+    def forget(self, *, but: Collection[tuple[Op, str]] = ()) -> None:
+        """Drop every saved partition that is not among `but`; each is rebuilt when it is asked
+        for."""
         self._open.clear()
-        self._store.notes.delete(self._store.notes.items("partition/"))
-        self.collect()
+        kept = {_note_name(op, scope) for op, scope in but}
+        self._store.notes.delete(self._store.notes.items("partition/").keys() - kept)
+        self._collect()
 
-    def collect(self) -> None:
-        """Remove files that no note names: old versions, and what a kill left behind."""
-        if self._folder is None or not self._folder.is_dir():
-            return
-        live = {note.get("stem") for note in self.notes().values()}
-        for file in self._folder.iterdir():
-            if file.name.rsplit(".", 1)[0] not in live and not _in_use(file):
-                file.unlink(missing_ok=True)
+    def _collect(self) -> None:
+        """Remove files that no note names."""
+        if self._folder is not None:
+            live = {note["stem"] for note in self.notes().values() if note}
+            with suppress(StoreError):  # they can be removed later
+                self._folder.collect(live)
 
     def problems(self, featurizers: Mapping[str, Featurizer]) -> list[str]:
-        """One line for every saved partition whose files do not match their note."""
-        found = []
-        for name, note in self.notes().items():
+        """One line for every saved partition that does not match its note."""
+        if self._folder is None:
+            return []
+        found = self._folder.problems()
+        for name, raw in self._store.notes.items("partition/").items():
             op, _, scope = name.removeprefix("partition/").partition("/")
-            before = len(self.repairs)
-            if self._folder is not None:
-                self._load_noted(note, f"{op} on {scope}", featurizers)
-            found += self.repairs[before:]
-            del self.repairs[before:]
+            try:
+                with reading("the name of its note"):
+                    parsed = Op.parse(op)
+                self._noted(self._folder, raw, parsed, scope, featurizers)
+            except StoreCorrupt as e:
+                found.append(f"{op} on {scope}: rebuilt when it is asked for ({e})")
         return found
 
 
-def _read_note(raw: bytes) -> dict[str, Any]:
-    """A note, or {} for one that this program cannot read."""
-    try:
-        found = json.loads(raw)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def _policy(raw: bytes | None, stamp: str) -> VoteSettings | None:
+    """The noted one, if it was found from what has this stamp."""
+    if raw is None:
+        return None
+    with suppress(StoreCorrupt), reading("a noted policy"):
+        note = decoded(raw, _PolicyNote, "its note")
+        return VoteSettings.from_json(note.policy) if note.stamp == stamp else None
+    return None
 
 
 def _note_name(op: Op, scope: str) -> str:
     return f"partition/{op}/{scope}"
-
-
-def _in_use(file: Path) -> bool:
-    """Whether another live process wrote this file and may not have noted it yet."""
-    parts = file.name.split("-")
-    if len(parts) < 3 or not parts[1].isdigit() or int(parts[1]) == os.getpid():
-        return False
-    return Path(f"/proc/{parts[1]}").exists()
-
-
-def _write_whole(path: Path, data: bytes) -> str:
-    """Write under a temporary name, sync, rename, sync the folder; returns the checksum."""
-    part = path.with_suffix(path.suffix + ".tmp")
-    with part.open("wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -12,9 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
-from embeddb.core.errors import MissingDependency, ModelError, NothingFound, UsageError
+from embeddb.core.errors import (
+    MissingDependency,
+    ModelError,
+    NothingFound,
+    StoreCorrupt,
+    UsageError,
+)
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.wording import plural
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizers
 from embeddb.index.answer_index import AnswerIndex
@@ -147,9 +154,10 @@ class Lookup:
 
     # -- partitions ------------------------------------------------------------------------
 
-    def refresh(self, op: Op, scope: str) -> AnswerIndex | None:
-        """Build a partition from the store and save it, unless the saved one is current."""
-        return self._files.refresh(op, scope, self.featurizers())
+    def refresh(self, op: Op, scope: str, *, again: bool = False) -> AnswerIndex | None:
+        """Build a partition from the store and save it, unless the saved one is current (`again`:
+        whether it is or not). Raises: StoreError if it cannot be saved."""
+        return self._files.refresh(op, scope, self.featurizers(), again=again)
 
     def partition(self, op: Op, platform: Platform) -> AnswerIndex | None:
         """The evidence for an op on a platform as of now; None if it was never measured."""
@@ -184,14 +192,40 @@ class Lookup:
     def forget_derived(self) -> None:
         """Drop every vector and partition; `indexer.embed.embed` makes them anew."""
         self.store.vectors.drop()
-        self.store.notes.delete(self.store.notes.items("atlas/"))
-        self._files.forget()
+        self.forget_partitions()
+
+    def forget_partitions(self, *, but: Collection[tuple[Op, str]] = ()) -> None:
+        """Drop the partitions and maps that are not among `but`."""
+        maps = {f"atlas/{op}/{scope}" for op, scope in but}
+        self.store.notes.delete(self.store.notes.items("atlas/").keys() - maps)
+        self._files.forget(but=but)
 
     def problems(self) -> list[str]:
         """Everything wrong with store and derived files; the latter heal on the next use."""
         derived = self._files.problems(self.featurizers())
         models = [*self.featurizers().problems(), *registry_problems(self.store)]
-        return self.store.problems() + models + derived
+        return self.store.problems() + self.platform_problems() + models + derived
+
+    def platform_problems(self) -> list[str]:
+        """One line for every stored platform that is none."""
+        found = []
+        for platform_id in self.store.platforms():
+            try:
+                self.store.platform(platform_id)
+            except StoreCorrupt as e:
+                found.append(str(e))
+        return found
+
+    def unfinished(self) -> list[str]:
+        """What is not wrong but not done: one line if patterns wait for their vectors."""
+        kinds = [(name, f.version) for name, f in self.featurizers().items()]
+        waiting = self.store.vectors.lacking(kinds)
+        if not waiting:
+            return []
+        return [
+            f"{plural(len(waiting), 'pattern')} with a structure and without a vector cannot be a "
+            "neighbour; `embeddb embed` makes what is missing"
+        ]
 
     def repairs(self) -> list[str]:
         """Derived files that were found stale or damaged since opening, and were rebuilt."""
@@ -222,7 +256,8 @@ class Lookup:
         ModelError if the featurizer cannot compute here.
         """
         plug = self.featurizers().named(featurizer)
-        found = self.store.vectors.get(featurizer, plug.version, [pattern.id]).get(pattern.id)
+        kept = self.store.vectors.get(featurizer, plug.version, [pattern.id], dim=plug.dim)
+        found = kept.get(pattern.id)
         if found is None and isinstance(pattern, PatternInfo):
             found = plug.from_info(pattern)
         if found is None:

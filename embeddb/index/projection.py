@@ -14,9 +14,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import StoreError
+from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.store import Store
+from embeddb.store.tables import decoded
 
 __all__ = ["Projection", "layout", "projection_of"]
 
@@ -56,15 +57,16 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
-def projection_of(store: Store, partition: AnswerIndex) -> Projection:
-    """The stored map of a partition if it is current, else one made now, and stored if it can be.
+def projection_of(store: Store, partition: AnswerIndex, *, again: bool = False) -> Projection:
+    """The stored map of a partition if it is current, else one made now, and stored if it can be;
+    with `again` one made now in any case.
 
     Places are kept as long as the vectors are the same; the rest is read anew.
     """
     key = f"atlas/{partition.op}/{partition.scope}"
     vectors = partition.metric.apply(partition.vectors)
     digest = _digest(partition, vectors)
-    known = _read(store.notes.get(key))
+    known = None if again else _read(store.notes.get(key))
     if known is not None and (known.digest != digest or known.ids != list(partition.ids)):
         known = None
     if known is not None and known.generation == partition.generation:
@@ -97,8 +99,8 @@ def projection_of(store: Store, partition: AnswerIndex) -> Projection:
 def _read(raw: bytes | None) -> Projection | None:
     """None for a note that is missing, damaged or of another version: it is made anew."""
     try:
-        found = None if raw is None else msgspec.json.decode(raw, type=Projection)
-    except msgspec.MsgspecError:
+        found = None if raw is None else decoded(raw, Projection, "a map")
+    except StoreCorrupt:
         return None
     if found is None or len({len(getattr(found, name)) for name in _COLUMNS}) != 1:
         return None

@@ -52,7 +52,7 @@ def scopes(store: Store) -> list[Scope]:
     """Every one with runs, by name and operation."""
     held: dict[tuple[str, Op], tuple[Platform, list[str]]] = {}
     for partition in store.partitions():
-        platform = store.platform(partition.platform)
+        platform = store.sound_platform(partition.platform)
         if platform is not None:
             key = scope_of(platform), partition.op
             held.setdefault(key, (platform, []))[1].append(platform.id)
@@ -91,7 +91,7 @@ def _scope(store: Store, kernel: str, scope: str) -> list[Partition]:
             partition.platform,
             _name(partition.platform),
         ):
-            platform = store.platform(partition.platform)
+            platform = store.sound_platform(partition.platform)
             if platform is not None and scope_of(platform) == scope:
                 found.append(partition)
     return found

@@ -49,6 +49,8 @@ Floats = NDArray[np.float64]
 _SOFTEN = 0.1
 #: Log gains beyond it count as it, so that one hopeless schedule does not outvote what matters.
 CLIP = 1.5
+#: A log loss or gain beyond it is none that was found by judging.
+_MOST_LOG = 300.0
 #: Pseudo-runs with which a configuration's mean gain is drawn to zero.
 PSEUDO_RUNS = 1.0
 
@@ -136,8 +138,9 @@ class VoteSettings:
 
     @classmethod
     def from_json(cls, text: str) -> VoteSettings:
+        """Raises: ValueError, and of nonsense TypeError or KeyError."""
         read = json.loads(text)
-        return cls(
+        found = cls(
             int(read["k"]),
             float(read["shrink"]),
             float(read["loss"]),
@@ -149,6 +152,12 @@ class VoteSettings:
             float(read["guard"]),
             bool(read["across"]),
         )
+        logs = [found.loss, found.static_loss, found.bias, found.low, found.high, found.guard]
+        if not (found.k >= 1 and found.shrink >= 0.0 and 0.0 <= found.guard < _MOST_LOG):
+            raise ValueError("settings of a vote that make no sense")
+        if any(abs(log) > _MOST_LOG for log in logs):  # nan: too few were judged
+            raise ValueError("settings of a vote that promise the impossible")
+        return found
 
 
 def _share(loss: float) -> float | None:

@@ -13,11 +13,11 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
+from embeddb.matrix_files.npy_header import NpyHeader, npy_header
 from embeddb.matrix_files.source import DEFLATE_RATIO, Source
 
 __all__ = ["read"]
@@ -30,14 +30,19 @@ class _Member:
     """One `.npy` inside the archive, known by its header only."""
 
     info: zipfile.ZipInfo
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fortran: bool
-    header_bytes: int
+    header: NpyHeader
 
     @property
     def name(self) -> str:
         return self.info.filename.removesuffix(".npy")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.header.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.header.dtype
 
 
 class _Archive:
@@ -60,21 +65,14 @@ class _Archive:
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise self.error(f"'{name}' is packed with a method other than deflate")
         with self._file.open(info) as stream:
-            version = npy.read_magic(stream)
-            if version == (1, 0):
-                shape, fortran, dtype = npy.read_array_header_1_0(stream)
-            elif version == (2, 0):
-                shape, fortran, dtype = npy.read_array_header_2_0(stream)
-            else:
-                raise self.error(f"'{name}' is of an unknown .npy version {version}")
-            member = _Member(info, shape, dtype, fortran, stream.tell())
-        if dtype.hasobject or dtype.kind not in "biufcSU":
-            raise self.error(f"'{name}' holds {dtype}, not numbers")
+            member = _Member(info, npy_header(stream))
+        if member.dtype.hasobject or member.dtype.kind not in "biufcSU":
+            raise self.error(f"'{name}' holds {member.dtype}, not numbers")
         return member
 
     def array(self, member: _Member) -> NDArray[Any]:
         info = member.info
-        promised = member.header_bytes + prod(member.shape) * member.dtype.itemsize
+        promised = member.header.whole_bytes
         if promised != info.file_size:
             raise self.error(
                 f"'{member.name}' promises {promised} bytes, the archive holds {info.file_size}"
@@ -88,8 +86,8 @@ class _Archive:
             data = stream.read(info.file_size)
         if len(data) != promised:
             raise self.error(f"'{member.name}' is truncated")
-        flat = np.frombuffer(data, member.dtype, offset=member.header_bytes)
-        return flat.reshape(member.shape, order="F" if member.fortran else "C")
+        flat = np.frombuffer(data, member.dtype, offset=member.header.header_bytes)
+        return flat.reshape(member.shape, order="F" if member.header.fortran else "C")
 
     def small(self, name: str) -> NDArray[Any]:
         member = self.member(name)

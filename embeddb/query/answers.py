@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import msgspec
 
-from embeddb.core.errors import NothingFound
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import NothingFound, StoreCorrupt
 from embeddb.index.lookup import Lookup
 from embeddb.query.recommendation import Recommendation
+from embeddb.store.codec import pattern_key
+from embeddb.store.tables import decoded, reading
 
-__all__ = ["keep", "recommendation", "recommendations"]
+__all__ = ["in_order", "keep", "problems", "recommendation", "recommendations"]
+
+T = TypeVar("T")
 
 
 def keep(lookup: Lookup, made: Recommendation) -> None:
@@ -18,16 +26,60 @@ def keep(lookup: Lookup, made: Recommendation) -> None:
 
 
 def recommendation(lookup: Lookup, rec_id: str) -> Recommendation:
-    """Raises: NothingFound, naming the latest answers there are."""
+    """Raises: NothingFound, naming the latest answers there are; StoreCorrupt for one that is
+    none."""
     raw = lookup.store.recommendations.get(rec_id)
     if raw is None:
-        latest = sorted(recommendations(lookup), key=lambda r: -r.created)[:3]
+        latest = recommendations(lookup)[:-4:-1]
         hint = f"latest: {', '.join(r.id for r in latest)}" if latest else "run a query first"
         raise NothingFound(f"no recommendation {rec_id!r}", hint=hint)
-    return msgspec.json.decode(raw, type=Recommendation)
+    return _read(rec_id, raw)
 
 
 def recommendations(lookup: Lookup) -> list[Recommendation]:
-    """All that are kept, in no order."""
-    raws = lookup.store.recommendations.items().values()
-    return [msgspec.json.decode(raw, type=Recommendation) for raw in raws]
+    """All that are kept and can be read, in the order they were given; `problems` names the
+    others."""
+    return in_order(lookup, _read, lambda made: made.created)
+
+
+def in_order(
+    lookup: Lookup, read: Callable[[str, bytes], T], created: Callable[[T], float]
+) -> list[T]:
+    """What `read` makes of the id and text of every answer, in the order they were given, without
+    those at which it raises StoreCorrupt. `created` tells the seconds since 1970: answers of older
+    programs were not counted."""
+    numbers = lookup.store.recommendations.numbers()
+    found: list[tuple[int, float, T]] = []
+    for rec_id, raw in lookup.store.recommendations.items().items():
+        try:
+            made = read(rec_id, raw)
+        except StoreCorrupt:
+            continue
+        found.append((numbers.get(rec_id, 0), created(made), made))
+    return [made for *_, made in sorted(found, key=lambda one: one[:2])]
+
+
+def problems(lookup: Lookup) -> list[str]:
+    """One line for every stored answer that is none."""
+    found = []
+    for rec_id, raw in lookup.store.recommendations.items().items():
+        try:
+            _read(rec_id, raw)
+        except StoreCorrupt as e:
+            found.append(str(e))
+    return found
+
+
+def _read(rec_id: str, raw: bytes) -> Recommendation:
+    what = f"answer {rec_id}"
+    made = decoded(raw, Recommendation, what)
+    with reading(what):
+        if made.id != rec_id:
+            raise ValueError(f"its text is of answer {made.id}")
+        Op.parse(made.op)
+        Op.parse(made.evidence_op)
+        for config in (made.default, *(c.config for c in made.candidates)):
+            Config(config)
+        for pattern_id in (made.pattern_id, *(n.pattern_id for n in made.neighbours)):
+            pattern_key(pattern_id)
+    return made

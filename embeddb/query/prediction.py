@@ -155,7 +155,7 @@ def foreign_winners(store: Store, query: Query) -> list[Config]:
     ids = list(dict.fromkeys([info.id, *(n.pattern_id for n in query.vote.neighbours)]))
     found: dict[Config, None] = {}
     for partition in store.partitions():
-        source = store.platform(partition.platform)
+        source = store.sound_platform(partition.platform)
         same = (partition.op.kernel, partition.op.dtype) == (query.op.kernel, query.op.dtype)
         if source is None or source.name == query.platform.name or not same:
             continue

@@ -21,6 +21,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from embeddb.core.errors import StoreCorrupt
+
 __all__ = ["ADDED", "TABLES", "Engine", "Txn", "generation_of", "raise_generation"]
 
 #: Every table of schema 1; see docs/data-model.md for keys and values.
@@ -35,8 +37,11 @@ T = TypeVar("T")
 
 
 def generation_of(txn: Txn) -> int:
-    """Rises with every write of runs or vectors."""
-    return int.from_bytes(txn.get("meta", b"generation") or b"", "big")
+    """Rises with every write of runs or vectors. Raises: StoreCorrupt."""
+    found = int.from_bytes(txn.get("meta", b"generation") or b"", "big")
+    if found >= 1 << 63:
+        raise StoreCorrupt(f"the database cannot be of generation {found:.3g}")
+    return found
 
 
 def raise_generation(txn: Txn, members: Iterable[bytes] = ()) -> None:

@@ -21,7 +21,7 @@ from embeddb.store.check import inconsistencies
 from embeddb.store.engine import Engine, Txn, generation_of, raise_generation
 from embeddb.store.merge import adopted_info, merge_info, name_key, renamed, resolved
 from embeddb.store.model_table import ModelTable
-from embeddb.store.tables import BlobTable, VectorTable
+from embeddb.store.tables import AnswerTable, BlobTable, VectorTable, decoded, reading
 
 __all__ = ["SCHEMA", "AppendResult", "Partition", "Store"]
 
@@ -69,7 +69,7 @@ class Store:
         self._configs: dict[bytes, Config] = {}
         self._partitions: dict[tuple[str, Op], Partition] = {}
         self.vectors = VectorTable(engine)
-        self.recommendations = BlobTable(engine, "recommendation")
+        self.recommendations = AnswerTable(engine, "recommendation")
         self.notes = BlobTable(engine, "note")
         self.journal = BlobTable(engine, "journal")
         self.models = ModelTable(engine)
@@ -355,16 +355,24 @@ class Store:
 
         def body(txn: Txn) -> None:
             raw = txn.get("platform", key)
-            told = {} if raw is None else msgspec.json.decode(raw, type=_StoredPlatform).environment
+            told = {} if raw is None else _stored_platform(platform.id, raw).environment
             value = _StoredPlatform(text, {**told, **platform.environment})
             txn.put("platform", key, msgspec.json.encode(value))
 
         self._engine.write(body)
 
     def platform(self, platform_id: str) -> Platform | None:
+        """Raises: StoreCorrupt, naming it, for one that is none."""
         with self._engine.read() as txn:
             raw = txn.get("platform", platform_id.encode())
         return None if raw is None else _read_platform(platform_id, raw)
+
+    def sound_platform(self, platform_id: str) -> Platform | None:
+        """For lists: None also for one that is none, which `problems` names."""
+        try:
+            return self.platform(platform_id)
+        except StoreCorrupt:
+            return None
 
     def platforms(self) -> list[str]:
         with self._engine.read() as txn:
@@ -394,10 +402,15 @@ class Store:
 @lru_cache(maxsize=64)
 def _read_platform(platform_id: str, raw: bytes) -> Platform:
     """Parsing a platform's file costs more than everything else a query does."""
-    stored = msgspec.json.decode(raw, type=_StoredPlatform)
-    platform = parse_platform(stored.text, where=platform_id)
-    _, _, instance = platform_id.partition("@")
-    return platform.at(instance, stored.environment) if instance else platform
+    stored = _stored_platform(platform_id, raw)
+    with reading(f"platform {platform_id}"):
+        platform = parse_platform(stored.text)
+        _, _, instance = platform_id.partition("@")
+        return platform.at(instance, stored.environment) if instance else platform
+
+
+def _stored_platform(platform_id: str, raw: bytes) -> _StoredPlatform:
+    return decoded(raw, _StoredPlatform, f"platform {platform_id}")
 
 
 def _stamp_schema(txn: Txn) -> None:

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.errors import StoreCorrupt, UsageError
+from embeddb.core.gate import refusing
 from embeddb.store.codec import pattern_key
 from embeddb.store.engine import Engine, Txn, raise_generation
 
-__all__ = ["BlobTable", "VectorTable"]
+__all__ = ["AnswerTable", "BlobTable", "VectorTable", "decoded", "reading"]
+
+T = TypeVar("T")
+
+#: Raw vectors float32[d] by (featurizer, version) and pattern id.
+Vectors = Mapping[tuple[str, str], Mapping[str, NDArray[np.float32]]]
+
+
+@contextmanager
+def reading(what: str, *, hint: str = "") -> Iterator[None]:
+    """Whatever is wrong with something that a database holds is one `StoreCorrupt` that names it:
+    who wrote the database may be anybody.
+
+    Raises: StoreCorrupt.
+    """
+    with refusing(StoreCorrupt, where=what, hint=hint):
+        try:
+            yield
+        except UsageError as e:  # of a name or value in it, not of the caller's
+            raise StoreCorrupt(f"{what}: {e}", hint=hint) from e
+
+
+def decoded(raw: bytes, kind: type[T], what: str) -> T:
+    """A stored JSON document. Raises: StoreCorrupt, naming `what`."""
+    with reading(what):
+        return msgspec.json.decode(raw, type=kind)
 
 
 class VectorTable:
@@ -23,40 +53,96 @@ class VectorTable:
         self, featurizer: str, version: str, vectors: Mapping[str, NDArray[np.float32]]
     ) -> None:
         """Keep vectors; their patterns count as changed in every partition they have runs in."""
-        prefix = _prefix(featurizer, version)
-        rows = {pattern_key(i): v.astype("<f4").tobytes() for i, v in vectors.items()}
+        rows = _rows({(featurizer, version): vectors})
 
         def body(txn: Txn) -> None:
             numbers = [number for _, number in txn.scan("partition")]
-            heads = [number + key for number in numbers for key in rows]
+            heads = [number + key[-16:] for number in numbers for key in rows]
             for key, raw in rows.items():
-                txn.put("vector", prefix + key, raw)
+                txn.put("vector", key, raw)
             raise_generation(txn, [h for h in heads if txn.get("member", h) is not None])
 
         self._engine.write(body)
 
+    def exchange(self, vectors: Vectors, patterns: Collection[str]) -> None:
+        """Have just these vectors of these patterns, in one transaction: readers see the old ones
+        or the new, and so does who comes after a kill.
+
+        Vectors of other patterns, which came since, are kept where they are of the same versions;
+        those of other versions go.
+        """
+        rows = _rows(vectors)
+        prefixes = {_prefix(*kind) for kind in vectors}
+        asked = {pattern_key(i) for i in patterns}
+
+        def body(txn: Txn) -> None:
+            known = dict(txn.scan("vector"))
+            gone = {
+                key
+                for key in known.keys() - rows.keys()
+                if key[:-16] not in prefixes or key[-16:] in asked
+            }
+            for key in gone:
+                txn.delete("vector", key)
+            new = {key: raw for key, raw in rows.items() if known.get(key) != raw}
+            for key, raw in new.items():
+                txn.put("vector", key, raw)
+            changed = {key[-16:] for key in gone | new.keys()}
+            raise_generation(txn, [k for k, _ in txn.scan("member") if k[4:] in changed])
+
+        self._engine.write(body)
+
     def get(
-        self, featurizer: str, version: str, pattern_ids: Iterable[str]
+        self, featurizer: str, version: str, pattern_ids: Iterable[str], *, dim: int | None = None
     ) -> dict[str, NDArray[np.float32]]:
-        """Those of the asked vectors that are there."""
+        """Those of the asked vectors that are there; with `dim`, what is no finite float32[dim]
+        counts as absent, so that it is made anew.
+
+        Raises: StoreCorrupt, without `dim`, for one that is none.
+        """
         prefix = _prefix(featurizer, version)
         found: dict[str, NDArray[np.float32]] = {}
         with self._engine.read() as txn:
             for pattern_id in pattern_ids:
                 raw = txn.get("vector", prefix + pattern_key(pattern_id))
-                if raw is not None:
-                    found[pattern_id] = np.frombuffer(raw, dtype="<f4").astype(np.float32)
+                if raw is None or (dim is not None and len(raw) != 4 * dim):
+                    continue
+                vector = _vector(raw, featurizer, pattern_id)
+                if dim is None or np.isfinite(vector).all():
+                    found[pattern_id] = vector
         return found
+
+    def lacking(
+        self, kinds: Iterable[tuple[str, str]], *, among: Iterable[str] | None = None
+    ) -> list[str]:
+        """Patterns, of all or `among` some, whose structure is kept and that have no vector of any
+        of these (featurizer, version)."""
+        prefixes = [_prefix(*kind) for kind in kinds]
+        with self._engine.read() as txn:
+            if among is None:
+                keys = [key for key, _ in txn.scan("structure")]
+                have = {key[-16:] for p in prefixes for key, _ in txn.scan("vector", p)}
+            else:
+                keys = [k for i in among if txn.get("structure", k := pattern_key(i)) is not None]
+                have = {k for k in keys for p in prefixes if txn.get("vector", p + k) is not None}
+        return [key.hex() for key in keys if key not in have]
 
     def drop(self) -> None:
         """Forget all of them; `embed` makes them anew."""
+        self.exchange({}, ())
 
-        def body(txn: Txn) -> None:
-            for key in [key for key, _ in txn.scan("vector")]:
-                txn.delete("vector", key)
-            raise_generation(txn)
 
-        self._engine.write(body)
+def _rows(vectors: Vectors) -> dict[bytes, bytes]:
+    return {
+        _prefix(*kind) + pattern_key(i): v.astype("<f4").tobytes()
+        for kind, held in vectors.items()
+        for i, v in held.items()
+    }
+
+
+def _vector(raw: bytes, featurizer: str, pattern_id: str) -> NDArray[np.float32]:
+    with reading(f"the {featurizer} vector of pattern {pattern_id}", hint="`embeddb db rebuild`"):
+        return np.frombuffer(raw, dtype="<f4").astype(np.float32)
 
 
 class BlobTable:
@@ -74,7 +160,8 @@ class BlobTable:
             return txn.get(self._table, key.encode())
 
     def items(self, prefix: str = "") -> dict[str, bytes]:
-        with self._engine.read() as txn:
+        """Raises: StoreCorrupt for a name that is none."""
+        with self._engine.read() as txn, reading(f"table {self._table!r}"):
             return {key.decode(): raw for key, raw in txn.scan(self._table, prefix.encode())}
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -85,6 +172,31 @@ class BlobTable:
                 txn.delete(self._table, name)
 
         self._engine.write(body)
+
+
+class AnswerTable(BlobTable):
+    """Answers by id, and in which order they were kept: a clock may be set back."""
+
+    def put(self, key: str, data: bytes) -> None:
+        def body(txn: Txn) -> None:
+            number = _number(txn.get("meta", b"answers")) + 1
+            txn.put("meta", b"answers", number.to_bytes(8, "big"))
+            txn.put("note", f"answer/{key}".encode(), number.to_bytes(8, "big"))
+            txn.put(self._table, key.encode(), data)
+
+        self._engine.write(body)
+
+    def numbers(self) -> dict[str, int]:
+        """Counted from 1 by id; those of older programs have none."""
+        with self._engine.read() as txn, reading("the order of the answers"):
+            rows = txn.scan("note", b"answer/")
+            return {key[7:].decode(): _number(raw) for key, raw in rows}
+
+
+def _number(raw: bytes | None) -> int:
+    """A stored count; one that nobody can have counted to is 0."""
+    found = int.from_bytes(raw or b"", "big")
+    return found if found < 1 << 63 else 0
 
 
 def _prefix(featurizer: str, version: str) -> bytes:

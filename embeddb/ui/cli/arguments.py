@@ -12,6 +12,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, this_machine
+from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
 from embeddb.ui.cli.output import Progress, note
 from indexer.starter import STARTER
@@ -91,7 +92,9 @@ def known_answer(db: Database, text: str) -> Recommendation:
     """
     if db.store.recommendations.get(text) is not None:
         return db.recommendation(text)
-    made = sorted(db.recommendations(), key=lambda r: r.created)
+    made = db.recommendations()
+    for line in answers.problems(db):
+        note(f"warning: {line}")
     if text != "last":
         named = db.store.find(text)
         if not (_is_file(text) or named or any(r.pattern_id == text for r in made)):

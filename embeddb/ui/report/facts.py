@@ -110,7 +110,7 @@ def database_facts(
 
 def _machines(db: Database, scopes: Sequence[ScopeFacts]) -> dict[str, list[tuple[str, str]]]:
     ids = sorted({i for scope in scopes for i in scope.instances})
-    known = {i: platform for i in ids if (platform := db.store.platform(i)) is not None}
+    known = {i: platform for i in ids if (platform := db.store.sound_platform(i)) is not None}
     return {i: described(p.environment) for i, p in known.items() if p.environment}
 
 

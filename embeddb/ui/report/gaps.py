@@ -89,7 +89,7 @@ class _Finder:
         """Questions that were answered with low confidence or from afar, latest first; those that
         were measured since are left out."""
         seen: set[tuple[str, str, str]] = set()
-        for made in sorted(self._db.recommendations(), key=lambda r: -r.created):
+        for made in reversed(self._db.recommendations()):
             key = (made.pattern_id, made.op, made.platform)
             if key in seen:
                 continue
@@ -106,7 +106,7 @@ class _Finder:
 
     def _asked(self, made: Recommendation, name: str) -> str:
         """Measures what was asked about, from its file where the structure is not kept."""
-        platform = self._db.store.platform(made.platform)
+        platform = self._db.store.sound_platform(made.platform)
         if platform is None or not platform.runner:
             return ""
         kept = self._db.store.structure(self._db.store.resolve(made.pattern_id)) is not None

@@ -177,7 +177,7 @@ def scope_facts(
 
 def _members(db: Database, op: Op, scope: str) -> Iterator[tuple[Partition, Platform]]:
     for partition in scope_partitions(db.store, op, scope):
-        platform = db.store.platform(partition.platform)
+        platform = db.store.sound_platform(partition.platform)
         assert platform is not None  # a scope is made of platforms that are there
         yield partition, platform
 

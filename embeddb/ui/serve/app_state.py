@@ -14,8 +14,9 @@ from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.index.scopes import Scope, scopes
 from embeddb.platforms.platform import Platform, builtin_platforms
+from embeddb.query.answers import in_order
 from embeddb.query.recommendation import Recommendation
-from embeddb.ui.serve.memory_answers import AnswerHead, MemoryAnswers, head_of
+from embeddb.ui.serve.memory_answers import AnswerHead, MemoryAnswers, stored_head
 from embeddb.ui.serve.page_cache import RESTART, PageCache, file_of, token_of
 
 __all__ = ["AppState", "Catalog"]
@@ -86,10 +87,9 @@ class AppState:
         """Every answer, the latest first."""
 
         def read() -> list[AnswerHead]:
-            return [head_of(raw) for raw in self.db.store.recommendations.items().values()]
+            return in_order(self.db, stored_head, lambda head: head.created)
 
-        found = [*self.cache.get("heads", read), *self.answers.heads()]
-        return sorted(found, key=lambda a: -a.created)
+        return [*self.cache.get("heads", read), *self.answers.heads()][::-1]
 
     # -- one thing by its id ---------------------------------------------------------------
 

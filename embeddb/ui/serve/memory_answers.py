@@ -10,8 +10,9 @@ import msgspec
 
 from embeddb.core.records import PatternInfo
 from embeddb.query.recommendation import Candidate, Recommendation
+from embeddb.store.tables import decoded
 
-__all__ = ["AnswerHead", "MemoryAnswer", "MemoryAnswers", "head_of"]
+__all__ = ["AnswerHead", "MemoryAnswer", "MemoryAnswers", "stored_head"]
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
@@ -42,7 +43,9 @@ class _Row(NamedTuple):
     info: PatternInfo
 
 
-head_of = msgspec.json.Decoder(AnswerHead).decode
+def stored_head(answer_id: str, raw: bytes) -> AnswerHead:
+    """Raises: StoreCorrupt for what is no answer."""
+    return decoded(raw, AnswerHead, f"answer {answer_id}")
 
 
 class MemoryAnswers:
@@ -58,7 +61,7 @@ class MemoryAnswers:
     def keep(self, made: Recommendation, info: PatternInfo) -> None:
         raw = msgspec.json.encode(made)
         with self._lock:
-            self._rows[made.id] = _Row(raw, head_of(raw), info)
+            self._rows[made.id] = _Row(raw, stored_head(made.id, raw), info)
             self._bytes += len(raw)
             self.version += 1
             while len(self._rows) > 1 and (

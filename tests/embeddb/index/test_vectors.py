@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from embeddb.core.errors import StoreCorrupt
 from embeddb.index.vectors import VectorIndex
 from embeddb.index.vectors.faiss_index import FaissIndex
 from embeddb.index.vectors.numpy_index import NumpyIndex
@@ -87,68 +85,6 @@ def test_the_reference_agrees_with_a_plain_sort(rng: np.random.Generator) -> Non
         pairs = sorted((float(np.linalg.norm(v - query)), i) for v, i in zip(vectors, ids))  # noqa: B905
         assert found == [i for _, i in pairs[:9]]
         assert row == pytest.approx([d for d, _ in pairs[:9]])
-
-
-def test_save_and_load(index: FaissIndex, tmp_path: Path, rng: np.random.Generator) -> None:
-    path = tmp_path / "a.faiss"
-    checksum = index.save(path)
-    assert [p.name for p in tmp_path.iterdir()] == ["a.faiss"]  # no temporary is left
-    again = FaissIndex.load(path, index.ids, checksum)
-    queries = rng.normal(size=(4, 6)).astype(np.float32)
-    before, after = index.search(queries, 5), again.search(queries, 5)
-    assert before[0] == after[0]
-    assert before[1].tobytes() == after[1].tobytes()
-    assert again.save(path) == checksum
-
-
-def test_an_empty_index_can_be_saved(tmp_path: Path) -> None:
-    empty = FaissIndex.build([], np.zeros((0, 3), np.float32))
-    checksum = empty.save(tmp_path / "e")
-    again = FaissIndex.load(tmp_path / "e", [], checksum)
-    assert again.search(np.zeros((1, 3), np.float32), 2)[0] == [[]]
-
-
-def test_every_flipped_byte_is_found(index: FaissIndex, tmp_path: Path) -> None:
-    path = tmp_path / "a.faiss"
-    checksum = index.save(path)
-    good = path.read_bytes()
-    for at in range(0, len(good), 37):
-        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
-        with pytest.raises(StoreCorrupt, match="checksum"):
-            FaissIndex.load(path, index.ids, checksum)
-
-
-def test_a_file_that_is_not_the_saved_one_is_refused(index: FaissIndex, tmp_path: Path) -> None:
-    path = tmp_path / "a.faiss"
-    checksum = index.save(path)
-    good = path.read_bytes()
-    with pytest.raises(StoreCorrupt, match="checksum"):
-        FaissIndex.load(path, index.ids[::-1], checksum)
-    with pytest.raises(StoreCorrupt, match="checksum"):
-        FaissIndex.load(path, index.ids[:-1], checksum)
-    for wrong in (b"", good[:-1], good + b"x", b"nonsense"):
-        path.write_bytes(wrong)
-        with pytest.raises(StoreCorrupt, match="checksum"):
-            FaissIndex.load(path, index.ids, checksum)
-    path.unlink()
-    with pytest.raises(StoreCorrupt, match="no index file"):
-        FaissIndex.load(path, index.ids, checksum)
-
-
-def test_a_failed_save_keeps_the_old_file(
-    index: FaissIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a.faiss"
-    checksum = index.save(path)
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("embeddb.index.vectors.faiss_index.os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        index.save(path)
-    assert [p.name for p in tmp_path.iterdir()] == ["a.faiss"]
-    FaissIndex.load(path, index.ids, checksum)
 
 
 def test_faiss_is_imported_late_and_quietly() -> None:

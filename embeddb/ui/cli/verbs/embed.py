@@ -14,7 +14,7 @@ __all__ = ["embed_verb"]
 
 @click.command()
 @click.argument("db")
-@click.option("--again", is_flag=True, help="Forget everything derived first.")
+@click.option("--again", is_flag=True, help="Make everything derived anew.")
 @click.option("--weights", default="", metavar="FILE", help="Weights of `scnn` for DB from now on.")
 @json_option
 def embed_verb(db: str, again: bool, weights: str, as_json: bool) -> None:

@@ -485,7 +485,7 @@ def test_ctrl_c_keeps_what_was_measured(
 
 
 def test_damage_is_found_and_healed(board: Board, capsys: pytest.CaptureFixture[str]) -> None:
-    (index,) = Path(board.db, "index").glob("*.faiss")
+    (index,) = Path(board.db, "index").glob("*.npz")
     raw = bytearray(index.read_bytes())
     raw[-1] ^= 1
     index.write_bytes(raw)

@@ -25,7 +25,8 @@ def check_verb(db: str, as_json: bool) -> int:
     """
     try:
         with open_database(db, readonly=True) as opened:
-            found, notes = opened.problems(), unregistered(opened.store)
+            found = opened.problems()
+            notes = [*unregistered(opened.store), *opened.unfinished()]
     except StoreCorrupt as e:
         found, notes = [str(e)], []
     if as_json:

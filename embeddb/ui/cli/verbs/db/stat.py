@@ -10,7 +10,7 @@ from embeddb.core.wording import plural, size
 from embeddb.store import SCHEMA
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.coverage_text import show_states
-from embeddb.ui.cli.output import emit, json_option, say
+from embeddb.ui.cli.output import emit, json_option, note, say
 from indexer.coverage import scope_states
 
 __all__ = ["stat_verb"]
@@ -36,6 +36,7 @@ def stat_verb(db: str, as_json: bool) -> None:
             "platforms": opened.store.platforms(),
             "answers": scope_states(opened),
         }
+        problems = opened.platform_problems()
     if as_json:
         emit(document)
         return
@@ -43,3 +44,5 @@ def stat_verb(db: str, as_json: bool) -> None:
     say(", ".join(plural(n, what) for what, n in document["counts"].items()))
     say()
     show_states(document["answers"])
+    for line in problems:
+        note(f"warning: {line}")

@@ -63,7 +63,7 @@ def show_verb(platform: str, db: str, as_json: bool) -> None:
 def _stored_instances(db: Database, platform: Platform) -> list[Platform]:
     if platform.instance:
         return []
-    stored = (db.store.platform(i) for i in db.store.platforms())
+    stored = (db.store.sound_platform(i) for i in db.store.platforms())
     return [p for p in stored if p is not None and p.name == platform.name and p.instance]
 
 
