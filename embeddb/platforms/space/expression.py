@@ -19,8 +19,8 @@ __all__ = ["FUNCTIONS", "Expression"]
 
 #: Longer texts are refused before parsing; also bounds nesting.
 MAX_LENGTH = 400
-#: Larger numbers, written or computed, cannot be evaluated: a whole number below it is a float,
-#: too, so no further step can overflow, and none is long enough to cost time.
+#: Larger numbers, written or multiplied, cannot be evaluated: what is below it, and so many sums of
+#: it as fit into a text, is a float, too, and never long enough to cost time.
 LARGEST = 1e300
 
 #: What the allowed operators raise for operands that they cannot be applied to. A name without a
@@ -46,6 +46,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_GROWING = (operator.mul, operator.floordiv)
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -170,15 +171,17 @@ def _boolean(conjunction: bool, parts: list[_Compiled]) -> _Compiled:
 
 
 def _arithmetic(apply: Callable[[Any, Any], Any], left: _Compiled, right: _Compiled) -> _Compiled:
+    grows = apply in _GROWING
+
     def run(env: _Env) -> Any:
         a, b = left(env), right(env)
         # Text times number would let a short file ask for gigabytes.
-        if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-            result = apply(a, b)
-            if -LARGEST <= result <= LARGEST:
-                return result
+        if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
+            raise TypeError("arithmetic needs numbers")
+        result = apply(a, b)
+        if grows and not -LARGEST <= result <= LARGEST:
             raise OverflowError("the number is too large")
-        raise TypeError("arithmetic needs numbers")
+        return result
 
     return run
 
