@@ -17,6 +17,7 @@ import msgspec
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import PlatformError, ReaderError, UsageError
+from embeddb.core.gate import open_regular, refusing
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
 from embeddb.platforms.platform import Platform, load_platform
@@ -24,6 +25,7 @@ from embeddb.platforms.space.rules import show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Store
 from indexer.library import Library, info_of
+from indexer.readers.base.reading import read_rows
 from indexer.readers.base.recognise import guess
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
@@ -51,6 +53,11 @@ class IngestReport:
     patterns: int = 0
     stubs: int = 0
     seconds: float = 0.0
+    #: Where matrices were looked for, how many of the names in the file were found there (or known
+    #: already), and the others.
+    matrices: str = ""
+    matrices_found: int = 0
+    matrices_missing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     #: By parameter, values that an open choice does not list, and how many rows have each.
     new_values: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -86,9 +93,7 @@ def ingest(
     asked = _completed(options or ReadOptions(), base)
     job = _Job(store, path, base, library or Library(None), IngestReport(str(path), chosen))
     with job:
-        job.consume(
-            plug.rows(path, options=asked), _journal_key(path, chosen, base, asked), progress
-        )
+        job.consume(read_rows(plug, path, asked), _journal_key(path, chosen, base, asked), progress)
     return job.report
 
 
@@ -128,7 +133,7 @@ def _journal_key(path: Path, reader: str, platform: Platform, options: ReadOptio
     h = hashlib.blake2b(digest_size=16)
     for part in (path, options.features):
         if part is not None:
-            with part.open("rb") as file:
+            with refusing(ReaderError, where=str(part)), open_regular(part) as file:
                 while block := file.read(1 << 20):
                     h.update(block)
     h.update(f"{reader}\0{platform.id}\0{platform.digest}\0{options!r}".encode())
@@ -195,6 +200,7 @@ class _Job:
                 progress(report.rows)
         report.seconds = time.monotonic() - started
         report.problems = self._matrices.library.problems
+        self._matrices.told(report)
 
     def _mark(self) -> bytes:
         """What the journal keeps of a file read so far."""
@@ -325,14 +331,25 @@ class _Matrices:
         self._store, self.library, self._report = store, library, report
         self._known: dict[tuple[str, int, int, int], tuple[PatternInfo, str]] = {}
         self._fresh: list[PatternInfo] = []
+        self._structures: dict[str, bool] = {}
 
     def of(self, ref: MatrixRef) -> tuple[PatternInfo, str]:
         key = (ref.name, ref.m, ref.n, ref.nnz)
         found = self._known.get(key)
         if found is None:
+            if max(ref.m, ref.n, ref.nnz) >= 1 << 62 or min(ref.m, ref.n, ref.nnz) < -1:
+                raise ReaderError(f"{ref.m} x {ref.n} with {ref.nnz} entries cannot be a size")
             info = self._resolved(ref)
+            self._structures[ref.name] = not info.stub and self._structures.get(ref.name, True)
             found = self._known[key] = (info, info.id)
         return found
+
+    def told(self, report: IngestReport) -> None:
+        """Which names have a structure, where a folder was given to take it from."""
+        if self.library.folder is not None:
+            report.matrices = str(self.library.folder)
+            report.matrices_missing = [n for n, there in self._structures.items() if not there]
+            report.matrices_found = len(self._structures) - len(report.matrices_missing)
 
     def fresh(self) -> list[PatternInfo]:
         """Patterns met since the last call; they are written with the runs that need them."""

@@ -8,7 +8,7 @@ from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.thumbnail import thumbnail
-from embeddb.matrix_files import matrix_files, read_pattern
+from embeddb.matrix_files import matrix_files, plain_name, read_pattern
 
 __all__ = ["Library", "info_of"]
 
@@ -16,12 +16,16 @@ __all__ = ["Library", "info_of"]
 class Library:
     """The matrix files below `folder`, read when a name is asked for.
 
-    `problems` collects one line for every file that could not be read or did not fit its name.
+    A run log may name a matrix with folders and endings or without (`HB/bcspwr10.mtx`,
+    `bcspwr10.mtx.gz`, `bcspwr10`); so does the folder. `problems` collects one line for every file
+    that could not be read or did not fit its name, and for names that may be several files.
     """
 
     def __init__(self, folder: Path | None, *, groups: dict[str, str] | None = None) -> None:
+        self.folder = folder
         self._files: dict[str, list[Path]] = {}
         self._groups = groups or {}
+        self._named: dict[Path, str] = {}
         self.problems: list[str] = []
         for file in matrix_files(folder) if folder is not None else ():
             self._files.setdefault(matrix_name(file), []).append(file)
@@ -33,20 +37,63 @@ class Library:
         return sorted(self._files)
 
     def find(self, name: str, *, m: int = -1, n: int = -1, nnz: int = -1) -> Pattern | None:
-        """The pattern of that name and those sizes (-1: any), or None."""
-        for file in self._files.get(name, ()):
-            try:
-                pattern = read_pattern(file, name=name, group=self._groups.get(name, ""))
-            except MatrixError as e:
-                self.problems.append(str(e))
+        """The pattern of that name and those sizes (-1: any), or None, also where files that differ
+        go by that name."""
+        fits: dict[str, tuple[Path, Pattern]] = {}
+        for file in self._candidates(name):
+            if any(file.parent == other.parent for other, _ in fits.values()):
+                continue  # the same matrix in another format
+            pattern = self._read(file, name)
+            if pattern is None:
                 continue
             if all(w in (-1, g) for w, g in zip((m, n, nnz), sizes(pattern), strict=True)):
-                return pattern
+                fits.setdefault(pattern.id, (file, pattern))
+            else:
+                self.problems.append(
+                    f"{file}: {pattern.shape[0]} x {pattern.shape[1]} with {pattern.nnz} entries "
+                    f"is not the {name} of the runs ({m} x {n}, {nnz})"
+                )
+        if len(fits) > 1:
+            files = ", ".join(str(file) for file, _ in fits.values())
             self.problems.append(
-                f"{file}: {pattern.shape[0]} x {pattern.shape[1]} with {pattern.nnz} entries "
-                f"is not the {name} of the runs ({m} x {n}, {nnz})"
+                f"{name} may be any of {files}, which differ: name its folder in the log"
             )
-        return None
+        if len(fits) != 1:
+            return None
+        file, pattern = next(iter(fits.values()))
+        return pattern if nnz >= 0 or self._one_name(file, name) else None
+
+    def _candidates(self, name: str) -> list[Path]:
+        """The files that go by a name: those that share most of its folders, and of these one that
+        is written the same."""
+        files = self._files.get(name) or self._files.get(plain_name(name), [])
+        *folders, last = name.replace("\\", "/").split("/")
+
+        def alike(file: Path) -> tuple[int, bool]:
+            return len(set(folders) & set(self._folders(file))), file.name == last
+
+        best = max(map(alike, files), default=None)
+        return [file for file in files if alike(file) == best]
+
+    def _folders(self, file: Path) -> tuple[str, ...]:
+        return file.relative_to(self.folder).parts[:-1] if self.folder is not None else ()
+
+    def _read(self, file: Path, name: str) -> Pattern | None:
+        own = name if name in self._files else plain_name(name)
+        group = self._groups.get(name) or self._groups.get(own, "")
+        try:
+            return read_pattern(file, name=own, group=group)
+        except MatrixError as e:
+            self.problems.append(str(e))
+            return None
+
+    def _one_name(self, file: Path, name: str) -> bool:
+        """Whether nothing else went by this file: `a/1.mtx` and `b/1.mtx` are two matrices."""
+        first = self._named.setdefault(file, name)
+        if "/" not in first or "/" not in name or first == name:
+            return True
+        self.problems.append(f"{file} was taken for {first}, and may be {name} as well")
+        return False
 
 
 def sizes(pattern: Pattern) -> tuple[int, int, int]:

@@ -31,7 +31,7 @@ from embeddb.core.own_files import whole_file
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["KINDS", "MAX_BYTES", "fill", "load", "read_card", "save", "version_of"]
+__all__ = ["KINDS", "MAX_BYTES", "content_of", "fill", "load", "read_card", "save", "version_of"]
 
 KINDS = ("featurizer", "costmodel", "checkpoint")
 #: Largest file that is read: a hundred times the largest network here.
@@ -99,6 +99,11 @@ def read_card(path: str | Path, *, kind: str) -> dict[str, Any]:
     where = str(path)
     data = _read(path, 8 + _MAX_HEADER, whole=False)
     return _card(_header(data, _size(path), where=where), kind, where=where)
+
+
+def content_of(path: str | Path) -> bytes:
+    """The whole file. Raises: ModelError if it is missing or too large; nothing else is checked."""
+    return _read(path, MAX_BYTES)
 
 
 def version_of(path: str | Path) -> str:

@@ -20,7 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.errors import EmbeddbError, MissingDependency, PluginError, UsageError
+from embeddb.core.gate import reason_of
 
 __all__ = ["available", "load"]
 
@@ -41,7 +42,8 @@ def load(kind: str, name: str) -> Any:
     """The `PLUGIN` object of one plug-in.
 
     Raises: UsageError if there is none of that name (the message lists those there are) or if its
-    file is no plug-in; MissingDependency if something it imports is not installed.
+    file is no plug-in; MissingDependency if something it imports is not installed; PluginError for
+    whatever else its import raises.
     """
     found = _shipped(kind, name) or _locate(kind, os.environ.get("EMBEDDB_PLUGINS", ""))
     if name not in found:
@@ -61,6 +63,10 @@ def load(kind: str, name: str) -> Any:
         raise UsageError(f"{kind} {name} ({target}): {e}", hint="see docs/plugins.md") from e
     except ImportError as e:
         raise MissingDependency(f"{kind} {name} ({target}): {e}") from e
+    except EmbeddbError:
+        raise
+    except Exception as e:
+        raise PluginError(f"{kind} {name} ({target}): {reason_of(e)}") from e
 
 
 def _shipped(kind: str, name: str) -> dict[str, tuple[str, str]]:

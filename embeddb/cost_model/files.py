@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, ModelError, StoreCorrupt
+from embeddb.core.gate import refusing
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.model_table import ModelEntry
@@ -82,9 +83,9 @@ class CostModelFiles:
 def _mismatch(
     model: CostModel, platform: Platform, op: Op, version_of: Callable[[str], str]
 ) -> str:
-    name = str(model.card["featurizer"]["name"])
     try:
-        version = version_of(name)
+        with refusing(ModelError):
+            name = str(model.card["featurizer"]["name"])
+            return model.mismatch(platform, op, name, version_of(name))
     except EmbeddbError as e:
         return str(e)
-    return model.mismatch(platform, op, name, version)

@@ -25,6 +25,7 @@ import numpy as np
 from embeddb.core import model_file
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
+from embeddb.core.gate import reason_of, refusing
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.cost_model.encoders.inputs import (
     TreeTable,
@@ -105,22 +106,20 @@ class CostModel:
             raise ModelError(
                 e.reason if isinstance(e, InputError) else str(e), where=where, hint=_AGAIN
             ) from None
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
-            text = " ".join(str(e).split())[:200]
-            raise ModelError(f"not a whole cost model: {text}", where=where, hint=_AGAIN) from None
+        except Exception as e:
+            text = f"not a whole cost model: {reason_of(e)}"
+            raise ModelError(text, where=where, hint=_AGAIN) from e
 
     # -- files -----------------------------------------------------------------------------
 
     @classmethod
     def load(cls, path: str | Path) -> CostModel:
         """Needs neither torch nor safetensors. Raises: ModelError naming the file."""
-        card = model_file.read_card(path, kind="costmodel")
-        version = model_file.version_of(path)
-        try:
-            tensors = arrays_of(Path(path).read_bytes())
-        except (OSError, ValueError, KeyError) as e:
-            raise ModelError(f"cannot be read ({e})", where=str(path), hint=_AGAIN) from None
-        found = cls(card, tensors, where=str(path))
+        with refusing(ModelError, where=str(path), hint=_AGAIN):
+            card = model_file.read_card(path, kind="costmodel")
+            version = model_file.version_of(path)
+            tensors = arrays_of(model_file.content_of(path))
+            found = cls(card, tensors, where=str(path))
         found.version = version
         return found
 
@@ -225,7 +224,8 @@ class CostModel:
         sizes: Sizes = UNKNOWN,
     ) -> tuple[Floats, Floats]:
         """float64[c] predicted log gain over the mean of these configurations, higher is faster,
-        and float64[c] its standard deviation, for a raw vector float32[d].
+        and float64[c] its standard deviation, for a raw vector float32[d]; not finite where the
+        weights are too large.
 
         `mismatch` says whether the question is one for this model; that is the caller's to ask.
         Raises: SpaceError for an illegal configuration, or if sizes are needed and not given;
@@ -239,6 +239,18 @@ class CostModel:
             )
         if not configs:
             return np.zeros(0), np.zeros(0)
+        # Weights of any size may be in a file: what they overflow to is the caller's to judge.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._scored(vector, platform, op, configs, sizes)
+
+    def _scored(
+        self,
+        vector: NDArray[np.float32],
+        platform: Platform,
+        op: Op,
+        configs: Sequence[Config],
+        sizes: Sizes,
+    ) -> tuple[Floats, Floats]:
         if self.card["settings"]["predictor"] == "trees":
             each = self._by_trees(vector, platform, op, configs, sizes)
         else:

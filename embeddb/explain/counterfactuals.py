@@ -16,7 +16,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
 from embeddb.query.diagnostics import Counterfactual, ParameterEffect
 from embeddb.query.posterior import Posterior
-from embeddb.query.prediction import shared_out
+from embeddb.query.prediction import shared_out, tempered
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import Ranker
 
@@ -193,6 +193,7 @@ class _Race:
                 (query.default, *configs),
                 info.sizes,
             )
+            told = tempered(*told)
             told = shared_out(query, configs, told[0][1:] - told[0][0], told[1][1:])
             query = replace(
                 query, prediction=replace(query.prediction, gain=told[0], spread=told[1])

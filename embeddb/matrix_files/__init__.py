@@ -19,7 +19,7 @@ from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.source import Source, head_bytes, open_source
 
-__all__ = ["FORMATS", "matrix_files", "read_pattern", "sniff"]
+__all__ = ["FORMATS", "matrix_files", "plain_name", "read_pattern", "sniff"]
 
 #: Format name -> the module of this package whose `read(source)` reads it.
 FORMATS = {
@@ -137,6 +137,12 @@ def matrix_files(folder: str | Path) -> list[Path]:
         if (known and path.is_file()) or (suffix == ".txt" and path.is_file() and _is_matrix(path)):
             found.append(path)
     return found
+
+
+def plain_name(text: str) -> str:
+    """A matrix's name as people write it (`HB/bcspwr10.mtx.gz`, with a slash or a backslash)
+    without folders and the endings of matrix files."""
+    return _stem(Path(text.replace("\\", "/"))) or text
 
 
 def _is_matrix(path: Path) -> bool:

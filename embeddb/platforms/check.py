@@ -59,9 +59,12 @@ def _default(platform: Platform, kernel: str) -> Iterator[str]:
     for op in _operations(kernel):
         for m, n in _SIZES:
             space = platform.space(op, Sizes(m, n, max(m, n)))
-            reason = space.reason(platform.kernel(op).default)
+            default = platform.kernel(op).default
+            reason = space.reason(default)
             if reason:
-                yield f"the default is not legal for {op} on a {m} x {n} matrix: {reason}"
+                cure = space.cure(default)
+                told = f"{reason}; {cure}" if cure else reason
+                yield f"the default is not legal for {op} on a {m} x {n} matrix: {told}"
                 return  # one example tells; the others are the same mistake
 
 

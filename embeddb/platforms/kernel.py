@@ -84,6 +84,7 @@ _KINDS: dict[type, str] = {
     float: "a number",
     list: "a list",
     dict: "a table",
+    object: "a number, a text or a list",
 }
 
 
@@ -108,6 +109,8 @@ class LoopMapping:
         whole number of at least 1."""
         splits = tuple(self._split(name, values, params) for name in _SPLITS)
         if self.permutation:
+            if self.permutation not in values:
+                raise SpaceError(f"parameter {self.permutation!r} is missing: it orders the loops")
             order = complete_order([self.loops[item] for item in values[self.permutation]])
         else:
             order = next(o for when, o in self.cases if when is None or when.holds(values))
@@ -124,8 +127,8 @@ class LoopMapping:
             if error.args[0] in params:
                 return 1
             raise SpaceError(f"split {name} needs {error.args[0]}, a size of the matrix") from None
-        except (TypeError, ZeroDivisionError):
-            raise SpaceError(f"split {name} = {size.text} cannot be computed") from None
+        except SpaceError as error:
+            raise SpaceError(f"split {name} = {error.reason}") from None
         return value  # type: ignore[no-any-return]  # LoopNest checks that it is an int
 
 
@@ -229,7 +232,7 @@ def read_space(table: Table) -> KernelSpace:
     default = space.canonical(default)
     reason = space.reason(default)
     if reason:
-        raise table.fault("default", f"is not legal: {reason}")
+        raise table.fault("default", f"is not legal: {reason}", hint=space.cure(default))
     heterogeneous, varying = _heterogeneous(table, space, mapping), _varying(table, space)
     table.done()
     return KernelSpace(

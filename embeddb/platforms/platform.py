@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -22,12 +21,14 @@ from typing import Any
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import PlatformError, RunnerUnavailable, UsageError
+from embeddb.core.gate import read_bounded, refusing
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.platforms.command import CommandSpec, read_command
 from embeddb.platforms.kernel import KernelSpace, Table, read_space
 from embeddb.platforms.loopnest import LoopNest
 from embeddb.platforms.space.rules import join, show
 from embeddb.platforms.space.space import ConfigSpace
+from embeddb.platforms.toml_text import MAX_BYTES, read_toml
 
 __all__ = [
     "Platform",
@@ -39,8 +40,6 @@ __all__ = [
     "runner_for",
 ]
 
-#: Larger files are refused before they are parsed.
-MAX_BYTES = 1 << 20
 _FOLDER = Path(__file__).parent
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,47}")
@@ -221,14 +220,12 @@ def parse_platform(text: str, *, where: str = "") -> Platform:
 
     Raises: PlatformError naming file and key, on one line.
     """
-    if len(text.encode()) > MAX_BYTES:
-        raise PlatformError(f"the file is larger than {MAX_BYTES} bytes", where=where)
-    try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        reason = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "too deeply nested"
-        raise PlatformError(f"not valid TOML: {reason}", where=where) from None
-    table = Table(data, where, "")
+    with refusing(PlatformError, where=where):
+        return _parsed(text, where)
+
+
+def _parsed(text: str, where: str) -> Platform:
+    table = Table(read_toml(text, where=where), where, "")
     name = table.take("name", str)
     if not _NAME.fullmatch(name):
         raise table.fault("name", f"{name!r} must be lower-case letters, digits and -")
@@ -348,13 +345,11 @@ def _builtin(name: str) -> Platform:
 
 def _read_file(path: Path) -> Platform:
     where = str(path)
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise PlatformError(f"{size} bytes, larger than {MAX_BYTES}", where=where)
-        text = path.read_bytes().decode()
-    except OSError as error:
-        raise PlatformError(f"cannot be read: {error.strerror}", where=where) from None
-    except UnicodeDecodeError:
-        raise PlatformError("is not UTF-8 text", where=where) from None
-    return replace(parse_platform(text, where=where), file=str(path.resolve()))
+    with refusing(PlatformError, where=where):
+        try:
+            text = read_bounded(path, MAX_BYTES).decode()
+        except OSError as error:
+            raise PlatformError(f"cannot be read: {error.strerror}", where=where) from None
+        except UnicodeDecodeError:
+            raise PlatformError("is not UTF-8 text", where=where) from None
+        return replace(parse_platform(text, where=where), file=str(path.resolve()))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
+from embeddb.core.gate import refusing
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import Sizes
@@ -33,7 +34,9 @@ __all__ = [
     "foreign_winners",
     "judged",
     "predicted",
+    "sensible",
     "shared_out",
+    "tempered",
     "with_judgement",
     "with_prediction",
 ]
@@ -41,6 +44,8 @@ __all__ = [
 #: A space of at most so many configurations is predicted whole; of a larger one what was measured
 #: on the platform, the default, and other platforms' winners mapped into it.
 MOST_PREDICTED = 4096
+#: Log gains and spreads beyond this are no predictions; e to a few times it is still a number.
+_MOST_LOG = 100.0
 #: Other platforms' winners that join the candidates of such a space: each costs a search there.
 _MOST_FOREIGN = 8
 
@@ -68,9 +73,10 @@ def predicted(query: Query, lookup: Lookup, pattern: Pattern | PatternInfo) -> Q
         return replace(query, prediction=replace(query.prediction, note=note)) if note else query
     name = str(model.card["featurizer"]["name"])
     try:
-        same = query.vote.featurizer == name and query.vote.vector.size
-        vector = query.vote.vector if same else lookup.vector(pattern, name)
-        query = with_prediction(query, model, vector, store=lookup.store)
+        with refusing(ModelError):
+            same = query.vote.featurizer == name and query.vote.vector.size
+            vector = query.vote.vector if same else lookup.vector(pattern, name)
+            return with_judgement(with_prediction(query, model, vector, store=lookup.store), model)
     except EmbeddbError as e:
         return replace(
             query,
@@ -78,7 +84,6 @@ def predicted(query: Query, lookup: Lookup, pattern: Pattern | PatternInfo) -> Q
                 query.prediction, note=f"cost model {model.version} is not used: {e}"
             ),
         )
-    return with_judgement(query, model)
 
 
 def with_prediction(
@@ -87,7 +92,7 @@ def with_prediction(
     """The query with what a scorer says of raw features float32[d]; a spread may be nan. Where the
     space is too large to be predicted whole, a store adds other platforms' winners.
 
-    Raises: EmbeddbError as the scorer does; ModelError if it gives no finite numbers.
+    Raises: EmbeddbError as the scorer does; ModelError if what it gives is not `sensible`.
     """
     info, space = query.pattern, query.space
     sizes = info.sizes
@@ -103,17 +108,21 @@ def with_prediction(
         return query
 
     def scored(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        gain, spread = scorer.score(vector, query.platform, query.op, asked, sizes)
-        if not np.isfinite(gain).all():
-            raise ModelError("it predicts numbers that are not finite", hint="train it again")
-        return gain, spread
+        return scorer.score(vector, query.platform, query.op, asked, sizes)
 
-    def predict(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def of_default(
+        gain: NDArray[np.float64], spread: NDArray[np.float64], asked: Sequence[Config]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         # A model centres what it is asked for: only differences within one call mean anything.
-        gain, spread = scored((query.default, *asked))
         return shared_out(query, asked, gain[1:] - gain[0], spread[1:])
 
-    gain, spread = scored(configs) if math.isinf(query.calls) else predict(configs)
+    def predict(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return of_default(*tempered(*scored((query.default, *asked))), asked)
+
+    if math.isinf(query.calls):
+        gain, spread = sensible(*scored(configs))
+    else:
+        gain, spread = of_default(*sensible(*scored((query.default, *configs))), configs)
     return replace(
         query,
         prediction=replace(
@@ -125,6 +134,28 @@ def with_prediction(
             predict=predict,
         ),
     )
+
+
+def sensible(
+    gain: NDArray[np.float64], spread: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Log gains and spreads that can be told as gains; a spread may be nan.
+
+    Raises: ModelError for others.
+    """
+    if not (np.abs(gain) <= _MOST_LOG).all() or (np.abs(spread) > _MOST_LOG).any():
+        said = "it predicts numbers that are not finite or too large"
+        raise ModelError(said, hint="train it again")
+    return gain, spread
+
+
+def tempered(
+    gain: NDArray[np.float64], spread: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What a model whose first predictions were `sensible` says later, within the same bounds: a
+    number that is none is no gain."""
+    held = np.clip(np.where(np.isnan(gain), -_MOST_LOG, gain), -_MOST_LOG, _MOST_LOG)
+    return held, np.minimum(spread, _MOST_LOG)
 
 
 def shared_out(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +12,16 @@ from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 from indexer.readers.base.table import Table
 
-__all__ = ["CsvReader"]
+__all__ = ["CsvReader", "quoted"]
+
+#: What a spreadsheet takes for a formula, with the quotes that were put before it.
+_FORMULA = re.compile(r"'*\s*[=+\-@]")
 
 
 class CsvReader:
     """Columns are found by name or by `options.columns`; columns named like a parameter of the
     platform, or `config.NAME`, make up the configuration. Several repeats in one cell are
-    separated by `;`."""
+    separated by `;`. A quote that keeps a spreadsheet from computing a cell is taken away."""
 
     name = "csv"
     platform = ""
@@ -39,9 +43,19 @@ class CsvReader:
                 yield row
                 continue
             try:
-                yield plan.row(dict(zip(table.names, row, strict=True)), line)
+                cells = map(_bare, row) if any(cell[:1] == "'" for cell in row) else row
+                yield plan.row(dict(zip(table.names, cells, strict=True)), line)
             except ReaderError as error:
                 yield Reject(line, error.reason, ",".join(row)[:200])
+
+
+def quoted(text: str) -> str:
+    """A text as a spreadsheet takes it for one: formulas get a quote before them."""
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def _bare(cell: str) -> str:
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
 PLUGIN = CsvReader

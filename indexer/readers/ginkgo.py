@@ -123,7 +123,10 @@ def _conversions(path: Path) -> dict[tuple[Value, ...], float]:
         if isinstance(row, Reject):
             raise ReaderError(row.reason, where=str(path.parent / name), line=line)
         if row[time] and row[step].startswith("csr-"):
-            found[row[device], row[group], row[matrix], row[step][4:]] = float(row[time])
+            try:
+                found[row[device], row[group], row[matrix], row[step][4:]] = number(row[time])
+            except ReaderError as error:
+                raise ReaderError(error.reason, where=str(path.parent / name), line=line) from None
     return found
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from embeddb.core.config import Config
 from embeddb.core.errors import ReaderError
+from embeddb.core.gate import refusing
 from embeddb.core.records import STATUSES, Measurement
 from indexer.readers.base.lines import whole
 from indexer.readers.base.recognise import wrong_file
@@ -67,8 +68,9 @@ class KernelTunerReader:
                 yield Reject(line, entry, shown)
                 continue
             try:
-                config = _config(entry, head["tune_params_keys"])
-                measurement = _measured(entry)
+                with refusing(ReaderError):
+                    config = _config(entry, head["tune_params_keys"])
+                    measurement = _measured(entry)
             except ReaderError as error:
                 yield Reject(line, error.reason, shown)
                 continue
@@ -103,7 +105,7 @@ def _entries(text: str, at: int) -> Iterator[tuple[int, dict[str, Any] | str]]:
             if not isinstance(key, str) or text[colon : colon + 1] != ":":
                 raise JSONDecodeError("no key", text, at)
             entry, end = decode(text, _gap(text, colon + 1))
-        except (JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # ValueError: also a number of thousands of digits
             following = re.compile(r'\n\s*"[^"\n]*"\s*:\s*\{').search(text, at)
             yield at, "a damaged entry" if following else "the entry was cut off"
             if following is None:

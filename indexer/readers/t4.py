@@ -18,6 +18,7 @@ import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError, UsageError
+from embeddb.core.gate import reason_of
 from embeddb.core.records import STATUSES, Measurement
 from indexer.readers.base.lines import whole
 from indexer.readers.base.recognise import wrong_file
@@ -56,7 +57,7 @@ class T4Reader:
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         try:
             document = msgspec.json.decode(whole(path))
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise wrong_file(path, self.name, f"not JSON: {error}") from None
         results = document.get("results") if isinstance(document, dict) else None
         if not isinstance(results, list):
@@ -75,11 +76,12 @@ class T4Reader:
                 measurement = _measured(result, unit or _unit(result), options.unit, path)
                 config = config_of(result["configuration"])
                 matrix = _matrix(ours, stem)
-            except ReaderError as error:
-                if error.where:
+            except Exception as error:
+                if isinstance(error, ReaderError) and error.where:
                     raise
                 text = msgspec.json.encode(result).decode()
-                yield Reject(number, error.reason, text[:200])
+                reason = error.reason if isinstance(error, ReaderError) else reason_of(error)
+                yield Reject(number, reason, text[:200])
                 continue
             name, _, instance = str(ours.get("platform", "")).partition("@")
             device = instance or options.instance
@@ -101,6 +103,8 @@ def _unit(result: Mapping[str, Any]) -> str:
 def _objective(result: Mapping[str, Any]) -> Mapping[str, Any]:
     """The measurement that was optimised, {} if there is none."""
     wanted = result.get("objectives") or ["time"]
+    if not isinstance(wanted, list):
+        raise ReaderError("objectives is not a list of names")
     for one in result.get("measurements") or ():
         if isinstance(one, dict) and one.get("name") == wanted[0]:
             return one

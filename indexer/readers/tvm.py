@@ -22,6 +22,7 @@ import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError, UsageError
+from embeddb.core.gate import refusing
 from embeddb.core.records import Measurement
 from indexer.readers.base.lines import json_lines
 from indexer.readers.base.recognise import refuse_other, wrong_file
@@ -70,18 +71,23 @@ class TvmReader:
                 yield record
                 continue
             try:
-                matrix, op = _workload(record)
-                config, measurement = _schedule(record), _measured(record)
-            except (ReaderError, LookupError, TypeError) as error:
+                with refusing(ReaderError):
+                    matrix, op, config, measurement = _run(record)
+            except ReaderError as error:
                 if not good and not (isinstance(record, dict) and {"i", "input"} & set(record)):
                     raise wrong_file(path, self.name, 'a line without "i" and "r"') from None
-                found = isinstance(error, ReaderError)
-                reason = error.reason if isinstance(error, ReaderError) else "fields are missing"
                 text = msgspec.json.encode(record).decode()[:200]
-                yield Reject(line, reason if found else f"{reason} ({error})", text)
+                yield Reject(line, error.reason, text)
                 continue
             good = True
             yield RunRow(matrix, op, config, measurement, line, options.instance)
+
+
+def _run(record: Any) -> tuple[MatrixRef, Op, dict[str, Any], Measurement]:
+    try:
+        return *_workload(record), _schedule(record), _measured(record)
+    except (LookupError, TypeError) as error:
+        raise ReaderError(f"fields are missing ({error})") from None
 
 
 def _workload(record: Any) -> tuple[MatrixRef, Op]:

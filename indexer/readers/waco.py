@@ -21,6 +21,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import Measurement
 from indexer.readers.base.lines import numbered
+from indexer.readers.base.reading import files_below
 from indexer.readers.base.recognise import refuse_other, wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
@@ -62,7 +63,7 @@ class WacoReader:
 
     def sniff(self, path: Path, head: bytes) -> bool:
         if path.is_dir():
-            return any(path.rglob("CollectedData/*.txt"))
+            return bool(_collected(path))
         return _LINE.fullmatch(head.split(b"\n", 1)[0]) is not None
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
@@ -70,9 +71,10 @@ class WacoReader:
             refuse_other(self, path)
             yield from self._file(path, options, "")
             return
-        files = sorted(path.rglob("CollectedData/*.txt")) or sorted(path.glob("*.txt"))
+        files = _collected(path) or [f for f in files_below(path, ".txt") if f.parent == path]
         if not files:
-            raise wrong_file(path, self.name, "no .txt file in the folder")
+            why = "no .txt file in the folder (links in it are not followed)"
+            raise wrong_file(path, self.name, why)
         for file in files:
             yield from self._file(file, options, str(file.relative_to(path)))
 
@@ -97,6 +99,10 @@ class WacoReader:
             good = True
             measurement = Measurement("ok", (taken,), "imported")
             yield RunRow(matrix, op, config, measurement, line, options.instance, where=where)
+
+
+def _collected(folder: Path) -> list[Path]:
+    return [f for f in files_below(folder, ".txt") if f.parent.name == "CollectedData"]
 
 
 def _op_of(path: Path) -> Op | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -144,6 +145,27 @@ def test_csv_is_read_back(tmp_path: Path) -> None:
             assert row.config == written.config
     assert rows[0].matrix.name == "toy"
     assert (rows[0].matrix.m, rows[0].matrix.nnz, rows[0].matrix.group) == (8, 20, "Made")
+
+
+FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "-x", "@SUM(A1)", "\t=1", " =1", "'=1", "''-x"]
+TEXTS = ["'quoted'", "it's", "a=b", "x-y", "'x"]
+
+
+def test_csv_holds_no_formula_and_is_read_back(tmp_path: Path) -> None:
+    infos = [
+        PatternInfo(id=f"{i:032x}", name=t, group=t) for i, t in enumerate([*FORMULAS, *TEXTS])
+    ]
+    runs = [run(i.id, {"flag": i.name}, 0.5, platform="p") for i in infos]
+    path = tmp_path / "runs.csv"
+    path.write_text(exported(write_csv, runs, infos))
+    for record in csv.reader(io.StringIO(path.read_text(), newline="")):
+        assert not any(cell.strip()[:1] in ("=", "+", "@") for cell in record)
+        assert not any(cell.strip()[:2] == "-x" for cell in record)
+    read = list(CsvReader().rows(path, options=ReadOptions()))
+    assert [row.matrix.name for row in read if isinstance(row, RunRow)] == [i.name for i in infos]
+    assert [row.config["flag"] for row in read if isinstance(row, RunRow)] == [
+        i.name.strip() for i in infos
+    ]
 
 
 def test_t4_is_valid_and_read_back(tmp_path: Path) -> None:

@@ -13,11 +13,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from embeddb.core.errors import SpaceError
+from embeddb.core.gate import refusing
 
 __all__ = ["FUNCTIONS", "Expression"]
 
-#: Longer texts are refused before parsing; also bounds nesting and the size of every number.
+#: Longer texts are refused before parsing; also bounds nesting.
 MAX_LENGTH = 400
+#: Larger numbers, written or multiplied, cannot be evaluated: what is below it, and so many sums of
+#: it as fit into a text, is a float, too, and never long enough to cost time.
+LARGEST = 1e300
+
+#: What the allowed operators raise for operands that they cannot be applied to. A name without a
+#: value is a KeyError, and nothing else is one.
+_FAILURES = (TypeError, ValueError, ArithmeticError, RecursionError)
 
 _Env = Mapping[str, Any]
 _Compiled = Callable[[_Env], Any]
@@ -38,6 +46,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_GROWING = (operator.mul, operator.floordiv)
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -56,35 +65,42 @@ class Expression:
     `names` are the parameters and symbols it mentions; `compared` the pairs (name, literal) that
     it tests for equality, so that a misspelt value can be told from a legal one.
 
-    Raises: SpaceError saying what in the text is not allowed.
+    Raises: SpaceError saying what in the text is not allowed, or can never be evaluated.
     """
 
     __slots__ = ("_run", "compared", "names", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text.strip()
-        body = _parse(self.text)
-        self._run = _compile(body, self.text)
+        with refusing(SpaceError):  # what is left is a nesting that is too deep for this stack
+            body = _parse(self.text)
+            self._run = _compile(body, self.text)
+            _refuse_hopeless(body, self.text)
         self.names = frozenset(
             n.id for n in ast.walk(body) if isinstance(n, ast.Name) and n.id not in FUNCTIONS
         )
         self.compared = tuple(_compared(body))
 
     def value(self, env: Mapping[str, Any]) -> Any:
-        """Raises: KeyError naming a name without a value; TypeError, ZeroDivisionError."""
-        return self._run(env)
+        """Raises: KeyError naming a name without a value; SpaceError if it cannot be evaluated."""
+        try:
+            return self._run(env)
+        except KeyError:
+            raise
+        except _FAILURES as error:
+            raise SpaceError(f"{self.text} cannot be evaluated: {error}") from None
 
     def holds(self, env: Mapping[str, Any]) -> bool | None:
         """Whether it is true; None if it needs a name that `env` lacks.
 
-        `and` and `or` stop early, so a name they do not reach may be lacking. A text compared
-        with a number by size, or a division by zero, is not true.
+        `and` and `or` stop early, so a name they do not reach may be lacking. What cannot be
+        evaluated (a text compared with a number by size, a division by zero) is not true.
         """
         try:
             return bool(self._run(env))
         except KeyError:
             return None
-        except (TypeError, ZeroDivisionError):
+        except _FAILURES:
             return False
 
     def __repr__(self) -> str:
@@ -104,8 +120,24 @@ def _parse(text: str) -> ast.expr:
         raise SpaceError(f"{text!r} is not an expression") from None
 
 
+def _refuse_hopeless(body: ast.expr, text: str) -> None:
+    """Raises: SpaceError for a part without names that cannot be evaluated: no values help."""
+    for node in ast.walk(body):
+        if not isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call)):
+            continue
+        if all(n.id in FUNCTIONS for n in ast.walk(node) if isinstance(n, ast.Name)):
+            try:
+                _compile(node, text)({})
+            except _FAILURES as error:
+                raise SpaceError(
+                    f"{text!r}: {ast.unparse(node)!r} can never be evaluated: {error}"
+                ) from None
+
+
 def _compile(node: ast.expr, text: str) -> _Compiled:
     match node:
+        case ast.Constant(value=int() | float() as number) if abs(number) > LARGEST:
+            raise SpaceError(f"an expression has no number larger than {LARGEST:g}")
         case ast.Constant(value=value) if type(value) in (int, float, str):
             return lambda env: value
         case ast.Name(id=name):
@@ -139,12 +171,17 @@ def _boolean(conjunction: bool, parts: list[_Compiled]) -> _Compiled:
 
 
 def _arithmetic(apply: Callable[[Any, Any], Any], left: _Compiled, right: _Compiled) -> _Compiled:
+    grows = apply in _GROWING
+
     def run(env: _Env) -> Any:
         a, b = left(env), right(env)
         # Text times number would let a short file ask for gigabytes.
-        if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-            return apply(a, b)
-        raise TypeError("arithmetic needs numbers")
+        if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
+            raise TypeError("arithmetic needs numbers")
+        result = apply(a, b)
+        if grows and not -LARGEST <= result <= LARGEST:
+            raise OverflowError("the number is too large")
+        return result
 
     return run
 

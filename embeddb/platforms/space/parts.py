@@ -21,6 +21,8 @@ __all__ = ["Assignment", "Bound", "Part", "product_of"]
 PART_LIMIT = 50_000
 #: Values tried before listing a part or searching the nearest assignment gives up.
 NODE_LIMIT = 200_000
+#: The same of a search that has found nothing legal yet.
+GIVE_UP = 1_000_000
 #: What leaving a requested value out costs, beside 1 for a wrong choice.
 DROPPED = 0.05
 #: Weight of the distance to the default where nothing was requested: only breaks ties.
@@ -216,7 +218,8 @@ class _Search:
             return
         for extra, value in self._ranked(i):
             self.nodes += 1
-            if cost + extra >= self.best_cost or (self.best and self.nodes > NODE_LIMIT):
+            enough = NODE_LIMIT if self.best is not None else GIVE_UP
+            if cost + extra >= self.best_cost or self.nodes > enough:
                 break
             part.set(i, value, chosen, env)
             if part.fits(i, env):

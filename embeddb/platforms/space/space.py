@@ -202,7 +202,8 @@ class ConfigSpace:
                     return self.rules.reasons[constraint.text]
                 named = [n for n in values if n in constraint.names]
                 given = ", ".join(f"{n}={show(values[n])}" for n in named)
-                sizes = [f"{s}={self.symbols[s]}" for s in SYMBOLS if s in constraint.names]
+                known = [s for s in SYMBOLS if s in constraint.names and s in self.symbols]
+                sizes = [f"{s}={self.symbols[s]}" for s in known]
                 return f"{', '.join([given, *sizes])}: breaks the constraint {constraint.text}"
         return None
 
@@ -211,6 +212,20 @@ class ConfigSpace:
         reason = self.reason(config)
         if reason is not None:
             raise SpaceError(reason)
+
+    def cure(self, config: Mapping[str, Any]) -> str:
+        """What to change where a configuration that must be legal breaks a constraint; empty if it
+        breaks none, or one on orders alone."""
+        values = self.canonical(config)
+        env = self._environment(values)
+        for constraint in self.rules.constraints:
+            named = [n for n in values if n in constraint.names and type(values[n]) is not tuple]
+            if constraint.holds(env) is False and named:
+                value = values[named[0]]
+                written = repr(value) if value not in SYMBOLS else value
+                cure = f"{constraint.text} or {named[0]} == {written}"
+                return f'allow it, as by "{cure}", or choose another default'
+        return ""
 
     def _environment(self, values: Mapping[str, Any]) -> dict[str, Any]:
         if not self.rules.symbolic:
@@ -297,8 +312,8 @@ class ConfigSpace:
 
     def nearest(self, values: Mapping[str, Any]) -> Config | None:
         """The legal configuration closest to an assignment that may be partial or come from
-        another space (unknown names and new values of an open choice are ignored); None only if
-        the space is empty.
+        another space (unknown names and new values of an open choice are ignored); None if the
+        space is empty, or so full of constraints that a million tries find nothing legal.
 
         The distance adds up, per parameter: |log2 a - log2 b| over the range of an int, 1 for a
         different choice, the share of inverted pairs for a permutation.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from embeddb.core.config import Op
-from embeddb.core.errors import UsageError
+from embeddb.core.errors import MatrixError, UsageError
 from embeddb.core.wording import duration, plural
 from embeddb.ui.cli.output import note, say
 
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from indexer.ingest import IngestReport
     from indexer.readers.base.row import ReadOptions
 
-__all__ = ["read_options", "reading_options", "show_file", "warn"]
+__all__ = ["read_options", "reading_options", "refuse_foreign_folder", "show_file", "warn"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Warnings told; `--json` has all.
 _MOST_WARNINGS = 20
+#: Names of matrices told, that were not found.
+_MOST_NAMES = 5
 _READING = (
     click.option("--platform", default="", help="Name, name@instance or TOML file."),
     click.option("--format", "reader", default="", help="Reader; recognised if left out."),
@@ -80,8 +82,30 @@ def show_file(report: IngestReport) -> None:
     for name, rows in report.new_values.items():
         named = ", ".join(f"{value} ({plural(n, 'row')})" for value, n in rows.items())
         say(f"  new values of {name}, which the platform leaves open: {named}")
+    if report.matrices and report.matrices_found + len(report.matrices_missing):
+        names = report.matrices_found + len(report.matrices_missing)
+        lost = f"; not found: {_few(report.matrices_missing)}" if report.matrices_missing else ""
+        say(f"  {report.matrices_found} of {names} names found in {report.matrices}{lost}")
     if report.rejected:
         say(f"  rejected rows with their reasons: {report.rejects_file}")
+
+
+def refuse_foreign_folder(reports: Sequence[IngestReport]) -> None:
+    """Raises: MatrixError if a folder of matrices was given and has none that the runs name."""
+    missing = list(dict.fromkeys(name for r in reports for name in r.matrices_missing))
+    if not missing or any(report.matrices_found for report in reports):
+        return
+    raise MatrixError(
+        f"none of the {len(missing)} matrices that the runs name is there",
+        where=reports[0].matrices,
+        hint=f"the runs name {_few(missing)}; they are kept by name, and "
+        "`embeddb index` with the folder of these files adds the structures",
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f", ... ({len(names)} in all)" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def warn(lines: Sequence[str]) -> None:

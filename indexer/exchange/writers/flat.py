@@ -9,6 +9,7 @@ from typing import TextIO
 
 from embeddb.core.config import Value
 from embeddb.core.records import Measurement, PatternInfo, Run
+from indexer.readers.csv import quoted
 
 __all__ = ["write_csv"]
 
@@ -36,8 +37,9 @@ _COLUMNS = (
 
 def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> None:
     """`time_s` is the median, `times_s` every repeat separated by `;`, a parameter P the column
-    `config.P`. Not kept: contexts, CPU times, `replaces` and what only the pattern's record holds;
-    use the JSONL export to lose nothing."""
+    `config.P`. A text that a spreadsheet would compute (it begins with `=`, `+`, `-` or `@`) gets a
+    quote before it, which the `csv` reader takes away. Not kept: contexts, CPU times, `replaces`
+    and what only the pattern's record holds; use the JSONL export to lose nothing."""
     runs = list(runs)
     known = {info.id: info for info in patterns}
     params = sorted({name for run in runs for name in run.config})
@@ -79,5 +81,5 @@ def _cell(value: Value) -> str:
 
 
 def _flat(text: str) -> str:
-    """On one line: a row of the file is a run."""
-    return " ".join(text.replace("\0", " ").splitlines())
+    """On one line, a row of the file is a run, and nothing that a spreadsheet would compute."""
+    return quoted(" ".join(text.replace("\0", " ").splitlines()))

@@ -2,6 +2,7 @@
 numbers, seconds and lines."""
 
 from indexer.readers.base.lines import head_of, json_lines, numbered, open_bytes, whole
+from indexer.readers.base.reading import files_below, read_rows
 from indexer.readers.base.recognise import guess, refuse_other, wrong_file
 from indexer.readers.base.row import (
     UNITS,
@@ -36,6 +37,7 @@ __all__ = [
     "cost",
     "count",
     "divisor",
+    "files_below",
     "guess",
     "head_of",
     "integer",
@@ -45,6 +47,7 @@ __all__ = [
     "number",
     "numbered",
     "open_bytes",
+    "read_rows",
     "refuse_other",
     "seconds",
     "status_of",

@@ -6,11 +6,12 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 
 import msgspec
 
 from embeddb.core.errors import ReaderError
+from embeddb.core.gate import open_regular, reason_of
 from indexer.readers.base.row import Reject
 
 __all__ = ["LINE_BYTES", "head_of", "json_lines", "numbered", "open_bytes", "whole"]
@@ -26,14 +27,29 @@ _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 def open_bytes(path: Path) -> IO[bytes]:
     """The file's bytes, decompressed if it is gzip (told by content, not by name).
 
-    Raises: ReaderError if it cannot be opened.
+    Raises: ReaderError if it cannot be opened, or is not a regular file.
     """
     try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
-    except OSError as error:
-        raise ReaderError(error.strerror or "cannot be opened", where=str(path)) from None
+        file = open_regular(path)
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ReaderError(reason_of(error), where=str(path)) from None
+    return cast(IO[bytes], _Unpacked(file)) if packed else file
+
+
+class _Unpacked(gzip.GzipFile):
+    """Closes what it unpacks, too."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(fileobj=file)
+        self._packed = file
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._packed.close()
 
 
 def head_of(path: Path, size: int = 4096) -> bytes:

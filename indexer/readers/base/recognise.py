@@ -6,6 +6,7 @@ from pathlib import Path
 
 from embeddb.core import plugins
 from embeddb.core.errors import ReaderError
+from embeddb.core.gate import refusing
 from indexer.readers.base.lines import head_of
 from indexer.readers.base.row import Reader
 
@@ -18,7 +19,9 @@ def guess(path: Path) -> list[str]:
     found = []
     for name in plugins.available("reader"):
         reader: Reader = plugins.load("reader", name)()
-        if reader.sniff(path, head):
+        with refusing(ReaderError, where=str(path), hint=f"the reader {name} cannot look at it"):
+            fits = reader.sniff(path, head)
+        if fits:
             found.append((reader.generic, name))
     return [name for _, name in sorted(found)]
 

@@ -187,6 +187,17 @@ def test_a_model_that_is_not_whole_is_refused(model: CostModel) -> None:
         broken(model, **{"prior.spmm:32.rest": model.tensors["prior.spmm:32.rest"][1:]})
 
 
+def test_weights_that_overflow_say_nothing_finite(model: CostModel) -> None:
+    """No warning of numpy, which is an error here; who asks refuses it with a warning of ours."""
+    large = {n: np.full_like(a, 1e38) for n, a in model.tensors.items() if n.startswith("member.")}
+    made = broken(model, **large)
+    space = SPADE.space(made.ops[0], Sizes(100, 100, 500))
+    vector = np.ones(len(model.tensors["scale.center"]), np.float32)
+    configs = space.sample(3, rng=np.random.default_rng(0))
+    gain, _ = made.score(vector, SPADE, made.ops[0], configs, Sizes(100, 100, 500))
+    assert not np.isfinite(gain).all()
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import re
 import subprocess
 import sys
@@ -323,6 +324,9 @@ def test_spaces_are_resolved_by_what_is_known() -> None:
         ('title = "A toy"', 'title = "x"\ncost_per_sample = 0', "cost_per_sample: must be larger"),
         ('title = "A toy"', 'title = "x"\ncost_per_sample = nan', "must be larger than 0"),
         ('title = "A toy"', f'title = "x"\ncost_per_sample = {10**400}', "is too large a number"),
+        ('version = "1"', f"version = {'1' * 5000}", "not valid TOML: a number has too many"),
+        ('title = "A toy"', f'title = "x"\ntraits.x = 0x{"f" * 5000}', "traits.x: is too large"),
+        ('title = "A toy"', f'title = "x"\na{".a" * 100_000} = 1', "a key has more than 32 parts"),
         ('title = "A toy"', 'title = "x"\nportable = 1', "portable: must be true or false"),
         ('title = "A toy"', 'title = "x"\ntraits = [1]', "traits: must be a table"),
         ('title = "A toy"', 'title = "x"\ntraits = { a = [1] }', "traits.a: must be a number"),
@@ -349,6 +353,8 @@ def test_spaces_are_resolved_by_what_is_known() -> None:
         ),
         ("order == 'b'", "ordre == 'b'", "params.tile.when: there is no parameter 'ordre'"),
         ("order == 'b'", "order == 'c'", "params.tile.when: c is not a value of 'order': a, b"),
+        ("tile == 8", "min('') < tile", r"constraints\[0\]: .* can never be evaluated"),
+        ("tile == 8", f"tile * {'9' * 320} > 2", r"constraints\[0\]: .* no number larger than"),
         ("order == 'b'", "tile == 8", "params.tile.when: conditions go round in a circle"),
         ("order == 'b'", "WIDTH > 8", "params.tile.when: a condition cannot use 'WIDTH'"),
         ("order == 'b'", "order.b", "params.tile.when: .*'order.b' is not allowed"),
@@ -362,6 +368,7 @@ def test_spaces_are_resolved_by_what_is_known() -> None:
         ('order = "a"', "order = nan", "default: parameter 'order' cannot have the value"),
         ('K = "tile"', 'K = "tyle"', "loopnest.K: there is no parameter 'tyle'"),
         ('K = "tile"', "K = 0", "loopnest.K: an expression is written as text"),
+        ('K = "tile"', "K = true", "loopnest.K: must be a number, a text or a list, not true"),
         ('K = "tile"', 'K9 = "tile"', "loopnest.K9: unknown key"),
         ('["i1", "j1", "k1"]', '["i1", "i1"]', "loopnest.order: a loop is there twice"),
         ('["i1", "j1", "k1"]', '["i9"]', "loopnest.order: 'i9' is not a loop"),
@@ -426,6 +433,52 @@ def test_the_contract_finds_what_parsing_cannot() -> None:
     assert "spmm: there is only one legal configuration, so nothing to choose" in check_platform(
         parse_platform(single)
     )
+
+
+def test_a_default_that_breaks_its_constraint_comes_with_the_cure() -> None:
+    narrow = GOOD.replace("tile <= WIDTH or tile == 8", "order == 'b' and tile <= WIDTH")
+    with pytest.raises(PlatformError, match="default: is not legal: order=a: breaks") as caught:
+        parse_platform(narrow)
+    cured = "order == 'b' and tile <= WIDTH or order == 'a'"
+    assert f'"{cured}"' in caught.value.hint
+    parse_platform(GOOD.replace("tile <= WIDTH or tile == 8", cured))
+    wide = GOOD.replace("tile <= WIDTH or tile == 8", "WIDTH >= 16 or order == 'b'")
+    (problem,) = check_platform(parse_platform(wide))
+    cure = "WIDTH >= 16 or order == 'b' or order == 'a'"
+    assert problem.endswith(f'; allow it, as by "{cure}", or choose another default')
+
+
+def test_what_is_not_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(PlatformError, match=r"pipe\.toml: cannot be read: a named pipe"):
+        load_platform(tmp_path / "pipe.toml")
+    with pytest.raises(PlatformError):
+        load_platform("a\0b.toml")
+
+
+def test_a_platform_cannot_raise_anything_else_after_it_was_read() -> None:
+    """What its expressions cannot compute does not hold, or is a SpaceError."""
+    far = "tile * " + " * ".join(["NUM_MATRIX_ROWS"] * 20)
+    text = GOOD.replace("tile <= WIDTH or tile == 8", f"{far} * 1.5 != tile")
+    text = text.replace('K = "tile"', f'J = "NUM_MATRIX_COLS // 0 + tile"\nK = "{far}"')
+    platform, most = parse_platform(text), Sizes(2**62, 2**62, 2**62)
+    space = platform.space(SPMM, most)
+    assert space.sample(3, rng=np.random.default_rng(0)) == [Config({"order": "a"})]
+    assert platform.default(SPMM, most)["order"] == "a"
+    with pytest.raises(SpaceError, match="cannot be evaluated"):
+        platform.loopnest(SPMM, Config({"order": "b", "tile": 8}), most)
+    sometimes = GOOD.replace('"choice", values = ["a", "b"]', '"permutation", values = ["a", "b"]')
+    sometimes = sometimes.replace("order == 'b'", "position(order, 'b') == 0")
+    sometimes = sometimes.replace('order = "a"', 'order = ["a", "b"]')
+    sometimes = sometimes.replace("[space.params]", SOMETIMES)
+    sometimes = sometimes.replace('["i1", "j1", "k1"]', '"late"\nloops = { x = "i1", y = "j1" }')
+    platform = parse_platform(sometimes)
+    with pytest.raises(SpaceError, match="'late' is missing: it orders the loops"):
+        platform.loopnest(SPMM, platform.default(SPMM))
+
+
+SOMETIMES = """[space.params]
+late = { type = "permutation", values = ["x", "y"], when = "position(order, 'a') == 1" }"""
 
 
 def test_a_split_that_needs_an_unknown_size_says_so() -> None:

@@ -294,6 +294,13 @@ def test_contradictions_in_a_huge_part_end_in_time() -> None:
     assert time.perf_counter() - start < 10
 
 
+def test_a_search_where_nothing_is_legal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embeddb.platforms.space.parts.GIVE_UP", 1000)
+    params = [Param(f"p{i}", "int", tuple(range(1, 1000))) for i in range(8)]
+    space = ConfigSpace(params, [" + ".join(p.name for p in params) + " < 0"])
+    assert space.nearest({"p0": 3}) is None
+
+
 def test_sampling_is_uniform_over_configurations_not_values() -> None:
     space = ConfigSpace(
         [Param("a", "bool", (0, 1)), Param("b", "int", tuple(range(9)), "a == 1")],
@@ -494,6 +501,12 @@ def test_expressions_compute(text: str, value: Any) -> None:
         "1 +",
         "(" * 300,
         "a" * 401,
+        "a < 9" + "9" * 320,
+        "a < 1e999",
+        "a == 1 or min('') < a",
+        "a < 1 // 0",
+        "a < " + "-" * 390 + "'x'",
+        "a < " + " * ".join(["1e200", "1e200"]),
     ],
 )
 def test_everything_else_is_not_an_expression(text: str) -> None:
@@ -506,6 +519,11 @@ def test_expressions_that_cannot_be_computed_do_not_hold() -> None:
     assert Expression("a // b > 0").holds({"a": 1, "b": 0}) is False
     assert Expression("'x' * a == 'xx'").holds({"a": 2}) is False
     assert Expression("position(a, 'q') == 0").holds({"a": ("i",)}) is False
+    assert Expression("min(a) < 'x'").holds({"a": ()}) is False
+    assert Expression("a * a * 1.5 > 2").holds({"a": 10**200}) is False
+    assert Expression("a * a * a != 1").holds({"a": 10**99}) is True
+    with pytest.raises(SpaceError, match="a // b cannot be evaluated"):
+        Expression("a // b").value({"a": 1, "b": 0})
     assert Expression("b > 0").holds({"a": 1}) is None
     assert Expression("a == 1 or b > 0").holds({"a": 1}) is True
 

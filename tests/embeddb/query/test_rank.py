@@ -321,6 +321,21 @@ def test_a_small_space_is_predicted_whole_and_only_differences_count() -> None:
 def test_numbers_that_are_none_are_refused() -> None:
     with pytest.raises(ModelError, match="not finite"):
         with_prediction(_bare(), Law({"b": math.nan}), np.zeros(1))
+    with pytest.raises(ModelError, match="too large"):
+        with_prediction(_bare(), Law({"b": 1e4}), np.zeros(1))
+    wide = Law({"b": 0.1})
+    wide.spread = 1e4
+    with pytest.raises(ModelError, match="too large"):
+        with_prediction(_bare(), wide, np.zeros(1))
+
+
+def test_a_model_that_says_nonsense_later_is_held_to_what_can_be_told() -> None:
+    law = Law({"b": 0.1})
+    query = with_prediction(_bare(), law, np.zeros(1, np.float32))
+    assert query.prediction.predict is not None
+    law.gains = {"b": 1e300, "c": math.nan}
+    gain, spread = query.prediction.predict(CONFIGS)
+    assert np.isfinite(np.exp(gain + spread)).all()
 
 
 def test_of_a_large_space_what_is_known_is_predicted() -> None:
@@ -476,6 +491,13 @@ def test_a_model_that_fails_or_was_never_judged_does_not_rank(
     _use(place, Fake({"d": math.inf}, rank=0.99), monkeypatch)
     made = _ask(place)
     assert made.tuner == "transfer" and any("not finite" in line for line in made.warnings)
+    _use(place, Fake({"d": 1e6}, rank=0.99), monkeypatch)
+    made = _ask(place)
+    assert made.tuner == "transfer" and any("too large" in line for line in made.warnings)
+    monkeypatch.setattr(Fake, "score", lambda *_: 1 // 0)
+    made = _ask(place)
+    assert made.tuner == "transfer" and any("division" in line for line in made.warnings)
+    monkeypatch.undo()
     _use(place, Fake({"d": 2.0}), monkeypatch)
     made = _ask(place)
     assert made.tuner == "transfer" and any("never judged" in line for line in made.warnings)

@@ -11,7 +11,13 @@ from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.coverage_text import show_states
 from embeddb.ui.cli.output import Progress, emit, json_option, say
-from embeddb.ui.cli.reading import read_options, reading_options, show_file, warn
+from embeddb.ui.cli.reading import (
+    read_options,
+    reading_options,
+    refuse_foreign_folder,
+    show_file,
+    warn,
+)
 
 if TYPE_CHECKING:
     from indexer.index_runs import IndexReport
@@ -29,7 +35,8 @@ def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **asked: Any) -> N
 
     Checks the platform file, makes DB if there is none, reads every file, gives stubs the
     structure of the matrices in --matrices, embeds, and says what can be answered now and what is
-    missing. Reading a file twice adds nothing; an interrupted one goes on where it stopped.
+    missing. Matrices go by their names without folders and endings; if --matrices has none of
+    them, it fails. Reading a file twice adds nothing; an interrupted one goes on where it stopped.
 
     \b
     Example:
@@ -55,6 +62,8 @@ def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **asked: Any) -> N
         emit(report.document())
     else:
         _show(report)
+    if not report.adopted_runs:
+        refuse_foreign_folder(report.files)
 
 
 def _show(report: IndexReport) -> None:

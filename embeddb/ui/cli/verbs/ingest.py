@@ -9,7 +9,13 @@ import click
 
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import Progress, emit, json_option
-from embeddb.ui.cli.reading import read_options, reading_options, show_file, warn
+from embeddb.ui.cli.reading import (
+    read_options,
+    reading_options,
+    refuse_foreign_folder,
+    show_file,
+    warn,
+)
 
 __all__ = ["ingest_verb"]
 
@@ -47,6 +53,7 @@ def ingest_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
     problems = list(dict.fromkeys(library.problems))
     if as_json:
         emit({**report.document(), "matrix_problems": problems})
-        return
-    show_file(report)
-    warn(problems)
+    else:
+        show_file(report)
+        warn(problems)
+    refuse_foreign_folder([report])

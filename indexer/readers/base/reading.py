@@ -1,0 +1,55 @@
+"""The one way to the rows of a log: from regular files alone, and whatever a reader raises names
+the log and the reader."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from embeddb.core.errors import EmbeddbError, ReaderError
+from embeddb.core.gate import reason_of
+from indexer.readers.base.row import Reader, ReadOptions, Reject, RunRow
+
+__all__ = ["MOST_FILES", "files_below", "read_rows"]
+
+#: Files looked at below a folder that is given as a log.
+MOST_FILES = 100_000
+
+
+def read_rows(reader: Reader, path: Path, options: ReadOptions) -> Iterator[RunRow | Reject]:
+    """What a reader, ours or a plug-in, makes of a log.
+
+    Raises: ReaderError naming the log if it cannot be read; other EmbeddbErrors pass.
+    """
+    try:
+        yield from reader.rows(path, options=options)
+    except ReaderError as error:
+        if error.where:
+            raise
+        raise ReaderError(error.reason, where=str(path), line=error.line, hint=error.hint) from None
+    except EmbeddbError:
+        raise
+    except Exception as error:
+        raise ReaderError(
+            f"the reader {reader.name} cannot go on: {reason_of(error)}",
+            where=str(path),
+            hint="the file is damaged, or it is not of this format, or the reader has a mistake",
+        ) from error
+
+
+def files_below(folder: Path, ending: str) -> list[Path]:
+    """The regular files with an ending in a folder that is given as a log, sorted. Links in it are
+    not followed: they may lead to anything that the folder's maker wants to be read.
+
+    Raises: ReaderError for too many files.
+    """
+    found: list[Path] = []
+    seen = 0
+    for place, _, names in os.walk(folder):
+        seen += len(names)
+        if seen > MOST_FILES:
+            raise ReaderError(f"more than {MOST_FILES} files", where=str(folder))
+        paths = (Path(place, name) for name in names if name.endswith(ending))
+        found += (path for path in paths if path.is_file() and not path.is_symlink())
+    return sorted(found)
