@@ -10,6 +10,7 @@ from embeddb.core.errors import StoreCorrupt
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn
 from embeddb.store.model_table import decode_entry
+from embeddb.store.withdrawn import hidden_under, mark_faults
 
 __all__ = ["inconsistencies"]
 
@@ -37,12 +38,14 @@ def inconsistencies(engine: Engine) -> list[str]:
             except StoreCorrupt as e:
                 found.append(str(e))
         members = {key for key, _ in txn.scan("member")}
+        hidden = hidden_under(txn)
+        found += mark_faults(txn)
         partitions = {number: key.decode().split("\0") for key, number in txn.scan("partition")}
         for key, row in _decoded(txn, "run", codec.decode_row, found):
             fault = _fault(key, row, configs.get(row.config_id), partitions.get(key[:4]))
             if fault is None and key[4:20] not in patterns:
                 fault = "its pattern is missing"
-            if fault is None and key[:20] not in members:
+            if fault is None and key[:20] not in members and key not in hidden:
                 fault = "its pattern is not listed in the partition"
             if fault is not None:
                 found.append(f"run {key[20:].hex()}: {fault}")

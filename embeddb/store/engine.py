@@ -29,9 +29,10 @@ __all__ = ["ADDED", "TABLES", "Engine", "Txn", "generation_of", "raise_generatio
 TABLES = (
     "meta", "pattern", "structure", "name", "alias", "platform", "partition", "member",
     "config", "run", "vector", "recommendation", "note", "journal", "model",
+    "withdrawn",
 )  # fmt: skip
 #: Those that came later: where one is lacking it reads as empty, and the first write makes it.
-ADDED = frozenset({"model"})
+ADDED = frozenset({"model", "withdrawn"})
 
 T = TypeVar("T")
 

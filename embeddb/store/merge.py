@@ -70,14 +70,14 @@ def adopted_info(info: PatternInfo, stub: PatternInfo) -> PatternInfo:
     )
 
 
-def renamed(runs: Sequence[Run], pattern_id: str) -> list[Run]:
-    """The same runs on another pattern, with references to each other kept.
+def renamed(runs: Sequence[Run], pattern_id: str) -> dict[str, Run]:
+    """The same runs on another pattern, by their old ids, with references to each other kept.
 
     A run's id depends on the id of the one it replaces, so those come first.
     """
     waiting = {run.id: run for run in runs}
     new_ids: dict[str, str] = {}
-    moved = []
+    moved: dict[str, Run] = {}
     for first in list(waiting):
         chain = [first]
         while chain[-1] in waiting and waiting[chain[-1]].replaces in waiting:
@@ -87,6 +87,6 @@ def renamed(runs: Sequence[Run], pattern_id: str) -> list[Run]:
             if run is None:
                 continue
             replaces = new_ids.get(run.replaces, run.replaces)
-            moved.append(dataclasses.replace(run, pattern_id=pattern_id, replaces=replaces))
-            new_ids[old_id] = moved[-1].id
+            moved[old_id] = dataclasses.replace(run, pattern_id=pattern_id, replaces=replaces)
+            new_ids[old_id] = moved[old_id].id
     return moved

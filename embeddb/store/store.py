@@ -22,6 +22,7 @@ from embeddb.store.engine import Engine, Txn, generation_of, raise_generation
 from embeddb.store.merge import adopted_info, merge_info, name_key, renamed, resolved
 from embeddb.store.model_table import ModelTable
 from embeddb.store.tables import AnswerTable, BlobTable, VectorTable, decoded, reading
+from embeddb.store.withdrawn import WithdrawnTable, hidden_under, renamed_marks
 
 __all__ = ["SCHEMA", "AppendResult", "Partition", "Store"]
 
@@ -73,6 +74,7 @@ class Store:
         self.notes = BlobTable(engine, "note")
         self.journal = BlobTable(engine, "journal")
         self.models = ModelTable(engine)
+        self.withdrawn = WithdrawnTable(engine)
         self._check_schema()
 
     @property
@@ -153,7 +155,8 @@ class Store:
         return AppendResult(added, seen - added)
 
     def runs(self, platform: str, op: Op, pattern_id: str | None = None) -> Iterator[Run]:
-        """Runs of one partition, those of one pattern after the other; replaced ones are left out.
+        """Runs of one partition, those of one pattern after the other; replaced and withdrawn ones
+        are left out.
 
         Read in pieces, each of whole patterns, so that no transaction stays open in between: a
         pattern's runs are of one moment, and the caller may write meanwhile.
@@ -172,12 +175,15 @@ class Store:
     def _pattern_runs(
         self, txn: Txn, partition: Partition, pattern_id: str, *, replaced: bool = False
     ) -> dict[bytes, Run]:
-        """By key, in the order of keys; with or without the replaced ones."""
+        """By key, in the order of keys; with or without the replaced and withdrawn ones."""
         op, platform = partition.op, partition.platform
         found: dict[bytes, Run] = {}
         gone: set[str] = set()
         head = _prefix(partition) + codec.pattern_key(pattern_id)
+        hidden = frozenset[bytes]() if replaced else hidden_under(txn, head)
         for key, raw in txn.scan("run", head):
+            if key in hidden:  # what it replaced counts again
+                continue
             row = codec.decode_row(raw)
             found[key] = row.run(pattern_id, op, platform, self._config(txn, row.config_id))
             gone.add(row.replaces)
@@ -206,8 +212,12 @@ class Store:
         return found
 
     def partitions(self) -> list[Partition]:
+        """Those with runs that count."""
         with self._engine.read() as txn:
-            found = [_partition(key, raw) for key, raw in txn.scan("partition")]
+            rows = list(txn.scan("partition"))
+            if txn.count("withdrawn"):
+                rows = [row for row in rows if any(txn.scan("member", row[1]))]
+            found = [_partition(key, raw) for key, raw in rows]
         return sorted(found, key=lambda p: (p.platform, p.op))
 
     def sample(self, partition: Partition, *, patterns: int, runs: int) -> list[Run]:
@@ -218,7 +228,9 @@ class Store:
         with self._engine.read() as txn:
             for pattern_id in ids[:: max(1, -(-len(ids) // patterns))]:
                 head = _prefix(partition) + codec.pattern_key(pattern_id)
-                for _, raw in islice(txn.scan("run", head), runs):
+                hidden = hidden_under(txn, head)
+                rows = (raw for key, raw in txn.scan("run", head) if key not in hidden)
+                for raw in islice(rows, runs):
                     row = codec.decode_row(raw)
                     config = self._config(txn, row.config_id)
                     found.append(row.run(pattern_id, partition.op, partition.platform, config))
@@ -232,10 +244,12 @@ class Store:
             return {key[4:].hex(): int.from_bytes(raw, "big") for key, raw in rows}
 
     def count_runs(self, partition: Partition | None = None) -> int:
+        """Without those that were withdrawn."""
         with self._engine.read() as txn:
             if partition is None:
-                return txn.count("run")
-            return sum(1 for _ in txn.scan("run", _prefix(partition)))
+                return txn.count("run") - txn.count("withdrawn")
+            prefix = _prefix(partition)
+            return sum(1 for _ in txn.scan("run", prefix)) - len(hidden_under(txn, prefix))
 
     # -- patterns --------------------------------------------------------------------------
 
@@ -321,7 +335,9 @@ class Store:
                 txn.delete("name", name)
                 txn.put("name", name[:-16] + target, b"")
             rekeyed = renamed(list(moved.values()), target.hex())
-            self._append(txn, [(run, bytes.fromhex(run.id)) for run in rekeyed])
+            self._append(txn, [(run, bytes.fromhex(run.id)) for run in rekeyed.values()])
+            new = {old: bytes.fromhex(run.id) for old, run in rekeyed.items()}
+            renamed_marks(txn, ((k, k[:4] + target + new[k[20:].hex()]) for k in moved))
             raise_generation(txn)
             return len(moved)
 
@@ -381,9 +397,11 @@ class Store:
     # -- the whole -------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
+        """Of what counts; `withdrawn.count()` tells the other runs."""
         tables = ("pattern", "structure", "run", "config", "vector", "recommendation", "platform")
         with self._engine.read() as txn:
-            return {table: txn.count(table) for table in tables}
+            found = {table: txn.count(table) for table in tables}
+            return {**found, "run": found["run"] - txn.count("withdrawn")}
 
     def size_bytes(self) -> int:
         return self._engine.size_bytes()

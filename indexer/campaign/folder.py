@@ -5,7 +5,8 @@ round, and its outcome is the file `results/<task>.jsonl`, a line per configurat
 is measured. Nothing but finished lines counts: a line cut by a kill is dropped, and its point is
 measured again. Matrices whose rounds disagree, or were measured while the machine was in another
 state (`states/<task>.jsonl`), get further rounds, listed in `settle.json`; no round is ever
-dropped. Workers never open the database; whoever runs the campaign reads finished tasks into it,
+dropped. A point that is measured again (`again.json`) gets another line, and the one before stops
+counting. Workers never open the database; whoever runs the campaign reads finished tasks into it,
 each at most once, so a folder may be filled on one machine and read on another.
 """
 
@@ -15,7 +16,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from embeddb.platforms.platform import Platform
 from indexer.campaign.agreement import AGREE, Agreement, comparisons, summary
 from indexer.campaign.plan import Plan
 from indexer.campaign.plan_file import read_plan, write_plan, write_whole
+from indexer.campaign.repeats import Repeats
 from indexer.campaign.state import TaskStates, normal_of
 
 __all__ = ["Campaign", "Progress", "Task"]
@@ -59,9 +61,11 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a result file holds, as of its size and time: seconds by configuration."""
+    """What a result file holds, as of its size and time: seconds by configuration of the lines
+    that count, and how many there are in all."""
 
     stamp: tuple[int, int]
+    lines: int
     seconds: Mapping[int, float]
     statuses: Mapping[str, int]
 
@@ -97,6 +101,7 @@ class Campaign:
         self._configs = {op: [Config(c) for c in given] for op, given in configs}
         self._outcomes: dict[Task, _Outcome] = {}
         self._settling = self._read_settling()
+        self._repeats = Repeats(folder)
 
     @classmethod
     def create(cls, folder: Path, plan: Plan) -> Campaign:
@@ -223,14 +228,22 @@ class Campaign:
 
     def lines(self, task: Task) -> dict[Config, Measurement]:
         """What is measured of a task so far. A last line without its end does not count."""
-        return {self._configs[task.op][at]: m for at, m in self._lines(task).items()}
+        lines = self._lines(task)
+        counting = (lines[at] for at in self._counting(task, lines).values())
+        return {self._configs[task.op][line.config]: line.measurement for line in counting}
 
-    def _lines(self, task: Task) -> dict[int, Measurement]:
+    def _counting(self, task: Task, lines: Sequence[_Line]) -> dict[int, int]:
+        """The line that counts, by configuration: the last, unless it is to be measured again."""
+        gone = self._repeats.of(task.id)
+        return {line.config: at for at, line in enumerate(lines) if at not in gone}
+
+    def _lines(self, task: Task) -> list[_Line]:
+        """Every line that was written of a task, also those that do not count any more."""
         file = self._file(task)
         if not file.exists():
-            return {}
+            return []
         raw = file.read_bytes()
-        found = {}
+        found = []
         wanted = set(self.wanted(task))
         for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1):
             try:
@@ -238,7 +251,7 @@ class Campaign:
                 if entry.config not in wanted:
                     raise ValueError(f"configuration {entry.config} is not of this task")
                 _check(entry.measurement)
-                found[entry.config] = entry.measurement
+                found.append(entry)
             except (msgspec.MsgspecError, ValueError) as e:
                 raise InputError(
                     f"not a result of this campaign: {e}",
@@ -253,18 +266,39 @@ class Campaign:
         try:
             about = self._file(task).stat()
         except FileNotFoundError:
-            return _Outcome((0, 0), {}, {})
+            return _Outcome((0, 0), 0, {}, {})
         stamp = (about.st_size, about.st_mtime_ns)
         known = self._outcomes.get(task)
         if known is None or known.stamp != stamp:
             lines = self._lines(task)
-            statuses = Counter(m.status for m in lines.values())
-            known = _Outcome(stamp, {at: m.seconds for at, m in lines.items()}, statuses)
+            held = {c: lines[at].measurement for c, at in self._counting(task, lines).items()}
+            statuses = Counter(m.status for m in held.values())
+            seconds = {config: m.seconds for config, m in held.items()}
+            known = _Outcome(stamp, len(lines), seconds, statuses)
             self._outcomes[task] = known
         return known
 
     def _file(self, task: Task) -> Path:
         return self.folder / "results" / f"{task.id}.jsonl"
+
+    def written(self, task: Task) -> int:
+        """How many runs of a task were made, also those that do not count any more."""
+        return self._outcome(task).lines
+
+    def repeat(self, statuses: Collection[str]) -> int:
+        """Have every point whose outcome has one of these statuses measured again; returns how
+        many there are. What was said of them stays, but no longer counts."""
+        chosen: dict[str, list[int]] = {}
+        for task in self.tasks():
+            if statuses and not self._outcome(task).statuses.keys().isdisjoint(statuses):
+                lines = self._lines(task)
+                counting = self._counting(task, lines).values()
+                chosen[task.id] = [
+                    at for at in counting if lines[at].measurement.status in statuses
+                ]
+        self._repeats.add(chosen)
+        self._outcomes.clear()
+        return sum(map(len, chosen.values()))
 
     def missing(self, task: Task) -> list[int]:
         """Positions of the configurations still to be measured, in their order."""
@@ -328,20 +362,40 @@ class Campaign:
         return f"campaign/{self.id}/{task.id}"
 
     def is_stored(self, db: Lookup, task: Task) -> bool:
-        return db.store.journal.get(self._mark(task)) is not None
+        raw, repeated = db.store.journal.get(self._mark(task)), self._repeats.of(task.id)
+        return raw is not None and (not repeated or _stored_again(raw) >= len(repeated))
 
     def store(self, db: Lookup, task: Task, pattern: Pattern, platform: Platform) -> int:
         """Read a complete task into the database, once; returns the runs added (none of a task
-        that is not complete yet)."""
+        that is not complete yet). A run that was measured again replaces the one before."""
         if self.is_stored(db, task) or self.missing(task):
             return 0
-        op, name = Op.parse(task.op), f"{self.id}:{task.round}"
-        lines = self.lines(task)
-        states = self.states(task).contexts(len(lines))
-        runs = [
-            Run(pattern.id, op, platform.id, config, in_context(m, state), name)
-            for (config, m), state in zip(lines.items(), states, strict=True)
-        ]
+        runs = self._runs(task, pattern, platform)
         db.record([], pattern, platform)
-        stamp = json.dumps({"runs": len(runs)}).encode()
-        return db.store.append(runs, journal={self._mark(task): stamp}).added
+        stamp = {"runs": len(runs)}
+        if repeated := self._repeats.of(task.id):
+            stamp["again"] = len(repeated)
+        marks = {self._mark(task): json.dumps(stamp).encode()}
+        return db.store.append(runs, journal=marks).added
+
+    def _runs(self, task: Task, pattern: Pattern, platform: Platform) -> list[Run]:
+        op, name, lines = Op.parse(task.op), f"{self.id}:{task.round}", self._lines(task)
+        counting, gone = self._counting(task, lines), self._repeats.of(task.id)
+        states = self.states(task).contexts(len(lines))
+        found, before = list[Run](), dict[int, str]()
+        for at, (line, state) in enumerate(zip(lines, states, strict=True)):
+            if at in gone or counting[line.config] == at:
+                measured = in_context(line.measurement, state)
+                config, replaces = self._configs[task.op][line.config], before.get(line.config, "")
+                run = Run(pattern.id, op, platform.id, config, measured, name, replaces)
+                before[line.config] = run.id
+                found.append(run)
+        return found
+
+
+def _stored_again(raw: bytes) -> int:
+    """How many repeated lines a task had when it was stored."""
+    try:
+        return int(json.loads(raw).get("again", 0))
+    except (ValueError, TypeError, AttributeError):
+        return 0

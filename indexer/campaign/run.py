@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +48,8 @@ def _from_file(matrix: Matrix) -> Pattern:
 
 @dataclass(frozen=True, slots=True)
 class CampaignJob:
-    """One running of a campaign into a database; `read` brings a planned matrix."""
+    """One running of a campaign into a database; `read` brings a planned matrix. Points whose
+    outcome has a status of `again` are measured once more."""
 
     campaign: Campaign
     db: Lookup
@@ -56,16 +57,19 @@ class CampaignJob:
     options: Any
     read: Callable[[Matrix], Pattern] = _from_file
     told: Told = untold
+    again: Collection[str] = ()
 
     def run(self, settle: Settle | None = None) -> Progress:
         """Measure everything that is missing, settle what disagrees, store every finished task.
 
         Raises: InputError if the folder holds times of another machine, a matrix is not the one
-        that was planned, or another run of this campaign is going on.
+        that was planned, or another run of this campaign is going on; RunnerUnavailable if the
+        machine fails at it: what was measured before stays, and the next run goes on from there.
         """
         platform = platform_here(self.runner, threads=self.options.threads)
         _claim(self.campaign, platform)
         with _alone(self.campaign.folder):
+            self.campaign.repeat(self.again)
             return self._run(platform, settle or Settle())
 
     def _run(self, platform: Platform, asked: Settle) -> Progress:
@@ -95,9 +99,8 @@ class CampaignJob:
 
     def _note_state(self, task: Task) -> None:
         """Have the state of the machine as it is now beside the task's results."""
-        done = len(self.campaign.wanted(task)) - len(self.campaign.missing(task))
         now = state_now(self.runner, threads=self.options.threads)
-        self.campaign.states(task).note(done, now)
+        self.campaign.states(task).note(self.campaign.written(task), now)
 
     def _prepare(self, tasks: list[Task]) -> None:
         """Have what a runner compiles compiled before anything is timed."""
@@ -128,11 +131,11 @@ def run_campaign(job: CampaignJob, settle: Settle | None = None) -> tuple[Campai
     """Run a campaign to its end, with the rounds that a strategy buys on the way, and make what was
     measured answer; returns the campaign as it has grown.
 
-    Raises: InputError as `CampaignJob.run`.
+    Raises: InputError, RunnerUnavailable as `CampaignJob.run`.
     """
     done = job.run(settle)
     while (grown := buy_more(job.campaign)) is not None:
-        job = replace(job, campaign=grown)
+        job = replace(job, campaign=grown, again=())
         done = job.run(settle)
     embed(job.db, progress=job.told)
     return job.campaign, done

@@ -5,22 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from indexer.runners.base import RunOptions
+from indexer.runners.command_run.matrix_file import scratch_folder, write_matrix
 from indexer.runners.command_run.output import one_line, read_times
 from indexer.runners.command_run.process import Ended, run_once
+from indexer.runners.machine import AGAIN, Deadline, full_line, killed_by, refuse_full
 
 if TYPE_CHECKING:
     from embeddb.platforms.command import CommandSpec
@@ -93,18 +92,17 @@ class CommandRunner:
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
-        """Raises: UsageError for an operation the platform lacks, RunnerUnavailable."""
+        """Raises: UsageError for an operation the platform lacks; RunnerUnavailable, also for
+        what the machine fails at in the middle of it."""
         platform, spec = self._ready()
         m, _ = pattern.shape
         space = platform.space(op, pattern.sizes)
         need = pattern.nnz * _ENTRY_BYTES + m * _ROW_BYTES
         job = _Job(platform, spec, op, options)
-        with tempfile.TemporaryDirectory(prefix="embeddb-", ignore_cleanup_errors=True) as text:
-            folder = Path(text)
+        with scratch_folder() as folder:
             matrix = folder / f"matrix.{spec.matrix}"
             if need <= options.max_bytes:
-                _write(pattern, matrix, spec, op, options.seed)
-                matrix.chmod(0o400)  # every configuration is to see the same file
+                write_matrix(pattern, matrix, spec, op, options.seed)
             for config in configs:
                 reason = space.reason(config)
                 if reason is not None:
@@ -176,20 +174,28 @@ class _Job:
         return [_program(first, _folder(self.platform)) or first, *rest]
 
     def _try(self, argv: Sequence[str], output: Path) -> Measurement:
-        """Run the program as often as it takes; the time limit holds for all of it together."""
+        """Run the program as often as it takes; the time limit holds for all of it together.
+
+        Raises: RunnerUnavailable if it failed for want of what this machine should give.
+        """
         once = self.platform.simulated or "repeats" in self.spec.names
-        deadline = time.monotonic() + (self.spec.timeout_s or self.options.timeout_s)
+        deadline = Deadline(self.spec.timeout_s or self.options.timeout_s)
         times: list[float] = []
         for _ in range(1 if once else self.options.repeats):
             _remove(output)
             ended = _start(self.platform, self.spec, argv, output.parent, deadline)
             status, reason = self._status(ended)
+            if status == "ok":
+                try:
+                    times += read_times(self.spec.time, self._said(ended, output))
+                except ValueError as error:
+                    status, reason = "crash", str(error)
+            if status == "crash":
+                _refuse_machine(ended, argv[0])
+            if status == "crash" or self.spec.time.stream == "output":
+                refuse_full(output.parent)  # or it was cut short, and may read as another number
             if status != "ok":
                 return Measurement(status, error=_line(reason, ended.stderr))
-            try:
-                times += read_times(self.spec.time, self._said(ended, output))
-            except ValueError as error:
-                return Measurement("crash", error=_line(str(error), ended.stderr))
         return Measurement("ok", tuple(times))
 
     def _status(self, ended: Ended) -> tuple[str, str]:
@@ -218,11 +224,25 @@ class _Job:
         limit = self.spec.max_output_bytes
         if output.is_symlink() or not output.is_file():
             raise ValueError("wrote no file {output}")
-        with output.open("rb") as file:
-            raw = file.read(limit + 1)
+        try:
+            with output.open("rb") as file:
+                raw = file.read(limit + 1)
+        except OSError as error:
+            raise ValueError(f"wrote an {{output}} that cannot be read: {error.strerror}") from None
         if len(raw) > limit:
             raise ValueError(f"wrote more than {limit} bytes to {{output}}")
         return raw.decode(errors="replace")
+
+
+def _refuse_machine(ended: Ended, program: str) -> None:
+    """Raises: RunnerUnavailable if a program did not crash, but was killed or found no space."""
+    signal = "" if ended.problem else killed_by(ended.code)
+    reason = (
+        f"was ended by {signal}" if signal else full_line(ended.stderr.decode(errors="replace"))
+    )
+    if reason:
+        hint = f"look at the memory and space that are left, {AGAIN}"
+        raise RunnerUnavailable(one_line(f"{program}: {reason}")[:_MAX_ERROR], hint=hint)
 
 
 def _remove(output: Path) -> None:
@@ -243,7 +263,7 @@ def _program(name: str, folder: Path) -> str | None:
 
 
 def _start(
-    platform: Platform, spec: CommandSpec, argv: Sequence[str], scratch: Path, deadline: float
+    platform: Platform, spec: CommandSpec, argv: Sequence[str], scratch: Path, deadline: Deadline
 ) -> Ended:
     passed = {name: os.environ[name] for name in (*_PASSED_ON, *spec.env) if name in os.environ}
     return run_once(
@@ -268,9 +288,8 @@ def _identity(platform: Platform, spec: CommandSpec) -> dict[str, str]:
         digests = [f"{Path(f).name}:{_digest(Path(f))}" for f in files if f and _is_file(Path(f))]
         return {"program": " ".join(digests)}
     argv = [_program(spec.version[0], folder) or spec.version[0], *spec.version[1:]]
-    with tempfile.TemporaryDirectory(prefix="embeddb-") as scratch:
-        deadline = time.monotonic() + _VERSION_TIMEOUT_S
-        ended = _start(platform, spec, argv, Path(scratch), deadline)
+    with scratch_folder() as scratch:
+        ended = _start(platform, spec, argv, scratch, Deadline(_VERSION_TIMEOUT_S))
     said = ended.stdout.decode(errors="replace").strip().splitlines()
     if ended.problem or ended.code or not said:
         raise RunnerUnavailable(
@@ -298,28 +317,6 @@ def _digest(path: Path) -> str:
             hint="name builds by command.version instead",
         ) from None
     return whole.hexdigest()
-
-
-def _write(pattern: Pattern, path: Path, spec: CommandSpec, op: Op, seed: int) -> None:
-    """The pattern as a file with values; `smtx` has none."""
-    if spec.matrix == "smtx":
-        m, n = pattern.shape
-        with path.open("w", encoding="ascii") as out:
-            out.write(f"{m}, {n}, {pattern.nnz}\n")
-            for numbers in (pattern.indptr, pattern.indices):
-                out.write(" ".join(map(str, numbers.tolist())) + "\n")
-        return
-    from scipy.io import mmwrite
-    from scipy.sparse import csr_matrix, save_npz
-
-    matrix = csr_matrix(pattern.to_scipy(np.float64 if op.dtype == "f64" else np.float32))
-    if spec.values == "random":
-        # Never 0: a program might drop such an entry, and the pattern would be another.
-        matrix.data[:] = 1.0 - np.random.default_rng(seed).random(pattern.nnz, np.float32)
-    if spec.matrix == "npz":
-        save_npz(path, matrix, compressed=False)
-    else:
-        mmwrite(path, matrix, field="real", symmetry="general")
 
 
 def _text(value: Any) -> str:

@@ -140,7 +140,8 @@ class CpuRunner:
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
-        """Raises: UsageError for another value type than f32 or f64, RunnerUnavailable."""
+        """Raises: UsageError for another value type than f32 or f64; RunnerUnavailable, also for
+        what the machine fails at in the middle of it."""
         self._require(op)
         self._refused = None
         for config in configs:
@@ -264,8 +265,8 @@ class CpuRunner:
             reason = f"matrix and dense operands need {need} bytes of {options.max_bytes}"
             return {"status": "oom", "error": reason}
         built = self._build(None)
-        if built.error:
-            return {"status": "build", "error": built.error}
+        if built.error:  # what every configuration needs is the fault of none
+            raise RunnerUnavailable(f"the conversions of formats do not compile: {built.error}")
         self._loaded = ()
         message = {
             "do": "load",
@@ -279,9 +280,12 @@ class CpuRunner:
             "seed": options.seed,
             "check": options.check,
         }
-        return self._session.request(
+        reply = self._session.request(
             message, (pattern.indptr, pattern.indices), timeout_s=_LOAD_TIMEOUT_S
         )
+        if reply["status"] == "crash":  # no kernel has run yet
+            raise RunnerUnavailable(f"the worker cannot take a matrix: {reply['error']}")
+        return reply
 
 
 def _conversions() -> str:

@@ -46,12 +46,14 @@ def names(kernel: str) -> tuple[str, ...]:
 
 
 def time_baseline(job: Loaded, request: dict[str, Any]) -> dict[str, Any]:
-    """Reply of the worker for the baseline `request["name"]`; nothing is raised.
+    """Reply of the worker for the baseline `request["name"]`; what a library raises is a status.
 
     `missing` names what is not installed. Otherwise `status` is `ok` with `times_s`, or `wrong`,
     `oom`, `invalid`, `build`, `timeout`, `crash` with `error`; `conversion_s`, `compile_s` and
     `threads` as in `Ready`. The effort (`threads`, `repeats`, `max_repeats`, `min_time_s`) is
     that of a configuration.
+
+    Raises: RunnerUnavailable if the machine cannot compile or keep what a baseline needs.
     """
     baseline = _BASELINES.get(request["name"])
     if baseline is None or job.kernel not in baseline.kernels:
@@ -66,8 +68,8 @@ def time_baseline(job: Loaded, request: dict[str, Any]) -> dict[str, Any]:
         return _failure(error.status, str(error))
     except MemoryError:
         return _failure("oom", "the system has no memory left")
-    except RunnerUnavailable as error:
-        return _failure("build", str(error))
+    except RunnerUnavailable:
+        raise
     except Exception as error:  # noqa: BLE001 (another library may raise anything: a status)
         lines = str(error).strip().splitlines()[:1]
         return _failure("crash", ": ".join([type(error).__name__, *lines]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import selectors
@@ -12,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from embeddb.core.errors import RunnerUnavailable
+from indexer.runners.machine import AGAIN, Deadline
 
 __all__ = ["Ended", "run_once"]
 
@@ -24,8 +28,8 @@ _CHUNK = 1 << 16
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a program ended. `problem` is "" for an end of its own, else "timeout", "output" (it
-    wrote more than allowed) or the line that says why it could not be started; `code` is its exit
-    status then, negative for a signal."""
+    wrote more than allowed) or the line that says why these arguments cannot be passed; `code` is
+    its exit status then, negative for a signal."""
 
     problem: str
     code: int
@@ -38,15 +42,17 @@ def run_once(
     *,
     folder: Path,
     env: Mapping[str, str],
-    deadline: float,
+    deadline: Deadline,
     max_bytes: int,
     max_memory: int,
 ) -> Ended:
-    """Run a program in a session of its own until it ends or `deadline` (`time.monotonic`).
+    """Run a program in a session of its own until it ends or the time is up.
 
     Of stdout and stderr at most `max_bytes` each are kept; a program that writes more is killed.
     `max_memory` bounds the address space of each of its processes, in bytes; 0 does not. Whatever
     happens, all processes of the session's group are killed before this returns or raises.
+
+    Raises: RunnerUnavailable if it cannot be started.
     """
     try:
         process = subprocess.Popen(
@@ -59,9 +65,13 @@ def run_once(
             bufsize=0,
             start_new_session=True,
         )
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        return Ended(f"cannot be started: {reason}", 0, b"", b"")
+    except ValueError as error:
+        return Ended(f"cannot be started: {error}", 0, b"", b"")
+    except OSError as error:
+        problem = f"cannot be started: {error.strerror}"
+        if error.errno == errno.E2BIG:  # what it is told is that long
+            return Ended(problem, 0, b"", b"")
+        raise RunnerUnavailable(f"{argv[0]} {problem}", hint=f"mend that, {AGAIN}") from None
     found: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
     try:
         if max_memory:
@@ -76,7 +86,7 @@ def run_once(
 def _read(
     process: subprocess.Popen[bytes],
     found: dict[str, bytearray],
-    deadline: float,
+    deadline: Deadline,
     max_bytes: int,
 ) -> str:
     """Collect output until the program ends; returns what went wrong, or ""."""
@@ -86,18 +96,18 @@ def _read(
         waiting.register(process.stderr, selectors.EVENT_READ, "stderr")
         ended_at = float("inf")
         while True:
-            now = time.monotonic()
+            now, left_s = time.monotonic(), deadline.left_s()
             if ended_at == float("inf") and _ended(process):
                 ended_at = now
             # A child that outlives the program may hold the pipes open: they are not waited for.
             if ended_at < float("inf") and (not waiting.get_map() or now > ended_at + _DRAIN_S):
                 return ""
-            if now >= deadline and ended_at == float("inf"):
+            if left_s <= 0 and ended_at == float("inf"):
                 return "timeout"
             if not waiting.get_map():
                 time.sleep(_POLL_S / 10)
                 continue
-            for key, _ in waiting.select(max(0.0, min(_POLL_S, deadline - now))):
+            for key, _ in waiting.select(max(0.0, min(_POLL_S, left_s))):
                 data = os.read(key.fd, _CHUNK)
                 if not data:
                     waiting.unregister(key.fileobj)

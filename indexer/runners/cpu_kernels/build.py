@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 
 from embeddb.core.errors import RunnerUnavailable, UsageError
+from indexer.runners.cpu_kernels.compiling import compile_to
+from indexer.runners.machine import AGAIN
 
 __all__ = [
     "COMPILER_VARIABLE",
@@ -43,12 +45,11 @@ _MARCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _EXTENSIONS = (("__AVX512F__", 64), ("__AVX2__", 32))
 _TRAILER = struct.Struct("<8s16sd")
 _MAGIC = b"embeddb1"
-_BUILD_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A shared object and the seconds its build took, or the reason why there is none."""
+    """A shared object and the seconds its build took, or what is wrong with its source."""
 
     path: Path
     compile_s: float
@@ -71,7 +72,7 @@ def flags() -> tuple[str, ...]:
 def build(source: str) -> Built:
     """The shared object of a C source, from the cache unless it is missing or damaged there.
 
-    Raises: RunnerUnavailable if there is no compiler or the cache folder cannot be written.
+    Raises: RunnerUnavailable if there is no compiler, or the machine could not compile or keep it.
     """
     found = compiler()
     if found is None:
@@ -86,8 +87,7 @@ def build(source: str) -> Built:
         handle, name = tempfile.mkstemp(".tmp", ".build-", folder)
         os.close(handle)
     except OSError as error:
-        reason = f"cannot keep compiled kernels in {folder}: {error.strerror}"
-        raise RunnerUnavailable(reason, hint="set XDG_CACHE_HOME to a writable folder") from None
+        raise _unkept(folder, error) from None
     try:
         return _compile(source, found[0], Path(name), path)
     finally:
@@ -95,31 +95,25 @@ def build(source: str) -> Built:
 
 
 def _compile(source: str, program: str, temporary: Path, path: Path) -> Built:
-    # Read from stdin: a file name would end up in the object and make equal builds differ.
-    command = [program, *flags(), "-x", "c", "-", "-o", str(temporary)]
     start = time.perf_counter()
-    try:
-        done = subprocess.run(
-            command,
-            input=source,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_BUILD_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return Built(path, _BUILD_TIMEOUT_S, f"{_named()} took more than {_BUILD_TIMEOUT_S:.0f} s")
+    problem = compile_to(temporary, source, [program, *flags()])
     seconds = time.perf_counter() - start
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-        return Built(path, seconds, f"{_named()} failed: {lines[0].strip()}")
-    image = temporary.read_bytes()
+    if problem:
+        return Built(path, seconds, problem)
     try:
+        image = temporary.read_bytes()
         temporary.write_bytes(image + _TRAILER.pack(_MAGIC, _digest(image), seconds))
         temporary.replace(path)
     except OSError as error:
-        return Built(path, seconds, f"cannot write {path}: {error.strerror}")
+        raise _unkept(path.parent, error) from None
     return Built(path, seconds)
+
+
+def _unkept(folder: Path, error: OSError) -> RunnerUnavailable:
+    return RunnerUnavailable(
+        f"cannot keep compiled kernels in {folder}: {error.strerror}",
+        hint=f"make room there, or set XDG_CACHE_HOME to a writable folder; {AGAIN}",
+    )
 
 
 def _verified(path: Path) -> float | None:
@@ -222,6 +216,7 @@ def _macros(path: str, march: str) -> str:
             text=True,
             timeout=30,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        # Taken for narrow vectors, it would be other code under the same name.
+        raise RunnerUnavailable(f"{path} cannot tell its vector width: {error}") from None
     return done.stdout

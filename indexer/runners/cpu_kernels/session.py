@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+from embeddb.core.errors import RunnerUnavailable
+from indexer.runners.machine import AGAIN, Deadline, blamed_line, killed_by
 
 __all__ = ["Session"]
 
@@ -27,6 +29,9 @@ class Session:
     `request` answers with the worker's reply, or with `{"status": "timeout"}` or
     `{"status": "crash"}` and an `error` when there is none; the worker is gone then, and
     `generation` differs for the next one. Not thread-safe; belongs to the process that made it.
+
+    A worker that cannot be started, that somebody or the system killed or stopped, or that says
+    `{"status": "machine"}`, raises RunnerUnavailable: that is no answer to any request.
     """
 
     def __init__(self, module: str, *, env: Mapping[str, str]) -> None:
@@ -41,10 +46,24 @@ class Session:
         self.generation = 0
 
     def ensure(self) -> int:
-        """Start the worker unless it lives; returns its generation."""
+        """Start the worker unless it lives; returns its generation.
+
+        Raises: RunnerUnavailable if it cannot be started.
+        """
         if self._process is not None and self._process.poll() is None:
             return self.generation
         self.close()
+        try:
+            self._start()
+        except OSError as error:
+            if self._errors is not None:
+                self._errors.close()
+            reason = error.strerror or str(error)
+            raise _unable(f"the worker process cannot be started: {reason}") from None
+        self.generation += 1
+        return self.generation
+
+    def _start(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         self._process = subprocess.Popen(
             self._command,
@@ -56,19 +75,20 @@ class Session:
             start_new_session=True,  # Ctrl-C goes to the parent alone, which ends the worker
         )
         self._end = weakref.finalize(self, _end, self._process, self._errors, os.getpid())
-        self.generation += 1
-        return self.generation
 
     def request(
         self, message: Mapping[str, Any], payload: Sequence[Any] = (), *, timeout_s: float
     ) -> dict[str, Any]:
-        """Send one request, with buffers of raw bytes behind it, and wait for its reply."""
+        """Send one request, with buffers of raw bytes behind it, and wait for its reply.
+
+        Raises: RunnerUnavailable if the machine has kept the worker from answering.
+        """
         self.ensure()
         process = self._process
         assert process is not None and process.stdin is not None
         views = [memoryview(part).cast("B") for part in payload]
         head = {**message, "bytes": sum(v.nbytes for v in views)}
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         try:
             for data in (memoryview(json.dumps(head).encode() + b"\n"), *views):
                 _send(process.stdin, data)
@@ -79,11 +99,21 @@ class Session:
             self.close()
             raise
         if line is None:
-            self.close()
-            return {"status": "timeout", "error": f"no answer within {timeout_s:g} s, killed"}
-        return dict(json.loads(line)) if line else self._died()
+            return self._late(timeout_s)
+        reply = dict(json.loads(line)) if line else self._died()
+        if reply["status"] == "machine":
+            raise _unable(reply["error"])
+        return reply
 
-    def _line(self, deadline: float) -> bytes | None:
+    def _late(self, timeout_s: float) -> dict[str, Any]:
+        assert self._process is not None
+        stopped = _is_stopped(self._process.pid)
+        self.close()
+        if stopped:
+            raise _unable("the worker process was stopped by a signal")
+        return {"status": "timeout", "error": f"no answer within {timeout_s:g} s, killed"}
+
+    def _line(self, deadline: Deadline) -> bytes | None:
         """One line of the reply, empty at the end of the stream, None after the deadline."""
         process = self._process
         assert process is not None and process.stdout is not None
@@ -91,9 +121,9 @@ class Session:
         poll = select.poll()
         poll.register(handle, select.POLLIN)
         while b"\n" not in self._pending:
-            left = deadline - time.monotonic()
-            if left <= 0 or not poll.poll(left * 1000):
-                if time.monotonic() < deadline:
+            # Looked at also when the time is up: this process may have been stopped meanwhile.
+            if not poll.poll(deadline.wait_s() * 1000):
+                if deadline.left_s() > 0:
                     continue
                 return None
             data = os.read(handle, 1 << 16)
@@ -114,8 +144,10 @@ class Session:
         errors.seek(0)
         said = errors.read().decode(errors="replace").strip().splitlines()[-1:]
         self.close()
-        how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-        return {"status": "crash", "error": ": ".join([f"the worker ended with {how}", *said])}
+        how = f"exit status {code}" if code >= 0 else f"signal {_name(-code)}"
+        error = ": ".join([f"the worker ended with {how}", *said])
+        blamed = killed_by(code) or any(map(blamed_line, said))
+        return {"status": "machine" if blamed else "crash", "error": error}
 
     def close(self) -> None:
         """End the worker if there is one. The session can be used again."""
@@ -123,6 +155,28 @@ class Session:
             self._end()
         self._process = self._errors = self._end = None
         self._pending = b""
+
+
+def _unable(reason: str) -> RunnerUnavailable:
+    return RunnerUnavailable(
+        reason, hint=f"look at the memory, space and processes that are left, {AGAIN}"
+    )
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the real-time signals
+        return str(number)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process waits for SIGCONT, where the system tells."""
+    try:
+        about = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return about.rpartition(")")[2].split()[:1] == ["T"]
 
 
 def _send(stream: IO[bytes], data: memoryview) -> None:

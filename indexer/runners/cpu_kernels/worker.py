@@ -2,7 +2,8 @@
 
 It may crash or hang; whoever started it judges that from outside. Requests arrive on stdin as one
 line of JSON, followed by as many raw bytes as its `bytes` says; each is answered by one line on
-what was stdout (everything else that prints goes to stderr). When stdin ends, the process ends,
+what was stdout (everything else that prints goes to stderr). Its status is that of a measurement,
+or `machine` for what is the fault of none. When stdin ends, the process ends,
 even in the middle of a kernel.
 """
 
@@ -23,6 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.errors import RunnerUnavailable
 from indexer.runners.baselines.baselines import time_baseline
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec, Refusal, aligned
@@ -195,6 +197,9 @@ def main() -> None:
                 reply = getattr(worker, request["do"])(request)
         except MemoryError:
             reply = {"status": "oom", "error": "the system has no memory left"}
+        except (OSError, RunnerUnavailable) as error:
+            # A kernel opens nothing: its object cannot be loaded, a baseline not be compiled.
+            reply = {"status": "machine", "error": " ".join(str(error).split())}
         _write(answers, (json.dumps(reply) + "\n").encode())
 
 

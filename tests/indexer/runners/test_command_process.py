@@ -15,7 +15,7 @@ import pytest
 from command_files import OP, PATTERN, QUICK, A, B, measured, platform_of
 
 from embeddb.core.config import Op
-from embeddb.core.errors import UsageError
+from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.platforms.platform import runner_for
 from indexer.runners.base import RunOptions
 
@@ -128,13 +128,15 @@ def test_a_matrix_too_large_to_write_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_program_that_vanishes_is_a_status(tmp_path: Path) -> None:
+def test_a_program_that_vanishes_is_no_status(tmp_path: Path) -> None:
     (tmp_path / "sim").write_text("#!/bin/sh\nrm sim\necho t=1\n")
     (tmp_path / "sim").chmod(0o755)
     run = '["./sim", "{matrix}", "{config.mode}"]'
     runner = runner_for(platform_of(tmp_path, "", run=run))
-    first, second = (m for _, m in runner.run(PATTERN, OP, [A, B], options=QUICK))
-    assert first.ok and second.status == "crash" and "No such file" in second.error
+    found = runner.run(PATTERN, OP, [A, B], options=QUICK)
+    assert next(found)[1].ok
+    with pytest.raises(RunnerUnavailable, match="cannot be started: No such file"):
+        next(found)
 
 
 def test_a_program_that_leaves_a_folder_for_its_output(tmp_path: Path) -> None:

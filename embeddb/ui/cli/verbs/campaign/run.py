@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.records import STATUSES
 from embeddb.platforms.platform import load_platform, parse_platform
 from embeddb.ui.cli.arguments import open_database, runner_here
 from embeddb.ui.cli.campaign_text import command_line
@@ -29,6 +31,7 @@ _RUNNING = (
         help="Further rounds for matrices whose rounds disagree.",
     ),
     AGREE_OPTION,
+    click.option("--again", default="", metavar="STATUS,...", help="Repeat what failed like that."),
     json_option,
 )
 
@@ -45,7 +48,7 @@ def run_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
     """Measure what is missing of the campaign in DIR, into DB.
 
     Matrices whose rounds disagree are measured again. Ctrl-C stops it with everything measured
-    kept; the same command goes on.
+    kept, and so does a machine that fails (no space, a killed compiler); the same command goes on.
 
     \b
     Example:
@@ -62,6 +65,7 @@ def resume_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
     \b
     Example:
       embeddb campaign resume runs.db camp
+      embeddb campaign resume runs.db camp --again build,crash
     """
     _run(db, folder, as_json, asked)
 
@@ -71,6 +75,7 @@ def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
     from indexer.campaign.run import CampaignJob, Settle, run_campaign
     from indexer.runners.base import RunOptions
 
+    again = _failures(asked["again"])
     campaign = Campaign(Path(folder))
     repeats, threads = asked["repeats"], asked["threads"]
     options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
@@ -79,11 +84,22 @@ def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
         # A plan holds a platform's text; a command is only run out of a file that the user names.
         platform = load_platform(asked["platform"]) if asked["platform"] else planned
         runner, _ = runner_here(platform, threads)
-        job = CampaignJob(campaign, opened, runner, options, told=progress)
+        job = CampaignJob(campaign, opened, runner, options, told=progress, again=again)
         try:
             campaign, done = run_campaign(job, Settle(asked["settle"], asked["agree"]))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RunnerUnavailable):
             note("")
             note(f"stopped; go on with: {command_line('resume', db, folder, asked['platform'])}")
             raise
     report(campaign, done, asked["agree"], as_json=as_json)
+
+
+def _failures(text: str) -> frozenset[str]:
+    """Raises: UsageError for a word that is no status of a failure."""
+    named = frozenset(word.strip() for word in text.split(",") if word.strip())
+    failures = [status for status in STATUSES if status != "ok"]
+    if unknown := sorted(named.difference(failures)):
+        raise UsageError(
+            f"--again: {unknown[0]!r} is no failure", hint=f"one or more of {', '.join(failures)}"
+        )
+    return named

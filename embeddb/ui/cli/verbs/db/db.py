@@ -12,13 +12,15 @@ from embeddb.ui.cli.verbs.db.models import models_verb
 from embeddb.ui.cli.verbs.db.rebuild import rebuild_verb
 from embeddb.ui.cli.verbs.db.stat import stat_verb
 from embeddb.ui.cli.verbs.db.upgrade import upgrade_verb
+from embeddb.ui.cli.verbs.db.withdraw import withdraw_verb
 
 __all__ = ["db_verb"]
 
 
 @click.group("db")
 def db_verb() -> None:
-    """Look after a database: stat, models, check, rebuild, export, import, upgrade, compact.
+    """Look after a database: stat, models, check, rebuild, export, import, withdraw,
+    upgrade, compact.
 
     \b
     Example:
@@ -35,6 +37,7 @@ for _verb in (
     rebuild_verb,
     export_verb,
     import_verb,
+    withdraw_verb,
     upgrade_verb,
     compact_verb,
 ):

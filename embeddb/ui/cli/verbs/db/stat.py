@@ -33,6 +33,7 @@ def stat_verb(db: str, as_json: bool) -> None:
             "generation": opened.store.generation,
             "bytes": opened.store.size_bytes(),
             "counts": opened.store.counts(),
+            "withdrawn": opened.store.withdrawn.count(),
             "platforms": opened.store.platforms(),
             "answers": scope_states(opened),
         }
@@ -42,6 +43,8 @@ def stat_verb(db: str, as_json: bool) -> None:
         return
     say(f"{document['database']}: {size(document['bytes'])}, schema {SCHEMA}")
     say(", ".join(plural(n, what) for what, n in document["counts"].items()))
+    if document["withdrawn"]:
+        say(f"{plural(document['withdrawn'], 'withdrawn run')} beside these")
     say()
     show_states(document["answers"])
     for line in problems:
