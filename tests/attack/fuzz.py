@@ -239,7 +239,7 @@ class _Job:
             child = _Child(self.kind, self._scratch, self._wish.out.resolve(), self._state)
             child.run(self._wish.seed, self._first, self._wish.count, self._until)
             code = 0
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - told, and the parent counts it
             import traceback
 
             traceback.print_exc()

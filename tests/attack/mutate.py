@@ -1,4 +1,4 @@
-"""Bad inputs out of good ones: bytes, words, numbers, lines, JSON trees; deterministic by the rng."""
+"""Bad inputs out of good ones: bytes, words, numbers, lines, JSON trees; the rng decides."""
 
 from __future__ import annotations
 

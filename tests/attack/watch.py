@@ -181,7 +181,7 @@ class Watch:
             if len(str(error).splitlines()) != 1 or not isinstance(error.args[0], str):
                 name = type(error).__name__
                 fault = Fault("message", f"lines {name} {_place(error)}", repr(str(error))[:400])
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whatever comes out is the finding
             fault = _fault(error)
         seconds = time.process_time() - started
         grown = _peak() - before

@@ -34,8 +34,15 @@ _ENVIRONMENTS: tuple[dict[str, Any], ...] = (
 
 
 def seeds() -> list[Case]:
-    texts = ("a * 2 <= NNZ", "b in ('x', 'y') and a > 1", "position(order, 'k') < 1",
-             "min('') < a", f"a * {'9' * 320} * 1.5 > 2", "not " * 3000 + "a", "(" * 200 + "a" + ")" * 200)  # fmt: skip
+    texts = (
+        "a * 2 <= NNZ",
+        "b in ('x', 'y') and a > 1",
+        "position(order, 'k') < 1",
+        "min('') < a",
+        f"a * {'9' * 320} * 1.5 > 2",
+        "not " * 3000 + "a",
+        "(" * 200 + "a" + ")" * 200,
+    )
     return [Case("", text.encode()) for text in texts]
 
 

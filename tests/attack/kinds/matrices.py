@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from attack.case import Case
 from attack.mutate import mutated, mutated_gzip
 

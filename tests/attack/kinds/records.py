@@ -1,8 +1,7 @@
-"""Values in the tables of a database that somebody else wrote: the CRC is right, the content not."""
+"""Values in the tables of a stranger's database: the CRC is right, the content is not."""
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from functools import cache
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from attack import database
 from attack.case import Case
 from attack.mutate import mutated, mutated_json, mutated_tree
