@@ -251,11 +251,11 @@ class _Job:
         gone, status = os.waitpid(pid, os.WNOHANG)
         number, began, done = _STATE.unpack(self._state[: _STATE.size])
         if not gone:
-            if time.time() - began < 2 * HARD_S:
+            if time.time() - began < 4 * HARD_S:
                 return False
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            self._died(number, "hang", f"hang for {2 * HARD_S:g} s outside Python")
+            self._died(number, "hang", f"hang for {4 * HARD_S:g} s outside Python")
         elif os.WIFSIGNALED(status):
             name = signal.Signals(os.WTERMSIG(status)).name
             self._died(number, "death", f"died of {name}")
