@@ -1,19 +1,26 @@
 """Folders that a stranger packed: links, pipes and devices where our files would be, and what must
-not happen when a verb opens them: a user's file changed, a wait without end, more than one line."""
+not happen when a verb opens them: a user's file changed, a wait without end, more than one line.
+
+`python -m attack.hostile` tries every verb on every such folder, `--first` the likeliest verb.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from attack.syscalls import apart
 from attack.verbs import Board, command
+from attack.watch import scratch_root
 
-__all__ = ["CAMPAIGN_PLANTS", "CAMPAIGN_VERBS", "DB_PLANTS", "DB_VERBS", "LOG_PLANTS", "LOG_VERBS",
-           "Site", "planted", "tried"]  # fmt: skip
+__all__ = ["KINDS", "Site", "first", "main", "planted", "tried"]
 
 #: Seconds after which a verb hangs; each takes a tenth of one.
 MOST_S = 20.0
@@ -187,6 +194,22 @@ LOG_PLANTS: dict[str, Plant] = {
 }
 
 
+#: By what was unpacked: what is wrong with it, and what is typed then.
+KINDS: dict[str, tuple[dict[str, Plant], dict[str, str]]] = {
+    "database": (DB_PLANTS, DB_VERBS),
+    "campaign": (CAMPAIGN_PLANTS, CAMPAIGN_VERBS),
+    "log": (LOG_PLANTS, LOG_VERBS),
+}
+
+
+def first(kind: str, what: str) -> str:
+    """The verb that is likeliest to fall for it."""
+    if kind != "log":
+        return {"database": "query", "campaign": "run"}[kind]
+    words = {"import": "import", "export": "import", "matri": "index", "platform": "platform"}
+    return next((verb for word, verb in words.items() if word in what), "ingest")
+
+
 def planted(board: Board, folder: Path, plant: Plant) -> Site:
     """A fresh site with one thing wrong."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -237,3 +260,42 @@ def _bounded(words: list[str]) -> Callable[[Callable[[str], None]], int]:
         return inner(acknowledge)
 
     return work
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    from attack.kill import warm
+
+    ask = argparse.ArgumentParser(prog="attack.hostile", description=__doc__)
+    ask.add_argument("--kind", action="append", choices=list(KINDS))
+    ask.add_argument("--what", default="", help="only those with this text in their name")
+    ask.add_argument("--verb", action="append")
+    ask.add_argument("--first", action="store_true")
+    ask.add_argument("--json", type=Path)
+    asked = ask.parse_args(words)
+    warm()
+    root = Path(tempfile.mkdtemp(prefix="attack-hostile-", dir=scratch_root()))
+    found: dict[str, list[str]] = {}
+    try:
+        board = Board(root / "board").make()
+        for kind in asked.kind or KINDS:
+            plants, verbs = KINDS[kind]
+            for what, plant in plants.items():
+                for verb, line in verbs.items():
+                    chosen = (
+                        verb == first(kind, what) if asked.first else verb in (asked.verb or verbs)
+                    )
+                    if chosen and asked.what in what:
+                        faults = list(tried(planted(board, root / "site", plant), line))
+                        found[f"{kind}: {what}: {verb}"] = faults
+                        sys.stderr.writelines(f"{kind}: {what}: {verb}: {f}\n" for f in faults)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    bad = sum(map(bool, found.values()))
+    sys.stdout.write(f"{len(found)} folders and verbs, {bad} with findings\n")
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

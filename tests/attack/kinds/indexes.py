@@ -22,7 +22,7 @@ _VERBS = ("query", "name", "check", "stat", "report")
 
 @cache
 def _saved() -> dict[str, bytes]:
-    """By ending: the table, the FAISS index and the note of one partition."""
+    """The file and the note of one partition."""
     from embeddb.database import Database
 
     folder = database.base()
@@ -30,8 +30,7 @@ def _saved() -> dict[str, bytes]:
         raw = db.store.notes.items("partition/")
     note = next(value for key, value in sorted(raw.items()) if "tiny" in key)
     stem = json.loads(note)["stem"]
-    files = {e: (folder / "index" / f"{stem}.{e}").read_bytes() for e in ("npz", "faiss")}
-    return {**files, "note": note}
+    return {"npz": (folder / "index" / f"{stem}.npz").read_bytes(), "note": note}
 
 
 def seeds() -> list[Case]:
@@ -79,7 +78,6 @@ def feed(case: Case, scratch: Path, state: Any) -> None:
 def forge(folder: Path, what: str, data: bytes) -> None:
     """Put the bytes in place of the file, and its checksum into the note."""
     from embeddb.database import Database
-    from embeddb.index.vectors import faiss_index
 
     with Database.open(folder) as db:
         notes = db.store.notes.items("partition/")
@@ -88,17 +86,8 @@ def forge(folder: Path, what: str, data: bytes) -> None:
             db.store.notes.put(name, data)
             return
         note = json.loads(raw)
-        path = folder / "index" / f"{note['stem']}.{what}"
+        path = folder / "index" / f"{note['stem']}.npz"
         path.unlink()
         path.write_bytes(data)
-        if what == "npz":
-            note["npz"] = hashlib.blake2b(data, digest_size=16).hexdigest()
-        else:
-            ids = tuple(sorted(info.id for info in db.store.patterns() if not info.stub))
-            note["faiss"] = _sum(faiss_index, data, ids)
+        note["npz"] = hashlib.blake2b(data, digest_size=16).hexdigest()
         db.store.notes.put(name, json.dumps(note).encode())
-
-
-def _sum(module: Any, data: bytes, ids: tuple[str, ...]) -> str:
-    made: str = module._checksum(data, ids)
-    return made
