@@ -70,6 +70,6 @@ def _sound(rng: random.Random, data: bytes) -> list[bytes]:
 
 
 def test_a_fault_is_found_kept_and_fed_again(attack: Attack, tmp_path: Path) -> None:
-    """The harness itself: a reader that fails now and then is caught, and its input is made small."""
+    """The harness itself: a reader that does everything wrong is caught, its input made small."""
     ended = attack("broken", str(tmp_path))
     assert ended.returncode == 0, ended.stdout + ended.stderr[-2000:]
