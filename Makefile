@@ -5,8 +5,18 @@ MATRIX ?=
 MAX_JOBS ?= 2
 # Tests on all cores; what runs on its own (one test, a debugger) is plain `pytest`.
 PYTEST   = $(BIN)/python -m pytest -n auto --maxprocesses=4
+# Of `make fuzz` and `make kill` (tests/attack, docs/threats.md).
+SECONDS ?= 600
+ROUNDS  ?= 200
+SEED    ?= 1
+JOBS    ?= 1
+KIND    ?=
+VERB    ?=
+REPLAY  ?=
+ATTACK   = PYTHONPATH=.:tests:tests/fixtures OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	$(BIN)/python -m
 
-.PHONY: demo test test-fast lint check minkowski clean
+.PHONY: demo test test-fast fuzz kill lint check minkowski clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py $(MATRIX)
@@ -16,6 +26,18 @@ test: $(VENV)/.installed-dev
 
 test-fast: $(VENV)/.installed-dev
 	$(PYTEST)
+
+# Bad input for SECONDS (or HOURS) in all: one KIND or all; REPLAY=FILE feeds a kept one again.
+fuzz: $(VENV)/.installed-dev
+	$(ATTACK) attack.fuzz --seconds $(if $(HOURS),$$(($(HOURS) * 3600)),$(SECONDS)) --seed $(SEED) \
+		--jobs $(JOBS) $(addprefix --kind ,$(KIND)) $(addprefix --replay ,$(REPLAY)) \
+		--out build/attack --json build/attack.json
+
+# ROUNDS of kills, torn writes and full disks; folders with links, pipes and devices; full disks.
+kill: $(VENV)/.installed-dev
+	$(ATTACK) attack.kill --rounds $(ROUNDS) --seed $(SEED) $(addprefix --verb ,$(VERB)) \
+		--json build/kill.json
+	$(ATTACK) attack.hostile
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -1,0 +1,33 @@
+"""Verbs that write, stopped at some system call; `make kill` has thousands of rounds of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from attack.conftest import Attack
+from attack.syscalls import missing
+from attack.verbs import VERBS
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+@pytest.mark.parametrize("verb", ["init", "ingest", "query", "compact"])
+def test_stopped_at_any_call(attack: Attack, verb: str) -> None:
+    _stopped(attack, "--verb", verb, "--rounds", "3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS if not verb.nightly])
+def test_every_verb_stopped_again_and_again(attack: Attack, verb: str) -> None:
+    _stopped(attack, "--verb", verb, "--rounds", "6", "--seed", "2", "--seconds", "30")
+
+
+@pytest.mark.slow
+def test_the_creation_of_a_database_is_stopped_at_every_call(attack: Attack) -> None:
+    for how in ("kill", "full"):
+        _stopped(attack, "--verb", "init", "--every", "--how", how)
+
+
+def _stopped(attack: Attack, *words: str) -> None:
+    ended = attack("kill", *words)
+    assert ended.returncode == 0, ended.stdout + ended.stderr[-2000:]
