@@ -3,8 +3,10 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 MATRIX ?=
 MAX_JOBS ?= 2
+MINUTES ?= 60
+SEED ?= 0
 
-.PHONY: demo test test-fast lint check minkowski clean
+.PHONY: demo test test-fast lint check sanitize minkowski clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py $(MATRIX)
@@ -22,6 +24,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 check: lint test-fast
+
+# Generated C under gcc's sanitizers, for MINUTES or until Ctrl-C (docs/cpu.md).
+sanitize: $(VENV)/.installed-dev
+	PYTHONPATH=. $(BIN)/python tests/fixtures/sanitize_sweep.py --minutes $(MINUTES) --seed $(SEED)
 
 # The second backend of the learned part (docs/models.md). Nothing else needs it.
 minkowski: $(VENV)/.minkowski
