@@ -57,7 +57,12 @@ def bench(sanitizers: None, kernels: Path) -> Bench:
 
 
 def faults(
-    bench: Bench, chosen: Iterable[Choice], folder: Path, *, races: bool = False
+    bench: Bench,
+    chosen: Iterable[Choice],
+    folder: Path,
+    *,
+    races: bool = False,
+    plain: bool = False,
 ) -> list[str]:
     """What was wrong with each of the variants on all patterns."""
     jobs = []
@@ -67,7 +72,7 @@ def faults(
         cases = cases_of(bench, choice.variant, choice.launches, start=number, threads=threads)
         jobs.append((choice.variant, cases, folder / str(number)))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(lambda job: tried(*job, races=races), jobs))
+        found = list(pool.map(lambda job: tried(*job, races=races, plain=plain), jobs))
     assert sum(one.ran for one in found) > 10 * len(found)
     return [f"{job[0]}: {one.fault}" for job, one in zip(jobs, found, strict=True) if one.fault]
 
@@ -76,7 +81,7 @@ def test_every_value_of_every_parameter(bench: Bench, tmp_path: Path) -> None:
     width = cpu_build.vector_bytes()
     kinds = (("spmm", "f32"), ("sddmm", "f64"), ("spmv", "f32"))
     found = [c for kernel, dtype in kinds for c in choices(kernel, dtype=dtype, vector_bytes=width)]
-    assert not faults(bench, covering(found), tmp_path)
+    assert not faults(bench, covering(found), tmp_path, plain=True)
 
 
 @pytest.mark.slow
@@ -95,7 +100,7 @@ def test_threads_that_add_to_one_place_do_not_race(
     found = meetings(choices("spmv", vector_bytes=cpu_build.vector_bytes()))
     chosen = [choice for choice in found if choice.variant.meeting]
     assert {c.variant.meeting for c in chosen} == {"atomic", "fixup", "private"}
-    assert not faults(bench, chosen, tmp_path, races=True)
+    assert not faults(bench, chosen, tmp_path, races=True, plain=True)
 
 
 @pytest.mark.slow
@@ -231,7 +236,8 @@ def test_a_broken_kernel_is_seen(bench: Bench, broken: str, tmp_path: Path) -> N
     text = source(variant)
     assert old in text
     cases = [bench.case(patterns_once()["power law"], op, launch, threads=1)]
-    assert said in tried(variant, cases, tmp_path, text=text.replace(old, new)).fault
+    changed = text.replace(old, new)
+    assert said in tried(variant, cases, tmp_path, text=changed, plain=True).fault
 
 
 RACING = {
@@ -257,5 +263,6 @@ def test_a_race_is_seen(bench: Bench, race_sanitizer: None, broken: str, tmp_pat
     text = source(variant)
     assert old in text
     cases = [bench.case(patterns_once()[name], op, launch, threads=3) for name in ("full", "tall")]
-    broken_text = text.replace(old, new)
-    assert "data race" in tried(variant, cases, tmp_path, text=broken_text, races=True).fault
+    changed = text.replace(old, new)
+    found = tried(variant, cases, tmp_path, text=changed, races=True, plain=True)
+    assert "data race" in found.fault
