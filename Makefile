@@ -13,10 +13,12 @@ JOBS    ?= 1
 KIND    ?=
 VERB    ?=
 REPLAY  ?=
+# Of `make sanitize` (docs/cpu.md).
+MINUTES ?= 60
 ATTACK   = PYTHONPATH=.:tests:tests/fixtures OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	$(BIN)/python -m
 
-.PHONY: demo test test-fast fuzz kill lint check minkowski clean
+.PHONY: demo test test-fast fuzz kill sanitize lint check minkowski clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py $(MATRIX)
@@ -46,6 +48,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 check: lint test-fast
+
+# Generated C under gcc's sanitizers, for MINUTES or until Ctrl-C (docs/cpu.md).
+sanitize: $(VENV)/.installed-dev
+	PYTHONPATH=. $(BIN)/python tests/fixtures/sanitize_sweep.py --minutes $(MINUTES) --seed $(SEED)
 
 # The second backend of the learned part (docs/models.md). Nothing else needs it.
 minkowski: $(VENV)/.minkowski

@@ -11,7 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -19,14 +19,26 @@ from embeddb.core.errors import NothingFound, RunnerUnavailable
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels import codegen as cpu_codegen
 from indexer.runners.cpu_kernels.forms import PADDING, Converter, Form, Refusal
+from indexer.runners.cpu_kernels.tasks import scratch_values, strip_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from embeddb.core.config import Config, Op
     from embeddb.core.pattern import Pattern
+    from indexer.runners.cpu_kernels.variant import Variant
 
-__all__ = ["MAX_BYTES", "Program", "build_program"]
+__all__ = [
+    "MAX_BYTES",
+    "Program",
+    "build_program",
+    "compile_program",
+    "head_of",
+    "program_text",
+    "write_problem",
+]
 
 #: Matrix, dense operands and scratch together; more is refused before anything is allocated.
 MAX_BYTES = 4 << 30
@@ -41,8 +53,8 @@ _MAIN = """
 static void *room(int64_t count, size_t size)
 {
     void *p = NULL;
-    const size_t bytes = ((size_t)count * size + 127) / 64 * 64;
-    if (posix_memalign(&p, 64, bytes))
+    const size_t bytes = (size_t)count * size;
+    if (posix_memalign(&p, 64, bytes ? bytes : 1))
         exit(3);
     memset(p, 0, bytes);
     return p;
@@ -50,38 +62,64 @@ static void *room(int64_t count, size_t size)
 
 static void *filled(FILE *file, int64_t count, size_t size)
 {
+    if (!count)
+        return NULL;
     void *p = room(count, size);
     if (fread(p, size, (size_t)count, file) != (size_t)count)
         exit(4);
-    return count ? p : NULL;
+    return p;
 }
 
-static T *ones(int64_t rows, int64_t padded, int64_t width)
+/* An operand of `count` values: what the file holds, or ones but for the zeros behind `ones`. */
+static T *dense(FILE *file, int given, int64_t count, int64_t ones)
 {
-    T *p = room(padded * width, sizeof(T));
-    for (int64_t x = 0; x < rows * width; x++)
+    if (given)
+        return filled(file, count, sizeof(T));
+    T *p = count ? room(count, sizeof(T)) : NULL;
+    for (int64_t x = 0; x < least(ones, count); x++)
         p[x] = 1;
     return p;
 }
 
+static void run(FILE *file, const int64_t *h, int64_t calls, FILE *out)
+{
+    int64_t *ptr = filled(file, h[6], 8), *panel = filled(file, h[7], 8);
+    int32_t *idx = filled(file, h[8], 4), *row = filled(file, h[9], 4);
+    T *val = filled(file, h[10], sizeof(T));
+    T *b = dense(file, out != NULL, h[11], h[1] * h[2]);
+    T *c = dense(file, out != NULL, h[12], h[0] * h[2]);
+    T *d = room(h[13], sizeof(T)), *work = room(h[14], sizeof(T));
+    const problem q = {h[0], h[1], h[2], h[3], h[4], h[5], ptr, panel, idx, row, val, b, c,
+                       d, work};
+    const int timed = out != NULL; /* tools that count are to see no clock */
+    const plan p = {h[15], h[16], h[17], calls - timed, timed, timed, 0};
+    double wall, most, sum;
+    if (out) { /* no numbers: what the kernel does not write, or reads before, is seen */
+        memset(d, 255, (size_t)h[13] * sizeof(T));
+        memset(work, 255, (size_t)h[14] * sizeof(T));
+    }
+    embeddb_run(&q, &p, &wall, &most, &sum);
+    if (out && (fwrite(h + 13, sizeof *h, 1, out) != 1
+                || fwrite(d, sizeof(T), (size_t)h[13], out) != (size_t)h[13] || fflush(out)))
+        exit(5);
+    void *all[] = {ptr, panel, idx, row, val, b, c, d, work};
+    for (size_t x = 0; x < sizeof all / sizeof *all; x++)
+        free(all[x]);
+}
+
+/* FILE CALLS [RESULTS]: with the last, dense operands are in the file too, and each result is kept
+   behind the number of its values; the last call is a timed one. */
 int main(int count, char **argument)
 {
     int64_t h[18];
-    FILE *file = count == 3 ? fopen(argument[1], "rb") : NULL;
-    if (!file || fread(h, sizeof h, 1, file) != 1)
+    FILE *file = count > 2 ? fopen(argument[1], "rb") : NULL;
+    FILE *out = count > 3 ? fopen(argument[3], "wb") : NULL;
+    if (!file || (count > 3 && !out))
         return 2;
-    const int64_t *ptr = filled(file, h[6], 8), *panel = filled(file, h[7], 8);
-    const int32_t *idx = filled(file, h[8], 4), *row = filled(file, h[9], 4);
-    const T *val = filled(file, h[10], sizeof(T));
+    while (fread(h, sizeof h, 1, file) == 1)
+        run(file, h, atoll(argument[2]), out);
     fclose(file);
-    const T *b = ones(h[1], h[1] + h[14], h[2]);
-    const T *c = h[11] ? ones(h[0], h[0] + h[14], h[2]) : NULL;
-    const problem q = {h[0], h[1], h[2], h[3], h[4], h[5], ptr, panel, idx, row, val, b, c,
-                       room(h[12], sizeof(T)), room(h[13], sizeof(T))};
-    const plan p = {h[15], h[16], h[17], atoll(argument[2]), 0, 0, 0};
-    double unused;
-    embeddb_run(&q, &p, &unused, &unused, &unused);
-    return 0;
+    return out ? fclose(out) : 0;
 }
 """
 
@@ -123,40 +161,56 @@ def build_program(
     form = _converter().convert(csr, launch.form, max_bytes=MAX_BYTES)
     if isinstance(form, Refusal):
         raise NothingFound(f"the kernel cannot be counted: {form.reason}")
-    head = _head(form, op, launch, threads)
-    size = np.dtype(dtype).itemsize
-    need = form.nbytes + size * int(head[12] + head[13] + (head[0] + head[1] + 128) * op.width)
+    padded = tuple((rows + PADDING) * op.width for rows in (pattern.shape[1], pattern.shape[0]))
+    sampled = op.kernel == "sddmm"
+    sizes = (padded[0], padded[1] if sampled else 0, form.val.size if sampled else padded[1])
+    head = head_of(form, op, launch, threads=threads, sizes=sizes)
+    need = form.nbytes + np.dtype(dtype).itemsize * int(head[11:15].sum())
     if need > MAX_BYTES:
         raise NothingFound(f"the kernel cannot be counted: it needs {need} bytes > {MAX_BYTES}")
     problem = folder / "problem.bin"
     with problem.open("wb") as out:
-        out.write(head.tobytes())
-        for array in (form.ptr, form.panel, form.idx, form.row, form.val):
-            if array is not None:
-                out.write(np.ascontiguousarray(array).data)
+        write_problem(out, head, form)
     executable = folder / "kernel"
-    _compile(cpu_codegen.source(variant) + _MAIN, executable, target or ("-march=native",))
+    compile_program(program_text(variant), executable, target or ("-march=native",))
     return Program(executable, problem)
 
 
-def _head(form: Form, op: Op, launch: cpu_codegen.Launch, threads: int) -> Any:
-    """int64[18]: sizes, lengths of the arrays and the launch, as `main` reads them."""
-    m, n = form.shape
-    strip = max(1, launch.strip // launch.form.rows)
-    if launch.pieces:
-        strip = max(1, -(-form.idx.size // (threads * launch.pieces)))
-    scratch = {
-        "": 0,
-        "fixup": -(-form.idx.size // strip) * op.width,
-        "private": threads * m * op.width,
-    }[launch.scratch]
-    sampled = op.kernel == "sddmm"
-    lengths = [0 if a is None else a.size for a in (form.ptr, form.panel, form.idx, form.row)]
-    result = form.val.size if sampled else (m + PADDING) * op.width
-    sizes = (m, n, op.width, form.ptr.size - 1, strip, max(0, lengths[1] - 1))
+def program_text(variant: Variant) -> str:
+    """The C of a program that runs one variant on the problems of a file: `FILE CALLS [RESULTS]`.
+
+    With RESULTS the dense operands are read too, and every result is written there, an int64 with
+    the number of its values ahead of it.
+    """
+    return cpu_codegen.source(variant) + _MAIN
+
+
+def head_of(
+    form: Form, op: Op, launch: cpu_codegen.Launch, *, threads: int, sizes: tuple[int, int, int]
+) -> NDArray[np.int64]:
+    """int64[18]: sizes, lengths of the arrays and the launch, as the program reads them. `sizes`
+    are the values of B, of C (0 but for SDDMM) and of the result, padding and fill included."""
+    cut = {"strip": launch.strip, "rows": launch.form.rows, "tasks": threads * launch.pieces}
+    strip = strip_of(form, **cut)
+    scratch = scratch_values(launch.scratch, form, strip=strip, width=op.width, threads=threads)
+    lengths = [0 if a is None else a.size for a in _arrays(form)]
+    matrix = (*form.shape, op.width, form.ptr.size - 1, strip, max(0, lengths[1] - 1))
     how = (threads, cpu_codegen.SCHEDULES[launch.schedule], launch.chunk)
-    rest = (form.val.size, int(sampled), result, scratch, PADDING)
-    return np.array([*sizes, *lengths, *rest, *how], dtype=np.int64)
+    return np.array([*matrix, *lengths, *sizes, scratch, *how], dtype=np.int64)
+
+
+def write_problem(
+    out: BinaryIO, head: NDArray[np.int64], form: Form, dense: Sequence[NDArray[Any]] = ()
+) -> None:
+    """Append a problem to a file; `dense` are B and, for SDDMM, C, for a program that keeps its
+    results."""
+    for array in (head, *_arrays(form), *dense):
+        if array is not None:
+            out.write(np.ascontiguousarray(array).data)
+
+
+def _arrays(form: Form) -> tuple[NDArray[Any] | None, ...]:
+    return form.ptr, form.panel, form.idx, form.row, form.val
 
 
 def _converter() -> Converter:
@@ -167,7 +221,11 @@ def _converter() -> Converter:
     return Converter(str(built.path))
 
 
-def _compile(text: str, executable: Path, target: Sequence[str]) -> None:
+def compile_program(text: str, executable: Path, target: Sequence[str]) -> None:
+    """Compile C with the kernels' flags and those of `target`, which come last.
+
+    Raises: RunnerUnavailable without a compiler or if it fails.
+    """
     found = cpu_build.compiler()
     if found is None:
         raise RunnerUnavailable("gcc not found: install a C compiler to count what a kernel does")

@@ -29,6 +29,7 @@ from indexer.runners.baselines.baselines import time_baseline
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec, Refusal, aligned
 from indexer.runners.cpu_kernels.job import Loaded
+from indexer.runners.cpu_kernels.tasks import scratch_values, strip_of
 
 __all__ = ["main"]
 
@@ -74,7 +75,8 @@ class Worker:
         if isinstance(form, Refusal):
             return {"status": form.status, "error": form.reason}
         reply: Reply = {"conversion_s": form.conversion_s}
-        strip = _strip(request, form, spec)
+        tasks = int(request["threads"] * request["pieces"])
+        strip = strip_of(form, strip=int(request["strip"]), rows=spec.rows, tasks=tasks)
         sizes = _buffers(request, job, form, strip)
         need = sum(sizes) * job.b.itemsize
         if not job.make_room(need, keep=spec):
@@ -83,8 +85,9 @@ class Worker:
                 "status": "oom",
                 "error": f"result and scratch need {need} bytes beside the matrix",
             }
-        larger, work = (aligned((size,), job.dtype) if size else None for size in sizes)
-        d = job.result() if larger is None else larger
+        # Scratch of no size is no null pointer: a kernel clears what it has of it.
+        work = aligned((sizes[1],), job.dtype)
+        d = aligned((sizes[0],), job.dtype) if sizes[0] else job.result()
         problem = _problem(job, form, strip, (d, work))
         kernel = self._kernel(request["library"])
         d.fill(np.nan)
@@ -113,22 +116,11 @@ class Worker:
         return self.kernels[path]
 
 
-def _strip(request: Reply, form: Form, spec: FormSpec) -> int:
-    """Segments per strip; in position space non-zeros per task."""
-    if tasks := int(request["threads"] * request["pieces"]):
-        return max(1, -(-form.idx.size // tasks))
-    return max(1, int(request["strip"]) // spec.rows)
-
-
 def _buffers(request: Reply, job: Loaded, form: Form, strip: int) -> tuple[int, int]:
     """Values of a result that has no room in `job.d`, for the fill in it, and of the scratch."""
     filled = job.kernel == "sddmm" and form.val.size > job.d.size
-    scratch = {
-        "": 0,
-        "fixup": -(-form.idx.size // strip) * job.width,
-        "private": (request["threads"] - 1) * job.m * job.width,
-    }
-    return form.val.size if filled else 0, scratch[request["scratch"]]
+    how = {"strip": strip, "width": job.width, "threads": request["threads"]}
+    return form.val.size if filled else 0, scratch_values(request["scratch"], form, **how)
 
 
 def _problem(

@@ -17,6 +17,7 @@ from indexer.runners.cpu import CpuRunner
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels.forms import PADDING, Converter, Form, FormSpec, Refusal
 from indexer.runners.cpu_kernels.job import Loaded
+from indexer.runners.cpu_kernels.worker import Worker
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 WIDTHS = {"spmm": 5, "sddmm": 7, "spmv": 1}
@@ -206,3 +207,33 @@ def test_a_term_lost_in_a_very_long_row_is_seen(kernel: str) -> None:
     assert not job.wrong(right)
     job.csr.val[np.argmax(np.abs(job.csr.val))] = 0.0
     assert job.wrong(np.asarray(job.scipy() @ job.b[: job.n])).startswith("row 0 is off by")
+
+
+def test_scratch_of_no_size_is_no_null_pointer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread clears its copy of the result, if only none of it: memset takes no null."""
+    seen = []
+
+    def timed(kernel: object, problem: Any, plan: object) -> tuple[dict[str, Any], int]:
+        seen.append(problem.work)
+        return {"times_s": [1.0]}, 0
+
+    monkeypatch.setattr("indexer.runners.cpu_kernels.worker._timed", timed)
+    monkeypatch.setattr(Worker, "_kernel", lambda self, path: None)
+    worker = Worker()
+    worker.job = loaded("spmv", random_pattern((0, 5)))
+    worker.converter = Converter("")
+    request = {
+        "library": "",
+        "form": {"format": "csc", "block": (1, 1)},
+        "threads": 2,
+        "pieces": 0,
+        "strip": 0,
+        "scratch": "private",
+        "schedule": 1,
+        "chunk": 0,
+        "repeats": 1,
+        "max_repeats": 1,
+        "min_time_s": 0.0,
+    }
+    assert worker.measure(request)["status"] == "ok"
+    assert seen and None not in seen
