@@ -17,6 +17,8 @@ __all__ = ["MAX_DIM", "Pattern", "stub_id"]
 
 #: Largest number of rows or columns: indices are kept as int32.
 MAX_DIM = 2**31 - 1
+#: Rows looked at together.
+_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +105,8 @@ class Pattern:
         if r.size and (min(r.min(), c.min()) < 0 or r.max() >= m or c.max() >= n):
             raise MatrixError(f"an entry lies outside the {m} x {n} matrix", where=name)
         ones = np.ones(r.size, dtype=np.int8)
-        csr = coo_array((ones, (r.astype(np.int32), c.astype(np.int32))), shape=(m, n)).tocsr()
+        r, c = r.astype(np.int32, copy=False), c.astype(np.int32, copy=False)
+        csr = coo_array((ones, (r, c)), shape=(m, n)).tocsr()
         return cls.from_csr((m, n), csr.indptr, csr.indices, name=name, group=group)
 
     def to_scipy(self, dtype: Any = np.float32) -> Any:
@@ -159,20 +162,32 @@ def _canonical(
     n: int, ptr: NDArray[np.int64], idx: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Sort each row and merge duplicates; the usual case (already sorted) costs one pass."""
-    if idx.size < 2:
+    if _rises(ptr, idx):
         return ptr, idx
-    rising = idx[1:] > idx[:-1]
-    starts = ptr[1:-1]
-    starts = starts[(starts > 0) & (starts < idx.size)]
-    rising[starts - 1] = True
-    if bool(rising.all()):
-        return ptr, idx
-    rows = np.repeat(np.arange(ptr.size - 1, dtype=np.int64), np.diff(ptr))
-    key = np.unique(rows * n + idx)
-    rows, cols = key // n, (key % n).astype(np.int32)
-    new_ptr = np.zeros_like(ptr)
-    np.cumsum(np.bincount(rows, minlength=ptr.size - 1), out=new_ptr[1:])
-    return new_ptr, cols
+    from scipy.sparse import csr_array
+
+    # A pointer in 32 bits where it can: a copy, as the indices are, which scipy sorts in place.
+    index = np.int32 if idx.size <= MAX_DIM else np.int64
+    ones = np.ones(idx.size, dtype=np.bool_)
+    made = csr_array((ones, idx.copy(), ptr.astype(index)), shape=(ptr.size - 1, max(n, 1)))
+    made.sum_duplicates()
+    return made.indptr.astype(np.int64), np.ascontiguousarray(made.indices, dtype=np.int32)
+
+
+def _rises(ptr: NDArray[np.int64], idx: NDArray[np.int32]) -> bool:
+    """Whether the indices ascend within each row. Some rows at a time: a matrix may have many more
+    rows than entries, and nothing of their number shall be made."""
+    for first in range(0, ptr.size - 1, _ROWS):
+        bounds = ptr[first : first + _ROWS + 1]
+        low, high = int(bounds[0]), int(bounds[-1])
+        if high - low < 2:
+            continue
+        rising = idx[low + 1 : high] > idx[low : high - 1]
+        starts = bounds[(bounds > low) & (bounds < high)]
+        rising[starts - (low + 1)] = True
+        if not rising.all():
+            return False
+    return True
 
 
 def _digest(shape: tuple[int, int], ptr: NDArray[np.int64], idx: NDArray[np.int32]) -> str:

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Featurizer
-from embeddb.featurizers.stats import column_counts, pattern_symmetry
+from embeddb.featurizers.lengths import Lengths, column_lengths, row_lengths
+from embeddb.featurizers.stats import pattern_symmetry
 
 __all__ = ["MOMENTS", "ORDER", "PLUGIN", "LogSizes", "coordinates", "statistics"]
 
@@ -116,24 +117,18 @@ def _signed_log1p(value: float) -> float:
 
 def statistics(pattern: Pattern) -> dict[str, float]:
     """The canonical statistics of a structure, by name."""
-    m, n = pattern.shape
     out = {"psym": pattern_symmetry(pattern)}
-    for side, lengths, total in (
-        ("row", np.diff(pattern.indptr), m),
-        ("col", column_counts(pattern), n),
-    ):
-        out |= {f"{side}_{k}": v for k, v in _moments(lengths, total).items()}
+    for side, lengths in (("row", row_lengths(pattern)), ("col", column_lengths(pattern))):
+        out |= {f"{side}_{k}": v for k, v in _moments(lengths).items()}
     return out
 
 
-def _moments(lengths: NDArray[np.int64], total: int) -> dict[str, float]:
-    """Order statistics and moments of `total` lengths; those not in `lengths` are zero."""
+def _moments(lengths: Lengths) -> dict[str, float]:
+    """Order statistics and moments of lengths."""
     names = (*ORDER, "max", "variance", *MOMENTS)
+    total, values, times = lengths
     if not total:
         return dict.fromkeys(names, 0.0)
-    # Many rows share few lengths: work on each distinct length and how often it occurs.
-    values, times = np.unique(np.append(lengths, 0), return_counts=True)
-    times[0] += total - lengths.size - 1
     upto = np.cumsum(times)
 
     def quantile(p: float) -> float:

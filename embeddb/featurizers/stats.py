@@ -6,8 +6,8 @@ comes back (cache reuse of the dense operand). numpy only.
 
 Cost and memory: everything that needs a sort works on at most about `_SAMPLE` nonzeros, taken in
 `_WINDOWS` evenly spaced windows of whole 24-row stripes, so a pattern up to that size is measured
-exactly and a larger one by a fixed, deterministic sample. The rest is one pass over the rows and
-one count of the columns.
+exactly and a larger one by a fixed, deterministic sample. The rest is passes over the rows, some
+of them at a time, and one count of the columns: memory grows with the nonzeros, not with the rows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling
+from embeddb.featurizers.lengths import ROWS, Lengths, column_lengths, row_blocks, row_lengths
 
-__all__ = ["PLUGIN", "Stats", "column_counts", "contains", "pattern_symmetry"]
+__all__ = ["PLUGIN", "Stats", "contains", "pattern_symmetry"]
 
 _SAMPLE = 1 << 17
 _WINDOWS = 32
@@ -72,14 +73,12 @@ class Stats:
 
     def embed(self, pattern: Pattern) -> NDArray[np.float32]:
         """float32[d] of the structure; the name and group of the pattern do not enter."""
-        lengths = np.diff(pattern.indptr)
         values: dict[str, float] = {}
         values |= _sizes(pattern)
-        values |= {f"row_{k}": v for k, v in _spread(lengths, pattern.shape[0]).items()}
-        counts = column_counts(pattern)
-        values |= {f"col_{k}": v for k, v in _spread(counts, pattern.shape[1]).items()}
-        values |= _row_order(pattern, lengths)
-        values |= _positions(pattern, lengths)
+        values |= {f"row_{k}": v for k, v in _spread(row_lengths(pattern)).items()}
+        values |= {f"col_{k}": v for k, v in _spread(column_lengths(pattern)).items()}
+        values |= _row_order(pattern)
+        values |= _positions(pattern)
         values |= _windows(pattern)
         values |= {f"reuse_{w}": _reuse(pattern.indices, w) for w in _REUSE}
         return np.array([values[n] for n in self.names], dtype=np.float32)
@@ -110,59 +109,51 @@ def _sizes(pattern: Pattern) -> dict[str, float]:
     return dict(zip(_SIZES, [*logs, density, logs[0] - logs[1]], strict=True))
 
 
-def column_counts(pattern: Pattern) -> NDArray[np.int64]:
-    """Nonzeros per column, int64[<=n]: empty columns may be left out, `_spread` adds them."""
-    n = pattern.shape[1]
-    if n <= 4 * pattern.nnz + 1024:
-        return np.bincount(pattern.indices, minlength=n)
-    # A hypersparse pattern: n counters would cost far more than the nonzeros themselves.
-    ordered = np.sort(pattern.indices)
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-    return np.diff(starts, append=ordered.size)
-
-
-def _spread(lengths: NDArray[np.int64], total: int) -> dict[str, float]:
-    """How `total` lengths are distributed; those not listed in `lengths` are zero."""
-    listed = lengths[lengths > 0] if lengths.size < total else lengths
-    ordered = np.sort(listed.astype(np.int32))
-    zeros = total - ordered.size
-    nnz = float(ordered.sum(dtype=np.int64))
+def _spread(lengths: Lengths) -> dict[str, float]:
+    """How lengths are distributed."""
+    total, values, times = lengths
+    nnz = float(values @ times)
     if not total or not nnz:
         return dict.fromkeys(_LENGTHS, 0.0) | {"empty": 1.0}
     mean = nnz / total
-    x = ordered.astype(np.float64)
-    variance = max(float(x @ x) / total - mean * mean, 0.0)
-    ranks = np.arange(zeros + 1, total + 1, dtype=np.float64)
-    gini = float((2 * ranks - total - 1) @ x) / (total * nnz)
+    # Whole numbers below 2^62: sums do not depend on their order.
+    variance = max(float(int(values * values @ times)) / total - mean * mean, 0.0)
+    upto = np.cumsum(times)
+    # Over the ranks r of equal lengths in ascending order, the sum of 2 r - total - 1.
+    ranks = times * (2 * upto - times - total)
+    gini = float(int(values @ ranks)) / (total * nnz)
 
     def quantile(p: float) -> float:
-        at = int(p * (total - 1)) - zeros
-        return float(np.log1p(ordered[at])) if at >= 0 else 0.0
+        return float(np.log1p(values[np.searchsorted(upto, int(p * (total - 1)), side="right")]))
 
-    empty = zeros + int(np.searchsorted(ordered, 0, side="right"))
     return {
         "mean": float(np.log1p(mean)),
         "cv": float(np.log1p(np.sqrt(variance) / mean)),
-        "max_over_mean": float(np.log(x[-1] / mean)),
+        "max_over_mean": float(np.log(float(values[-1]) / mean)),
         "gini": gini,
         "q10": quantile(0.1),
         "median": quantile(0.5),
         "q90": quantile(0.9),
-        "empty": empty / total,
+        "empty": int(times[0]) / total,
     }
 
 
-def _row_order(pattern: Pattern, lengths: NDArray[np.int64]) -> dict[str, float]:
+def _row_order(pattern: Pattern) -> dict[str, float]:
     """What depends on the order of the rows: neighbours, slices of 32 (SELL), equal parts."""
     m, nnz = pattern.shape[0], pattern.nnz
     names = ("row_next_change", "slice_padding", *(f"imbalance_{p}" for p in _PARTS))
     if not nnz:
         return dict.fromkeys(names, 0.0)
-    change = float(np.abs(np.diff(lengths)).sum()) / (2 * nnz)
+    changes, padded, before = 0, 0, None
+    for lengths in row_blocks(pattern):
+        changes += int(np.abs(np.diff(lengths)).sum())
+        changes += 0 if before is None else abs(int(lengths[0]) - before)
+        tops = np.maximum.reduceat(lengths, np.arange(0, lengths.size, 32))
+        padded += int(tops.sum()) * 32
+        before = int(lengths[-1])
     # A narrow last slice is padded to its own height only.
-    tops = np.maximum.reduceat(lengths, np.arange(0, m, 32))
-    padded = float(tops.sum() * 32 - tops[-1] * (-m % 32))
-    out = [change, float(np.log(padded / nnz))]
+    padded -= int(tops[-1]) * (-m % 32)
+    out = [float(changes) / (2 * nnz), float(np.log(padded / nnz))]
     for parts in _PARTS:
         bounds = np.arange(parts + 1, dtype=np.int64) * m // parts
         heaviest = float(np.diff(pattern.indptr[bounds]).max())
@@ -170,21 +161,31 @@ def _row_order(pattern: Pattern, lengths: NDArray[np.int64]) -> dict[str, float]
     return dict(zip(names, out, strict=True))
 
 
-def _positions(pattern: Pattern, lengths: NDArray[np.int64]) -> dict[str, float]:
+def _positions(pattern: Pattern) -> dict[str, float]:
     """Where the nonzeros lie. A rectangular matrix's diagonal is the line corner to corner."""
     m, n = pattern.shape
     names = ("bandwidth", "profile", "row_span", "diagonal_share", "symmetry")
     if not pattern.nnz:
         return dict.fromkeys(names, 0.0)
-    rows = np.flatnonzero(lengths)
-    first = pattern.indices[pattern.indptr[rows]].astype(np.float64)
-    last = pattern.indices[pattern.indptr[rows + 1] - 1].astype(np.float64)
-    centre = rows * (max(n - 1, 1) / max(m - 1, 1))
-    left = np.maximum(centre - first, 0.0)
+    slope = max(n - 1, 1) / max(m - 1, 1)
+    filled, farthest, below, span = 0, 0.0, 0.0, 0.0
+    for block, lengths in enumerate(row_blocks(pattern)):
+        rows = np.flatnonzero(lengths)
+        if not rows.size:
+            continue
+        rows += block * ROWS
+        first = pattern.indices[pattern.indptr[rows]].astype(np.float64)
+        last = pattern.indices[pattern.indptr[rows + 1] - 1].astype(np.float64)
+        centre = rows * slope
+        left = np.maximum(centre - first, 0.0)
+        farthest = max(farthest, float(left.max()), float((last - centre).max()))
+        filled += rows.size
+        below += float(left.sum())
+        span += float((last - first + 1).sum())
     out = (
-        float(np.log1p(max(left.max(), (last - centre).max(), 0.0)) / np.log1p(n)),
-        float(left.mean()) / n,
-        float((last - first + 1).mean()) / n,
+        float(np.log1p(farthest) / np.log1p(n)),
+        below / filled / n,
+        span / filled / n,
         _diagonal_share(pattern),
         pattern_symmetry(pattern),
     )
@@ -263,7 +264,8 @@ def _sample(pattern: Pattern) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """
     m, ptr = pattern.shape[0], pattern.indptr
     if pattern.nnz <= _SAMPLE:
-        return np.repeat(np.arange(m), np.diff(ptr)), pattern.indices
+        rows = _filled(ptr, 0, m)
+        return np.repeat(rows, ptr[rows + 1] - ptr[rows]), pattern.indices
     share = min(max(_SAMPLE // _WINDOWS, _STRIPE * pattern.nnz // m), _SAMPLE // 4)
     longest = share // 4
     spans: list[NDArray[np.int64]] = []
@@ -273,11 +275,19 @@ def _sample(pattern: Pattern) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         start = max(start // _STRIPE * _STRIPE, done)
         stop = int(np.searchsorted(ptr, ptr[min(start, m)] + share))
         done = min(stop + -stop % _STRIPE, m)
-        spans.append(np.arange(start, done))
+        spans.append(_filled(ptr, start, done))
     rows = np.concatenate(spans)
     kept = np.minimum(ptr[rows + 1] - ptr[rows], longest)
     shift = ptr[rows] - np.cumsum(kept) + kept
     return np.repeat(rows, kept), pattern.indices[np.repeat(shift, kept) + np.arange(kept.sum())]
+
+
+def _filled(ptr: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
+    """Rows of a range, all that hold a nonzero among them; not many more than nonzeros."""
+    first, last = int(ptr[start]), int(ptr[stop])
+    if stop - start <= 4 * (last - first) + 1024:
+        return np.arange(start, stop)
+    return np.unique(np.searchsorted(ptr, np.arange(first, last), side="right") - 1)
 
 
 def _stripes(rows: NDArray[np.int64], cols: NDArray[np.int32], n: int) -> list[float]:

@@ -9,15 +9,16 @@ padding, not an entry.
 
 from __future__ import annotations
 
+import os
 import re
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
 from embeddb.core.errors import MatrixError
+from embeddb.core.gate import refusing
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import Source, head_bytes, open_source
+from embeddb.matrix_files.source import Source, head_bytes, open_source, plain_text
 
 __all__ = ["FORMATS", "matrix_files", "plain_name", "read_pattern", "sniff"]
 
@@ -65,20 +66,21 @@ def read_pattern(
 ) -> Pattern:
     """Read the structure of one matrix file, plain or gzipped.
 
-    `name` defaults to the file's stem (`a/b.mtx.gz` -> `b`), `group` to the name. `format` is one
-    of `FORMATS` and overrides `sniff`. Sizes are checked against what the file can hold before
-    anything of that size is allocated; a file needs at most max(256 MiB, 200 times its size),
-    and no more than `max_bytes` if that is given.
+    `name` defaults to the file's stem (`a/b.mtx.gz` -> `b`), `group` to the name; bytes of a file
+    name that are no text are escaped. `format` is one of `FORMATS` and overrides `sniff`. Sizes are
+    checked against what the file can hold before anything of that size is allocated; a file takes
+    about max(300 MB, 32 times its size) at most, and no more than `max_bytes` if that is given.
 
-    Raises: MatrixError naming the file (and line) if it is missing, truncated, lies about its
-    size, holds impossible coordinates, has more than `max_nnz` entries or is of no known format.
+    Raises: MatrixError naming the file (and line) if it is missing, not a regular file, truncated,
+    lies about its size, holds impossible coordinates, has more than `max_nnz` entries, is of no
+    known format or cannot be made sense of in any other way.
     """
-    where = str(path)
-    try:
-        chosen = format or sniff(path)
+    where = plain_text(path)
+    with refusing(MatrixError, where=where):
+        chosen = format or _format_of(Path(path))
         if chosen not in FORMATS:
             raise MatrixError(f"unknown matrix format {chosen!r}", where=where, hint=_hint())
-        stem = name or _stem(Path(path))
+        stem = name or _stem(Path(where))
         source = open_source(
             Path(path), name=stem, group=group or stem, max_nnz=max_nnz, max_bytes=max_bytes
         )
@@ -87,15 +89,6 @@ def read_pattern(
         pattern = read(source)
         if pattern.nnz > max_nnz:
             raise source.error(f"{pattern.nnz} entries are more than the limit of {max_nnz}")
-    except MatrixError as error:
-        if error.where == where:
-            raise
-        raise MatrixError(error.reason, where=where, line=error.line, hint=error.hint) from error
-    except MemoryError as error:
-        raise MatrixError("this matrix does not fit into memory", where=where) from error
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise MatrixError(f"cannot be read: {reason}", where=where) from error
     return pattern
 
 
@@ -104,39 +97,47 @@ def sniff(path: str | Path) -> str:
 
     Raises: MatrixError if neither says what it is.
     """
-    suffix = _suffix(Path(path))
+    with refusing(MatrixError, where=plain_text(path)):
+        return _format_of(Path(path))
+
+
+def _format_of(path: Path) -> str:
+    suffix = _suffix(path)
     by_name = "hb" if _HB_SUFFIX.fullmatch(suffix) else _BY_SUFFIX.get(suffix, "")
     if by_name and by_name != "edges":
         return by_name
-    try:
-        head = head_bytes(Path(path))
-        size = Path(path).stat().st_size
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise MatrixError(f"cannot be read: {reason}", where=str(path)) from error
-    found = _by_content(head, size) or by_name
+    found = _by_content(*head_bytes(path)) or by_name
     if not found:
-        raise MatrixError("not a matrix file of a known format", where=str(path), hint=_hint())
+        raise MatrixError("not a matrix file of a known format", hint=_hint())
     return found
 
 
 def matrix_files(folder: str | Path) -> list[Path]:
     """All matrix files below a folder, sorted; hidden ones and other files are left out.
 
-    A `.txt` counts only if its content is a matrix. Raises: MatrixError if it is not a folder.
+    A `.txt` counts only if its content is a matrix. Folders that are links are not entered, and
+    a link to a file counts as that file. Raises: MatrixError if it is not a folder or cannot be
+    read.
     """
     root = Path(folder)
-    if not root.is_dir():
-        raise MatrixError("not a folder", where=str(folder))
-    found = []
-    for path in sorted(root.rglob("*")):
-        if any(part.startswith(".") for part in path.relative_to(root).parts):
-            continue
-        suffix = _suffix(path)
-        known = suffix in _BY_SUFFIX or _HB_SUFFIX.fullmatch(suffix) is not None
-        if (known and path.is_file()) or (suffix == ".txt" and path.is_file() and _is_matrix(path)):
-            found.append(path)
-    return found
+    with refusing(MatrixError, where=plain_text(folder)):
+        if not root.is_dir():
+            raise MatrixError("not a folder")
+        return sorted(_found(root))
+
+
+def _found(root: Path) -> Iterator[Path]:
+    for folder, below, names in os.walk(root):
+        below[:] = [name for name in below if not name.startswith(".")]
+        for name in names:
+            path = Path(folder, name)
+            suffix = _suffix(path)
+            known = suffix in _BY_SUFFIX or _HB_SUFFIX.fullmatch(suffix) is not None
+            if name.startswith(".") or not (known or suffix == ".txt"):
+                continue
+            # Not `exists`: a pipe would be waited for, a device never ends.
+            if path.is_file() and (known or _is_matrix(path)):
+                yield path
 
 
 def plain_name(text: str) -> str:

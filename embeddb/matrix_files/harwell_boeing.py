@@ -21,6 +21,9 @@ __all__ = ["read"]
 _FORMAT = re.compile(r"\(\s*(\d{0,4})\s*I\s*(\d{1,3})\s*(?:\.\s*\d+\s*)?\)", re.IGNORECASE)
 _BLANK = b" \t\r\x1a"  # x1a: the end-of-file mark that old systems appended
 _EXPANDED = "SHZ"
+#: Numbers read together, and bytes that a line, a column and an entry take while they are read.
+_TOGETHER = 1 << 20
+_LINE_BYTES, _COLUMN_BYTES, _ENTRY_BYTES = 64, 32, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +41,24 @@ class _Header:
 
 def read(source: Source) -> Pattern:
     """Raises: MatrixError, with the line for numbers that cannot be read."""
-    data = read_all(source)
-    lines = [line.rstrip(_BLANK) for line in data.split(b"\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    header = _header(source, lines, len(data))
+    data = read_all(source).rstrip(_BLANK + b"\n")
+    header = _header(source, [line.rstrip(_BLANK) for line in data.split(b"\n", 4)[:4]], len(data))
     m, n = header.shape
-    at = header.lines
-    ptr = _integers(source, lines, at, header.pointer_lines, n + 1, header.pointer_format)
-    at += header.pointer_lines
-    idx = _integers(source, lines, at, header.index_lines, header.nnz, header.index_format)
-    end = at + header.index_lines + header.other_lines
-    if len(lines) > end:
-        raise source.error(f"{len(lines) - end} lines more than the header says", line=end + 1)
+    at = header.lines + header.pointer_lines
+    used = at + header.index_lines
+    source.check_memory(_LINE_BYTES * used, f"{used} lines")
+    lines = [line.rstrip(_BLANK) for line in data.split(b"\n", used)[:used]]
+    held = data.count(b"\n") + 1
+    del data
+    section = lines[header.lines : at]
+    ptr = _integers(source, section, header.lines, header.pointer_lines, n + 1, header.pointer_format)
+    idx = _integers(source, lines[at:], at, header.index_lines, header.nnz, header.index_format)
+    end = used + header.other_lines
+    if held > end:
+        raise source.error(f"{held - end} lines more than the header says", line=end + 1)
     # Blank lines at the end were taken off, so only whole lines of numbers can be missing.
-    if len(lines) < end:
-        raise source.error(f"truncated: {end} lines promised, {len(lines)} found")
+    if held < end:
+        raise source.error(f"truncated: {end} lines promised, {held} found")
     if ptr[0] != 1 or ptr[-1] != header.nnz + 1 or bool((ptr[1:] < ptr[:-1]).any()):
         raise source.error(f"column pointers do not ascend from 1 to {header.nnz + 1}")
     if idx.size and (idx.min() < 1 or idx.max() > m):
@@ -82,7 +87,8 @@ def _header(source: Source, lines: list[bytes], held: int) -> _Header:
             f"type {kind} is elemental (unassembled)", line=3, hint="assemble the matrix first"
         )
     m, n, nnz, *_ = _numbers(source, lines[2][3:], 3, range(3, 5))
-    source.check_sizes((m, n), nnz, entry_bytes=1, line=3, held=held)
+    source.check_sizes((m, n), nnz, entry_bytes=1, taken=_ENTRY_BYTES, line=3, held=held)
+    source.check_memory(_COLUMN_BYTES * n, f"{n} columns", line=3)
     if n >= held:
         raise source.error(f"{held} bytes cannot hold pointers for {n} columns", line=3)
     if kind[1] in "SHZ" and m != n:
@@ -129,24 +135,39 @@ def _format(source: Source, text: bytes) -> tuple[int, int]:
 
 
 def _integers(
-    source: Source, lines: list[bytes], start: int, count: int, size: int, form: tuple[int, int]
+    source: Source, section: list[bytes], start: int, count: int, size: int, form: tuple[int, int]
 ) -> NDArray[np.int64]:
-    """`size` numbers in the `count` lines from `start` (counted from 0), by column positions."""
-    per_line, width = form
-    section = lines[start : start + count]
+    """`size` numbers in the `count` lines of a section, which starts after `start` lines, by column
+    positions."""
+    per_line, _ = form
     if len(section) < count:
         raise source.error(
-            f"truncated: {start + count} lines are needed up to here, {len(lines)} found"
+            f"truncated: {start + count} lines are needed up to here, {start + len(section)} found"
         )
+    found = np.zeros(size, np.int64)
+    together = max(_TOGETHER // per_line, 1)
+    for first in range(0, count, together):
+        at = first * per_line
+        part = section[first : first + together]
+        numbers = _columns(source, part, start + first, size - at, form)
+        found[at : at + numbers.size] = numbers
+    return found
+
+
+def _columns(
+    source: Source, section: list[bytes], start: int, size: int, form: tuple[int, int]
+) -> NDArray[np.int64]:
+    """The numbers of some lines, `size` of them at most."""
+    per_line, width = form
     length = per_line * width
     text = b"".join(line[:length].ljust(length) for line in section)
     digits = np.frombuffer(text, np.uint8).reshape(-1, width)
     if digits[size:].size and bool((digits[size:] != ord(" ")).any()):
-        raise source.error(f"more than {size} numbers", line=start + count)
+        raise source.error(f"more than {size} numbers", line=start + len(section))
     digits = digits[:size]
-    found = np.zeros(size, np.int64)
-    good = np.ones(size, bool)
-    began, ended = np.zeros(size, bool), np.zeros(size, bool)
+    found = np.zeros(len(digits), np.int64)
+    good = np.ones(len(digits), bool)
+    began, ended = np.zeros(len(digits), bool), np.zeros(len(digits), bool)
     for column in digits.T:
         digit = (column >= ord("0")) & (column <= ord("9"))
         blank = column == ord(" ")

@@ -10,12 +10,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from itertools import islice
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.pattern import Pattern
+from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.matrix_files.source import Source, read_all
 
 __all__ = ["read"]
@@ -23,6 +24,12 @@ __all__ = ["read"]
 _HEADER_BYTES = 128
 _MATRIX, _COMPRESSED = 14, 15
 _STRUCT, _SPARSE = 2, 5
+#: Fields of a struct (SuiteSparse has twelve), bytes of a name (MATLAB takes 63), and variables that
+#: may be sparse: a file has few, and each costs more than its bytes.
+_MOST_FIELDS, _MOST_NAME, _MOST_SPARSE = 1024, 256, 1024
+_MOST_VARIABLES = 1 << 17
+#: Bytes that a column and an entry take while they are read.
+_COLUMN_BYTES, _ENTRY_BYTES = 32, 40
 _TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 12: "i8", 13: "u8"}
 
 
@@ -40,13 +47,14 @@ class _Elements:
 
     def __init__(self, source: Source, data: memoryview, order: str) -> None:
         self._source, self._data, self._order, self._at = source, data, order, 0
+        self._tag = Struct(order + "II")
 
     def __bool__(self) -> bool:
         return self._at < len(self._data)
 
     def next(self) -> tuple[int, memoryview]:
         """(type, bytes) of the next element."""
-        word, size = (int(v) for v in np.frombuffer(self._take(8), self._order + "u4"))
+        word, size = self._tag.unpack(self._take(8))
         if word >> 16:  # small element: the size in the upper half, up to 4 bytes in the tag
             size = word >> 16
             if size > 4:
@@ -60,12 +68,21 @@ class _Elements:
     def sub(self, data: memoryview) -> _Elements:
         return _Elements(self._source, data, self._order)
 
-    def numbers(self) -> NDArray[np.int64]:
+    def numbers(self, most: int = MAX_DIM) -> NDArray[np.int64]:
+        """Of the next element, which holds `most` at the most."""
         kind, data = self.next()
         code = _TYPES.get(kind)
         if code is None or len(data) % int(code[1]):
             raise self._source.error(f"damaged MATLAB file: element type {kind} is no integer")
-        return np.frombuffer(data, self._order + code).astype(np.int64)
+        found = np.frombuffer(data, self._order + code)
+        if found.size > most:
+            raise self._source.error("damaged MATLAB file: more numbers than there can be")
+        self._source.check_memory(found.size * 8, f"{found.size} numbers")
+        return found.astype(np.int64)
+
+    def text(self) -> str:
+        """The next element as text, as much of it as a name can be."""
+        return bytes(self.next()[1][:_MOST_NAME]).decode("latin-1")
 
     def _take(self, size: int) -> memoryview:
         found = self._data[self._at : self._at + size]
@@ -84,7 +101,7 @@ def read(source: Source) -> Pattern:
     order = marks.get(data[126:128], "")
     if not order:
         raise source.error("not a MATLAB version 5 file", hint="save it again with -v7")
-    found = dict(_variables(source, data, order))
+    found = dict(islice(_variables(source, data, order), _MOST_SPARSE))
     matrix = _chosen(source, found)
     return Pattern.from_csc(
         matrix.shape, matrix.ptr, matrix.idx, name=source.name, group=source.group
@@ -96,7 +113,8 @@ def _chosen(source: Source, found: dict[str, _Sparse]) -> _Sparse:
     matrix, zeros = found.get("Problem.A"), found.pop("Problem.Zeros", None)
     if matrix is None:
         if len(found) != 1:
-            raise source.error(f"exactly one sparse variable is needed, found: {sorted(found)}")
+            names = sorted(found)[:8]
+            raise source.error(f"exactly one sparse variable is needed, found: {names}")
         (matrix,) = found.values()
     if zeros is None or zeros.shape != matrix.shape or not zeros.idx.size:
         return matrix
@@ -110,48 +128,60 @@ def _chosen(source: Source, found: dict[str, _Sparse]) -> _Sparse:
 
 def _variables(source: Source, data: bytes, order: str) -> Iterator[tuple[str, _Sparse]]:
     elements = _Elements(source, memoryview(data)[_HEADER_BYTES:], order)
-    left = source.budget
-    while elements:
+    left = most = source.most_held
+    for _ in range(_MOST_VARIABLES):
+        if not elements:
+            return
         kind, content = elements.next()
         if kind == _COMPRESSED:
             unpacked = zlib.decompressobj().decompress(content, left + 1)
             left -= len(unpacked)
-            source.check_memory(source.budget - left, "the unpacked file")
+            source.check_held(most - left)
             kind, content = elements.sub(memoryview(unpacked)).next()
         if kind == _MATRIX:
             yield from _sparse_in(source, elements.sub(content), depth=0)
+    raise source.error(f"more than {_MOST_VARIABLES} variables")
 
 
 def _sparse_in(source: Source, element: _Elements, *, depth: int) -> Iterator[tuple[str, _Sparse]]:
     """The sparse matrix of one variable, or those in the fields of a 1 x 1 struct."""
     if not element:  # an empty element is MATLAB's []
         return
-    flags = element.numbers()
+    flags = element.numbers(2)
     if flags.size != 2:
         raise source.error("damaged MATLAB file: array flags")
     kind = int(flags[0]) & 0xFF
     if kind not in (_SPARSE, _STRUCT):
         return
-    shape = [int(size) for size in element.numbers()]
-    name = bytes(element.next()[1]).decode("latin-1")
+    shape = element.numbers()
+    name = element.text()
     if kind == _SPARSE:
         yield name, _sparse(source, element, shape)
-    elif depth == 0 and prod(shape) == 1:
-        width = int(element.numbers()[0])
-        names = bytes(element.next()[1]).decode("latin-1")
-        for at in range(0, len(names) if width > 0 else 0, max(width, 1)):
-            field = names[at : at + width].partition("\0")[0]
+    elif depth == 0 and bool((shape == 1).all()):
+        for field in _fields(source, element):
             _, content = element.next()
             for _, matrix in _sparse_in(source, element.sub(content), depth=1):
                 yield f"{name}.{field}", matrix
 
 
-def _sparse(source: Source, element: _Elements, shape: list[int]) -> _Sparse:
-    if len(shape) != 2:
-        raise source.error(f"damaged MATLAB file: a sparse matrix of shape {shape}")
-    m, n = shape
+def _fields(source: Source, element: _Elements) -> Iterator[str]:
+    """The names of a struct's fields, each padded to one width."""
+    width = element.numbers(1)
+    names = element.next()[1]
+    if width.size != 1 or width[0] < 1 or len(names) > int(width[0]) * _MOST_FIELDS:
+        raise source.error("damaged MATLAB file: names of fields")
+    for at in range(0, len(names), int(width[0])):
+        name = bytes(names[at : at + min(int(width[0]), _MOST_NAME)])
+        yield name.partition(b"\0")[0].decode("latin-1")
+
+
+def _sparse(source: Source, element: _Elements, sizes: NDArray[np.int64]) -> _Sparse:
+    if sizes.size != 2:
+        raise source.error(f"damaged MATLAB file: a sparse matrix of {sizes.size} dimensions")
+    m, n = (int(size) for size in sizes)
     idx, ptr = element.numbers(), element.numbers()
-    source.check_sizes((m, n), idx.size, entry_bytes=0)
+    source.check_sizes((m, n), idx.size, entry_bytes=0, taken=_ENTRY_BYTES)
+    source.check_memory(_COLUMN_BYTES * n, f"{n} columns")
     ascends = ptr.size == n + 1 and ptr[0] == 0 and not bool((ptr[1:] < ptr[:-1]).any())
     if not ascends or ptr[-1] > idx.size:
         raise source.error(f"column pointers do not ascend from 0 over {n} columns")

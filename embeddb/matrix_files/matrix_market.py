@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import Source, open_stream
+from embeddb.matrix_files.source import LONGEST_LINE, Source, open_stream
 
 __all__ = ["read"]
 
@@ -30,8 +31,13 @@ _FIELDS = {
     "unsigned-integer": "real",
 }
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
+_SPACE = re.compile(rb"\s")
 _LINE = re.compile(r"Line (\d+): (.*)", re.DOTALL)
-_LONGEST_LINE = 2**20
+#: Bytes of comments before the sizes: more would take a file's time for nothing.
+_MOST_COMMENTS = 4 * 2**20
+_BLOCK = 2**20
+#: Bytes that an entry takes while it is read: place and value from scipy, then the pattern's own.
+_ENTRY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +58,14 @@ class _Rewritten(io.RawIOBase):
     """The file with a plain two-line header, no NUL bytes, and a line break at the end.
 
     scipy's reader looks for the end of a line with `strchr` and runs out of its buffer if a NUL
-    byte or the end of the file comes first (seen with scipy 1.17).
+    byte or the end of the file comes first (seen with scipy 1.17). It also holds whole lines, so
+    these are bounded here.
     """
 
-    def __init__(self, head: bytes, stream: IO[bytes]) -> None:
+    def __init__(self, source: Source, head: bytes, stream: IO[bytes]) -> None:
         super().__init__()
-        self._next, self._stream, self._ends = head, stream, True
+        self._source, self._next, self._stream = source, head, stream
+        self._ends, self._line_bytes = True, 0
 
     def readable(self) -> bool:
         return True
@@ -69,6 +77,10 @@ class _Rewritten(io.RawIOBase):
         data = self._stream.read(size)
         if data:
             self._ends = data.endswith(b"\n")
+            end = data.rfind(b"\n")
+            self._line_bytes = len(data) - end - 1 + (self._line_bytes if end < 0 else 0)
+            if self._line_bytes > LONGEST_LINE:
+                raise self._source.error(f"a line of more than {LONGEST_LINE} bytes")
             return data.replace(b"\0", b"?") if b"\0" in data else data
         last, self._ends = (b"" if self._ends else b"\n"), True
         return last
@@ -84,7 +96,7 @@ def read(source: Source) -> Pattern:
             rows, cols = _array(source, header, stream)
             return Pattern.from_coo(header.shape, rows, cols, name=source.name, group=source.group)
         try:
-            matrix = mmread(_Rewritten(header.text(), stream), spmatrix=False)
+            matrix = mmread(_Rewritten(source, header.text(), stream), spmatrix=False)
         except (ValueError, OverflowError) as error:
             found = _LINE.fullmatch(str(error))
             if found is None:
@@ -97,7 +109,7 @@ def read(source: Source) -> Pattern:
 
 
 def _header(source: Source, stream: IO[bytes]) -> _Header:
-    banner = stream.readline(_LONGEST_LINE).decode("latin-1").lower().split()
+    banner = stream.readline(LONGEST_LINE).decode("latin-1").lower().split()
     if len(banner) != 5 or banner[0] not in ("%%matrixmarket", "%matrixmarket"):
         raise source.error("the first line is not a MatrixMarket banner of five words", line=1)
     _, kind, layout, field, symmetry = banner
@@ -107,9 +119,12 @@ def _header(source: Source, stream: IO[bytes]) -> _Header:
         raise source.error(f"unknown kind of matrix: {field} {symmetry}", line=1)
     if layout == "array" and field == "pattern":
         raise source.error("an array cannot be of field 'pattern'", line=1)
-    line, text = 2, stream.readline(_LONGEST_LINE)
+    line, text, passed = 2, stream.readline(LONGEST_LINE), 0
     while text and (not text.strip() or text.lstrip().startswith(b"%")):
-        line, text = line + 1, stream.readline(_LONGEST_LINE)
+        passed += len(text)
+        if passed > _MOST_COMMENTS:
+            raise source.error(f"no sizes within {_MOST_COMMENTS >> 20} MiB of comments", line=line)
+        line, text = line + 1, stream.readline(LONGEST_LINE)
     sizes = _sizes(source, text, 3 if layout == "coordinate" else 2, line)
     m, n = sizes[0], sizes[1]
     if symmetry != "general" and m != n:
@@ -121,7 +136,8 @@ def _header(source: Source, stream: IO[bytes]) -> _Header:
     else:
         nnz, least = _array_entries(m, n, symmetry), 2  # "1\n"
         source.check_memory(16 * max(m, 0) * max(n, 0), f"a dense {m} x {n} array", line=line)
-    source.check_sizes((m, n), nnz, entry_bytes=least, line=line)
+    taken = _ENTRY_BYTES * (1 if symmetry == "general" else 2) if layout == "coordinate" else 0
+    source.check_sizes((m, n), nnz, entry_bytes=least, taken=taken, line=line)
     return _Header(layout, _FIELDS[field], symmetry, (m, n), nnz, line)
 
 
@@ -132,24 +148,18 @@ def _array(
 
     Not left to scipy: its reader of arrays can crash the process on a damaged or empty one.
     """
-    width = 2 if header.field == "complex" else 1
-    nonzero: list[bool] = []
-    for line, text in enumerate(stream, header.lines + 1):
-        words = text.split()
-        if not words:
-            continue
-        if len(words) != width:
-            raise source.error(f"{width} number(s) per line expected", line=line)
-        if len(nonzero) == header.nnz:
-            raise source.error(f"more than the {header.nnz} values of the header", line=line)
-        try:
-            values = [float(word.lower().replace(b"d", b"e")) for word in words]
-        except ValueError:
-            shown = text[:60].decode("latin-1").strip()
-            raise source.error(f"{shown!r} is not a number", line=line) from None
-        nonzero.append(any(values))
-    if len(nonzero) < header.nnz:
-        raise source.error(f"truncated: {header.nnz} values promised, {len(nonzero)} found")
+    found = [np.empty(0, dtype=bool)]
+    count = 0
+    for first, lines in _blocks(source, header.lines + 1, stream):
+        values = _values(source, header, first, lines)
+        count += values.size
+        if count > header.nnz:
+            more = _line_of(lines, values.size - (count - header.nnz))
+            raise source.error(f"more than the {header.nnz} values of the header", line=first + more)
+        found.append(values)
+    if count < header.nnz:
+        raise source.error(f"truncated: {header.nnz} values promised, {count} found")
+    nonzero = np.concatenate(found)
     at = np.flatnonzero(nonzero)
     m, n = header.shape
     if header.symmetry == "general":
@@ -158,6 +168,56 @@ def _array(
     cols, rows = lower[0][at], lower[1][at]
     off = rows != cols
     return np.concatenate([rows, cols[off]]), np.concatenate([cols, rows[off]])
+
+
+def _blocks(source: Source, first: int, stream: IO[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """Lines of the stream, some at a time, with the number of the first."""
+    rest = b""
+    while data := stream.read(_BLOCK):
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > LONGEST_LINE:
+            raise source.error(f"a line of more than {LONGEST_LINE} bytes", line=first + len(lines))
+        yield first, lines
+        first += len(lines)
+    yield first, [rest]
+
+
+def _values(source: Source, header: _Header, first: int, lines: list[bytes]) -> NDArray[np.bool_]:
+    """bool[v]: whether each value of these lines is other than zero; blank lines hold none."""
+    width = 2 if header.field == "complex" else 1
+    try:
+        words = b" ".join(lines).lower().replace(b"d", b"e").split()
+        bare = [line.strip() for line in lines]
+        if width == 2:
+            pairs = [line.split(None, 2) for line in bare]
+            right = all(len(pair) in (0, 2) for pair in pairs)
+        else:
+            right = len(words) == sum(map(bool, bare)) and not any(map(_SPACE.search, bare))
+        if right:
+            values = np.array([float(word) for word in words], dtype=np.float64)
+            return (values != 0).reshape(-1, width).any(axis=1)
+    except ValueError:
+        pass
+    return _wrong(source, width, first, lines)
+
+
+def _wrong(source: Source, width: int, first: int, lines: list[bytes]) -> NoReturn:
+    """Raises: MatrixError for the first line that is not `width` numbers."""
+    for line, text in enumerate(lines, first):
+        words = text.split(None, width)
+        if words and len(words) != width:
+            raise source.error(f"{width} number(s) per line expected", line=line)
+        try:
+            [float(word.lower().replace(b"d", b"e")) for word in words]
+        except ValueError:
+            shown = text[:60].decode("latin-1").strip()
+            raise source.error(f"{shown!r} is not a number", line=line) from None
+    raise AssertionError("every line is right")
+
+
+def _line_of(lines: list[bytes], value: int) -> int:
+    """The place of the line that holds a value; blank ones hold none."""
+    return [at for at, line in enumerate(lines) if line.strip()][value]
 
 
 def _sizes(source: Source, text: bytes, count: int, line: int) -> list[int]:

@@ -7,6 +7,7 @@ size in the zip directory and the matrix's shape agree, and nothing is ever unpi
 
 from __future__ import annotations
 
+import io
 import zipfile
 from dataclasses import dataclass
 from math import prod
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
+from embeddb.core.gate import open_regular
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.npy_header import NpyHeader, npy_header
 from embeddb.matrix_files.source import DEFLATE_RATIO, Source
@@ -23,6 +25,10 @@ from embeddb.matrix_files.source import DEFLATE_RATIO, Source
 __all__ = ["read"]
 
 _SMALL_BYTES = 4096
+#: Bytes of the header of an array; those that scipy writes have 128.
+_MOST_HEADER = 1 << 16
+#: Bytes that a pointer, an entry, and a value of a filled layout take while they are read.
+_POINTER_BYTES, _ENTRY_BYTES, _VALUE_BYTES = 16, 6, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,8 @@ class _Archive:
             ) from None
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise self.error(f"'{name}' is packed with a method other than deflate")
-        with self._file.open(info) as stream:
-            member = _Member(info, npy_header(stream))
+        with self._file.open(info) as file:
+            member = _Member(info, npy_header(io.BytesIO(file.read(_MOST_HEADER))))
         if member.dtype.hasobject or member.dtype.kind not in "biufcSU":
             raise self.error(f"'{name}' holds {member.dtype}, not numbers")
         return member
@@ -106,14 +112,9 @@ class _Archive:
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError."""
-    try:
-        with zipfile.ZipFile(source.path) as file:
-            return _read(source, _Archive(source, file))
-    except (zipfile.BadZipFile, ValueError, RuntimeError, SyntaxError) as error:
-        # zipfile raises RuntimeError (NotImplementedError) for encryption and unknown features,
-        # numpy ValueError for a bad .npy header.
-        raise source.error(f"damaged .npz: {error}") from error
+    """Raises: MatrixError, and what zipfile and numpy raise for a damaged archive."""
+    with open_regular(source.path) as file, zipfile.ZipFile(file) as archive:
+        return _read(source, _Archive(source, archive))
 
 
 def _read(source: Source, archive: _Archive) -> Pattern:
@@ -130,7 +131,7 @@ def _read(source: Source, archive: _Archive) -> Pattern:
     if kind == "coo":
         data = archive.member("data").shape
         rows, cols = (archive.vector(name, prod(data)) for name in ("row", "col"))
-        _check_count(source, rows)
+        _check_count(source, rows, 2)
         found = archive.array(rows), archive.array(cols)
     elif kind == "bsr":
         found = _blocks(source, archive, shape)
@@ -141,13 +142,25 @@ def _read(source: Source, archive: _Archive) -> Pattern:
     return Pattern.from_coo(shape, *found, name=source.name, group=source.group)
 
 
-def _check_count(source: Source, member: _Member) -> None:
-    if member.shape[0] > source.max_nnz:
-        raise source.error(f"{member.shape[0]} entries are more than the limit of {source.max_nnz}")
+def _check_count(source: Source, member: _Member, times: int = 1) -> None:
+    """Raises: MatrixError for too many entries; `times` they are held in arrays of that type."""
+    count = member.shape[0]
+    if count > source.max_nnz:
+        raise source.error(f"{count} entries are more than the limit of {source.max_nnz}")
+    taken = times * (_ENTRY_BYTES + max(member.dtype.itemsize, 4))
+    source.check_memory(taken * count, f"{count} entries")
+
+
+def _check_values(source: Source, member: _Member) -> None:
+    """Raises: MatrixError for more values, zeros and all, than may be looked through."""
+    count = prod(member.shape)
+    source.check_memory(_VALUE_BYTES * count, f"{count} values")
 
 
 def _compressed(source: Source, archive: _Archive, kind: str, shape: tuple[int, int]) -> Pattern:
-    pointers = archive.vector("indptr", shape[0 if kind == "csr" else 1] + 1)
+    lines = shape[0 if kind == "csr" else 1]
+    source.check_memory(_POINTER_BYTES * lines, f"{lines} lines")
+    pointers = archive.vector("indptr", lines + 1)
     indices = archive.vector("indices")
     _check_count(source, indices)
     data = archive.member("data").shape
@@ -165,6 +178,7 @@ def _blocks(
     member = archive.member("data")
     if len(member.shape) != 3:
         raise archive.error(f"'data' of a bsr matrix has three dimensions, not {member.shape}")
+    _check_values(source, member)
     count, r, c = member.shape
     if min(r, c) < 1 or shape[0] % r or shape[1] % c:
         raise archive.error(f"blocks of {r} x {c} do not tile {shape[0]} x {shape[1]}")
@@ -185,6 +199,7 @@ def _diagonals(
     member = archive.member("data")
     if len(member.shape) != 2:
         raise archive.error(f"'data' of a dia matrix has two dimensions, not {member.shape}")
+    _check_values(source, member)
     offsets = archive.array(archive.vector("offsets", member.shape[0])).astype(np.int64)
     diagonal, cols = np.nonzero(archive.array(member))
     rows = cols - offsets[diagonal]

@@ -29,6 +29,7 @@ def read(source: Source) -> Pattern:
     source.check_sizes((m, n), nnz, entry_bytes=2, line=1)
     offsets, _, columns = rest.partition(b"\n")
     columns, _, more = columns.partition(b"\n")
+    del rest
     if more.strip():
         raise source.error("more than three lines", line=4)
     ptr = _numbers(source, offsets, m + 1, "row offsets", 2)

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-import gzip
 import io
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from embeddb.core.errors import MatrixError
+from embeddb.core.gate import open_regular
 from embeddb.core.pattern import MAX_DIM
+from embeddb.matrix_files.unzipped import Unzipped
 
-__all__ = ["DEFLATE_RATIO", "Source", "head_bytes", "open_source", "open_stream", "read_all"]
+__all__ = [
+    "DEFLATE_RATIO",
+    "LONGEST_LINE",
+    "Source",
+    "head_bytes",
+    "open_source",
+    "open_stream",
+    "plain_text",
+    "read_all",
+]
 
 #: No deflate stream expands further than this (zlib manual, "maximum compression factor").
 DEFLATE_RATIO = 1032
-_FREE_BYTES = 256 * 2**20
-_FREE_RATIO = 200
+#: Bytes of a line of text; a longer one is no matrix, and would have to be held whole.
+LONGEST_LINE = 2**20
+#: Bytes that any file may make us allocate, hold unpacked at once, and unpack piece by piece, and
+#: how many times its own size a larger one may. Index arrays deflate to a third, text to a tenth.
+_MEMORY = 256 * 2**20, 32
+_HELD = 32 * 2**20, 32
+_STREAMED = 256 * 2**20, 200
+#: Bytes that a row takes while a pattern is made (its pointer twice, in 8 and in 4, and marks).
+_ROW_BYTES = 16
 _CHUNK = 2**20
 
 
@@ -33,14 +51,17 @@ class Source:
     max_bytes: int = 0
 
     @property
-    def budget(self) -> int:
-        """Bytes that a file of this size may make us unpack or allocate, at most `max_bytes` if
-        that is given."""
-        own = max(_FREE_BYTES, _FREE_RATIO * self.size)
+    def most_held(self) -> int:
+        """Bytes of a file of this size that may be held unpacked at once."""
+        return self._most(_HELD)
+
+    def _most(self, bound: tuple[int, int]) -> int:
+        """At most `max_bytes` if that is given."""
+        own = max(bound[0], bound[1] * self.size)
         return min(own, self.max_bytes) if self.max_bytes else own
 
     def error(self, message: str, *, line: int | None = None, hint: str = "") -> MatrixError:
-        return MatrixError(message, where=str(self.path), line=line, hint=hint)
+        return MatrixError(message, where=plain_text(self.path), line=line, hint=hint)
 
     def check_sizes(
         self,
@@ -48,13 +69,14 @@ class Source:
         nnz: int,
         *,
         entry_bytes: int,
+        taken: int = 16,
         line: int | None = None,
         held: int | None = None,
     ) -> None:
         """Refuse sizes from a header that are impossible or that this file cannot hold.
 
-        `entry_bytes`: the fewest bytes one of the `nnz` entries takes in the unpacked file;
-        `held`: the unpacked file's length where it is known.
+        `entry_bytes`: the fewest bytes one of the `nnz` entries takes in the unpacked file, `taken`
+        the memory that reading it takes; `held`: the unpacked file's length where it is known.
         Raises: MatrixError.
         """
         m, n = shape
@@ -72,67 +94,80 @@ class Source:
                 line=line,
                 hint="the file is truncated or its header is wrong",
             )
-        self.check_memory(8 * (m + nnz), f"{m} rows with {nnz} entries", line=line)
+        needed = _ROW_BYTES * m + taken * nnz
+        self.check_memory(needed, f"{m} rows with {nnz} entries", line=line)
 
     def check_memory(self, needed: int, what: str, *, line: int | None = None) -> None:
         """Raises: MatrixError if `needed` bytes are out of proportion to the file."""
-        if needed > self.budget:
+        self._check(needed, _MEMORY, f"the memory for {what}", line)
+
+    def check_held(self, unpacked: int) -> None:
+        """Raises: MatrixError if so many unpacked bytes are too many to hold at once."""
+        self._check(unpacked, _HELD, "the unpacked file")
+
+    def check_streamed(self, unpacked: int) -> None:
+        """Raises: MatrixError if so many unpacked bytes are too many to go through."""
+        self._check(unpacked, _STREAMED, "the unpacked file")
+
+    def _check(
+        self, needed: int, bound: tuple[int, int], what: str, line: int | None = None
+    ) -> None:
+        if needed > self._most(bound):
             raise self.error(
-                f"{what} would take {needed / 2**30:.1f} GiB, {needed // max(self.size, 1)} times "
+                f"{what} would be {needed / 2**30:.1f} GiB, {needed // max(self.size, 1)} times "
                 "the size of the file",
                 line=line,
                 hint="if the matrix is real, save it uncompressed",
             )
 
 
-class _Bounded(io.RawIOBase):
-    """A stream that refuses to hand out more than the source's budget."""
-
-    def __init__(self, stream: IO[bytes] | gzip.GzipFile, source: Source) -> None:
-        super().__init__()
-        self._stream, self._source, self._given = stream, source, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # typeshed: Buffer
-        data = self._stream.read(len(buffer))
-        buffer[: len(data)] = data
-        self._given += len(data)
-        self._source.check_memory(self._given, "the unpacked file")
-        return len(data)
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
+def plain_text(path: str | Path) -> str:
+    """A path as text that can be shown and stored: bytes of a name that are no text are escaped."""
+    try:
+        return os.fsencode(path).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # not even a name
+        return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def open_source(path: Path, *, name: str, group: str, max_nnz: int, max_bytes: int = 0) -> Source:
-    """Raises: OSError."""
-    with path.open("rb") as file:
+    """Raises: OSError, also for what is not a regular file."""
+    with open_regular(path) as file:
         gzipped = file.read(2) == b"\x1f\x8b"
         size = file.seek(0, io.SEEK_END)
     return Source(path, name, group, max_nnz, size, gzipped, max_bytes)
 
 
 def open_stream(source: Source) -> IO[bytes]:
-    """The unpacked bytes, buffered; reading raises MatrixError beyond the source's budget."""
+    """The unpacked bytes, buffered; reading raises MatrixError beyond what may be streamed."""
+    file = open_regular(source.path)
     if not source.gzipped:
-        return source.path.open("rb")
-    return io.BufferedReader(_Bounded(gzip.open(source.path, "rb"), source), _CHUNK)
+        return file
+    return io.BufferedReader(Unzipped(file, source.check_streamed), _CHUNK)
 
 
 def read_all(source: Source) -> bytes:
     """The whole unpacked file. Raises: MatrixError, OSError, EOFError, zlib.error."""
     with open_stream(source) as stream:
-        return b"".join(iter(lambda: stream.read(_CHUNK), b"")) if source.gzipped else stream.read()
+        if not source.gzipped:
+            return stream.read()
+        unpacked = io.BytesIO()
+        while part := stream.read(_CHUNK):
+            source.check_held(unpacked.tell() + len(part))
+            unpacked.write(part)
+    return unpacked.getvalue()
 
 
-def head_bytes(path: Path, count: int = 4096) -> bytes:
-    """The first bytes of a file, unpacked if it is gzipped."""
-    with path.open("rb") as file:
+def head_bytes(path: Path, count: int = 4096) -> tuple[bytes, int]:
+    """The first bytes of a file, unpacked if it is gzipped, and its size on disk.
+
+    Raises: OSError, EOFError, zlib.error.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         head = file.read(count)
-    if head[:2] != b"\x1f\x8b":
-        return head
-    with gzip.open(path, "rb") as stream:
-        return stream.read(count)
+        if head[:2] != b"\x1f\x8b":
+            return head, size
+        file.seek(0)
+        with io.BufferedReader(Unzipped(file, lambda _: None)) as stream:
+            return stream.read(count), size
+

@@ -30,8 +30,10 @@ class AnswerCache:
         self._generation = -1
         self._lock = Lock()
 
-    def ask(self, pattern: Pattern | PatternInfo, platform: Platform, op: Op) -> str:
-        """The id of the answer.
+    def ask(
+        self, pattern: Pattern | PatternInfo, platform: Platform, op: Op, thumbnail: bytes = b""
+    ) -> str:
+        """The id of the answer. `thumbnail` is the pattern's where it is known already.
 
         Raises: UsageError if the platform has no such op; NothingFound for a pattern known by name
         only where its structure is needed; StoreError if it cannot be kept, or the database is
@@ -52,9 +54,9 @@ class AnswerCache:
         if state.db.store.readonly:
             warnings = [w for w in made.warnings if _NOT_STORED not in w]  # its page says so
             made = msgspec.structs.replace(made, warnings=warnings)
-            state.answers.keep(made, _info(state.db, pattern))
+            state.answers.keep(made, _info(state.db, pattern, thumbnail))
         elif isinstance(pattern, Pattern):
-            state.db.store.put_patterns([_info(state.db, pattern)])
+            state.db.store.put_patterns([_info(state.db, pattern, thumbnail)])
         with self._lock:
             if generation == self._generation:
                 self._given[key] = made.id
@@ -71,15 +73,17 @@ class AnswerCache:
 _MOST_GIVEN = 1000
 
 
-def _info(db: Database, pattern: Pattern | PatternInfo) -> PatternInfo:
+def _info(db: Database, pattern: Pattern | PatternInfo, thumbnail: bytes) -> PatternInfo:
     """What is known of the pattern, with its thumbnail."""
     if isinstance(pattern, PatternInfo):
         return pattern
-    from indexer.library import info_of
-
     known = db.store.pattern(pattern.id)
     if known is not None and known.thumbnail:
         return known
+    if thumbnail:
+        return msgspec.structs.replace(PatternInfo.of(pattern), thumbnail=thumbnail)
+    from indexer.library import info_of
+
     return info_of(pattern)
 
 

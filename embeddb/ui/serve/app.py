@@ -133,8 +133,8 @@ class _Pages:
         bodies, asks = _turn(self._bodies), _turn(self._asks)
         async with bodies, received(request, name, most) as path, asks:
             where, op = await self._work(self._question, asked)
-            pattern = await read_upload(path, name, most)
-            return await self._work(self._answers.ask, pattern, where, op)
+            pattern, picture = await read_upload(path, name, most)
+            return await self._work(self._answers.ask, pattern, where, op, picture)
 
     def _known(self, asked: facts.Asked) -> str:
         where, op = self._question(asked)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -16,31 +17,48 @@ import msgspec
 import numpy as np
 
 from embeddb.core.errors import MatrixError
+from embeddb.core.gate import refusing
 from embeddb.core.pattern import Pattern
+from embeddb.core.thumbnail import thumbnail
+from embeddb.featurizers.sizes import statistics
+from embeddb.featurizers.stats import Stats
 from embeddb.matrix_files import read_pattern
 
-__all__ = ["Limits", "read_apart"]
+__all__ = ["Limits", "Upload", "read_apart"]
 
 #: Seconds in which a file must have been read.
 READ_S = 30.0
 #: Address space for the interpreter and its libraries.
 _OWN_BYTES = 1 << 30
+#: Rows that any file may have; a larger one as many as it has bytes.
+_FREE_ROWS = 1 << 20
+
+
+class Upload(NamedTuple):
+    """A matrix that came in a file, and its thumbnail."""
+
+    pattern: Pattern
+    thumbnail: bytes
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Of one file: entries, and rows or columns, of its matrix; bytes it may make us unpack, and
-    bytes of memory."""
+    """Of one file: entries, rows and columns of its matrix; bytes it may make us unpack, and bytes
+    of memory."""
 
     entries: int
-    side: int
+    rows: int
+    columns: int
     unpacked_bytes: int
     memory_bytes: int
 
     @classmethod
-    def of_upload(cls, most: int) -> Limits:
+    def of_upload(cls, most: int, size: int) -> Limits:
         """In proportion to `most`, the bytes that a file may have. The plainest text form takes
-        four bytes for an entry; a packed file may hold more than that, but not without end."""
-        return cls(most // 2, most // 2, 16 * most, _OWN_BYTES + 32 * most)
+        four bytes for an entry; a packed file may hold more than that, but not without end. Rows,
+        which the server's own memory holds even where they are empty, in proportion to `size`,
+        the bytes that it has."""
+        rows = min(most // 2, max(_FREE_ROWS, size))
+        return cls(most // 2, rows, most // 2, 16 * most, _OWN_BYTES + 32 * most)
 
 
 class _Failed(msgspec.Struct):
@@ -49,8 +67,9 @@ class _Failed(msgspec.Struct):
     hint: str
 
 
-async def read_apart(path: Path, name: str, limits: Limits) -> Pattern:
-    """The matrix of a file, under `name`. Writes beside the file.
+async def read_apart(path: Path, name: str, limits: Limits) -> Upload:
+    """The matrix of a file, under `name`; its features can be computed within the limits, too.
+    Writes beside the file.
 
     Raises: MatrixError without a place, also where it takes too much memory; TimeoutError where it
     takes more than `READ_S`. However this ends, the process has ended too.
@@ -66,14 +85,17 @@ async def read_apart(path: Path, name: str, limits: Limits) -> Pattern:
         return await anyio.to_thread.run_sync(partial(_loaded, out, name))
     if ended < 0:  # by a signal: the kernel's, where memory ran out
         raise MatrixError("it could not be read in the memory that one file may take")
-    failed = msgspec.json.decode(told, type=_Failed)
+    try:
+        failed = msgspec.json.decode(told, type=_Failed)
+    except msgspec.MsgspecError:  # it ended before it could tell
+        raise MatrixError("it could not be read") from None
     raise MatrixError(failed.reason, line=failed.line, hint=failed.hint)
 
 
 async def _ended(command: list[str], environment: dict[str, str]) -> tuple[int, bytes]:
     """Exit status and stdout of a process; it is killed where this is cancelled."""
     started = await anyio.open_process(
-        command, stdin=subprocess.DEVNULL, stderr=None, env=environment
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
     )
     async with started as process:
         assert process.stdout is not None
@@ -86,27 +108,41 @@ async def _ended(command: list[str], environment: dict[str, str]) -> tuple[int, 
                 process.kill()
 
 
-def _loaded(out: Path, name: str) -> Pattern:
+def _loaded(out: Path, name: str) -> Upload:
     with np.load(out, allow_pickle=False) as held:
         m, n = (int(x) for x in held["shape"])
-        return Pattern.from_csr((m, n), held["indptr"], held["indices"], name=name, group=name)
+        pattern = Pattern.from_csr(
+            (m, n), held["indptr"], held["indices"], name=name, group=name
+        )
+        return Upload(pattern, held["thumbnail"].tobytes())
 
 
 def _main(asked: str) -> int:
     path, out, limits = msgspec.json.decode(asked, type=tuple[str, str, Limits])
     resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
     try:
-        found = read_pattern(path, max_nnz=limits.entries, max_bytes=limits.unpacked_bytes)
-        if max(found.shape) > limits.side:
-            m, n = found.shape
-            raise MatrixError(f"{m} x {n} is more than the {limits.side} rows or columns taken")
-    except (MatrixError, MemoryError) as e:
-        told = e if isinstance(e, MatrixError) else MatrixError("it does not fit into memory")
-        failed = _Failed(told.reason, told.line, told.hint)
-        sys.stdout.buffer.write(msgspec.json.encode(failed))
+        with refusing(MatrixError):
+            _read(path, out, limits)
+    except MatrixError as e:
+        sys.stdout.buffer.write(msgspec.json.encode(_Failed(e.reason, e.line, e.hint)))
         return 1
-    np.savez(out, shape=found.shape, indptr=found.indptr, indices=found.indices)
     return 0
+
+
+def _read(path: str, out: str, limits: Limits) -> None:
+    """Raises: MatrixError, and whatever features and thumbnail raise."""
+    found = read_pattern(path, max_nnz=limits.entries, max_bytes=limits.unpacked_bytes)
+    (m, n), more = found.shape, "is more than the"
+    if m > limits.rows:
+        raise MatrixError(f"{m} x {n} {more} {limits.rows} rows that a file of its size may have")
+    if n > limits.columns:
+        raise MatrixError(f"{m} x {n} {more} {limits.columns} columns taken")
+    Stats().embed(found)  # what takes the server too long or too much shall end here
+    statistics(found)
+    picture = np.frombuffer(thumbnail(found), np.uint8)
+    np.savez(
+        out, shape=found.shape, indptr=found.indptr, indices=found.indices, thumbnail=picture
+    )
 
 
 if __name__ == "__main__":

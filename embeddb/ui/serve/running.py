@@ -7,6 +7,7 @@ import errno
 import logging
 import signal
 import socket
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -48,7 +49,8 @@ def listening(port: int) -> socket.socket:
 
 def serve(app: Starlette, place: socket.socket) -> None:
     """Until SIGINT or SIGTERM; what is being answered gets a moment to finish."""
-    logging.getLogger("uvicorn.error").addFilter(_worth_telling)
+    log, told = logging.getLogger("uvicorn.error"), _WorthTelling()
+    log.addFilter(told)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         uvicorn.Server(config(app)).run(sockets=[place])
@@ -56,12 +58,27 @@ def serve(app: Starlette, place: socket.socket) -> None:
         pass
     finally:
         signal.signal(signal.SIGTERM, before)
+        log.removeFilter(told)
 
 
-def _worth_telling(record: logging.LogRecord) -> bool:
-    """A question that the end of the server cuts off is no fault."""
-    cancelled = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
-    return not cancelled
+class _WorthTelling(logging.Filter):
+    """A question that the end of the server cuts off is no fault. A warning is about what some
+    client sent, who may send it without end: told the 1st time, the 10th, the 100th …"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._times: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+            return False
+        if record.levelno != logging.WARNING:
+            return True
+        self._times[record.msg] += 1
+        times = self._times[record.msg]
+        if times > 1:
+            record.msg = f"{record.msg} ({times:,} times so far)"
+        return str(times).strip("0") == "1"
 
 
 def config(app: Starlette) -> uvicorn.Config:

@@ -14,12 +14,10 @@ from starlette.exceptions import HTTPException
 
 from embeddb.core.errors import MatrixError
 from embeddb.ui.serve import reading
-from embeddb.ui.serve.reading import Limits, read_apart
+from embeddb.ui.serve.reading import Limits, Upload, read_apart
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-
-    from embeddb.core.pattern import Pattern
 
 __all__ = ["plain_name", "read_upload", "received"]
 
@@ -71,12 +69,13 @@ def _too_large(most: int) -> HTTPException:
     return HTTPException(413, text)
 
 
-async def read_upload(path: Path, name: str, most: int) -> Pattern:
+async def read_upload(path: Path, name: str, most: int) -> Upload:
     """Raises: MatrixError with the name it came by in place of the path; HTTPException 504 for one
     that takes too long."""
     stem = name[:-3] if name.lower().endswith(".gz") else name
     try:
-        return await read_apart(path, PurePosixPath(stem).stem or name, Limits.of_upload(most))
+        limits = Limits.of_upload(most, path.stat().st_size)
+        return await read_apart(path, PurePosixPath(stem).stem or name, limits)
     except TimeoutError:
         raise HTTPException(504, f"{name} was not read within {reading.READ_S:g} s") from None
     except MatrixError as e:

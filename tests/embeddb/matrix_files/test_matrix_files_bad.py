@@ -169,7 +169,7 @@ def test_bad_npz(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
 
 
 def test_npz_header_lies_and_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embeddb.matrix_files.source._FREE_BYTES", 2**20)
+    monkeypatch.setattr("embeddb.matrix_files.source._MEMORY", (2**20, 32))
     path = npz(tmp_path / "a.npz")
     whole = path.read_bytes()
     for cut in (0, 10, len(whole) // 2, len(whole) - 1):
@@ -192,7 +192,7 @@ def test_npz_header_lies_and_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             read_pattern(path)
     zeros = np.zeros(2**22, np.int8)
     npz(path, indices=zeros, data=np.zeros(1, np.int8))
-    with pytest.raises(MatrixError, match="data"):
+    with pytest.raises(MatrixError, match="4194304 entries"):
         read_pattern(path)
     npz(path, format=b"dia", data=zeros.reshape(1, -1), offsets=np.zeros(1, int), shape=(9, 9))
     with pytest.raises(MatrixError, match="times the size"):
@@ -202,7 +202,8 @@ def test_npz_header_lies_and_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_gz_is_bounded_and_truncation_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embeddb.matrix_files.source._FREE_BYTES", 2**20)
+    for bound in ("_HELD", "_STREAMED"):
+        monkeypatch.setattr(f"embeddb.matrix_files.source.{bound}", (2**20, 200))
     path = tmp_path / "a.mtx.gz"
     text = (MM + "2 2 1\n1 1 1\n").encode()
     path.write_bytes(gzip.compress(text)[:-6])

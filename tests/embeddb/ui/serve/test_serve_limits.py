@@ -22,6 +22,7 @@ pytest.importorskip("httpx", reason="needs httpx")
 from serve_site import BASE, TestClient, ask, matrix, served
 
 from embeddb.core.errors import MatrixError
+from embeddb.core.thumbnail import thumbnail
 from embeddb.database import Database
 from embeddb.ui.serve import app as serve_app
 from embeddb.ui.serve import reading, running
@@ -73,10 +74,10 @@ def test_one_platform_twice_is_not_called_the_only_one(db: Database) -> None:
     assert "choose another" not in client.get(address + two).text
 
 
-def bomb(size: int) -> bytes:
+def bomb(side: int) -> bytes:
     """A small file that takes long to read."""
-    head = b"%%MatrixMarket matrix coordinate pattern general\n"
-    return gzip.compress(head + b"%\n" * size + b"9 9 1\n1 1\n")
+    head = f"%%MatrixMarket matrix array real general\n{side} {side}\n".encode()
+    return gzip.compress(head + b"0\n" * side**2, 1)
 
 
 def test_files_that_take_long_are_let_go(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +85,7 @@ def test_files_that_take_long_are_let_go(db: Database, monkeypatch: pytest.Monke
     app = build_app(db, max_upload=10_000_000)
     client = TestClient(app, base_url=BASE)
     for _ in range(3):  # more than can be read at a time
-        reply = ask(client, bomb(10_000_000), "B.mtx.gz", platform="tiny@one")
+        reply = ask(client, bomb(3000), "B.mtx.gz", platform="tiny@one")
         assert reply.status_code == 504 and "B.mtx.gz was not read within" in reply.json()["error"]
     monkeypatch.setattr(reading, "READ_S", 30.0)
     assert ask(client, matrix(), platform="tiny@one").status_code == 201
@@ -93,25 +94,28 @@ def test_files_that_take_long_are_let_go(db: Database, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("limits", "word"),
     [
-        (reading.Limits(10, 10**6, 10**6, 1 << 31), "entries"),
-        (reading.Limits(10**6, 50, 10**6, 1 << 31), "rows or columns"),
-        (reading.Limits(10**6, 10**6, 10**6, 1 << 31), ""),
+        (reading.Limits(10, 10**6, 10**6, 10**6, 1 << 31), "entries"),
+        (reading.Limits(10**6, 50, 10**6, 10**6, 1 << 31), "50 rows that a file of its size"),
+        (reading.Limits(10**6, 10**6, 50, 10**6, 1 << 31), "50 columns"),
+        (reading.Limits(10**6, 10**6, 10**6, 10**6, 1 << 31), ""),
     ],
 )
 def test_a_file_has_limits_of_its_own(tmp_path: Path, limits: reading.Limits, word: str) -> None:
     (tmp_path / "A.mtx").write_bytes(matrix())
     if not word:
         found = anyio.run(reading.read_apart, tmp_path / "A.mtx", "B", limits)
-        assert (found, found.name, found.group) == (band(120, 6), "B", "B")
+        pattern = found.pattern
+        assert (pattern, pattern.name, pattern.group) == (band(120, 6), "B", "B")
+        assert found.thumbnail == thumbnail(pattern)
         return
     with pytest.raises(MatrixError, match=word):
         anyio.run(reading.read_apart, tmp_path / "A.mtx", "B", limits)
 
 
 def test_a_file_may_not_take_all_memory(tmp_path: Path) -> None:
-    rows = b"%%MatrixMarket matrix coordinate pattern general\n30000000 30000000 1\n1 1\n"
+    rows = b"%%MatrixMarket matrix coordinate pattern general\n16000000 30000000 1\n1 1\n"
     (tmp_path / "A.mtx").write_bytes(rows)
-    limits = reading.Limits(10**8, 10**8, 1 << 30, 400 << 20)
+    limits = reading.Limits(10**8, 10**8, 10**8, 1 << 30, 300 << 20)
     with pytest.raises(MatrixError, match="memory"):
         anyio.run(reading.read_apart, tmp_path / "A.mtx", "A", limits)
 
@@ -154,7 +158,7 @@ def test_the_end_does_not_wait_for_a_file(folder: Path) -> None:
         assert process.stdout is not None and process.stderr is not None
         found = json.loads("".join(process.stdout.readline() for _ in range(5)))
         port = int(found["url"].rpartition(":")[2].strip("/"))
-        body = bomb(80_000_000)  # 15 s
+        body = bomb(4000)  # seconds
         question = "/ask?platform=tiny@one&op=spmm:32&name=A.mtx.gz"
         with socket.create_connection(("127.0.0.1", port)) as s:
             head = f"POST {question} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}"
