@@ -121,7 +121,7 @@ class Calibration:
         what was found. What was finished is stored, also when this is interrupted.
 
         Raises: UsageError for an op that the platform lacks, InputError for a folder without a
-        matrix that can be measured, RunnerUnavailable.
+        matrix that can be measured, RunnerUnavailable also if the machine fails on the way.
         """
         timer = Timer(self.clock, self.wish.seconds)
         here: Platform = self.runner.platform(threads=self.wish.threads)

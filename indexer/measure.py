@@ -99,7 +99,8 @@ class MeasureJob:
     ) -> Measured:
         """Writes back what was measured, also when it is interrupted.
 
-        Raises: SpaceError, UsageError for a configuration that is not legal here.
+        Raises: SpaceError, UsageError for a configuration that is not legal here; RunnerUnavailable
+        if the machine fails in the middle of it.
         """
         asked = self.request
         default = self.here.default(asked.op, pattern.sizes)

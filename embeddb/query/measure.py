@@ -50,7 +50,8 @@ def measure_answer(
     it runs one configuration after another as it wishes, and what it gives are the candidates from
     then on.
 
-    Raises: RunnerUnavailable if the platform cannot be measured here.
+    Raises: RunnerUnavailable if the platform cannot be measured here, or the machine fails in the
+    middle of it: what was measured before is written back.
     """
     runner = runner_for(platform or lookup.platform(made.platform))
     here = platform_here(runner, threads=options.threads)
