@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import msgspec
 
-from embeddb.core.errors import NothingFound
+from embeddb.core.errors import NothingFound, StoreFull
 from embeddb.index.lookup import Lookup
 from embeddb.query.recommendation import Recommendation
 
 __all__ = ["keep", "recommendation", "recommendations"]
 
 
-def keep(lookup: Lookup, made: Recommendation) -> None:
-    """Store a recommendation under its id, and the card of the model it rests on."""
-    lookup.register_model(made.model)
-    lookup.store.recommendations.put(made.id, msgspec.json.encode(made))
+def keep(lookup: Lookup, made: Recommendation) -> Recommendation:
+    """Store a recommendation under its id, and the card of the model it rests on. Without room for
+    it the answer is as good, and comes back with a warning."""
+    try:
+        lookup.register_model(made.model)
+        lookup.store.recommendations.put(made.id, msgspec.json.encode(made))
+    except StoreFull as e:
+        note = f"this answer was not stored: {e}"
+        return msgspec.structs.replace(made, warnings=[*made.warnings, note])
+    return made
 
 
 def recommendation(lookup: Lookup, rec_id: str) -> Recommendation:

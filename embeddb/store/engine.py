@@ -21,7 +21,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-__all__ = ["ADDED", "TABLES", "Engine", "Txn", "generation_of", "raise_generation"]
+from embeddb.core.errors import StoreCorrupt
+
+__all__ = ["ADDED", "TABLES", "Engine", "Txn", "generation_of", "raise_generation", "text_of"]
 
 #: Every table of schema 1; see docs/data-model.md for keys and values.
 TABLES = (
@@ -37,6 +39,17 @@ T = TypeVar("T")
 def generation_of(txn: Txn) -> int:
     """Rises with every write of runs or vectors."""
     return int.from_bytes(txn.get("meta", b"generation") or b"", "big")
+
+
+def text_of(table: str, key: bytes) -> str:
+    """A key that is text. Raises: StoreCorrupt if it is none."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise StoreCorrupt(
+            f"table {table!r}, key {key.hex()[:80]}: not text",
+            hint="run `embeddb db check`; restore the folder from a copy",
+        ) from None
 
 
 def raise_generation(txn: Txn, members: Iterable[bytes] = ()) -> None:
@@ -79,6 +92,13 @@ class Engine(Protocol):
 
     def compact(self) -> None:
         """Rewrite the data without free pages, atomically."""
+        ...
+
+    def refuse_damage(self) -> None:
+        """A look that costs little, before all of the data is read for somebody else.
+
+        Raises: StoreCorrupt.
+        """
         ...
 
     def problems(self) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.store.codec import pattern_key
-from embeddb.store.engine import Engine, Txn, raise_generation
+from embeddb.store.engine import Engine, Txn, raise_generation, text_of
 
 __all__ = ["BlobTable", "VectorTable"]
 
@@ -48,6 +48,20 @@ class VectorTable:
                     found[pattern_id] = np.frombuffer(raw, dtype="<f4").astype(np.float32)
         return found
 
+    def every(self, featurizer: str, version: str) -> dict[str, NDArray[np.float32]]:
+        """All vectors of a featurizer, found by reading the whole table: a vector whose key is
+        damaged is met, where one that is asked for by its key would only be missing.
+
+        Raises: StoreCorrupt.
+        """
+        prefix = _prefix(featurizer, version)
+        with self._engine.read() as txn:
+            return {
+                key[len(prefix) :].hex(): np.frombuffer(raw, dtype="<f4").astype(np.float32)
+                for key, raw in txn.scan("vector")
+                if key.startswith(prefix)
+            }
+
     def drop(self) -> None:
         """Forget all of them; `embed` makes them anew."""
 
@@ -75,7 +89,8 @@ class BlobTable:
 
     def items(self, prefix: str = "") -> dict[str, bytes]:
         with self._engine.read() as txn:
-            return {key.decode(): raw for key, raw in txn.scan(self._table, prefix.encode())}
+            scanned = txn.scan(self._table, prefix.encode())
+            return {text_of(self._table, key): raw for key, raw in scanned}
 
     def delete(self, keys: Iterable[str]) -> None:
         names = [key.encode() for key in keys]
