@@ -15,7 +15,7 @@ import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError
-from embeddb.core.gate import refusing
+from embeddb.core.gate import reason_of
 from embeddb.core.machine_state import state_now
 from embeddb.core.own_files import OwnFolder
 from embeddb.core.pattern import Pattern
@@ -174,9 +174,11 @@ def _claim(campaign: Campaign, platform: Platform) -> None:
     here = {"platform": platform.id, "environment": dict(platform.environment)}
     if not os.path.lexists(file):
         own.write(_MACHINE, json.dumps(here, indent=1).encode())
-    with refusing(InputError, where=str(file), hint="it does not name a machine"):
+    try:
         raw = own.read(_MACHINE, _MOST_BYTES)
         known = msgspec.json.decode(raw, type=_Machine).platform
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as e:
+        raise InputError(f"does not name a machine: {reason_of(e)}", where=str(file)) from None
     if known != platform.id:
         raise InputError(
             f"its results are of {known}, and this is {platform.id}",
