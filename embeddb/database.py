@@ -27,6 +27,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, parse_platform, this_machine
 from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
+from embeddb.store import is_database
 
 if TYPE_CHECKING:
     from embeddb.query.alternatives import Deepen
@@ -67,7 +68,7 @@ def open_database(
         return Database.open(
             starter_folder(note=note or _say, progress=progress), readonly=readonly
         )
-    if create and not (Path(place) / "data.mdb").exists():
+    if create and not is_database(place):
         return Database.create(place)
     return Database.open(place, readonly=readonly)
 
@@ -188,9 +189,10 @@ class Database(Lookup):
         """Why an answer is what it is, from the store alone. Raises: NothingFound."""
         return explain(self.recommendation(rec_id), self.store)
 
-    def keep(self, made: Recommendation) -> None:
-        """Store a recommendation under its id, and the card of the model it rests on."""
-        answers.keep(self, made)
+    def keep(self, made: Recommendation) -> Recommendation:
+        """Store a recommendation under its id, and the card of the model it rests on; returns it,
+        with a warning if there was no room."""
+        return answers.keep(self, made)
 
     def recommendation(self, rec_id: str) -> Recommendation:
         """Raises: NothingFound, naming the latest answers there are; StoreCorrupt."""

@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op, Value
-from embeddb.core.errors import PlatformError, ReaderError, UsageError
+from embeddb.core.errors import InputError, PlatformError, ReaderError, UsageError
 from embeddb.core.gate import open_regular, refusing
+from embeddb.core.own_files import open_own
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
 from embeddb.platforms.platform import Platform, load_platform
@@ -274,7 +275,7 @@ class _Job:
         """Rejects written by a batch that was never committed come again; keep the others."""
         self.report.rejects_file = str(self._rejects)
         if self._rejects.is_file():
-            with self._rejects.open("rb+") as lines:
+            with _opened(self._rejects, "r+b") as lines:
                 for _ in range(count):
                     lines.readline()
                 lines.truncate(lines.tell())  # in place: a kill must not cost those to be kept
@@ -283,10 +284,10 @@ class _Job:
         if not rejects:
             return
         self.report.rejects_file = str(self._rejects)
-        with self._rejects.open("w" if first else "a", encoding="utf-8") as out:
+        with _opened(self._rejects, "wb" if first else "ab") as out:
             for r in rejects:
                 body = {"line": r.line, "reason": r.reason, "text": r.text, "where": r.where}
-                out.write(json.dumps({k: v for k, v in body.items() if v != ""}) + "\n")
+                out.write((json.dumps({k: v for k, v in body.items() if v != ""}) + "\n").encode())
             out.flush()
             os.fsync(out.fileno())  # before the batch that counts them is committed
 
@@ -296,6 +297,12 @@ def _beside(path: Path, store: Store) -> Path:
     writable = os.access(path.parent, os.W_OK) or store.path is None
     folder = path.parent if writable or store.path is None else store.path
     return folder / f"{path.name}.rejects.jsonl"
+
+
+def _opened(rejects: Path, mode: str) -> BinaryIO:
+    """Raises: InputError where a link or something else stands in its place."""
+    with refusing(InputError, where=str(rejects), hint="it is written beside the log: remove it"):
+        return open_own(rejects, mode)
 
 
 def _state(raw: bytes | None) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,7 +81,9 @@ def _silent(_: str, __: int, ___: int) -> None:
 def _import_into(folder: Path, progress: Callable[[str, int, int], None]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _collect_leftovers(folder.parent)
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    # Of a name that nobody can have taken before: in a container a killed import had our number.
+    part = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.{os.getpid()}.part")
+    part.mkdir()
     try:
         _fill(part, progress)
         try:

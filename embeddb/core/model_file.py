@@ -31,7 +31,17 @@ from embeddb.core.own_files import whole_file
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["KINDS", "MAX_BYTES", "content_of", "fill", "load", "read_card", "save", "version_of"]
+__all__ = [
+    "KINDS",
+    "MAX_BYTES",
+    "content_of",
+    "digest",
+    "fill",
+    "load",
+    "read_card",
+    "save",
+    "version_of",
+]
 
 KINDS = ("featurizer", "costmodel", "checkpoint")
 #: Largest file that is read: a hundred times the largest network here.
@@ -67,7 +77,7 @@ def save(path: str | Path, tensors: Mapping[str, Tensor], card: Mapping[str, Any
             out.write(data)
     except OSError as e:
         raise ModelError(f"cannot be written ({e.strerror})", where=str(target)) from e
-    return _digest(data)
+    return digest(data)
 
 
 def load(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -111,7 +121,7 @@ def version_of(path: str | Path) -> str:
 
     Raises: ModelError if the file is missing or too large. Nothing else is checked.
     """
-    return _digest(_read(path, MAX_BYTES))
+    return digest(_read(path, MAX_BYTES))
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, where: str = "") -> None:
@@ -149,7 +159,8 @@ def _safetensors() -> Any:
     return safetensors.torch
 
 
-def _digest(data: bytes) -> str:
+def digest(data: bytes) -> str:
+    """The version of a file that holds these bytes."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 

@@ -16,12 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
-__all__ = ["OwnFolder", "open_own", "whole_file"]
+__all__ = ["OwnFolder", "drop_torn_line", "open_own", "own_size", "whole_file"]
 
 #: In-place writing by its name in `open`: flags beside those that keep links out.
 _MODES = {
     "rb": os.O_RDONLY,
     "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
+    "a+b": os.O_RDWR | os.O_APPEND | os.O_CREAT,
     "r+b": os.O_RDWR,
     "wb": os.O_WRONLY | os.O_CREAT,
 }
@@ -30,7 +31,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_own(path: str | Path, mode: str, *, folder: int | None = None) -> BinaryIO:
-    """A file of our own, "rb", "ab", "r+b" or "wb"; in the open `folder` if that is given.
+    """A file of our own, "rb", "ab", "a+b", "r+b" or "wb"; in the open `folder` if that is given.
 
     Raises: OSError, also for a link (symbolic, or hard and to be written to) and for what is not a
     regular file; such a thing is then as it was.
@@ -64,7 +65,14 @@ def whole_file(path: str | Path, *, folder: int | None = None) -> Iterator[Binar
     """
     target = Path(path)
     part = target.with_name(f".{target.name[:180]}.{uuid.uuid4().hex[:8]}.part")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o666, dir_fd=folder)
+    with _naming(target):
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o666, dir_fd=folder)
+        with _taking_its_name(fd, part, target, folder) as out:
+            yield out
+
+
+@contextmanager
+def _taking_its_name(fd: int, part: Path, target: Path, folder: int | None) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(fd, "wb") as out:
             yield out
@@ -76,6 +84,46 @@ def whole_file(path: str | Path, *, folder: int | None = None) -> Iterator[Binar
             os.unlink(part, dir_fd=folder)
         raise
     _sync_names(target.parent, folder)
+
+
+def own_size(path: str | Path, *, hard: bool = False) -> int | None:
+    """Bytes of a file of ours that another library will open; None if it is not there. A file
+    that is only read may have further names (`hard`): backups are made so.
+
+    Raises: OSError for a link and for what is not a regular file.
+    """
+    try:
+        about = Path(path).lstat()
+    except FileNotFoundError:
+        return None
+    linked = stat.S_ISREG(about.st_mode) and about.st_nlink > 1 and not hard
+    if linked or stat.S_ISLNK(about.st_mode):
+        raise OSError(errno.ELOOP, "a link where a file of ours would be", str(path))
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return about.st_size
+
+
+def drop_torn_line(file: BinaryIO) -> None:
+    """Cut off what stands after the last line end of a file that is open for reading and writing:
+    a line that a kill left half."""
+    file.seek(0)
+    raw = file.read()
+    whole = raw.rfind(b"\n") + 1
+    if whole < len(raw):
+        file.truncate(whole)
+    file.seek(0, os.SEEK_END)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A full disk does not say which file it was; nor does a name in an open folder say where."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or "/" not in str(error.filename):
+            error.filename = str(path)
+        raise
 
 
 def _sync_names(parent: Path, folder: int | None) -> None:
@@ -132,7 +180,8 @@ class OwnFolder:
     @contextmanager
     def open(self, name: str, mode: str) -> Iterator[BinaryIO]:
         """A file in it, as `open_own`. Raises: OSError."""
-        with self._opened() as folder, open_own(_plain(name), mode, folder=folder) as file:
+        place = self.path / _plain(name)
+        with _naming(place), self._opened() as folder, open_own(name, mode, folder=folder) as file:
             yield file
 
     def read(self, name: str, most: int) -> bytes:
@@ -145,8 +194,19 @@ class OwnFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """The whole file or none of it, as `whole_file`; makes the folder. Raises: OSError."""
-        with self._opened(make=True) as folder, whole_file(_plain(name), folder=folder) as out:
+        with self.whole(name) as out:
             out.write(data)
+
+    @contextmanager
+    def whole(self, name: str) -> Iterator[BinaryIO]:
+        """A file in it, as `whole_file`; makes the folder. Raises: OSError."""
+        place = self.path / _plain(name)
+        with (
+            _naming(place),
+            self._opened(make=True) as folder,
+            whole_file(name, folder=folder) as out,
+        ):
+            yield out
 
     def files(self) -> list[str]:
         """Names of its regular files, sorted; none where there is no folder of ours."""
@@ -158,8 +218,9 @@ class OwnFolder:
 
     def remove(self, name: str) -> None:
         """Remove a file, or the link in its place, if it is there. Raises: OSError."""
-        with self._opened() as folder, suppress(FileNotFoundError):
-            os.unlink(_plain(name), dir_fd=folder)
+        place = self.path / _plain(name)
+        with _naming(place), self._opened() as folder, suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
 
 
 def _plain(name: str) -> str:

@@ -10,8 +10,6 @@ card, vectors from the store or from features that travelled with the runs.
 
 from __future__ import annotations
 
-import os
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -21,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
-from embeddb.core.model_file import fill, load, read_card, version_of
+from embeddb.core.gate import read_bounded, refusing
+from embeddb.core.model_file import MAX_BYTES, digest, fill, load, read_card, version_of
+from embeddb.core.own_files import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling
@@ -129,19 +129,12 @@ def install(weights: Path, folder: Path) -> str:
     """
     tried = Scnn(weights)
     tried.embed(Pattern.from_coo((1, 1), np.zeros(1, np.int64), np.zeros(1, np.int64)))
-    target = folder / OWN
-    target.parent.mkdir(exist_ok=True)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with weights.open("rb") as source, part.open("wb") as out:
-            shutil.copyfileobj(source, out)
-            out.flush()
-            os.fsync(out.fileno())
-        if version_of(part) != tried.version:
-            raise ModelError("it changed while it was copied", where=str(weights), hint="try again")
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    with refusing(ModelError, where=str(weights)):
+        data = read_bounded(weights, MAX_BYTES)
+    if digest(data) != tried.version:
+        raise ModelError("it changed while it was copied", where=str(weights), hint="try again")
+    with refusing(ModelError, where=str(folder / OWN)):
+        OwnFolder(folder, OWN.parent.name).write(OWN.name, data)
     return tried.version
 
 

@@ -155,7 +155,9 @@ def _array(
         count += values.size
         if count > header.nnz:
             more = _line_of(lines, values.size - (count - header.nnz))
-            raise source.error(f"more than the {header.nnz} values of the header", line=first + more)
+            raise source.error(
+                f"more than the {header.nnz} values of the header", line=first + more
+            )
         found.append(values)
     if count < header.nnz:
         raise source.error(f"truncated: {header.nnz} values promised, {count} found")

@@ -170,4 +170,3 @@ def head_bytes(path: Path, count: int = 4096) -> tuple[bytes, int]:
         file.seek(0)
         with io.BufferedReader(Unzipped(file, lambda _: None)) as stream:
             return stream.read(count), size
-

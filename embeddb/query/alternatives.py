@@ -78,9 +78,7 @@ def renewed(
     if deepen is not None:
         about = deepen(about, found)
     done = msgspec.structs.replace(made, insight=about)
-    if not lookup.store.readonly:
-        keep(lookup, done)
-    return done
+    return done if lookup.store.readonly else keep(lookup, done)
 
 
 # -- simpler methods ---------------------------------------------------------------------------

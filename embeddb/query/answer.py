@@ -77,9 +77,9 @@ def recommend(
     if lookup.store.readonly:
         note = "the database is read-only: this answer was not stored"
         return msgspec.structs.replace(made, warnings=[*made.warnings, note])
-    keep(lookup, made)
+    kept = keep(lookup, made)
     stages["store"] = time.perf_counter() - started - stages["transfer"] - stages["insight"]
-    return made
+    return kept
 
 
 def first_answers(query: Query, count: int) -> list[Config]:

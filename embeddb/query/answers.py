@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound, StoreCorrupt
+from embeddb.core.errors import NothingFound, StoreCorrupt, StoreFull
 from embeddb.index.lookup import Lookup
 from embeddb.query.recommendation import Recommendation
 from embeddb.store.codec import pattern_key
@@ -19,10 +19,16 @@ __all__ = ["in_order", "keep", "problems", "recommendation", "recommendations"]
 T = TypeVar("T")
 
 
-def keep(lookup: Lookup, made: Recommendation) -> None:
-    """Store a recommendation under its id, and the card of the model it rests on."""
-    lookup.register_model(made.model)
-    lookup.store.recommendations.put(made.id, msgspec.json.encode(made))
+def keep(lookup: Lookup, made: Recommendation) -> Recommendation:
+    """Store a recommendation under its id, and the card of the model it rests on. Without room for
+    it the answer is as good, and comes back with a warning."""
+    try:
+        lookup.register_model(made.model)
+        lookup.store.recommendations.put(made.id, msgspec.json.encode(made))
+    except StoreFull as e:
+        note = f"this answer was not stored: {e}"
+        return msgspec.structs.replace(made, warnings=[*made.warnings, note])
+    return made
 
 
 def recommendation(lookup: Lookup, rec_id: str) -> Recommendation:

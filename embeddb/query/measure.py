@@ -80,7 +80,7 @@ def measure_answer(
     if warning := _state_warning(state, usual):
         done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
     if not lookup.store.readonly:
-        keep(lookup, done)
+        done = keep(lookup, done)
     elif deepen is None:
         return done
     return renewed(lookup, done, pattern, here, deepen=deepen)

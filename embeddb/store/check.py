@@ -8,7 +8,7 @@ from typing import TypeVar
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
 from embeddb.store import codec
-from embeddb.store.engine import Engine, Txn
+from embeddb.store.engine import Engine, Txn, text_of
 from embeddb.store.model_table import decode_entry
 from embeddb.store.withdrawn import hidden_under, mark_faults
 
@@ -40,7 +40,9 @@ def inconsistencies(engine: Engine) -> list[str]:
         members = {key for key, _ in txn.scan("member")}
         hidden = hidden_under(txn)
         found += mark_faults(txn)
-        partitions = {number: key.decode().split("\0") for key, number in txn.scan("partition")}
+        partitions = {
+            number: text_of("partition", key).split("\0") for key, number in txn.scan("partition")
+        }
         for key, row in _decoded(txn, "run", codec.decode_row, found):
             fault = _fault(key, row, configs.get(row.config_id), partitions.get(key[:4]))
             if fault is None and key[4:20] not in patterns:

@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 
 from embeddb.core.errors import StoreCorrupt
 
-__all__ = ["ADDED", "TABLES", "Engine", "Txn", "generation_of", "raise_generation"]
+__all__ = ["ADDED", "TABLES", "Engine", "Txn", "generation_of", "raise_generation", "text_of"]
 
 #: Every table of schema 1; see docs/data-model.md for keys and values.
 TABLES = (
@@ -43,6 +43,17 @@ def generation_of(txn: Txn) -> int:
     if found >= 1 << 63:
         raise StoreCorrupt(f"the database cannot be of generation {found:.3g}")
     return found
+
+
+def text_of(table: str, key: bytes) -> str:
+    """A key that is text. Raises: StoreCorrupt if it is none."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise StoreCorrupt(
+            f"table {table!r}, key {key.hex()[:80]}: not text",
+            hint="run `embeddb db check`; restore the folder from a copy",
+        ) from None
 
 
 def raise_generation(txn: Txn, members: Iterable[bytes] = ()) -> None:
@@ -85,6 +96,13 @@ class Engine(Protocol):
 
     def compact(self) -> None:
         """Rewrite the data without free pages, atomically."""
+        ...
+
+    def refuse_damage(self) -> None:
+        """A look that costs little, before all of the data is read for somebody else.
+
+        Raises: StoreCorrupt.
+        """
         ...
 
     def problems(self) -> list[str]:

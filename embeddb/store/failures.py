@@ -12,7 +12,7 @@ import lmdb
 
 from embeddb.core.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 
-__all__ = ["translating"]
+__all__ = ["is_full", "translating"]
 
 #: LMDB reports a write that went only half through, as happens when space runs out, as EIO.
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
@@ -28,13 +28,26 @@ def translating(folder: Path, *kinds: type[Exception]) -> Iterator[None]:
         raise _translated(e, folder) from e
 
 
+def is_full(e: BaseException) -> bool:
+    """Whether it is a disk without space that an error tells of (or one that fails)."""
+    return isinstance(e, lmdb.DiskError) or any(os.strerror(code) in str(e) for code in _FULL)
+
+
 def _translated(e: Exception, folder: Path) -> StoreError:
     text = str(e)
-    if isinstance(e, lmdb.DiskError) or any(os.strerror(code) in text for code in _FULL):
+    if is_full(e):
         return StoreFull(
             f"{folder}: no space left on the disk (or it fails); the batch was not written",
             hint="free space and run the same command again",
         )
+    if isinstance(e, OSError) and e.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+        said = "something else" if e.errno == errno.ENXIO else "a link"  # a pipe without a reader
+        return StoreError(
+            f"{e.filename or folder}: {said} where a file of ours would be",
+            hint="look at where it leads, then remove it: embeddb follows no links in a database",
+        )
+    if isinstance(e, OSError) and e.errno == errno.EINVAL and e.filename:
+        return StoreError(f"{e.filename}: {e.strerror}", hint="remove it, or restore the folder")
     if isinstance(e, FileNotFoundError):
         return StoreError(f"{folder}: no such folder")
     if "already open" in text:

@@ -33,8 +33,10 @@ from embeddb.store.engine import ADDED, TABLES, Txn
 from embeddb.store.failures import translating
 from embeddb.store.lmdb_files import (
     DATA_FILE,
+    WRITER_FILE,
     broken_pages,
     opened,
+    refuse_broken,
     refuse_truncated,
     sync,
     writable,
@@ -97,6 +99,13 @@ class _LmdbTxn:
                 yield str(e)
 
 
+def _clear(part: Path) -> None:
+    """Remove a folder of our own, or what stands in its place; nothing that a link leads to."""
+    if part.is_symlink() or part.is_file():
+        part.unlink()
+    shutil.rmtree(part, ignore_errors=True)
+
+
 def _seal(key: bytes, value: bytes) -> bytes:
     return zlib.crc32(value, zlib.crc32(key)).to_bytes(4, "big")
 
@@ -114,9 +123,10 @@ def _open_value(table: str, key: bytes, raw: bytes) -> bytes:
 class LmdbEngine:
     """An open database folder.
 
-    `max_map_bytes` bounds the growth of the data file, `wait_s` the time a write waits for another
-    process's write to end. A folder that is readable only and written to by somebody else at the
-    same time cannot be read safely: LMDB then has nowhere to announce the reader.
+    With `create`, one that was only begun is taken up. `max_map_bytes` bounds the growth of the
+    data file, `wait_s` the time a write waits for another process's write to end. A folder that is
+    readable only and written to by somebody else at the same time cannot be read safely: LMDB then
+    has nowhere to announce the reader.
 
     Raises: StoreError if `folder` is no database; StoreCorrupt if its file is shorter than it
     says; StoreLocked, StoreFull, StoreReadOnly from `write` and `compact`.
@@ -127,12 +137,12 @@ class LmdbEngine:
         folder: Path,
         *,
         readonly: bool = False,
+        create: bool = False,
         max_map_bytes: int = 1 << 40,
         wait_s: float = 60.0,
     ) -> None:
         self.path: Path | None = folder
         self._folder = folder
-        self.readonly = readonly or not writable(folder)
         self._max_map = max_map_bytes
         self._wait_s = wait_s
         self._pid = os.getpid()
@@ -140,9 +150,10 @@ class LmdbEngine:
         with translating(folder, lmdb.Error, OSError):
             self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
+                self.readonly = readonly or not writable(folder)
                 self._share_folder()
                 with self._writer_lock():
-                    self._open_environment()
+                    self._open_environment(create=create)
             except BaseException:
                 os.close(self._fd)
                 raise
@@ -151,8 +162,8 @@ class LmdbEngine:
         if not take_lock(self._fd, fcntl.LOCK_SH, self._wait_s):
             raise StoreLocked(f"{self._folder}: being compacted since {self._wait_s:g} s or more")
 
-    def _open_environment(self) -> None:
-        self._env = opened(self._folder, self.readonly)
+    def _open_environment(self, *, create: bool = False) -> None:
+        self._env = opened(self._folder, readonly=self.readonly, create=create)
         try:
             refuse_truncated(self._env, self._folder / DATA_FILE)
             self._dbs = self._open_tables()
@@ -267,7 +278,7 @@ class LmdbEngine:
         """Kept by one process and thread at a time; free where nobody can write."""
         if self.readonly:
             return nullcontext()
-        return locked_file(self._folder / "writer.lock", self._wait_s)
+        return locked_file(self._folder / WRITER_FILE, self._wait_s)
 
     def _same_process(self) -> None:
         if os.getpid() != self._pid:
@@ -293,8 +304,9 @@ class LmdbEngine:
         """
         self._refuse_write()
         with self._writer_lock(), self._alone(), translating(self._folder, lmdb.Error, OSError):
+            refuse_broken(self._folder)
             part = self._folder / "compact.part"
-            shutil.rmtree(part, ignore_errors=True)  # of a compaction that was killed
+            _clear(part)  # of a compaction that was killed
             part.mkdir()
             try:
                 self._env.copy(str(part), compact=True)
@@ -318,6 +330,12 @@ class LmdbEngine:
                 yield
             finally:
                 self._share_folder()
+
+    def refuse_damage(self) -> None:
+        self._same_process()
+        # What a reader of now can reach is not written to until it ends.
+        with self.read(), translating(self._folder, OSError):
+            refuse_broken(self._folder)
 
     def problems(self) -> list[str]:
         self._same_process()

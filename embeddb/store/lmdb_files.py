@@ -2,41 +2,74 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import lmdb
 
 from embeddb.core.errors import StoreCorrupt, StoreError
+from embeddb.core.own_files import open_own, own_size
 from embeddb.store.engine import TABLES
+from embeddb.store.failures import is_full
+from embeddb.store.pages import page_faults
 
-__all__ = ["DATA_FILE", "broken_pages", "opened", "refuse_truncated", "sync", "writable"]
+__all__ = [
+    "DATA_FILE",
+    "WRITER_FILE",
+    "broken_pages",
+    "has_lock",
+    "is_begun",
+    "opened",
+    "refuse_broken",
+    "refuse_truncated",
+    "sync",
+    "writable",
+]
 
 DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"
+WRITER_FILE = "writer.lock"
+_READERS = 512
+#: LMDB's own figures: a table of readers without its last line, behind the first.
+_LOCK_BYTES = 192 + 64 * (_READERS - 1)
+#: Two first pages and no table behind them.
+_BEGUN_BYTES = 2 * mmap.PAGESIZE
 _FIRST_MAP = 1 << 26
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "ceph", "lustre"}
 
 
-def opened(folder: Path, readonly: bool) -> Any:
-    """The LMDB environment of a folder. Raises: StoreError, lmdb.Error."""
+def opened(folder: Path, *, readonly: bool, create: bool = False) -> Any:
+    """The LMDB environment of a folder; with `create`, one that was only begun is taken up.
+
+    Raises: StoreError, OSError, lmdb.Error.
+    """
     data = folder / DATA_FILE
     _refuse_network(folder)
-    size = data.stat().st_size if data.exists() else 0
-    if readonly and not data.exists():
+    size = own_size(data, hard=readonly)
+    if readonly and size is None:
         raise StoreError(f"{folder}: no database there")
-    if data.exists() and not size:
+    if create and size is not None and size < _BEGUN_BYTES:
+        open_own(
+            data, "wb"
+        ).close()  # of a creation that was killed, or for which there was no room
+    elif size == 0:
         raise StoreCorrupt(
             f"{data}: empty", hint="restore the folder from a copy, or remove it to start anew"
         )
+    locking = os.access(folder, os.W_OK) and has_lock(folder)
+    if not (locking or readonly):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     env = lmdb.open(
         str(folder),
-        map_size=max(_FIRST_MAP, size),
+        map_size=max(_FIRST_MAP, size or 0),
         max_dbs=len(TABLES) + 2,
-        max_readers=512,
+        max_readers=_READERS,
         readonly=readonly,
-        lock=os.access(folder, os.W_OK),
+        lock=locking,
         create=not readonly,
         readahead=False,
     )
@@ -44,10 +77,44 @@ def opened(folder: Path, readonly: bool) -> Any:
     return env
 
 
+def has_lock(folder: Path) -> bool:
+    """Whether there is a table of readers, or room for one. LMDB writes to a map of it: on a full
+    disk, where a file may have less room than it promises, that would end the process.
+
+    Raises: OSError where a link or something else is in its place.
+    """
+    size = own_size(folder / LOCK_FILE)
+    with open_own(folder / LOCK_FILE, "ab") as lock:
+        if _room(lock, _LOCK_BYTES):
+            return True
+        return bool(size) and _room(lock, mmap.PAGESIZE)  # where the first sixty readers are noted
+
+
+def _room(file: BinaryIO, size: int) -> bool:
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as e:
+        return not is_full(e)  # else not on this kind of file system
+    return True
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether a folder holds nothing but what making a database begins with: it is empty, or the
+    making was killed before there was a table. Raises: OSError."""
+    sizes = {one.name: own_size(one) for one in folder.iterdir()}
+    own = sizes.keys() <= {DATA_FILE, LOCK_FILE, WRITER_FILE}
+    return own and (sizes.get(DATA_FILE) or 0) <= _BEGUN_BYTES
+
+
 def writable(folder: Path) -> bool:
-    """Whether this user may write there, on the mount as it is."""
+    """Whether this user may write there, on the mount as it is, and can say that he does.
+
+    Raises: OSError where a link or something else is in the place of a file of ours.
+    """
     data = folder / DATA_FILE
-    return os.access(folder, os.W_OK) and (not data.exists() or os.access(data, os.W_OK))
+    if not os.access(folder, os.W_OK):
+        return False
+    return own_size(data) is None or (os.access(data, os.W_OK) and has_lock(folder))
 
 
 def refuse_truncated(env: Any, data: Path) -> None:
@@ -58,6 +125,18 @@ def refuse_truncated(env: Any, data: Path) -> None:
         raise StoreCorrupt(
             f"{data}: {size} bytes where {needed} are recorded: truncated",
             hint="restore the folder from a copy or import it again from an export",
+        )
+
+
+def refuse_broken(folder: Path) -> None:
+    """A quick look at the pages, before something is done that reads or writes all of them. No page
+    may be reused meanwhile. Raises: StoreCorrupt, OSError."""
+    with open_own(folder / DATA_FILE, "rb") as data:
+        fault = page_faults(data)
+    if fault:
+        raise StoreCorrupt(
+            f"{folder / DATA_FILE}: damaged: {fault}",
+            hint="`embeddb db check` says more; restore the folder from a copy",
         )
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from embeddb.core.errors import StoreError, StoreLocked
+from embeddb.core.own_files import open_own
 from embeddb.store.failures import translating
 
 __all__ = ["ReadGate", "locked_file", "take_lock"]
@@ -82,11 +83,13 @@ def locked_file(path: Path, wait_s: float) -> Iterator[None]:
 
     LMDB serialises writers itself but waits for ever; this waits `wait_s` and says for whom.
 
-    Raises: StoreLocked if another process (or thread) keeps it that long.
+    Raises: StoreLocked if another process (or thread) keeps it that long; StoreError where a link
+    or something else stands in its place.
     """
     with translating(path.parent, OSError):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
+        lock = open_own(path, "a+b")
+    with lock:
+        fd = lock.fileno()
         if not take_lock(fd, fcntl.LOCK_EX, wait_s):
             pid = os.pread(fd, 20, 0).decode("ascii", "replace") or "?"
             raise StoreLocked(
@@ -95,7 +98,5 @@ def locked_file(path: Path, wait_s: float) -> Iterator[None]:
             )
         with suppress(OSError):  # a full disk must not keep a write from freeing space
             os.ftruncate(fd, 0)
-            os.pwrite(fd, str(os.getpid()).encode(), 0)
+            os.write(fd, str(os.getpid()).encode())
         yield
-    finally:
-        os.close(fd)

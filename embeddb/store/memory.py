@@ -92,5 +92,8 @@ class MemoryEngine:
     def compact(self) -> None:
         """Nothing to do: memory holds no free pages."""
 
+    def refuse_damage(self) -> None:
+        """Nothing to do: nobody else has written here."""
+
     def problems(self) -> list[str]:
         return []

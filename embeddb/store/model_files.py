@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embeddb.core.errors import ModelError, StoreCorrupt
 from embeddb.core.model_file import read_card, version_of
+from embeddb.core.own_files import OwnFolder
 from embeddb.store.model_table import ModelEntry, checked, in_use
 
 if TYPE_CHECKING:
@@ -110,8 +112,9 @@ def unregistered(store: Store) -> list[str]:
 def _files(store: Store) -> list[Path]:
     if store.path is None:
         return []
-    folder = store.path / MODELS
-    return sorted(path for names in _KINDS for path in folder.glob(names) if path.is_file())
+    folder = OwnFolder(store.path, MODELS)
+    named = (name for name in folder.files() if any(fnmatchcase(name, kind) for kind in _KINDS))
+    return [folder.path / name for name in named]
 
 
 def _read(paths: Iterable[Path]) -> tuple[list[ModelEntry], dict[str, str]]:

@@ -18,7 +18,7 @@ from embeddb.core.records import PatternInfo, Run
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import codec
 from embeddb.store.check import inconsistencies
-from embeddb.store.engine import Engine, Txn, generation_of, raise_generation
+from embeddb.store.engine import Engine, Txn, generation_of, raise_generation, text_of
 from embeddb.store.merge import adopted_info, merge_info, name_key, renamed, resolved
 from embeddb.store.model_table import ModelTable
 from embeddb.store.tables import AnswerTable, BlobTable, VectorTable, decoded, reading
@@ -392,7 +392,7 @@ class Store:
 
     def platforms(self) -> list[str]:
         with self._engine.read() as txn:
-            return [key.decode() for key, _ in txn.scan("platform")]
+            return [text_of("platform", key) for key, _ in txn.scan("platform")]
 
     # -- the whole -------------------------------------------------------------------------
 
@@ -408,6 +408,10 @@ class Store:
 
     def compact(self) -> None:
         self._engine.compact()
+
+    def refuse_damage(self) -> None:
+        """Before all of it is read for somebody else. Raises: StoreCorrupt."""
+        self._engine.refuse_damage()
 
     def problems(self) -> list[str]:
         """Damage found by reading everything, and runs that point at nothing."""
@@ -437,7 +441,7 @@ def _stamp_schema(txn: Txn) -> None:
 
 
 def _partition(key: bytes, raw: bytes) -> Partition:
-    op, _, platform = key.decode().partition("\0")
+    op, _, platform = text_of("partition", key).partition("\0")
     return Partition(int.from_bytes(raw, "big"), Op.parse(op), platform)
 
 

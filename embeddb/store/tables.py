@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.gate import refusing
 from embeddb.store.codec import pattern_key
-from embeddb.store.engine import Engine, Txn, raise_generation
+from embeddb.store.engine import Engine, Txn, raise_generation, text_of
 
 __all__ = ["AnswerTable", "BlobTable", "VectorTable", "decoded", "reading"]
 
@@ -127,6 +127,20 @@ class VectorTable:
                 have = {k for k in keys for p in prefixes if txn.get("vector", p + k) is not None}
         return [key.hex() for key in keys if key not in have]
 
+    def every(self, featurizer: str, version: str) -> dict[str, NDArray[np.float32]]:
+        """All vectors of a featurizer, found by reading the whole table: a vector whose key is
+        damaged is met, where one that is asked for by its key would only be missing.
+
+        Raises: StoreCorrupt.
+        """
+        prefix = _prefix(featurizer, version)
+        with self._engine.read() as txn:
+            return {
+                key[len(prefix) :].hex(): np.frombuffer(raw, dtype="<f4").astype(np.float32)
+                for key, raw in txn.scan("vector")
+                if key.startswith(prefix)
+            }
+
     def drop(self) -> None:
         """Forget all of them; `embed` makes them anew."""
         self.exchange({}, ())
@@ -161,8 +175,9 @@ class BlobTable:
 
     def items(self, prefix: str = "") -> dict[str, bytes]:
         """Raises: StoreCorrupt for a name that is none."""
-        with self._engine.read() as txn, reading(f"table {self._table!r}"):
-            return {key.decode(): raw for key, raw in txn.scan(self._table, prefix.encode())}
+        with self._engine.read() as txn:
+            scanned = txn.scan(self._table, prefix.encode())
+            return {text_of(self._table, key): raw for key, raw in scanned}
 
     def delete(self, keys: Iterable[str]) -> None:
         names = [key.encode() for key in keys]

@@ -26,18 +26,22 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
+from embeddb.core.gate import reason_of
+from embeddb.core.own_files import OwnFolder, drop_torn_line
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, in_context
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from indexer.campaign.agreement import AGREE, Agreement, comparisons, summary
 from indexer.campaign.plan import Plan
-from indexer.campaign.plan_file import read_plan, write_plan, write_whole
+from indexer.campaign.plan_file import PLAN, plan_bytes, read_plan, write_plan
 from indexer.campaign.repeats import Repeats
-from indexer.campaign.state import TaskStates, normal_of
+from indexer.campaign.state import TaskStates, normal_of, read_lines
 
 __all__ = ["Campaign", "Progress", "Task"]
 
+#: The file of the rounds that were added; larger ones are none of a campaign's.
+_SETTLE, _MOST_SETTLE_BYTES = "settle.json", 64 << 20
 #: Further rounds beyond it are not believed to be a campaign's.
 _MOST_SETTLED = 1000
 
@@ -95,7 +99,8 @@ class Campaign:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.plan = read_plan(folder / "plan.json")
+        self._own, self._results = OwnFolder(folder), OwnFolder(folder, "results")
+        self.plan = read_plan(folder / PLAN)
         self.id = self.plan.id
         configs = self.plan.configs.items()
         self._configs = {op: [Config(c) for c in given] for op, given in configs}
@@ -106,18 +111,18 @@ class Campaign:
     @classmethod
     def create(cls, folder: Path, plan: Plan) -> Campaign:
         """Raises: InputError if another plan is there; the same plan is taken up again."""
-        file = folder / "plan.json"
         raw = write_plan(plan)
-        if file.exists():
-            if file.read_bytes() != raw:
+        if os.path.lexists(folder / PLAN):
+            if plan_bytes(folder / PLAN) != raw:
                 raise InputError(
                     "another campaign is there",
                     where=str(folder),
                     hint="go on with that one by `embeddb campaign run`, or name another folder",
                 )
             return cls(folder)
-        (folder / "results").mkdir(parents=True, exist_ok=True)
-        write_whole(file, raw)
+        folder.mkdir(parents=True, exist_ok=True)
+        OwnFolder(folder, "results").make()
+        OwnFolder(folder).write(PLAN, raw)
         return cls(folder)
 
     # -- what there is to do -------------------------------------------------------------------
@@ -160,18 +165,18 @@ class Campaign:
 
     def _read_settling(self) -> list[list[tuple[int, str]]]:
         """Pairs of matrix and op of each further round."""
-        file = self.folder / "settle.json"
-        if not file.exists():
+        if not os.path.lexists(self.folder / _SETTLE):
             return []
         known = set(self._pairs())
         try:
-            rounds = msgspec.json.decode(file.read_bytes(), type=list[list[tuple[int, str]]])
+            raw = self._own.read(_SETTLE, _MOST_SETTLE_BYTES)
+            rounds = msgspec.json.decode(raw, type=list[list[tuple[int, str]]])
             if len(rounds) > _MOST_SETTLED or not all(known.issuperset(pairs) for pairs in rounds):
                 raise ValueError("it names what is not in the plan")
-        except (msgspec.MsgspecError, ValueError) as e:
+        except (msgspec.MsgspecError, ValueError, OSError) as e:
             raise InputError(
-                f"not the further rounds of this campaign: {e}",
-                where=str(file),
+                f"not the further rounds of this campaign: {reason_of(e)}",
+                where=str(self.folder / _SETTLE),
                 hint="delete the file and resume: they are decided again",
             ) from None
         return [list(dict.fromkeys(pairs)) for pairs in rounds]
@@ -186,7 +191,7 @@ class Campaign:
             if self._disagree(m, op, least) or self._owed(m, op, spoilt[m, op])
         ]
         if pairs:
-            write_whole(self.folder / "settle.json", msgspec.json.encode([*self._settling, pairs]))
+            self._own.write(_SETTLE, msgspec.json.encode([*self._settling, pairs]))
             self._settling.append(pairs)
         return bool(pairs)
 
@@ -239,13 +244,10 @@ class Campaign:
 
     def _lines(self, task: Task) -> list[_Line]:
         """Every line that was written of a task, also those that do not count any more."""
-        file = self._file(task)
-        if not file.exists():
-            return []
-        raw = file.read_bytes()
+        raw = read_lines(self._results, self._name(task))
         found = []
         wanted = set(self.wanted(task))
-        for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1):
+        for number, line in enumerate(raw.splitlines(), 1):
             try:
                 entry = msgspec.json.decode(line, type=_Line)
                 if entry.config not in wanted:
@@ -255,7 +257,7 @@ class Campaign:
             except (msgspec.MsgspecError, ValueError) as e:
                 raise InputError(
                     f"not a result of this campaign: {e}",
-                    where=str(file),
+                    where=str(self._results.path / self._name(task)),
                     line=number,
                     hint="delete the file and resume: its points are measured again",
                 ) from None
@@ -264,7 +266,7 @@ class Campaign:
     def _outcome(self, task: Task) -> _Outcome:
         """Seconds and statuses of a task, read again only if its file has changed."""
         try:
-            about = self._file(task).stat()
+            about = (self._results.path / self._name(task)).lstat()
         except FileNotFoundError:
             return _Outcome((0, 0), 0, {}, {})
         stamp = (about.st_size, about.st_mtime_ns)
@@ -278,8 +280,8 @@ class Campaign:
             self._outcomes[task] = known
         return known
 
-    def _file(self, task: Task) -> Path:
-        return self.folder / "results" / f"{task.id}.jsonl"
+    def _name(self, task: Task) -> str:
+        return f"{task.id}.jsonl"
 
     def written(self, task: Task) -> int:
         """How many runs of a task were made, also those that do not count any more."""
@@ -312,22 +314,14 @@ class Campaign:
             return
         configs = self._configs[task.op]
         number = {configs[at]: at for at in todo}
-        self._drop_torn_line(task)
-        with self._file(task).open("ab") as out:
+        with self._results.open(self._name(task), "a+b") as out:
+            drop_torn_line(out)
             asked = [configs[at] for at in todo]
             for config, m in runner.run(pattern, Op.parse(task.op), asked, options=options):
                 out.write(msgspec.json.encode(_Line(number[config], m)) + b"\n")
                 out.flush()
                 yield m.status
             os.fsync(out.fileno())
-
-    def _drop_torn_line(self, task: Task) -> None:
-        file = self._file(task)
-        if file.exists():
-            raw = file.read_bytes()
-            whole = raw.rfind(b"\n") + 1
-            if whole < len(raw):
-                os.truncate(file, whole)
 
     def progress(self, db: Lookup | None = None) -> Progress:
         """Points and tasks by state; `tasks_stored` are those in `db`."""

@@ -9,10 +9,14 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError
+from embeddb.core.gate import reason_of
+from embeddb.core.own_files import OwnFolder
 from indexer.campaign.plan import PLAN_VERSION, Plan
 
-__all__ = ["read_plan", "write_plan", "write_whole"]
+__all__ = ["PLAN", "plan_bytes", "read_plan", "write_plan"]
 
+#: The file in a campaign's folder.
+PLAN = "plan.json"
 #: Larger plan files are refused before they are read.
 _MOST_BYTES = 256 << 20
 
@@ -35,18 +39,23 @@ class _Version(msgspec.Struct):
     version: int = 0
 
 
-def read_plan(file: Path) -> Plan:
-    """Raises: InputError if there is none, it is of another version, or does not fit together."""
+def plan_bytes(file: Path) -> bytes:
+    """What the file of a plan holds. Raises: InputError if there is none, or it cannot be read."""
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise InputError(f"larger than {_MOST_BYTES} bytes", where=str(file))
-        raw = file.read_bytes()
-    except OSError:
+        return OwnFolder(file.parent).read(file.name, _MOST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(
             "no campaign there",
             where=str(file.parent),
             hint="make one with `embeddb campaign plan`",
         ) from None
+    except OSError as e:
+        raise InputError(f"cannot be read: {reason_of(e)}", where=str(file)) from None
+
+
+def read_plan(file: Path) -> Plan:
+    """Raises: InputError if there is none, it is of another version, or does not fit together."""
+    raw = plan_bytes(file)
     try:
         version = msgspec.json.decode(raw, type=_Version).version
         if version != PLAN_VERSION:
@@ -88,10 +97,3 @@ def _fault(plan: Plan) -> str:
             if not 0 <= choice.pinned <= len(choice.configs):
                 return f"the choice of {op} on {matrix.name} pins too many"
     return ""
-
-
-def write_whole(file: Path, raw: bytes) -> None:
-    """The whole file or none of it, whatever happens in between."""
-    part = file.with_suffix(".tmp")
-    part.write_bytes(raw)
-    part.replace(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +15,9 @@ import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError
+from embeddb.core.gate import reason_of
 from embeddb.core.machine_state import state_now
+from embeddb.core.own_files import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.index.lookup import Lookup
 from embeddb.matrix_files import read_pattern
@@ -23,11 +26,12 @@ from indexer.campaign.agreement import AGREE
 from indexer.campaign.budget.growing_plan import buy_more
 from indexer.campaign.folder import Campaign, Progress, Task
 from indexer.campaign.plan import Matrix, Told, untold
-from indexer.campaign.plan_file import write_whole
 from indexer.embed import embed
 
 __all__ = ["CampaignJob", "Settle", "run_campaign"]
 
+#: The file that names the machine whose times a campaign holds; larger ones are none.
+_MACHINE, _MOST_BYTES = "measured-on.json", 1 << 20
 #: Configurations a runner compiles ahead between two reports of progress.
 _BUILT_AT_ONCE = 32
 
@@ -144,7 +148,7 @@ def run_campaign(job: CampaignJob, settle: Settle | None = None) -> tuple[Campai
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Two runs of one campaign would measure twice and disturb each other's times."""
-    with (folder / "lock").open("wb") as lock:
+    with OwnFolder(folder).open("lock", "a+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -169,14 +173,15 @@ def _claim(campaign: Campaign, platform: Platform) -> None:
             where=str(campaign.folder),
             hint="plan the campaign anew",
         )
-    file = campaign.folder / "measured-on.json"
+    file, own = campaign.folder / _MACHINE, OwnFolder(campaign.folder)
     here = {"platform": platform.id, "environment": dict(platform.environment)}
-    if not file.exists():
-        write_whole(file, json.dumps(here, indent=1).encode())
+    if not os.path.lexists(file):
+        own.write(_MACHINE, json.dumps(here, indent=1).encode())
     try:
-        known = msgspec.json.decode(file.read_bytes(), type=_Machine).platform
-    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
-        raise InputError(f"does not name a machine: {e}", where=str(file)) from None
+        raw = own.read(_MACHINE, _MOST_BYTES)
+        known = msgspec.json.decode(raw, type=_Machine).platform
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as e:
+        raise InputError(f"does not name a machine: {reason_of(e)}", where=str(file)) from None
     if known != platform.id:
         raise InputError(
             f"its results are of {known}, and this is {platform.id}",

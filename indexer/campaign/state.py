@@ -8,7 +8,6 @@ does not count.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -16,9 +15,15 @@ from pathlib import Path
 import msgspec
 
 from embeddb.core.errors import InputError
+from embeddb.core.gate import refusing
 from embeddb.core.machine_state import APART, State, apart, between, usual
+from embeddb.core.own_files import OwnFolder, drop_torn_line
 
-__all__ = ["Moment", "TaskStates", "normal_of"]
+__all__ = ["Moment", "TaskStates", "normal_of", "read_lines"]
+
+
+#: Larger files are not those of a task.
+_MOST_BYTES = 256 << 20
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True):
@@ -28,30 +33,42 @@ class Moment(msgspec.Struct, frozen=True, array_like=True):
     figures: dict[str, float]
 
 
+def read_lines(folder: OwnFolder, name: str) -> bytes:
+    """The whole lines of a file of a campaign; none where there is no file.
+
+    Raises: InputError if it cannot be read: a folder may come from elsewhere.
+    """
+    hint = "it is no file of a campaign: remove it and resume"
+    with refusing(InputError, where=str(folder.path / name), hint=hint):
+        try:
+            raw = folder.read(name, _MOST_BYTES)
+        except FileNotFoundError:
+            return b""
+    return raw[: raw.rfind(b"\n") + 1]
+
+
 class TaskStates:
     """The states around one task, in a file of its own."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        # Below the campaign's folder, which is the user's word, nothing may be a link.
+        self._folder = OwnFolder(file.parent.parent, file.parent.name)
 
     def note(self, done: int, figures: Mapping[str, float]) -> None:
         """Add a moment; one without figures is none."""
         if not figures:
             return
-        self._file.parent.mkdir(exist_ok=True)
-        raw = self._file.read_bytes() if self._file.exists() else b""
-        if whole := len(raw) - (raw.rfind(b"\n") + 1):
-            os.truncate(self._file, len(raw) - whole)
-        with self._file.open("ab") as out:
+        self._folder.make()
+        with self._folder.open(self._file.name, "a+b") as out:
+            drop_torn_line(out)
             out.write(msgspec.json.encode(Moment(done, dict(figures))) + b"\n")
 
     def moments(self) -> list[Moment]:
         """In the order noted. Raises: InputError for a line that is none."""
-        if not self._file.exists():
-            return []
-        raw = self._file.read_bytes()
+        raw = read_lines(self._folder, self._file.name)
         found = []
-        for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1):
+        for number, line in enumerate(raw.splitlines(), 1):
             try:
                 found.append(msgspec.json.decode(line, type=Moment))
             except msgspec.MsgspecError as e:

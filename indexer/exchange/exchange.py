@@ -5,19 +5,20 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import msgspec
 import numpy as np
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, InputError, NothingFound, ReaderError, UsageError
+from embeddb.core.gate import refusing
+from embeddb.core.own_files import open_own, whole_file
 from embeddb.core.records import PatternInfo, Run
 from embeddb.featurizers.base import Travelling
 from embeddb.index.lookup import Lookup
@@ -102,15 +103,11 @@ def export_file(
     if the file cannot be written.
     """
     chosen = format or _format_of(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with _text(part, packed=path.name.endswith(".gz")) as out:
+        with _text(path, packed=path.name.endswith(".gz")) as out:
             report = export(db, out, format=chosen, platform=platform, op=op, brief=brief)
-        part.replace(path)
     except OSError as e:
         raise InputError(f"cannot be written: {e.strerror}", where=str(path)) from None
-    finally:
-        part.unlink(missing_ok=True)
     report.file = str(path)
     return report
 
@@ -127,11 +124,16 @@ def _format_of(path: Path) -> str:
 
 @contextmanager
 def _text(path: Path, *, packed: bool) -> Iterator[TextIO]:
-    with path.open("wb") as raw:
+    with whole_file(path) as raw:
         # Without a time stamp and a name in it, the packed file depends on its content alone.
         inner = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if packed else raw
-        with io.TextIOWrapper(inner, encoding="utf-8", newline="\n") as out:
+        out = io.TextIOWrapper(inner, encoding="utf-8", newline="\n")
+        try:
             yield out
+        finally:
+            out.detach()  # what is below is closed when it is on the disk
+        if packed:
+            inner.close()
 
 
 def export(
@@ -149,10 +151,12 @@ def export(
     Structures stay behind: patterns travel with their statistics and thumbnails. With `brief`,
     minimum, median and maximum stand for the repeats of a run, to four digits, and its context
     stays behind.
-    Raises: UsageError for an unknown format; NothingFound if the selection is empty.
+    Raises: UsageError for an unknown format; NothingFound if the selection is empty; StoreCorrupt
+    for a damaged data file, of which a part could be missing without a word.
     """
     from indexer.exchange.writers import write_c_header, write_csv, write_jsonl, write_t4
 
+    db.store.refuse_damage()
     chosen = _selected(db.store, platform, op)
     ids = None if not (platform or op) else _members(db.store, chosen)
     report = ExportReport("", format, sorted({p.platform for p in chosen}))
@@ -240,8 +244,7 @@ def _with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo
     """Patterns with their vector among the features: that is what answers where it is read."""
     there = db.featurizers()
     readers = [(n, plug) for n in _TRAVELS if isinstance(plug := there.get(n), Travelling)]
-    ids = [info.id for info in infos]
-    stored = [(r, db.store.vectors.get(name, r.version, ids)) for name, r in readers]
+    stored = [(r, db.store.vectors.every(name, r.version)) for name, r in readers]
     for info in infos:
         features = dict(info.features)
         for reader, vectors in stored:
@@ -357,7 +360,8 @@ class _Import:
             return
         if self._rejects_out is None:
             self.report.rejects_file = str(self._rejects_path)
-            self._rejects_out = self._rejects_path.open("w", encoding="utf-8")
+            raw = _opened(self._rejects_path)
+            self._rejects_out = io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
         body = {"line": reject.line, "reason": reject.reason, "text": reject.text}
         self._rejects_out.write(json.dumps({k: v for k, v in body.items() if v}) + "\n")
 
@@ -374,6 +378,12 @@ class _Import:
     def close(self) -> None:
         if self._rejects_out is not None:
             self._rejects_out.close()
+
+
+def _opened(rejects: Path) -> BinaryIO:
+    """Raises: InputError where a link or something else stands in its place."""
+    with refusing(InputError, where=str(rejects), hint="it is written beside the file: remove it"):
+        return open_own(rejects, "wb")
 
 
 def _check_id(pattern_id: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from embeddb.core.own_files import OwnFolder
 from embeddb.index.lookup import Lookup
 from embeddb.store import Partition, Store
 from embeddb.store.model_facts import facts_of
@@ -32,10 +32,9 @@ def adopt_models(db: Lookup, folder: Path) -> int:
     Those of the starter lie beside its file: an export holds runs, not what was learned from them.
     """
     assert db.store.path is not None
-    home = Path(db.store.path) / MODELS
+    home = OwnFolder(db.store.path, MODELS)
     found = sorted(folder.glob("costmodel-*.safetensors"))
     for model in found:
-        home.mkdir(exist_ok=True)
-        shutil.copyfile(model, home / model.name)
+        home.write(model.name, model.read_bytes())
     register_files(db.store)
     return len(found)

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from embeddb.core.errors import InputError
+from embeddb.core.gate import read_bounded, reason_of
 from embeddb.core.own_files import whole_file
 
 __all__ = ["Line", "read_curve", "write_curve"]
@@ -31,11 +32,9 @@ def read_curve(file: Path) -> list[Line]:
     """
     where = str(file)
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise InputError(f"larger than {_MOST_BYTES} bytes", where=where)
-        texts = file.read_text(encoding="utf-8").splitlines()
+        texts = read_bounded(file, _MOST_BYTES).decode("utf-8").splitlines()
     except OSError as e:
-        raise InputError(f"cannot be read: {e.strerror}", where=where) from None
+        raise InputError(f"cannot be read: {reason_of(e)}", where=where) from None
     except UnicodeDecodeError:
         raise InputError("not a curve: not UTF-8", where=where) from None
     lines = [_line(text, where, number) for number, text in enumerate(texts, start=1)]

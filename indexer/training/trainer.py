@@ -12,6 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from torch import Tensor, nn
 
 from embeddb.core import model_file
 from embeddb.core.errors import InputError, ModelError
+from embeddb.core.gate import refusing
+from embeddb.core.own_files import OwnFolder
 from indexer.training.curves import Line, read_curve, write_curve
 
 __all__ = ["Fitted", "Job", "Progress", "Settings", "checkpoint_of", "curve_of", "fit", "forget"]
@@ -87,7 +90,8 @@ def curve_of(folder: Path) -> Path:
 
 def forget(folder: Path) -> None:
     """Drop the checkpoint of a training whose result is saved; the curve stays."""
-    checkpoint_of(folder).unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        OwnFolder(folder.parent, folder.name).remove(checkpoint_of(folder).name)
 
 
 def fit(
@@ -101,7 +105,9 @@ def fit(
     Raises: ModelError if the loss or a figure is not finite, or the checkpoint is damaged or of
     another run.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with refusing(ModelError, where=str(folder)):
+        OwnFolder(folder.parent, folder.name).make()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         state = _State(module, settings)

@@ -221,3 +221,30 @@ def test_a_brief_export_keeps_medians_and_failures(tmp_path: Path) -> None:
     assert (short.context, len(short.cpu_max_s), short.when) == ({}, 1, 120.0)
     lost = kept[default.replace(schedule="guided")]
     assert (lost.status, lost.error) == ("oom", "fill 99 x")
+
+
+def test_a_link_of_the_name_of_the_rejects_is_left_alone(tmp_path: Path) -> None:
+    """The name follows from that of the file, and the content is what its author chose."""
+    export_file(filled(), tmp_path / "all.jsonl")
+    with (tmp_path / "all.jsonl").open("a") as out:
+        out.write("not a record\n")
+    (tmp_path / "profile").write_text("mine")
+    (tmp_path / "all.jsonl.rejects.jsonl").symlink_to(tmp_path / "profile")
+    with pytest.raises(InputError, match=r"rejects\.jsonl: a link where a file of ours would be"):
+        import_file(Database.in_memory(), tmp_path / "all.jsonl")
+    assert (tmp_path / "profile").read_text() == "mine"
+
+
+def test_an_export_that_fails_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("indexer.exchange.writers.write_jsonl", broken)
+    for name in ("all.jsonl", "all.jsonl.gz"):
+        (tmp_path / name).write_bytes(b"before")
+        with pytest.raises(InputError, match=rf"{name}: cannot be written: No space left"):
+            export_file(filled(), tmp_path / name)
+        assert (tmp_path / name).read_bytes() == b"before"
+    assert len(list(tmp_path.iterdir())) == 2

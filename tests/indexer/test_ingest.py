@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import ReaderError, StoreError, StoreFull, UsageError
+from embeddb.core.errors import InputError, ReaderError, StoreError, StoreFull, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run
 from embeddb.database import Database
@@ -495,3 +495,19 @@ def test_every_run_names_its_file(tmp_path: Path) -> None:
     runs: Iterator[Run] = store.runs("tiny", Op("spmm", 32))
     assert {run.campaign for run in runs} == {"csv:a.csv"}
     assert {run.measurement.source for run in store.runs("tiny", OP)} == {"imported"}
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_link_of_the_name_of_the_rejects_is_left_alone(tmp_path: Path, committed: bool) -> None:
+    """The name follows from that of the log, and the content is what its author chose."""
+    path = log(tmp_path / "a.csv", [("m", 9, 9, 9, "z", 1), *rows_of(patterns(1))])
+    rejects, mine = tmp_path / "a.csv.rejects.jsonl", tmp_path / "profile"
+    store = memory_store()
+    if committed:
+        read(store, path)
+        rejects.unlink()
+    mine.write_text("mine\nall of it\n")
+    rejects.symlink_to(mine)
+    with pytest.raises(InputError, match=r"rejects\.jsonl: a link where a file of ours would be"):
+        read(store, path)
+    assert mine.read_text() == "mine\nall of it\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,12 @@ def test_an_installation_without_it(shipped: Path) -> None:
     assert not starter.is_shipped()
     with pytest.raises(InputError, match="not part of this installation"):
         starter.starter_place()
+
+
+def test_what_a_killed_import_left_does_not_stop_the_next(shipped: Path) -> None:
+    """In a container the killed one may well have had the number of this process."""
+    place = starter.starter_place()
+    part = place.with_name(f".{place.name}.{os.getpid()}.part")
+    part.mkdir(parents=True)
+    (part / "data.mdb").write_bytes(b"half")
+    assert (starter.starter_folder() / "data.mdb").is_file()

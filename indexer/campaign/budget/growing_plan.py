@@ -21,12 +21,13 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
+from embeddb.core.own_files import OwnFolder
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.budget.by_name import strategy
 from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
 from indexer.campaign.folder import Campaign, Task
 from indexer.campaign.plan import Buying, Choice, Matrix, Plan
-from indexer.campaign.plan_file import write_plan, write_whole
+from indexer.campaign.plan_file import PLAN, write_plan
 
 __all__ = [
     "BudgetReport",
@@ -124,7 +125,7 @@ def planned(
 
 def is_campaign(folder: Path) -> bool:
     """Whether something is planned in a folder."""
-    return (folder / "plan.json").exists()
+    return (folder / PLAN).exists()
 
 
 def buy_more(campaign: Campaign) -> Campaign | None:
@@ -155,7 +156,7 @@ def buy_more(campaign: Campaign) -> Campaign | None:
     buyer.ask(0)
     if buyer.spent == before:
         return None
-    write_whole(campaign.folder / "plan.json", write_plan(_grown(plan, buyer)))
+    OwnFolder(campaign.folder).write(PLAN, write_plan(_grown(plan, buyer)))
     return Campaign(campaign.folder)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
+from embeddb.core.own_files import OwnFolder
 from embeddb.store import Store
 from embeddb.store.model_files import MODELS, entry_of, register_files
 
@@ -34,7 +35,7 @@ def model_file(store: Store, samples: Samples, out: str = "") -> Path:
     home = Path(store.path)
     name = f"costmodel-{_owner(store, samples)}-{samples.ops[0].kernel}.safetensors"
     try:
-        (home / MODELS).mkdir(exist_ok=True)
+        OwnFolder(home, MODELS).make()
     except OSError as e:
         raise UsageError(
             f"{home}: no model can be written there ({e.strerror})", hint="give -o FILE"

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
-from embeddb.core.errors import UsageError
+from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.version import __version__
 from embeddb.cost_model.encoders.inputs import TreeTable, layout_of
 from embeddb.cost_model.encoders.latent import Augmented, LatentEncoder, space_rows
@@ -164,6 +164,8 @@ def _learned(
     held = [held_out(groups, i, settings.seed) for i in range(settings.members)]
     enough = np.unique(groups).size >= LEAST_GROUPS  # with fewer, `trust` leaves them out
     apart = judged_only(groups, held, settings.seed, _PARTS) if enough else []
+    if folder is not None and folder.is_symlink():
+        raise ModelError("a link where a folder of ours would be", where=str(folder))
     fits: list[FittedMember] = []
     with ExitStack() as stack:
         passing = Path(stack.enter_context(tempfile.TemporaryDirectory()))

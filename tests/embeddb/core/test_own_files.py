@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from embeddb.core.own_files import OwnFolder, open_own, whole_file
+from embeddb.core.own_files import OwnFolder, drop_torn_line, open_own, own_size, whole_file
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def victim(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("mode", ["rb", "ab", "r+b", "wb"])
+@pytest.mark.parametrize("mode", ["rb", "ab", "a+b", "r+b", "wb"])
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_a_link_is_refused_and_left_alone(
     tmp_path: Path, victim: Path, mode: str, link: Callable[[Path, Path], None]
@@ -47,6 +48,40 @@ def test_modes_do_what_they_say(tmp_path: Path) -> None:
         with open_own(tmp_path / "f", mode) as file:
             file.write(b"ab")
         assert (tmp_path / "f").read_bytes() == held
+
+
+def test_a_torn_line_is_dropped(tmp_path: Path) -> None:
+    for before, after in ((b"", b"x\n"), (b"a\nb", b"a\nx\n"), (b"a\n", b"a\nx\n"), (b"b", b"x\n")):
+        (tmp_path / "f").write_bytes(before)
+        with open_own(tmp_path / "f", "a+b") as file:
+            drop_torn_line(file)
+            file.write(b"x\n")
+        assert (tmp_path / "f").read_bytes() == after
+
+
+def test_sizes_of_what_another_library_opens(tmp_path: Path, victim: Path) -> None:
+    assert own_size(victim) == 13 and own_size(tmp_path / "none") is None
+    os.link(victim, tmp_path / "hard")
+    assert own_size(victim, hard=True) == 13
+    (tmp_path / "link").symlink_to(victim)
+    for path in (victim, tmp_path / "link", tmp_path):
+        with pytest.raises(OSError, match=r"a link|not a regular file"):
+            own_size(path)
+
+
+def test_errors_name_the_whole_path(tmp_path: Path) -> None:
+    def full() -> OSError:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder = OwnFolder(tmp_path)
+    with pytest.raises(OSError, match="directory") as missing, folder.open("none", "rb"):
+        pass
+    with pytest.raises(OSError, match="space") as appended, folder.open("one", "ab"):
+        raise full()
+    with pytest.raises(OSError, match="space") as whole, whole_file(tmp_path / "two"):
+        raise full()
+    names = [e.value.filename for e in (missing, appended, whole)]
+    assert names == [str(tmp_path / name) for name in ("none", "one", "two")]
 
 
 def test_a_whole_file_takes_the_place_of_a_link(tmp_path: Path, victim: Path) -> None:

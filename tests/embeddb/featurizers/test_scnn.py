@@ -246,6 +246,24 @@ def test_the_database_s_own_weights_replace_the_shipped(
         assert db.featurizer_version("scnn") == new.version
 
 
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_weights_go_nowhere_else(tmp_path: Path, made: list[Path], what: str) -> None:
+    (tmp_path / "home").mkdir()
+    mine = tmp_path / "home" / OWN.name
+    mine.write_bytes(b"mine")
+    with Database.create(tmp_path / "db") as db:
+        if what == "folder":
+            (tmp_path / "db" / OWN).parent.symlink_to(mine.parent)
+            with pytest.raises(ModelError, match="a link or file where a folder of ours would be"):
+                db.use_weights(made[1])
+        else:
+            (tmp_path / "db" / OWN).parent.mkdir()
+            (tmp_path / "db" / OWN).symlink_to(mine)
+            db.use_weights(made[1])
+            assert not (tmp_path / "db" / OWN).is_symlink()
+    assert mine.read_bytes() == b"mine"
+
+
 def test_only_vectors_that_are_there_are_said_to_be_of_another_version(
     tmp_path: Path, made: list[Path], shipped: Path
 ) -> None:

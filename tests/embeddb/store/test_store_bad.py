@@ -375,6 +375,42 @@ def test_a_full_disk(tmp_path: Path, mount: tuple[str, ...]) -> None:
     assert int(said.split("done ")[1].split()[0]) >= 2
 
 
+def test_a_full_disk_ends_nobody(tmp_path: Path, mount: tuple[str, ...]) -> None:
+    (tmp_path / "small").mkdir()
+    script = """
+    import subprocess
+    disk = folder.parent
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(disk)], check=True)
+    open_store(folder, create=True).close()
+    try:
+        (disk / "ballast").write_bytes(bytes(1 << 20))
+    except OSError:
+        pass
+    try:
+        open_store(disk / "new", create=True)
+    except StoreFull as e:
+        print("refused", e)
+    (folder / "lock.mdb").unlink()
+    with (disk / "more").open("wb", buffering=0) as more:  # the last bytes
+        try:
+            while more.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+    store = open_store(folder)
+    print("read-only", store.readonly, store.count_runs())
+    store.close()
+    (disk / "ballast").unlink()
+    open_store(disk / "new", create=True).close()
+    print("taken up")
+    """
+    process = child(script, tmp_path / "small" / "db", wrap=mount)
+    said = output(process)
+    assert process.returncode == 0, said
+    assert f"refused {tmp_path / 'small' / 'new'}: no space left" in said
+    assert "read-only True 0" in said and "taken up" in said
+
+
 def test_a_limit_on_file_size_counts_as_a_full_disk(tmp_path: Path) -> None:
     script = f"""
     import resource, signal

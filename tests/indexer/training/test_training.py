@@ -23,7 +23,15 @@ pytest.importorskip("safetensors")
 from torch import Tensor, nn  # noqa: E402
 
 from indexer.training import trainer  # noqa: E402
-from indexer.training.trainer import Fitted, Job, Settings, checkpoint_of, curve_of, fit  # noqa: E402
+from indexer.training.trainer import (  # noqa: E402
+    Fitted,
+    Job,
+    Settings,
+    checkpoint_of,
+    curve_of,
+    fit,
+    forget,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -308,3 +316,17 @@ def test_what_is_no_curve_is_refused(tmp_path: Path, text: str, said: str) -> No
     file.write_text(text)
     with pytest.raises(InputError, match=said):
         read_curve(file)
+
+
+def test_a_training_goes_through_no_link(tmp_path: Path) -> None:
+    """A folder beside a model that somebody else packed."""
+    home, folder = tmp_path / "home", tmp_path / "net.training"
+    home.mkdir()
+    (home / "checkpoint.safetensors").write_bytes(b"mine")
+    folder.symlink_to(home)
+    with pytest.raises(ModelError, match="a link or file where a folder of ours would be"):
+        Toy().fit(folder)
+    with pytest.raises(OSError, match="a link or file where a folder of ours would be"):
+        forget(folder)
+    forget(tmp_path / "none")
+    assert [file.read_bytes() for file in home.iterdir()] == [b"mine"]

@@ -1,0 +1,140 @@
+"""The quick look at the pages says no less than `lmdb.verify`, and stands before what needs it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from builders import fill, patterns, tiny
+
+from embeddb.core.errors import StoreCorrupt
+from embeddb.database import Database
+from embeddb.store.lmdb_files import broken_pages
+from embeddb.store.pages import page_faults
+from indexer.exchange.exchange import export_file
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with trees of two levels, large values and free pages."""
+    folder = tmp_path_factory.mktemp("pages") / "a.db"
+    with Database.create(folder) as db:
+        fill(db, tiny(), patterns(3), indexed=False)
+        for pattern in patterns(3):
+            db.add_pattern(pattern, only=["stats"])
+        db.store.notes.put("large", bytes(50_000))
+        db.store.journal.put("gone", bytes(9_000))
+        db.store.journal.delete(["gone"])
+    return folder
+
+
+def faults(folder: Path) -> str:
+    with (folder / "data.mdb").open("rb") as data:
+        return page_faults(data)
+
+
+def hurt(sound: Path, folder: Path, change: Callable[[bytearray], None]) -> Path:
+    raw = bytearray((sound / "data.mdb").read_bytes())
+    change(raw)
+    folder.mkdir(exist_ok=True)
+    (folder / "data.mdb").write_bytes(raw)
+    return folder
+
+
+def test_a_sound_file_has_no_faults(sound: Path, tmp_path: Path) -> None:
+    assert faults(sound) == "" and broken_pages(sound) == []
+    with Database.create(tmp_path / "empty.db"):
+        assert faults(tmp_path / "empty.db") == ""
+
+
+def test_while_somebody_writes(tmp_path: Path) -> None:
+    """A reader of now cannot be made to see half a write."""
+    with Database.create(tmp_path / "a.db") as db, db.store._engine.read():
+        for at in range(30):
+            db.store._engine.refuse_damage()
+            with pytest.raises(Exception, match="inside a read"):
+                db.store.notes.put(f"{at}", bytes(5000))
+    with Database.open(tmp_path / "a.db") as db:
+        for at in range(30):
+            db.store.notes.put(f"{at % 3}", bytes(5000 * at))
+            db.store.refuse_damage()
+
+
+def test_it_finds_what_verify_finds(sound: Path, tmp_path: Path) -> None:
+    rng, found = random.Random(5), 0
+    size = (sound / "data.mdb").stat().st_size
+
+    def flip(raw: bytearray) -> None:
+        for _ in range(4):
+            near = rng.choice([rng.randrange(64), 4095 - rng.randrange(600)])
+            raw[4096 * rng.randrange(2, size // 4096) + near] ^= 1 << rng.randrange(8)
+
+    for _ in range(40):
+        folder = hurt(sound, tmp_path / "b.db", flip)
+        if broken_pages(folder):
+            found += 1
+            assert faults(folder)
+    assert found > 10
+
+
+@pytest.mark.parametrize("bad", [b"", b"x" * 100, b"x" * 20_000, bytes(20_000)])
+def test_what_is_no_data_file(tmp_path: Path, bad: bytes) -> None:
+    (tmp_path / "data.mdb").write_bytes(bad)
+    assert faults(tmp_path)
+
+
+def test_a_count_of_pages_that_nobody_has(sound: Path, tmp_path: Path) -> None:
+    def claim(raw: bytearray) -> None:
+        for at in (0, 4096):
+            raw[at + 16 + 120 : at + 16 + 128] = (1 << 50).to_bytes(8, "little")
+
+    assert "pages are recorded" in faults(hurt(sound, tmp_path / "b.db", claim))
+
+
+def test_a_damaged_file_is_neither_exported_nor_compacted(sound: Path, tmp_path: Path) -> None:
+    """A branch without its pages: LMDB would read what hangs there, or end the process."""
+
+    def swap(raw: bytearray) -> None:
+        for at in range(2 * 4096, len(raw), 4096):
+            if raw[at + 10] == 1:  # a branch
+                node = at + int.from_bytes(raw[at + 18 : at + 20], "little")
+                raw[node : node + 2] = b"\2\0"
+
+    folder = hurt(sound, tmp_path / "b.db", swap)
+    with Database.open(folder) as db:
+        for act in (lambda: export_file(db, tmp_path / "x.jsonl"), db.store.compact):
+            with pytest.raises(StoreCorrupt, match=r"data\.mdb: damaged: table") as caught:
+                act()
+            assert "db check" in caught.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == ["b.db"]
+
+
+def test_no_vector_is_left_out_of_an_export(sound: Path, tmp_path: Path) -> None:
+    """One whose key is damaged, in order, is not there for whoever asks for it by its key."""
+    with Database.open(sound, readonly=True) as db:
+        ids = sorted(info.id for info in db.store.patterns())
+    key = b"stats\0" + db.featurizer_version("stats").encode() + b"\0" + bytes.fromhex(ids[-1])
+
+    def flip(raw: bytearray) -> None:
+        at, found = raw.find(key), 0
+        while at >= 0:
+            raw[at + len(key) - 1] ^= 1
+            at, found = raw.find(key, at + 1), found + 1
+        assert found
+
+    folder = hurt(sound, tmp_path / "b.db", flip)
+    assert faults(folder) == ""
+    with Database.open(folder, readonly=True) as db, pytest.raises(StoreCorrupt, match="damaged"):
+        export_file(db, tmp_path / "x.jsonl")
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_a_key_that_is_no_text(tmp_path: Path) -> None:
+    with Database.create(tmp_path / "a.db") as db:
+        for table in ("note", "platform", "partition"):
+            db.store._engine.write(lambda txn, t=table: txn.put(t, b"\xff\xfe", b"\0\0\0\1"))
+        for read in (db.store.notes.items, db.store.platforms, db.store.partitions):
+            with pytest.raises(StoreCorrupt, match="fffe: not text"):
+                read()
