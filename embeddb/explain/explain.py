@@ -255,7 +255,7 @@ def _factor(base: float, seconds: float) -> float | None:
 
 def _measured_gain(made: Recommendation) -> float | None:
     seconds = None if made.first is None else made.first.seconds
-    if seconds is None or made.default_seconds is None:
+    if not seconds or made.default_seconds is None:
         return None
     return made.default_seconds / seconds
 
@@ -264,15 +264,17 @@ def _differences(made: Recommendation, store: Store) -> list[Difference]:
     """Features that lie far from the neighbours' weighted mean."""
     names = list(made.features)
     near = {n.pattern_id: n.weight for n in made.neighbours}
-    stored = store.vectors.get(made.featurizer, made.featurizer_version, near)
+    # As long as the answer has features: which these are, and what they say, is in its text alone.
+    stored = store.vectors.get(made.featurizer, made.featurizer_version, near, dim=len(names))
     if not stored or not names:
         return []
     weights = np.array([near[i] for i in stored])
     rows = np.array(list(stored.values()), dtype=np.float64)
     query = np.array([made.features[name][0] for name in names])
     scale = np.array([made.features[name][2] for name in names])
-    mean = weights @ rows / weights.sum()
-    away = (query - mean) / scale
+    with np.errstate(all="ignore"):
+        mean = weights @ rows / weights.sum()
+        away = np.nan_to_num((query - mean) / scale, posinf=0.0, neginf=0.0)
     order = np.argsort(-np.abs(away), kind="stable")[:_MOST_DIFFERENCES]
     return [
         Difference(

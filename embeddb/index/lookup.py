@@ -204,7 +204,9 @@ class Lookup:
         """Everything wrong with store and derived files; the latter heal on the next use."""
         derived = self._files.problems(self.featurizers())
         models = [*self.featurizers().problems(), *registry_problems(self.store)]
-        return self.store.problems() + self.platform_problems() + models + derived
+        found = self.store.problems()
+        platforms = [p for p in self.platform_problems() if not any(p in line for line in found)]
+        return found + platforms + models + derived
 
     def platform_problems(self) -> list[str]:
         """One line for every stored platform that is none."""

@@ -106,3 +106,21 @@ def test_a_count_of_answers_that_nobody_made_stops_nothing(folder: Path) -> None
         db.store._engine.write(lambda txn: txn.put("meta", b"answers", b"\xff" * 8))
         given = [_ask(db, 61), _ask(db, 62)]
         assert [made.id for made in db.recommendations()] == given
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"features": {"x": [1e308, -1e308, 0.0]}},
+        {"created": 1e300, "generation": 1 << 62},
+        {"candidates": [], "link": "nowhere", "confidence": "never"},
+    ],
+)
+def test_an_answer_that_lies_is_explained_all_the_same(folder: Path, fields: Any) -> None:
+    with Database.open(folder) as db:
+        given = _ask(db, 61)
+        raw = db.store.recommendations.get(given)
+        assert raw is not None
+        db.store.recommendations.put(given, _changed(raw, **fields))
+    for words in (["explain", str(folder), given], ["report", str(folder)]):
+        assert run_verb(words) == 0
