@@ -82,6 +82,8 @@ def show_file(report: IngestReport) -> None:
         say(f"  new values of {name}, which the platform leaves open: {named}")
     if report.rejected:
         say(f"  rejected rows with their reasons: {report.rejects_file}")
+    for line in report.changes:
+        note(f"warning: {line}, for the runs stored before too")
 
 
 def warn(lines: Sequence[str]) -> None:
