@@ -310,6 +310,11 @@ class _Import:
     def take(self, record: Record) -> None:
         """A record that fails costs itself alone; a store that fails ends the import."""
         try:
+            if isinstance(record, Run):
+                self.report.runs += 1
+                self._check(record)
+                self.runs.append(record)
+                return
             with refusing(ReaderError):
                 self._take(record)
         except StoreError:
@@ -318,12 +323,8 @@ class _Import:
             text = getattr(record, "id", getattr(record, "version", ""))
             self._reject(Reject(0, str(e), f"{type(record).__name__} {text}"[:200]))
 
-    def _take(self, record: Record) -> None:
-        if isinstance(record, Run):
-            self.report.runs += 1
-            self._check(record)
-            self.runs.append(record)
-        elif isinstance(record, PatternInfo):
+    def _take(self, record: PlatformDoc | PatternInfo | ModelDoc | Reject) -> None:
+        if isinstance(record, PatternInfo):
             _check_pattern(record)
             self.report.patterns += 1
             self.infos.append(record)
@@ -363,10 +364,12 @@ class _Import:
             platform = self._store.platform(run.platform)
             if platform is None:
                 raise ReaderError(f"platform {run.platform} is not known")
-            found = self._spaces[key] = (platform.space(run.op), set())
+            with refusing(ReaderError):
+                found = self._spaces[key] = (platform.space(run.op), set())
         space, legal = found
         if run.config.json not in legal:
-            reason = space.reason(run.config)
+            with refusing(ReaderError):
+                reason = space.reason(run.config)
             if reason is not None:
                 raise ReaderError(reason)
             legal.add(run.config.json)

@@ -41,7 +41,7 @@ __all__ = ["VERSION", "EmbeddbReader", "ModelDoc", "PlatformDoc", "Record", "doc
 
 VERSION = 1
 T = TypeVar("T")
-_RUN_ID = re.compile(r"(?:[0-9a-f]{32})?")
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +178,11 @@ def _run(rest: list[Any], seen: _Seen) -> Run:
     pattern, op, platform, config, measured, *ends = rest
     measurement = msgspec.convert(measured, Measurement)
     _check(measurement)
-    campaign, replaces = msgspec.convert([*ends, "", ""][: max(2, len(ends))], tuple[str, str])
-    if not _RUN_ID.fullmatch(replaces):
-        raise ReaderError(f"replaces {replaces[:40]!r}, which is no id of a run")
+    campaign, replaces = ends if len(ends) == 2 else (*ends, *[""] * (2 - len(ends)))
+    if not isinstance(campaign, str):
+        raise ReaderError("a campaign that is no text")
+    if replaces and not (isinstance(replaces, str) and _RUN_ID.fullmatch(replaces)):
+        raise ReaderError("replaces what is no id of a run")
     return Run(
         _defined("pattern", seen.patterns, pattern).id,
         _defined("op", seen.ops, op),
@@ -188,7 +190,7 @@ def _run(rest: list[Any], seen: _Seen) -> Run:
         _defined("config", seen.configs, config),
         measurement,
         campaign,
-        replaces,
+        replaces or "",
     )
 
 
