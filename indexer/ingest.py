@@ -62,6 +62,8 @@ class IngestReport:
     problems: list[str] = field(default_factory=list)
     #: By parameter, values that an open choice does not list, and how many rows have each.
     new_values: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: Words of an edited platform file that give the runs stored before another meaning.
+    changes: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         body = {name: getattr(self, name) for name in self.__slots__}
@@ -168,6 +170,7 @@ class _Job:
 
     def __exit__(self, *_: object) -> None:
         self.report.platforms = set(self._platforms.used)
+        self.report.changes = list(dict.fromkeys(self._platforms.changes))
 
     def consume(
         self,
@@ -316,6 +319,7 @@ class _Platforms:
         self._store, self._base = store, base
         self._known: dict[tuple[str, str], Platform] = {}
         self.used: set[str] = set()
+        self.changes: list[str] = []
 
     def of(self, row: RunRow) -> Platform:
         key = (row.platform, row.instance)
@@ -325,7 +329,7 @@ class _Platforms:
                 raise ReaderError(f"the row is of platform {row.platform}, not {self._base.name}")
             fixed = self._base.instance or not row.instance
             found = self._base if fixed else self._base.at(row.instance, row.facts)
-            self._store.put_platform(found)
+            self.changes += self._store.put_platform(found)
             self.used.add(found.id)
             self._known[key] = found
         return found

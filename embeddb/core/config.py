@@ -49,6 +49,8 @@ class Op:
     @classmethod
     def parse(cls, text: str) -> Op:
         """Raises: UsageError for anything but `spmv`, `spmm:128`, `sddmm:64:f64`, ..."""
+        if not isinstance(text, str):
+            raise UsageError("an operation is a text", hint="write it as spmm:128")
         found = re.fullmatch(r"(\w+)(?::(\d{1,7}))?(?::(\w+))?", text.strip().lower())
         if not found:
             raise UsageError(f"{text!r} is not an operation", hint="write it as spmm:128")

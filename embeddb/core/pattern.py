@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
 from embeddb.core.shown import html_of
-from embeddb.core.sizes import Sizes
+from embeddb.core.sizes import MAX_DIM, Sizes
 
 __all__ = ["MAX_DIM", "Pattern", "stub_id"]
 
-#: Largest number of rows or columns: indices are kept as int32.
-MAX_DIM = 2**31 - 1
 #: Rows looked at together.
 _ROWS = 1 << 20
 

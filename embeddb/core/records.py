@@ -13,6 +13,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
+from embeddb.core.gate import reason_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
@@ -90,8 +91,8 @@ class Run:
             canonical = _decode(_encode(self.measurement))  # whole numbers become floats
             h = hashlib.blake2b(head.encode(), digest_size=16)
             h.update(_encode(canonical))
-        except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as e:
-            raise UsageError(f"a run of {self.op} cannot be stored: {e}") from None
+        except Exception as e:  # the fields are what anybody wrote into a log
+            raise UsageError(f"a run of {self.op} cannot be stored: {reason_of(e)}") from e
         return h.hexdigest()
 
 

@@ -12,14 +12,16 @@ from embeddb.store.failures import translating
 from embeddb.store.lmdb_engine import DATA_FILE, LmdbEngine
 from embeddb.store.lmdb_files import is_begun
 from embeddb.store.memory import MemoryEngine
-from embeddb.store.store import SCHEMA, AppendResult, Partition, Store
+from embeddb.store.store import SCHEMA, AppendResult, Contradiction, Partition, Store, Taken
 
 __all__ = [
     "SCHEMA",
     "AppendResult",
+    "Contradiction",
     "Engine",
     "Partition",
     "Store",
+    "Taken",
     "Txn",
     "is_database",
     "memory_store",

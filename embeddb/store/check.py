@@ -2,68 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import StoreCorrupt
+from embeddb.core.errors import EmbeddbError, StoreCorrupt
+from embeddb.core.gate import refusing
+from embeddb.core.records import PatternInfo
+from embeddb.core.sizes import Sizes
 from embeddb.store import codec
-from embeddb.store.engine import Engine, Txn, text_of
+from embeddb.store.engine import Engine, Txn
+from embeddb.store.merge.patterns import name_key, resolved
 from embeddb.store.model_table import decode_entry
 from embeddb.store.withdrawn import hidden_under, mark_faults
 
-__all__ = ["inconsistencies"]
+__all__ = ["Decode", "inconsistencies"]
 
 T = TypeVar("T")
+#: Makes sense of a document, given its key and bytes, or raises.
+Decode = Callable[[str, bytes], object]
 
 
-def inconsistencies(engine: Engine) -> list[str]:
-    """Values that cannot be decoded, runs that point at nothing, ids that are not those of their
-    content."""
+def inconsistencies(engine: Engine, documents: Mapping[str, Decode] | None = None) -> list[str]:
+    """Values that cannot be decoded, sizes that no matrix or another one has, rows that point at
+    nothing, ids that are not those of their content. `documents` are further tables, and what
+    decodes them."""
     found: list[str] = []
     with engine.read() as txn:
         configs = dict(_decoded(txn, "config", codec.decode_config, found))
-        for key, config in configs.items():
-            if config.id != key.hex():
-                found.append(f"configuration {key.hex()}: its content is another one")
+        found += [
+            f"configuration {key.hex()}: its content is another one"
+            for key, config in configs.items()
+            if config.id != key.hex()
+        ]
         patterns = dict(_decoded(txn, "pattern", codec.decode_info, found))
-        for key, raw in txn.scan("structure"):
-            try:
-                codec.decode_structure(raw, pattern_id=key.hex(), name="", group="")
-            except StoreCorrupt as e:
-                found.append(str(e))
-        for key, raw in txn.scan("model"):
-            try:
-                decode_entry(key, raw)
-            except StoreCorrupt as e:
-                found.append(str(e))
-        members = {key for key, _ in txn.scan("member")}
-        hidden = hidden_under(txn)
-        found += mark_faults(txn)
-        partitions = {
-            number: text_of("partition", key).split("\0") for key, number in txn.scan("partition")
-        }
-        for key, row in _decoded(txn, "run", codec.decode_row, found):
-            fault = _fault(key, row, configs.get(row.config_id), partitions.get(key[:4]))
-            if fault is None and key[4:20] not in patterns:
-                fault = "its pattern is missing"
-            if fault is None and key[:20] not in members and key not in hidden:
-                fault = "its pattern is not listed in the partition"
-            if fault is not None:
-                found.append(f"run {key[20:].hex()}: {fault}")
+        found += _of_patterns(patterns)
+        found += _of_structures(txn, patterns)
+        found += _of_names(txn, patterns)
+        found += _of_aliases(txn, patterns)
+        found += _of_models(txn)
+        for table, decode in (documents or {}).items():
+            found += _of_documents(txn, table, decode)
+        found += _of_runs(txn, configs, patterns)
     return found
 
 
+def _of_patterns(patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+    for key, info in patterns.items():
+        if info.id != key.hex():
+            yield f"pattern {key.hex()}: its facts are those of pattern {info.id[:40]!r}"
+        if not info.sizes.possible:
+            yield f"pattern {key.hex()}: {info.sizes} is impossible"
+
+
+def _of_structures(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+    for key, raw in txn.scan("structure"):
+        try:
+            pattern = codec.decode_structure(raw, pattern_id=key.hex(), name="", group="")
+        except StoreCorrupt as e:
+            yield str(e)
+            continue
+        info, sizes = patterns.get(key), Sizes(*pattern.shape, pattern.nnz)
+        if info is None:
+            yield f"structure {key.hex()}: its pattern is missing"
+        elif any(a not in (-1, b) for a, b in zip(info.sizes, sizes, strict=True)):
+            yield f"pattern {key.hex()}: says {info.sizes}, its structure is {sizes}"
+
+
+def _of_names(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+    """Names are found by the table alone, so it has to have them all."""
+    for key, info in patterns.items():
+        if info.name and txn.get("name", name_key(info.name) + key) is None:
+            yield f"pattern {key.hex()}: its name {info.name[:80]!r} does not find it"
+    for name, _ in txn.scan("name"):
+        if name[-17:-16] != b"\0" or name[-16:] not in patterns:
+            yield f"name {name[:-17].decode(errors='replace')[:80]!r}: its pattern is missing"
+
+
+def _of_aliases(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+    for key, _ in txn.scan("alias"):
+        try:
+            if resolved(txn, key) not in patterns:
+                yield f"stub {key.hex()}: the pattern that adopted it is missing"
+        except StoreCorrupt as e:
+            yield str(e)
+
+
+def _of_models(txn: Txn) -> Iterator[str]:
+    for key, raw in txn.scan("model"):
+        try:
+            decode_entry(key, raw)
+        except StoreCorrupt as e:
+            yield str(e)
+
+
+def _of_documents(txn: Txn, table: str, decode: Decode) -> Iterator[str]:
+    for key, raw in txn.scan(table):
+        name = key.decode(errors="replace")
+        try:
+            with refusing(StoreCorrupt):
+                decode(key.decode(), raw)
+        except EmbeddbError as e:
+            yield f"{table} {name[:80]!r}: {e}"
+
+
+def _of_runs(
+    txn: Txn, configs: Mapping[bytes, Config], patterns: Mapping[bytes, PatternInfo]
+) -> list[str]:
+    found: list[str] = []
+    members = {key for key, _ in txn.scan("member")}
+    hidden = hidden_under(txn)
+    found += mark_faults(txn)
+    partitions = _partitions(txn, found)
+    for key, row in _decoded(txn, "run", codec.decode_row, found):
+        fault = _fault(key, row, configs.get(row.config_id), partitions.get(key[:4]))
+        if fault is None and key[4:20] not in patterns:
+            fault = "its pattern is missing"
+        if fault is None and key[:20] not in members and key not in hidden:
+            fault = "its pattern is not listed in the partition"
+        if fault is not None:
+            found.append(f"run {key[20:].hex()}: {fault}")
+    return found
+
+
+def _partitions(txn: Txn, found: list[str]) -> dict[bytes, tuple[Op, str]]:
+    """Op and platform by number."""
+    partitions = {}
+    for key, number in txn.scan("partition"):
+        try:
+            partitions[number] = codec.decode_partition(key, number)
+        except StoreCorrupt as e:
+            found.append(str(e))
+    return partitions
+
+
 def _fault(
-    key: bytes, row: codec.RunRow, config: Config | None, partition: list[str] | None
+    key: bytes, row: codec.RunRow, config: Config | None, partition: tuple[Op, str] | None
 ) -> str | None:
     if config is None:
         return "its configuration is missing"
     if partition is None:
         return "its partition is missing"
     op, platform = partition
-    run = row.run(key[4:20].hex(), Op.parse(op), platform, config)
-    return None if run.id == key[20:].hex() else "its content is another one"
+    try:
+        run_id = row.run(key[4:20].hex(), op, platform, config).id
+    except EmbeddbError as e:
+        return str(e)
+    return None if run_id == key[20:].hex() else "its content is another one"
 
 
 def _decoded(

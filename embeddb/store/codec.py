@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, StoreCorrupt, UsageError
+from embeddb.core.errors import StoreCorrupt, UsageError
+from embeddb.core.gate import reason_of
 from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.sizes import Sizes
 
 __all__ = [
     "RunRow",
     "decode_config",
     "decode_info",
+    "decode_partition",
     "decode_row",
     "decode_structure",
     "encode_info",
     "encode_row",
     "encode_structure",
     "pattern_key",
+    "structure_sizes",
 ]
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
 _info_decoder = msgspec.msgpack.Decoder(PatternInfo)
 #: Deflate cannot make data shrink further than this.
 _MOST_SHRUNK = 1032
+
+
+def _decodes(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Whatever decoding raises is a StoreCorrupt: the bytes are what anybody left in a file. A
+    plain wrapper, since rows are decoded by the hundred thousand."""
+
+    def wrapped(decode: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(decode)
+        def decoded(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return decode(*args, **kwargs)
+            except StoreCorrupt:
+                raise
+            except Exception as error:
+                raise StoreCorrupt(f"{what} cannot be decoded: {reason_of(error)}") from error
+
+        return decoded
+
+    return wrapped
 
 
 def pattern_key(pattern_id: str) -> bytes:
@@ -43,41 +71,52 @@ def pattern_key(pattern_id: str) -> bytes:
 
 
 class RunRow(msgspec.Struct, frozen=True, array_like=True):
-    """A run without the parts that its key holds (partition, pattern, run id)."""
+    """A run without the parts that its key holds (partition, pattern, run id). `told`: it came with
+    an import, so that it stands back for what was run here (`embeddb.store.merge.runs`)."""
 
     config_id: bytes
     measurement: Measurement
     campaign: str = ""
     replaces: str = ""
+    told: bool = False
 
     @classmethod
-    def of(cls, run: Run) -> RunRow:
+    def of(cls, run: Run, *, told: bool = False) -> RunRow:
         config_id = bytes.fromhex(run.config.id)
-        return cls(config_id, run.measurement, run.campaign, run.replaces)
+        return cls(config_id, run.measurement, run.campaign, run.replaces, told)
 
     def run(self, pattern_id: str, op: Op, platform: str, config: Config) -> Run:
         return Run(pattern_id, op, platform, config, self.measurement, self.campaign, self.replaces)
+
+
+class _OwnRow(NamedTuple):
+    """Almost every row: nothing is written of how it came."""
+
+    config_id: bytes
+    measurement: Measurement
+    campaign: str
+    replaces: str
 
 
 _row_decoder = msgspec.msgpack.Decoder(RunRow)
 
 
 def encode_row(row: RunRow) -> bytes:
-    return _encoder.encode(row)
+    if row.told:
+        return _encoder.encode(row)
+    return _encoder.encode(_OwnRow(row.config_id, row.measurement, row.campaign, row.replaces))
 
 
+@_decodes("a stored run")
 def decode_row(raw: bytes) -> RunRow:
-    try:
-        return _row_decoder.decode(raw)
-    except msgspec.MsgspecError as e:
-        raise StoreCorrupt(f"a stored run cannot be decoded: {e}") from e
+    """Raises: StoreCorrupt."""
+    return _row_decoder.decode(raw)
 
 
+@_decodes("a stored configuration")
 def decode_config(raw: bytes) -> Config:
-    try:
-        return Config.from_json(raw)
-    except UsageError as e:
-        raise StoreCorrupt(f"a stored configuration cannot be decoded: {e}") from e
+    """Raises: StoreCorrupt."""
+    return Config.from_json(raw)
 
 
 def encode_info(info: PatternInfo) -> bytes:
@@ -85,16 +124,27 @@ def encode_info(info: PatternInfo) -> bytes:
     try:
         raw = _encoder.encode(info)
         _info_decoder.decode(raw)
-    except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as e:
-        raise UsageError(f"pattern {info.name!r} cannot be stored: {e}") from None
+    except Exception as e:
+        raise UsageError(f"pattern {info.name!r} cannot be stored: {reason_of(e)}") from e
     return raw
 
 
+@_decodes("a stored pattern")
 def decode_info(raw: bytes) -> PatternInfo:
+    """Raises: StoreCorrupt."""
+    return _info_decoder.decode(raw)
+
+
+def decode_partition(key: bytes, number: bytes) -> tuple[Op, str]:
+    """Op and platform id. Raises: StoreCorrupt."""
     try:
-        return _info_decoder.decode(raw)
-    except msgspec.MsgspecError as e:
-        raise StoreCorrupt(f"a stored pattern cannot be decoded: {e}") from e
+        op, _, platform = key.decode().partition("\0")
+        if not platform or len(number) != 4:
+            raise ValueError("it lacks a platform or a number")
+        return Op.parse(op), platform
+    except Exception as e:
+        name = key.decode(errors="replace")[:80]
+        raise StoreCorrupt(f"partition {name!r} is none: {reason_of(e)}") from e
 
 
 def encode_structure(pattern: Pattern) -> bytes:
@@ -115,17 +165,25 @@ def decode_structure(raw: bytes, *, pattern_id: str, name: str, group: str) -> P
     try:
         shape, indptr, indices = _inflated(raw)
         pattern = Pattern.from_csr(shape, indptr, indices, name=name, group=group)
-    except (ValueError, zlib.error, EmbeddbError) as e:
-        raise StoreCorrupt(f"the structure of pattern {pattern_id} is damaged: {e}") from e
+    except Exception as e:
+        said = f"the structure of pattern {pattern_id} is damaged: {reason_of(e)}"
+        raise StoreCorrupt(said) from e
     if pattern.id != pattern_id:
         raise StoreCorrupt(f"the structure stored for pattern {pattern_id} is another one")
     return pattern
 
 
+@_decodes("a stored structure")
+def structure_sizes(raw: bytes) -> Sizes:
+    """The sizes that a stored structure begins with. Raises: StoreCorrupt."""
+    m, n, nnz = (int(x) for x in np.frombuffer(raw[:24], dtype="<i8", count=3))
+    return Sizes(m, n, nnz)
+
+
 def _inflated(raw: bytes) -> tuple[tuple[int, int], NDArray[np.int64], NDArray[np.int32]]:
     """Shape, indptr int64[m+1], indices int32[nnz]. Never inflates more than the sizes say, nor
-    believes sizes that so few bytes cannot hold. Raises: ValueError, zlib.error."""
-    m, n, nnz = (int(x) for x in np.frombuffer(raw[:24], dtype="<i8", count=3))
+    believes sizes that so few bytes cannot hold. Raises: whatever damaged bytes make it."""
+    m, n, nnz = structure_sizes(raw)
     size = 4 * (m + nnz)
     if not (0 <= m <= MAX_DIM and 0 <= n <= MAX_DIM and nnz >= 0):
         raise ValueError(f"{m} x {n} with {nnz} entries is impossible")

@@ -65,7 +65,8 @@ class ModelTable:
         """Add what is not there yet, in one transaction; the versions that were added.
 
         An entry with a file is that file's model from now on, where several have one the last;
-        files in `gone` have none any more. The card of a known version stays as it is.
+        files in `gone` have none any more. The card of a known version stays as it is, unless it
+        came without the file.
         Raises: ModelError for a version or card that cannot be kept.
         """
         given, lost = [checked(entry) for entry in entries], frozenset(gone)
@@ -98,7 +99,8 @@ def in_use(entries: Iterable[ModelEntry]) -> dict[str, ModelEntry]:
 
 def _merged(known: Mapping[str, ModelEntry], new: ModelEntry) -> ModelEntry:
     old = known.get(new.version)
-    kept = replace(new, used=0) if old is None else old
+    # Of a version that only an export told of, its file knows better.
+    kept = replace(new, used=0) if old is None or (new.file and not old.file) else old
     now = in_use(known.values()).get(new.file)
     if not new.file or (now is not None and now.version == new.version):
         return kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -12,19 +12,28 @@ from pathlib import Path
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound, StoreCorrupt, StoreError, StoreVersion, UsageError
+from embeddb.core.errors import NothingFound, StoreCorrupt, StoreVersion, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import codec
 from embeddb.store.check import inconsistencies
 from embeddb.store.engine import Engine, Txn, generation_of, raise_generation, text_of
-from embeddb.store.merge import adopted_info, merge_info, name_key, renamed, resolved
+from embeddb.store.merge.contradiction import Contradiction
+from embeddb.store.merge.patterns import (
+    adopted_info,
+    complete_info,
+    merge_info,
+    name_key,
+    resolved,
+)
+from embeddb.store.merge.platforms import changed_meaning, refuse_other_space, told_otherwise
+from embeddb.store.merge.runs import AppendResult, Keyed, add_runs, counting, renamed
 from embeddb.store.model_table import ModelTable
 from embeddb.store.tables import AnswerTable, BlobTable, VectorTable, decoded, reading
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under, renamed_marks
 
-__all__ = ["SCHEMA", "AppendResult", "Partition", "Store"]
+__all__ = ["SCHEMA", "AppendResult", "Contradiction", "Partition", "Store", "Taken"]
 
 #: Version of the layout described in docs/data-model.md.
 SCHEMA = 1
@@ -33,11 +42,13 @@ _PIECE = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class AppendResult:
-    """Runs that were stored, and runs that were there already."""
+class Taken:
+    """What became of what an import told: `added` and `duplicates` as of own runs, and where it
+    says something against what is known."""
 
     added: int = 0
     duplicates: int = 0
+    against: tuple[Contradiction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +98,16 @@ class Store:
         if raw is None:
             if not self.readonly:
                 self._engine.write(_stamp_schema)
-        elif int(raw) > SCHEMA:
+            return
+        schema = int(raw) if raw.isdigit() and len(raw) < 9 else 0
+        if schema > SCHEMA:
             raise StoreVersion(
-                f"{self.path}: written with schema {int(raw)}, this program knows {SCHEMA}",
+                f"{self.path}: written with schema {schema}, this program knows {SCHEMA}",
                 hint="use a newer embeddb",
             )
-        elif int(raw) < SCHEMA:
+        if schema < SCHEMA:
             raise StoreVersion(
-                f"{self.path}: written with schema {int(raw)}, now {SCHEMA}",
+                f"{self.path}: written with schema {schema}, now {SCHEMA}",
                 hint="run `embeddb db upgrade`",
             )
 
@@ -112,47 +125,51 @@ class Store:
         patterns: Iterable[PatternInfo] = (),
         journal: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
-        """Add runs, the patterns they are on, and how far the reading of a file has come.
+        """Add own runs, the patterns they are on, and how far the reading of a file has come.
 
-        One transaction; runs that are there already are counted, not added again.
+        One transaction; runs that are there already are counted, not added again. These are the
+        user's own words: facts of patterns are newer than those known, and a run that `replaces`
+        another retires it. What came from somebody else's database goes through `take`.
         """
         infos, marks = list(patterns), dict(journal or {})
-        keyed = [(run, bytes.fromhex(run.id)) for run in runs]
+        keyed = [(run, bytes.fromhex(run.id), False) for run in runs]
 
         def body(txn: Txn) -> AppendResult:
             for info in infos:
                 merge_info(txn, info)
             for mark, value in marks.items():
                 txn.put("journal", mark.encode(), value)
-            return self._append(txn, keyed)
+            return add_runs(txn, keyed)
 
         return self._engine.write(body)
 
-    def _append(self, txn: Txn, keyed: Iterable[tuple[Run, bytes]]) -> AppendResult:
-        seen = added = 0
-        heads: dict[tuple[str, Op, str], tuple[bytes, str]] = {}
-        touched: set[bytes] = set()
-        configs: set[str] = set()
-        for run, run_id in keyed:
-            seen += 1
-            place = run.pattern_id, run.op, run.platform
-            head, pattern_id = heads.get(place) or heads.setdefault(place, _head(txn, run))
-            if pattern_id != run.pattern_id:
-                run = replace(run, pattern_id=pattern_id)
-                run_id = bytes.fromhex(run.id)
-            if txn.get("run", head + run_id) is not None:
-                continue
-            row = codec.RunRow.of(run)
-            if run.config.json not in configs:
-                configs.add(run.config.json)
-                if txn.get("config", row.config_id) is None:
-                    txn.put("config", row.config_id, run.config.json.encode())
-            txn.put("run", head + run_id, codec.encode_row(row))
-            touched.add(head)
-            added += 1
-        if touched:
-            raise_generation(txn, touched)
-        return AppendResult(added, seen - added)
+    def take(self, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> Taken:
+        """Add what an import tells, in one transaction: it adds to what is known and changes none
+        of it. Facts of patterns fill what is empty, and no run is retired. What cannot be stored is
+        refused alone."""
+        unfit: list[Contradiction] = []
+        infos: list[PatternInfo] = []
+        keyed: list[Keyed] = []
+        for info in patterns:
+            try:
+                codec.pattern_key(info.id)
+                codec.encode_info(info)
+                infos.append(info)
+            except UsageError as e:
+                unfit.append(Contradiction(f"pattern {info.id[:40]}", str(e), refused=True))
+        for run in runs:
+            try:
+                keyed.append((run, bytes.fromhex(run.id), True))
+            except UsageError as e:
+                what = f"run of pattern {run.pattern_id[:40]}"
+                unfit.append(Contradiction(what, str(e), refused=True))
+
+        def body(txn: Txn) -> Taken:
+            against = [c for info in infos if (c := complete_info(txn, info)) is not None]
+            done = add_runs(txn, keyed, against)
+            return Taken(done.added, done.duplicates, (*unfit, *against))
+
+        return self._engine.write(body)
 
     def runs(self, platform: str, op: Op, pattern_id: str | None = None) -> Iterator[Run]:
         """Runs of one partition, those of one pattern after the other; replaced and withdrawn ones
@@ -177,19 +194,14 @@ class Store:
     ) -> dict[bytes, Run]:
         """By key, in the order of keys; with or without the replaced and withdrawn ones."""
         op, platform = partition.op, partition.platform
-        found: dict[bytes, Run] = {}
-        gone: set[str] = set()
         head = _prefix(partition) + codec.pattern_key(pattern_id)
         hidden = frozenset[bytes]() if replaced else hidden_under(txn, head)
-        for key, raw in txn.scan("run", head):
-            if key in hidden:  # what it replaced counts again
-                continue
-            row = codec.decode_row(raw)
-            found[key] = row.run(pattern_id, op, platform, self._config(txn, row.config_id))
-            gone.add(row.replaces)
-        if replaced or gone <= {""}:
-            return found
-        return {key: run for key, run in found.items() if key[20:].hex() not in gone}
+        # What a withdrawn run replaced counts again.
+        rows = {k: codec.decode_row(raw) for k, raw in txn.scan("run", head) if k not in hidden}
+        return {
+            key: row.run(pattern_id, op, platform, self._config(txn, row.config_id))
+            for key, row in (rows if replaced else counting(rows)).items()
+        }
 
     def _config(self, txn: Txn, config_id: bytes) -> Config:
         config = self._configs.get(config_id)
@@ -270,6 +282,8 @@ class Store:
         raw = codec.encode_structure(pattern)
 
         def body(txn: Txn) -> None:
+            # The id of a structure is nobody's stub, whatever an earlier import said.
+            txn.delete("alias", codec.pattern_key(pattern.id))
             merge_info(txn, info)
             txn.put("structure", codec.pattern_key(pattern.id), raw)
 
@@ -325,7 +339,8 @@ class Store:
             if target == key:
                 raise UsageError(f"stub {stub} cannot be adopted by itself")
             merge_info(txn, adopted_info(info, known))
-            moved = self._taken(txn, stub)
+            moved = self._moving(txn, stub)
+            told = {run_key[20:].hex() for run_key in moved if _is_told(txn, run_key)}
             for run_key in moved:
                 txn.delete("run", run_key)
                 txn.delete("member", run_key[:20])
@@ -335,7 +350,7 @@ class Store:
                 txn.delete("name", name)
                 txn.put("name", name[:-16] + target, b"")
             rekeyed = renamed(list(moved.values()), target.hex())
-            self._append(txn, [(run, bytes.fromhex(run.id)) for run in rekeyed.values()])
+            add_runs(txn, [(r, bytes.fromhex(r.id), old in told) for old, r in rekeyed.items()])
             new = {old: bytes.fromhex(run.id) for old, run in rekeyed.items()}
             renamed_marks(txn, ((k, k[:4] + target + new[k[20:].hex()]) for k in moved))
             raise_generation(txn)
@@ -343,7 +358,7 @@ class Store:
 
         return self._engine.write(body)
 
-    def _taken(self, txn: Txn, pattern_id: str) -> dict[bytes, Run]:
+    def _moving(self, txn: Txn, pattern_id: str) -> dict[bytes, Run]:
         """All runs of a pattern, in every partition."""
         found: dict[bytes, Run] = {}
         for row in list(txn.scan("partition")):
@@ -352,27 +367,42 @@ class Store:
 
     # -- platforms -------------------------------------------------------------------------
 
-    def put_platform(self, platform: Platform) -> None:
+    def put_platform(self, platform: Platform) -> list[str]:
         """Keep a platform's file, and what is known of the environment: each fact as it was told
         last, for a later writer may know fewer. A choice that was opened stays open, for its new
         values may be stored.
 
-        Raises: StoreError if the same id stands for another configuration space already.
+        Returns a line for each change of the file that gives runs stored before another meaning:
+        `simulated`, `portable`. Raises: StoreError if the same id stands for another configuration
+        space already.
         """
         known = self.platform(platform.id)
-        if known is not None and known.digest != platform.digest:
-            raise StoreError(
-                f"platform {platform.id}: its configuration space differs from the stored one",
-                hint="give the changed platform another name, or keep it in another database",
-            )
+        refuse_other_space(known, platform)
         narrower = known is not None and not known.open_choices <= platform.open_choices
         text = known.text if known is not None and narrower else platform.text
-        key = platform.id.encode()
+        self._write_platform(platform.id, text, platform.environment)
+        return [] if narrower else changed_meaning(known, platform)
+
+    def take_platform(self, platform: Platform) -> Contradiction | None:
+        """Keep a platform that an import describes, if it is not known yet. Of a known one the file
+        stays, and so does every fact of the environment; others are added."""
+        known = self.platform(platform.id)
+        if known is None:
+            self._write_platform(platform.id, platform.text, platform.environment)
+            return None
+        against = told_otherwise(known, platform)
+        new = {k: v for k, v in platform.environment.items() if k not in known.environment}
+        if new and not (against and against.refused):
+            self._write_platform(platform.id, known.text, new)
+        return against
+
+    def _write_platform(self, platform_id: str, text: str, facts: Mapping[str, str]) -> None:
+        key = platform_id.encode()
 
         def body(txn: Txn) -> None:
             raw = txn.get("platform", key)
-            told = {} if raw is None else _stored_platform(platform.id, raw).environment
-            value = _StoredPlatform(text, {**told, **platform.environment})
+            told = {} if raw is None else _stored_platform(platform_id, raw).environment
+            value = _StoredPlatform(text, {**told, **facts})
             txn.put("platform", key, msgspec.json.encode(value))
 
         self._engine.write(body)
@@ -414,8 +444,10 @@ class Store:
         self._engine.refuse_damage()
 
     def problems(self) -> list[str]:
-        """Damage found by reading everything, and runs that point at nothing."""
-        return self._engine.problems() or inconsistencies(self._engine)
+        """Damage found by reading everything, and what contradicts itself."""
+        return self._engine.problems() or inconsistencies(
+            self._engine, {"platform": _read_platform}
+        )
 
     def close(self) -> None:
         self._engine.close()
@@ -435,26 +467,26 @@ def _stored_platform(platform_id: str, raw: bytes) -> _StoredPlatform:
     return decoded(raw, _StoredPlatform, f"platform {platform_id}")
 
 
+def _text(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise StoreCorrupt(f"platform {key!r}: the name is not UTF-8 text") from None
+
+
 def _stamp_schema(txn: Txn) -> None:
     if txn.get("meta", b"schema") is None:
         txn.put("meta", b"schema", str(SCHEMA).encode())
 
 
 def _partition(key: bytes, raw: bytes) -> Partition:
-    op, _, platform = text_of("partition", key).partition("\0")
-    return Partition(int.from_bytes(raw, "big"), Op.parse(op), platform)
+    op, platform = codec.decode_partition(key, raw)
+    return Partition(int.from_bytes(raw, "big"), op, platform)
 
 
 def _prefix(partition: Partition) -> bytes:
     return partition.number.to_bytes(4, "big")
 
 
-def _head(txn: Txn, run: Run) -> tuple[bytes, str]:
-    """The key prefix for the runs of a partition and pattern, and the pattern's own id."""
-    key = f"{run.op}\0{run.platform}".encode()
-    number = txn.get("partition", key)
-    if number is None:
-        number = (txn.count("partition") + 1).to_bytes(4, "big")
-        txn.put("partition", key, number)
-    pattern = resolved(txn, codec.pattern_key(run.pattern_id))
-    return number + pattern, pattern.hex()
+def _is_told(txn: Txn, run_key: bytes) -> bool:
+    return codec.decode_row(txn.get("run", run_key) or b"").told

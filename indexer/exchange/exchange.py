@@ -16,15 +16,23 @@ import msgspec
 import numpy as np
 
 from embeddb.core.config import Op
-from embeddb.core.errors import EmbeddbError, InputError, NothingFound, ReaderError, UsageError
+from embeddb.core.errors import (
+    EmbeddbError,
+    InputError,
+    NothingFound,
+    ReaderError,
+    StoreError,
+    UsageError,
+)
 from embeddb.core.gate import refusing
 from embeddb.core.own_files import open_own, whole_file
+from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
 from embeddb.featurizers.base import Travelling
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, parse_platform
+from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
-from embeddb.store import Partition, Store
+from embeddb.store import Contradiction, Partition, Store
 from embeddb.store.model_table import ModelEntry, checked
 from indexer.exchange.models import adopt_models, model_docs
 from indexer.readers.base.row import Reject
@@ -67,7 +75,8 @@ class ExportReport:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What became of every record of one export."""
+    """What became of every record of one export. `rejected` records were not taken; `kept` ones
+    say something else than is known here, which stays: nothing but that was left out of them."""
 
     file: str
     platforms: list[str] = field(default_factory=list)
@@ -77,6 +86,7 @@ class ImportReport:
     added: int = 0
     duplicates: int = 0
     rejected: int = 0
+    kept: int = 0
     rejects_file: str = ""
     seconds: float = 0.0
 
@@ -264,8 +274,9 @@ def import_file(
     progress: Callable[[int], None] | None = None,
 ) -> ImportReport:
     """Read an export into the database. What is there already is counted, not added again, so an
-    interrupted import is simply repeated; records that cannot be used go to
-    `<path>.rejects.jsonl` (with `rejects`), with line and reason.
+    interrupted import is simply repeated. It adds to what is known and changes none of it: records
+    that cannot be used, and those that say something else than is known, go to
+    `<path>.rejects.jsonl` (with `rejects`), with the reason.
 
     Raises: ReaderError if the file is no export, or of a newer version.
     """
@@ -296,31 +307,38 @@ class _Import:
         self._store = store
         self._rejects_path = path.with_name(path.name + ".rejects.jsonl") if rejects else None
         self._rejects_out: TextIO | None = None
-        self._platforms: dict[str, Platform] = {}
         self._spaces: dict[tuple[str, Op], tuple[ConfigSpace, set[str]]] = {}
 
     def take(self, record: Record) -> None:
+        """A record that fails costs itself alone; a store that fails ends the import."""
         try:
             if isinstance(record, Run):
                 self.report.runs += 1
                 self._check(record)
                 self.runs.append(record)
-            elif isinstance(record, PatternInfo):
-                _check_id(record.id)
-                self.report.patterns += 1
-                self.infos.append(record)
-            elif isinstance(record, PlatformDoc):
-                self._put_platform(record)
-            elif isinstance(record, ModelDoc):
-                # Of a model without a file: it is not in use here. A known version stays as it is.
-                entry = ModelEntry(record.version, record.card, registered=record.registered)
-                self.models.append(checked(entry))
-                self.report.models += 1
-            else:
-                self._reject(record)
+                return
+            with refusing(ReaderError):
+                self._take(record)
+        except StoreError:
+            raise
         except EmbeddbError as e:
             text = getattr(record, "id", getattr(record, "version", ""))
             self._reject(Reject(0, str(e), f"{type(record).__name__} {text}"[:200]))
+
+    def _take(self, record: PlatformDoc | PatternInfo | ModelDoc | Reject) -> None:
+        if isinstance(record, PatternInfo):
+            _check_pattern(record)
+            self.report.patterns += 1
+            self.infos.append(record)
+        elif isinstance(record, PlatformDoc):
+            self._put_platform(record)
+        elif isinstance(record, ModelDoc):
+            # Of a model without a file: it is not in use here. A known version stays as it is.
+            entry = ModelEntry(record.version, record.card, registered=record.registered)
+            self.models.append(checked(entry))
+            self.report.models += 1
+        else:
+            self._reject(record)
 
     def _put_platform(self, doc: PlatformDoc) -> None:
         name, _, instance = doc.id.partition("@")
@@ -333,43 +351,61 @@ class _Import:
         if platform.name != name:
             raise ReaderError(f"platform {doc.id} is described as {platform.name}")
         platform = platform.at(instance, doc.environment) if instance else platform
-        self._store.put_platform(platform)
-        self._platforms[doc.id] = platform
-        self.report.platforms.append(doc.id)
+        against = self._store.take_platform(platform)
+        if against is not None:
+            self._contradicted(against)
+        if against is None or not against.refused:
+            self.report.platforms.append(doc.id)
 
     def _check(self, run: Run) -> None:
         """Raises: ReaderError unless platform and configuration are what the platform says."""
         key = (run.platform, run.op)
         found = self._spaces.get(key)
         if found is None:
-            platform = self._platforms.get(run.platform) or self._store.platform(run.platform)
+            # The stored one: what the file says of it may be wider.
+            platform = self._store.platform(run.platform)
             if platform is None:
                 raise ReaderError(f"platform {run.platform} is not known")
-            found = self._spaces[key] = (platform.space(run.op), set())
+            with refusing(ReaderError):
+                found = self._spaces[key] = (platform.space(run.op), set())
         space, legal = found
         if run.config.json not in legal:
-            reason = space.reason(run.config)
+            with refusing(ReaderError):
+                reason = space.reason(run.config)
             if reason is not None:
                 raise ReaderError(reason)
             legal.add(run.config.json)
         _check_id(run.pattern_id)
 
+    def _contradicted(self, against: Contradiction) -> None:
+        reject = Reject(0, against.reason, against.what)
+        if against.refused:
+            self._reject(reject)
+        else:
+            self.report.kept += 1
+            self._tell(reject, kept=True)
+
     def _reject(self, reject: Reject) -> None:
         self.report.rejected += 1
+        self._tell(reject)
+
+    def _tell(self, reject: Reject, *, kept: bool = False) -> None:
         if self._rejects_path is None:
             return
         if self._rejects_out is None:
             self.report.rejects_file = str(self._rejects_path)
             raw = _opened(self._rejects_path)
             self._rejects_out = io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
-        body = {"line": reject.line, "reason": reject.reason, "text": reject.text}
+        body = {"line": reject.line, "reason": reject.reason, "text": reject.text, "kept": kept}
         self._rejects_out.write(json.dumps({k: v for k, v in body.items() if v}) + "\n")
 
     def write(self) -> None:
         if self.runs or self.infos:
-            result = self._store.append(self.runs, patterns=self.infos)
+            result = self._store.take(self.runs, self.infos)
             self.report.added += result.added
             self.report.duplicates += result.duplicates
+            for against in result.against:
+                self._contradicted(against)
             self.runs, self.infos = [], []
         if self.models:
             self._store.models.register(self.models)
@@ -384,6 +420,17 @@ def _opened(rejects: Path) -> BinaryIO:
     """Raises: InputError where a link or something else stands in its place."""
     with refusing(InputError, where=str(rejects), hint="it is written beside the file: remove it"):
         return open_own(rejects, "wb")
+
+
+def _check_pattern(info: PatternInfo) -> None:
+    """Raises: ReaderError, also for a stub under another id than its own: the matrix that adopts it
+    would get the runs of the pattern that has this id."""
+    _check_id(info.id)
+    own = info.id == stub_id(info.name, info.m, info.n, info.nnz)
+    if info.stub and not own:
+        raise ReaderError("a stub, but its id is not that of its name and sizes")
+    if own and not info.stub:
+        raise ReaderError("its id is that of a stub, but it is told as a matrix")
 
 
 def _check_id(pattern_id: str) -> None:

@@ -11,14 +11,17 @@ The first line is `{"format": "embeddb", "version": 1}`. Every other line is an 
     ["end", platforms, patterns, runs]
 
 A run names its pattern, op, platform and config by the numbers their lines gave them, so that a
-damaged line costs only what refers to it. `measurement` holds the fields of `Measurement` in
+damaged line costs only what refers to it. Its id is not written: it follows from the content.
+`measurement` holds the fields of `Measurement` in
 order. Trailing fields that have their default are left out. The thumbnail is base64; a number that
 JSON lacks is `{"$float": "nan"}`. The end line tells a complete file from a truncated one.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +30,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, ReaderError
+from embeddb.core.errors import ReaderError
+from embeddb.core.gate import reason_of
 from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
 from indexer.readers.base.lines import json_lines
 from indexer.readers.base.recognise import wrong_file
@@ -37,10 +41,7 @@ __all__ = ["VERSION", "EmbeddbReader", "ModelDoc", "PlatformDoc", "Record", "doc
 
 VERSION = 1
 T = TypeVar("T")
-#: What a record raises that is none; nesting without end is a way to end a program.
-_UNUSABLE = (
-    EmbeddbError, msgspec.ValidationError, TypeError, ValueError, LookupError, RecursionError,
-)  # fmt: skip
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,10 @@ def _numbered(path: Path) -> Iterator[tuple[int, Record]]:
     line = 1
     for line, record in lines:
         try:
-            if isinstance(record, Reject):
-                raise ReaderError(record.reason)
-            found = _record(_revived(record), seen)
-        except _UNUSABLE as error:
+            found = _understood(record, seen)
+        except ReaderError as error:
             seen.rejected += 1
-            reason = error.reason if isinstance(error, ReaderError) else f"not a record: {error}"
-            yield line, Reject(line, reason, msgspec.json.encode(_shown(record)).decode()[:200])
+            yield line, Reject(line, error.reason, _shown(record))
             continue
         if found is not None:
             yield line, found
@@ -109,8 +107,26 @@ def _numbered(path: Path) -> Iterator[tuple[int, Record]]:
         yield line + 1, Reject(line + 1, "the end line is missing: the file was cut off")
 
 
-def _shown(record: Any) -> Any:
-    return record.text if isinstance(record, Reject) else record
+def _understood(record: Any, seen: _Seen) -> Record | None:
+    """As `_record`; whatever else a stranger's line makes it raise costs that line alone."""
+    try:
+        if isinstance(record, Reject):
+            raise ReaderError(record.reason)
+        return _record(_revived(record), seen)
+    except ReaderError:
+        raise
+    except Exception as error:
+        raise ReaderError(f"not a record: {reason_of(error)}") from error
+
+
+def _shown(record: Any) -> str:
+    """The beginning of a line's text."""
+    if isinstance(record, Reject):
+        return record.text
+    try:
+        return json.dumps(record, separators=(",", ":"))[:200]
+    except (ValueError, RecursionError):
+        return ""
 
 
 def _check_header(path: Path, header: Any) -> None:
@@ -162,13 +178,19 @@ def _run(rest: list[Any], seen: _Seen) -> Run:
     pattern, op, platform, config, measured, *ends = rest
     measurement = msgspec.convert(measured, Measurement)
     _check(measurement)
+    campaign, replaces = ends if len(ends) == 2 else (*ends, *[""] * (2 - len(ends)))
+    if not isinstance(campaign, str):
+        raise ReaderError("a campaign that is no text")
+    if replaces and not (isinstance(replaces, str) and _RUN_ID.fullmatch(replaces)):
+        raise ReaderError("replaces what is no id of a run")
     return Run(
         _defined("pattern", seen.patterns, pattern).id,
         _defined("op", seen.ops, op),
         _defined("platform", seen.platforms, platform).id,
         _defined("config", seen.configs, config),
         measurement,
-        *map(str, ends),
+        campaign,
+        replaces or "",
     )
 
 

@@ -88,6 +88,8 @@ def show_file(report: IngestReport) -> None:
         say(f"  {report.matrices_found} of {names} names found in {report.matrices}{lost}")
     if report.rejected:
         say(f"  rejected rows with their reasons: {report.rejects_file}")
+    for line in report.changes:
+        note(f"warning: {line}, for the runs stored before too")
 
 
 def refuse_foreign_folder(reports: Sequence[IngestReport]) -> None:

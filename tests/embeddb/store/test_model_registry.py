@@ -84,6 +84,18 @@ def test_a_card_is_never_changed_and_never_lost(tmp_path: Path) -> None:
         assert db.problems() == []
 
 
+def test_a_card_that_an_export_told_gives_way_to_that_of_the_file(tmp_path: Path) -> None:
+    """A version can be computed by anybody who has the file, and be told with another card."""
+    with Database.create(tmp_path / "db") as db:
+        version = put_file(db, CARD)
+        db.store.models.register([ModelEntry(version, card(samples=1))])
+        assert states(db)[version] != "in use"
+        register_files(db.store)
+        assert db.store.models.get(version).card == CARD  # type: ignore[union-attr]
+        assert states(db) == {version: "in use"}
+        assert db.problems() == []
+
+
 def test_registering_again_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Database.create(tmp_path / "db") as db:
         put_file(db, CARD)

@@ -40,5 +40,7 @@ def import_verb(db: str, file: str, as_json: bool) -> None:
         f"{duration(report.seconds)}: {report.added:,} added, {report.duplicates:,} known already, "
         f"{report.rejected:,} rejected"
     )
-    if report.rejected:
-        say(f"  rejected records with their reasons: {report.rejects_file}")
+    if report.kept:
+        say(f"  {report.kept:,} said something else than is known here, which stays")
+    if report.rejects_file:
+        say(f"  these records with their reasons: {report.rejects_file}")

@@ -1,0 +1,137 @@
+"""How facts about one pattern come together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from embeddb.core.errors import StoreCorrupt
+from embeddb.core.records import PatternInfo
+from embeddb.store import codec
+from embeddb.store.engine import Txn
+from embeddb.store.merge.contradiction import Contradiction, differing, kept
+
+__all__ = ["adopted_info", "complete_info", "merge_info", "name_key", "resolved"]
+
+
+def name_key(name: str) -> bytes:
+    """Prefix of a name's keys in table `name`; the pattern's 16 bytes follow."""
+    raw = name.encode("utf-8", "surrogatepass")
+    if len(raw) > 400:
+        raw = raw[:368] + hashlib.blake2b(raw, digest_size=16).hexdigest().encode()
+    return raw + b"\0"
+
+
+def resolved(txn: Txn, key: bytes) -> bytes:
+    """The pattern that a stub was adopted by, else the pattern itself.
+
+    Raises: StoreCorrupt where stubs adopted each other in a circle, which no adoption makes.
+    """
+    passed = set[bytes]()
+    while (target := txn.get("alias", key)) is not None:
+        passed.add(key)
+        if target in passed or len(target) != 16:
+            raise StoreCorrupt(
+                f"stub {key.hex()} was adopted by no pattern",
+                hint="`embeddb db check` lists what is damaged; restore the folder from a copy",
+            )
+        key = target
+    return key
+
+
+def merge_info(txn: Txn, info: PatternInfo) -> None:
+    """Own facts: where they differ from what is known, they are newer."""
+    target, info = _addressed(txn, info)
+    if info.name:
+        txn.put("name", name_key(info.name) + target, b"")
+    raw = txn.get("pattern", target)
+    if raw is not None:
+        info = _merged(codec.decode_info(raw), info)
+    encoded = codec.encode_info(info)
+    if encoded != raw:
+        txn.put("pattern", target, encoded)
+
+
+def _addressed(txn: Txn, info: PatternInfo) -> tuple[bytes, PatternInfo]:
+    """The pattern that facts belong to; a stub's sizes say nothing of the one that adopted it."""
+    key = codec.pattern_key(info.id)
+    target = resolved(txn, key)
+    if target != key:
+        info = msgspec.structs.replace(info, id=target.hex(), m=-1, n=-1, nnz=-1)
+    return target, info
+
+
+def complete_info(txn: Txn, info: PatternInfo) -> Contradiction | None:
+    """Facts that an import tells: they fill what is empty. Of a pattern whose structure is here its
+    features are not taken at all, for they follow from it."""
+    target, info = _addressed(txn, info)
+    raw, structure = txn.get("pattern", target), txn.get("structure", target)
+    if not info.sizes.possible:
+        return Contradiction(f"pattern {info.id}", f"{info.sizes} is impossible", refused=True)
+    known = info if raw is None else codec.decode_info(raw)
+    sizes = known.sizes if structure is None else codec.structure_sizes(structure)
+    if any(a != b for a, b in zip(info.sizes, sizes, strict=True) if a >= 0 and b >= 0):
+        kind = "it is known as" if structure is None else "its structure is"
+        says = f"says {info.sizes}, {kind} {sizes}"
+        return Contradiction(f"pattern {info.id}", says, refused=True)
+    full, other = info, list[str]()
+    if raw is not None:
+        full, other = _completed(known, info, structured=structure is not None)
+    encoded = codec.encode_info(full)
+    if encoded != raw:
+        txn.put("pattern", target, encoded)
+        if full.name and (raw is None or not known.name):
+            txn.put("name", name_key(full.name) + target, b"")
+    return kept(f"pattern {info.id}", other)
+
+
+def _completed(
+    known: PatternInfo, told: PatternInfo, *, structured: bool
+) -> tuple[PatternInfo, list[str]]:
+    """What is known with its gaps filled, and the names of what is told otherwise."""
+    fields = ("name", "group", "thumbnail")
+    have: dict[str, Any] = {name: getattr(known, name) for name in fields}
+    give: dict[str, Any] = {name: getattr(told, name) for name in fields}
+    other = [name for name in fields if have[name] and give[name] and have[name] != give[name]]
+    other += [f"features.{name}" for name in differing(known.features, told.features)]
+    other += [f"about.{name}" for name in differing(known.about, told.about)]
+    full = msgspec.structs.replace(
+        known,
+        **{name: have[name] or give[name] for name in fields},
+        **{n: new if size < 0 else size for n, size, new in _sizes(known, told)},
+        features=known.features if structured else {**told.features, **known.features},
+        about={**told.about, **known.about},
+    )
+    return full, other
+
+
+def _sizes(known: PatternInfo, told: PatternInfo) -> Iterable[tuple[str, int, int]]:
+    return zip(("m", "n", "nnz"), known.sizes, told.sizes, strict=True)
+
+
+def _merged(old: PatternInfo, new: PatternInfo) -> PatternInfo:
+    return msgspec.structs.replace(
+        old,
+        m=new.m if new.m >= 0 else old.m,
+        n=new.n if new.n >= 0 else old.n,
+        nnz=new.nnz if new.nnz >= 0 else old.nnz,
+        name=old.name or new.name,
+        group=old.group or new.group,
+        stub=old.stub and new.stub,
+        thumbnail=new.thumbnail or old.thumbnail,
+        features={**old.features, **new.features},
+        about={**old.about, **new.about},
+    )
+
+
+def adopted_info(info: PatternInfo, stub: PatternInfo) -> PatternInfo:
+    """The real pattern takes the stub's group: folds must not move when a matrix arrives."""
+    return msgspec.structs.replace(
+        info,
+        group=stub.group or info.group,
+        features={**stub.features, **info.features},
+        about={**stub.about, **info.about},
+    )
