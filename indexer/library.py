@@ -9,6 +9,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.thumbnail import thumbnail
 from embeddb.matrix_files import matrix_files, read_pattern
+from embeddb.matrix_files.source import plain_text
 
 __all__ = ["Library", "info_of"]
 
@@ -43,8 +44,8 @@ class Library:
             if all(w in (-1, g) for w, g in zip((m, n, nnz), sizes(pattern), strict=True)):
                 return pattern
             self.problems.append(
-                f"{file}: {pattern.shape[0]} x {pattern.shape[1]} with {pattern.nnz} entries "
-                f"is not the {name} of the runs ({m} x {n}, {nnz})"
+                f"{plain_text(file)}: {pattern.shape[0]} x {pattern.shape[1]} with {pattern.nnz} "
+                f"entries is not the {name} of the runs ({m} x {n}, {nnz})"
             )
         return None
 
@@ -54,8 +55,8 @@ def sizes(pattern: Pattern) -> tuple[int, int, int]:
 
 
 def matrix_name(file: Path) -> str:
-    """The name of a matrix file without any of its endings."""
-    name = file.name.removesuffix(".gz")
+    """The name of a matrix file without any of its endings; bytes that are no text are escaped."""
+    name = plain_text(file.name).removesuffix(".gz")
     return name.rsplit(".", 1)[0] if "." in name else name
 
 

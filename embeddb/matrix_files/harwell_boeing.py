@@ -51,7 +51,9 @@ def read(source: Source) -> Pattern:
     held = data.count(b"\n") + 1
     del data
     section = lines[header.lines : at]
-    ptr = _integers(source, section, header.lines, header.pointer_lines, n + 1, header.pointer_format)
+    ptr = _integers(
+        source, section, header.lines, header.pointer_lines, n + 1, header.pointer_format
+    )
     idx = _integers(source, lines[at:], at, header.index_lines, header.nnz, header.index_format)
     end = used + header.other_lines
     if held > end:

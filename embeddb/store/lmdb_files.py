@@ -31,7 +31,7 @@ def opened(folder: Path, readonly: bool) -> Any:
             f"{data}: empty", hint="restore the folder from a copy, or remove it to start anew"
         )
     env = lmdb.open(
-        str(folder),
+        os.fsencode(folder),  # a name need not be text
         map_size=max(_FIRST_MAP, size),
         max_dbs=len(TABLES) + 2,
         max_readers=512,

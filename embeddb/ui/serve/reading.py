@@ -111,9 +111,7 @@ async def _ended(command: list[str], environment: dict[str, str]) -> tuple[int, 
 def _loaded(out: Path, name: str) -> Upload:
     with np.load(out, allow_pickle=False) as held:
         m, n = (int(x) for x in held["shape"])
-        pattern = Pattern.from_csr(
-            (m, n), held["indptr"], held["indices"], name=name, group=name
-        )
+        pattern = Pattern.from_csr((m, n), held["indptr"], held["indices"], name=name, group=name)
         return Upload(pattern, held["thumbnail"].tobytes())
 
 
@@ -140,9 +138,7 @@ def _read(path: str, out: str, limits: Limits) -> None:
     Stats().embed(found)  # what takes the server too long or too much shall end here
     statistics(found)
     picture = np.frombuffer(thumbnail(found), np.uint8)
-    np.savez(
-        out, shape=found.shape, indptr=found.indptr, indices=found.indices, thumbnail=picture
-    )
+    np.savez(out, shape=found.shape, indptr=found.indptr, indices=found.indices, thumbnail=picture)
 
 
 if __name__ == "__main__":
