@@ -9,6 +9,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.thumbnail import thumbnail
 from embeddb.matrix_files import matrix_files, plain_name, read_pattern
+from embeddb.matrix_files.source import plain_text
 
 __all__ = ["Library", "info_of"]
 
@@ -50,11 +51,11 @@ class Library:
                 fits.setdefault(pattern.id, (file, pattern))
             else:
                 self.problems.append(
-                    f"{file}: {pattern.shape[0]} x {pattern.shape[1]} with {pattern.nnz} entries "
-                    f"is not the {name} of the runs ({m} x {n}, {nnz})"
+                    f"{plain_text(file)}: {pattern.shape[0]} x {pattern.shape[1]} with "
+                    f"{pattern.nnz} entries is not the {name} of the runs ({m} x {n}, {nnz})"
                 )
         if len(fits) > 1:
-            files = ", ".join(str(file) for file, _ in fits.values())
+            files = ", ".join(plain_text(file) for file, _ in fits.values())
             self.problems.append(
                 f"{name} may be any of {files}, which differ: name its folder in the log"
             )
@@ -92,7 +93,7 @@ class Library:
         first = self._named.setdefault(file, name)
         if "/" not in first or "/" not in name or first == name:
             return True
-        self.problems.append(f"{file} was taken for {first}, and may be {name} as well")
+        self.problems.append(f"{plain_text(file)} was taken for {first}, and may be {name} as well")
         return False
 
 
@@ -101,8 +102,8 @@ def sizes(pattern: Pattern) -> tuple[int, int, int]:
 
 
 def matrix_name(file: Path) -> str:
-    """The name of a matrix file without any of its endings."""
-    name = file.name.removesuffix(".gz")
+    """The name of a matrix file without any of its endings; bytes that are no text are escaped."""
+    name = plain_text(file.name).removesuffix(".gz")
     return name.rsplit(".", 1)[0] if "." in name else name
 
 

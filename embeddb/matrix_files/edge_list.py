@@ -26,6 +26,8 @@ __all__ = ["read"]
 
 _COMMENTS = b"#%"
 _COMMENT = re.compile(rb"[#%][^\n]*")
+#: Whole lines without an edge, any number of them.
+_EMPTY_LINES = re.compile(rb"^(?:[ \t\r]*(?:[#%][^\n]*)?\n)+", re.MULTILINE)
 _SNAP_SIZES = re.compile(rb"\bEdges:?\s+(\d{1,18})\b", re.IGNORECASE)
 #: Bytes that an edge takes while it is read.
 _EDGE_BYTES = 64
@@ -73,26 +75,25 @@ def _promised(text: bytes) -> int:
 
 
 def _without_comments(text: bytes) -> bytes:
-    """With as many lines. Some lines at a time: a match takes a hundred bytes."""
+    """Some lines at a time: a match takes a hundred bytes."""
     bare, at = io.BytesIO(), 0
     while at < len(text):
         end = text.rfind(b"\n", at, at + 2 * LONGEST_LINE) + 1 or len(text)
-        bare.write(_COMMENT.sub(b"", text[at:end]))
+        bare.write(_COMMENT.sub(b"", _EMPTY_LINES.sub(b"", text[at:end])))
         at = end
     return bare.getvalue()
 
 
 def _edges(source: Source, text: bytes) -> NDArray[np.int64]:
     # Taken off here: numpy looks for two kinds of comments line by line in Python.
-    if any(mark in text for mark in _COMMENTS):
-        text = _without_comments(text)
-    if b"," in text:
-        text = text.replace(b",", b" ")
+    bare = _without_comments(text) if any(mark in text for mark in _COMMENTS) else text
+    if b"," in bare:
+        bare = bare.replace(b",", b" ")
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "loadtxt: input contained no data")
             return np.loadtxt(
-                io.BytesIO(text),
+                io.BytesIO(bare),
                 dtype=np.int64,
                 comments=None,
                 usecols=(0, 1),

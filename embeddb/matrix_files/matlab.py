@@ -24,8 +24,8 @@ __all__ = ["read"]
 _HEADER_BYTES = 128
 _MATRIX, _COMPRESSED = 14, 15
 _STRUCT, _SPARSE = 2, 5
-#: Fields of a struct (SuiteSparse has twelve), bytes of a name (MATLAB takes 63), and variables that
-#: may be sparse: a file has few, and each costs more than its bytes.
+#: Fields of a struct (SuiteSparse has twelve), bytes of a name (MATLAB takes 63), sparse variables
+#: and all of them: a file has few, and each costs more than its bytes.
 _MOST_FIELDS, _MOST_NAME, _MOST_SPARSE = 1024, 256, 1024
 _MOST_VARIABLES = 1 << 17
 #: Bytes that a column and an entry take while they are read.

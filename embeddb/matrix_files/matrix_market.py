@@ -34,7 +34,7 @@ _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 _SPACE = re.compile(rb"\s")
 _LINE = re.compile(r"Line (\d+): (.*)", re.DOTALL)
 #: Bytes of comments before the sizes: more would take a file's time for nothing.
-_MOST_COMMENTS = 4 * 2**20
+_MOST_COMMENTS = 2**20
 _BLOCK = 2**20
 #: Bytes that an entry takes while it is read: place and value from scipy, then the pattern's own.
 _ENTRY_BYTES = 32
@@ -197,7 +197,8 @@ def _values(source: Source, header: _Header, first: int, lines: list[bytes]) -> 
             right = len(words) == sum(map(bool, bare)) and not any(map(_SPACE.search, bare))
         if right:
             values = np.array([float(word) for word in words], dtype=np.float64)
-            return (values != 0).reshape(-1, width).any(axis=1)
+            nonzero: NDArray[np.bool_] = (values != 0).reshape(-1, width).any(axis=1)
+            return nonzero
     except ValueError:
         pass
     return _wrong(source, width, first, lines)

@@ -33,8 +33,9 @@ LONGEST_LINE = 2**20
 _MEMORY = 256 * 2**20, 32
 _HELD = 32 * 2**20, 32
 _STREAMED = 256 * 2**20, 200
-#: Bytes that a row takes while a pattern is made (its pointer twice, in 8 and in 4, and marks).
-_ROW_BYTES = 16
+#: Bytes that a row takes while a pattern is made and asked about: its pointer in 8 and in 4, marks,
+#: and the pointers of a copy without some of the entries.
+_ROW_BYTES = 20
 _CHUNK = 2**20
 
 
@@ -117,7 +118,7 @@ class Source:
                 f"{what} would be {needed / 2**30:.1f} GiB, {needed // max(self.size, 1)} times "
                 "the size of the file",
                 line=line,
-                hint="if the matrix is real, save it uncompressed",
+                hint="if the matrix is real, save it uncompressed and without its empty rows",
             )
 
 

@@ -64,7 +64,7 @@ def opened(folder: Path, *, readonly: bool, create: bool = False) -> Any:
     if not (locking or readonly):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     env = lmdb.open(
-        str(folder),
+        os.fsencode(folder),  # a name need not be text
         map_size=max(_FIRST_MAP, size or 0),
         max_dbs=len(TABLES) + 2,
         max_readers=_READERS,

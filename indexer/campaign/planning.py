@@ -10,6 +10,7 @@ from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
 from embeddb.index.lookup import Lookup
 from embeddb.matrix_files import matrix_files, read_pattern
+from embeddb.matrix_files.source import plain_text
 from embeddb.platforms.platform import Platform
 from indexer.campaign.folder import Campaign
 from indexer.campaign.plan import Matrix, PlanOptions, Told, make_plan, static_top
@@ -43,6 +44,8 @@ def planned_matrices(
         if told is not None:
             told("read matrices", at, len(files))
         try:
+            if plain_text(path) != str(path):
+                raise MatrixError("a plan cannot hold its name", where=plain_text(path))
             pattern = read_pattern(path)
         except MatrixError as e:
             if note is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
+import os
 import shutil
 import signal
 import socket
@@ -113,7 +115,7 @@ def test_a_file_has_limits_of_its_own(tmp_path: Path, limits: reading.Limits, wo
 
 
 def test_a_file_may_not_take_all_memory(tmp_path: Path) -> None:
-    rows = b"%%MatrixMarket matrix coordinate pattern general\n16000000 30000000 1\n1 1\n"
+    rows = b"%%MatrixMarket matrix coordinate pattern general\n13000000 30000000 1\n1 1\n"
     (tmp_path / "A.mtx").write_bytes(rows)
     limits = reading.Limits(10**8, 10**8, 10**8, 1 << 30, 300 << 20)
     with pytest.raises(MatrixError, match="memory"):
@@ -169,3 +171,69 @@ def test_the_end_does_not_wait_for_a_file(folder: Path) -> None:
             assert process.wait(20) == 0
             assert time.monotonic() - began < 8
         assert "Traceback" not in process.stderr.read()
+
+
+def test_rows_are_in_proportion_to_the_file() -> None:
+    of = reading.Limits.of_upload
+    assert of(64_000_000, 121_000).rows == 1 << 20
+    assert of(64_000_000, 20_000_000).rows == 20_000_000
+    assert of(1000, 900).rows == 500
+
+
+@pytest.mark.parametrize(
+    "broken", ["raise IndexError(7)", "import os; os._exit(3)", "print('x'); 1/0"]
+)
+def test_a_reader_that_fails_in_any_way_is_422(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if any('serve.reading' in word for word in sys.orig_argv):\n"
+        "    import embeddb.matrix_files.matrix_market as reader\n"
+        f"    def read(source):\n        {broken}\n"
+        "    reader.read = read\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    reply = ask(TestClient(build_app(db), base_url=BASE), matrix(), platform="tiny@one")
+    assert reply.status_code == 422 and reply.json()["error"].startswith("A.mtx: ")
+
+
+def test_features_are_computed_within_the_limits(tmp_path: Path) -> None:
+    """What they take beside the matrix counts as well."""
+    (tmp_path / "A.mtx").write_bytes(matrix())
+    code = (
+        "import sys, embeddb.ui.serve.reading as r\n"
+        "def fails(*_): raise MemoryError\n"
+        "r.thumbnail = fails\n"
+        "sys.exit(r._main(sys.argv[1]))"
+    )
+    limits = {"entries": 10**6, "rows": 10**6, "columns": 10**6, "unpacked_bytes": 10**6}
+    asked = json.dumps(
+        [str(tmp_path / "A.mtx"), str(tmp_path / "p.npz"), {**limits, "memory_bytes": 1 << 31}]
+    )
+    done = subprocess.run([sys.executable, "-c", code, asked], capture_output=True, text=True)
+    assert done.returncode == 1 and "memory" in done.stdout and not done.stderr
+
+
+def test_malformed_requests_are_told_once_and_counted(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    log = logging.getLogger("uvicorn.error")
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: told.append(record.getMessage()))
+    worth = running._WorthTelling()
+    log.addFilter(worth)
+    log.addHandler(handler)
+    try:
+        with served(db) as port:
+            for _ in range(25):
+                with socket.create_connection(("127.0.0.1", port)) as s:
+                    s.sendall(b"NONSENSE\r\n\r\n")
+                    while s.recv(4096):
+                        pass
+    finally:
+        log.removeHandler(handler)
+        log.removeFilter(worth)
+    warned = [line for line in told if "Invalid HTTP" in line]
+    assert len(warned) == 2 and "10 times so far" in warned[1]
