@@ -1,4 +1,4 @@
-"""Within which bounds a cost model's numbers can be told as gains: its file may hold any weights."""
+"""Bounds within which a cost model can be told as gains: its file may hold any weights."""
 
 from __future__ import annotations
 
