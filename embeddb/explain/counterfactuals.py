@@ -15,8 +15,9 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
 from embeddb.query.diagnostics import Counterfactual, ParameterEffect
+from embeddb.query.gain_bounds import tempered
 from embeddb.query.posterior import Posterior
-from embeddb.query.prediction import shared_out, tempered
+from embeddb.query.prediction import shared_out
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import Ranker
 

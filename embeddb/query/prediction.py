@@ -21,6 +21,7 @@ from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
 from embeddb.platforms.platform import Platform
+from embeddb.query.gain_bounds import sensible, tempered
 from embeddb.query.query import Query
 from embeddb.store.usual_state import usual_at
 
@@ -34,9 +35,7 @@ __all__ = [
     "foreign_winners",
     "judged",
     "predicted",
-    "sensible",
     "shared_out",
-    "tempered",
     "with_judgement",
     "with_prediction",
 ]
@@ -44,8 +43,6 @@ __all__ = [
 #: A space of at most so many configurations is predicted whole; of a larger one what was measured
 #: on the platform, the default, and other platforms' winners mapped into it.
 MOST_PREDICTED = 4096
-#: Log gains and spreads beyond this are no predictions; e to a few times it is still a number.
-_MOST_LOG = 100.0
 #: Other platforms' winners that join the candidates of such a space: each costs a search there.
 _MOST_FOREIGN = 8
 
@@ -134,28 +131,6 @@ def with_prediction(
             predict=predict,
         ),
     )
-
-
-def sensible(
-    gain: NDArray[np.float64], spread: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log gains and spreads that can be told as gains; a spread may be nan.
-
-    Raises: ModelError for others.
-    """
-    if not (np.abs(gain) <= _MOST_LOG).all() or (np.abs(spread) > _MOST_LOG).any():
-        said = "it predicts numbers that are not finite or too large"
-        raise ModelError(said, hint="train it again")
-    return gain, spread
-
-
-def tempered(
-    gain: NDArray[np.float64], spread: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What a model whose first predictions were `sensible` says later, within the same bounds: a
-    number that is none is no gain."""
-    held = np.clip(np.where(np.isnan(gain), -_MOST_LOG, gain), -_MOST_LOG, _MOST_LOG)
-    return held, np.minimum(spread, _MOST_LOG)
 
 
 def shared_out(

@@ -43,7 +43,7 @@ class CsvReader:
                 yield row
                 continue
             try:
-                cells = map(_bare, row) if any(cell[:1] == "'" for cell in row) else row
+                cells = map(_bare, row) if "'" in "".join(row) else row
                 yield plan.row(dict(zip(table.names, cells, strict=True)), line)
             except ReaderError as error:
                 yield Reject(line, error.reason, ",".join(row)[:200])
