@@ -110,7 +110,8 @@ def tried(board: Board, verb: Verb, place: Path) -> Iterator[str]:
             yield f"answers {now.get('answer')}"
     again = apart(board.work(verb, folder), most_s=60)
     if again.code not in verb.fine - ({1} if verb.name == "init" else set()):
-        yield f"with space again it ends with {again.code} {again.signal}: {again.said.strip()[-300:]}"
+        said = again.said.strip()[-300:]
+        yield f"with space again it ends with {again.code} {again.signal}: {said}"
     shutil.rmtree(folder)
 
 
