@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attack.conftest import Attack
-from attack.syscalls import missing
 from attack.verbs import VERBS
-
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 def test_stopped_at_some_call(attack: Attack) -> None:
