@@ -24,10 +24,12 @@ from attack.syscalls import Ended, apart, libc
 from attack.verbs import VERBS, Board, Verb, command, state_of
 from attack.watch import scratch_root
 
-__all__ = ["SYSTEMS", "main", "missing"]
+__all__ = ["CANNOT", "SYSTEMS", "main", "missing"]
 
 #: By name: bytes, and how it is made in a file ("" in memory).
 SYSTEMS = {"tmpfs": (4 << 20, ""), "ext4": (12 << 20, "mkfs.ext4")}
+#: Exit code where such a file system cannot be mounted.
+CANNOT = 77
 _NEWNS = 0x20000
 
 
@@ -110,7 +112,8 @@ def tried(board: Board, verb: Verb, place: Path) -> Iterator[str]:
             yield f"answers {now.get('answer')}"
     again = apart(board.work(verb, folder), most_s=60)
     if again.code not in verb.fine - ({1} if verb.name == "init" else set()):
-        yield f"with space again it ends with {again.code} {again.signal}: {again.said.strip()[-300:]}"
+        said = again.said.strip()[-300:]
+        yield f"with space again it ends with {again.code} {again.signal}: {said}"
     shutil.rmtree(folder)
 
 
@@ -167,6 +170,9 @@ def main(words: Sequence[str] | None = None) -> int:
     ask.add_argument("--system", choices=list(SYSTEMS), default="tmpfs")
     ask.add_argument("--verb", action="append", choices=[v.name for v in VERBS])
     asked = ask.parse_args(words)
+    if missing(asked.system):
+        sys.stdout.write(f"{missing(asked.system)}\n")
+        return CANNOT
     warm()
     root = Path(tempfile.mkdtemp(prefix="attack-full-", dir=scratch_root()))
     found = []

@@ -41,6 +41,8 @@ KINDS = (
 _STARTS = {"pages"}
 #: Shared by a child and its parent: number of the input, when it began, whether it is done.
 _STATE = struct.Struct("<Qdq")
+#: Inputs of a child, however long it took to begin.
+_LEAST = 5
 _MOST_TRIES, _MOST_SHRINK_S = 200, 1.0
 
 
@@ -73,9 +75,9 @@ def module_of(kind: str) -> ModuleType:
 
 
 def case_of(kind: ModuleType, seeds: Sequence[Case], seed: int, number: int) -> Case:
-    """The first ones are the seeds themselves."""
-    if number < len(seeds):
-        return seeds[number]
+    """Every other one of the first is a seed itself."""
+    if number % 2 == 0 and number // 2 < len(seeds):
+        return seeds[number // 2]
     rng = random.Random(f"{seed}:{kind.__name__}:{number}")
     made: Case = kind.mutate(rng, rng.choice(seeds), seeds)
     return made
@@ -99,7 +101,7 @@ class _Child:
         self._known = self._module.prepare(self._scratch)
         self.feed(seeds[0])  # what is imported late is no growth of the first input
         number = first
-        while number < last and time.time() < until:
+        while number < last and (time.time() < until or number < first + _LEAST):
             case = case_of(self._module, seeds, seed, number)
             self._state[: _STATE.size] = _STATE.pack(number, time.time(), 0)
             outcome = self.feed(case)

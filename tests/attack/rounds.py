@@ -127,12 +127,13 @@ class Rounds:
         db = folder / verb.db
         if not (db / "data.mdb").exists():
             return ["a database is gone"] if known.before else []
-        checked = self.board.run(f"db check {db}", folder)
-        if checked.code and not (ended.said and not known.before and checked.code == 1):
+        checked, now = self.board.run(f"db check {db}", folder), self._state(verb, folder)
+        if checked.code and "fault" in now and not known.before:
+            return []  # it was being made: to be taken up, and no database yet
+        if checked.code:
             return [f"db check: {checked.said.strip()[-400:]}"]
-        now = self._state(verb, folder)
         if "fault" in now:
-            return [] if not known.before and checked.code else [f"cannot be read: {now['fault']}"]
+            return [f"cannot be read: {now['fault']}"]
         found = self._acknowledged(ended, now)
         lost = set(known.before.get("runs", ())) - set(now["runs"])
         if lost and verb.name != "withdraw":

@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 from attack.conftest import Attack
-from attack.syscalls import missing
 from attack.verbs import VERBS
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
-
-@pytest.mark.parametrize("verb", ["init", "ingest", "query", "compact"])
-def test_stopped_at_any_call(attack: Attack, verb: str) -> None:
-    _stopped(attack, "--verb", verb, "--rounds", "3")
+def test_stopped_at_some_call(attack: Attack) -> None:
+    _stopped(attack, "--verb", "init", "--verb", "ingest", "--verb", "query", "--rounds", "3")
 
 
 @pytest.mark.slow

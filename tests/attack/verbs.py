@@ -70,7 +70,8 @@ VERBS = (
     Verb("resume", "campaign resume {r}/base.db {r}/camp --platform {b}/timed.toml --repeats 2 "
          "--settle 0", ("base.db", "camp"), exact=False),
     Verb("export", "db export {r}/base.db {r}/y.jsonl", file="y.jsonl"),
-    Verb("withdraw", "db withdraw {r}/base.db --campaign law", exact=True),
+    Verb("withdraw", "db withdraw {r}/base.db --platform tiny --yes", fine=frozenset({0, 3}),
+         answers=False),
     Verb("calibrate", "calibrate {r}/base.db --platform cpu --op spmm:32 --minutes 0.1 "
          "--matrices {b}/m2", exact=False, nightly=True, needs=("gcc",)),
     Verb("train featurizer", "train featurizer {b}/m -o {r}/f.safetensors --epochs 3 --copies 0 "
