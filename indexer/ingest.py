@@ -368,6 +368,8 @@ class _Matrices:
         return fresh
 
     def _resolved(self, ref: MatrixRef) -> PatternInfo:
+        if not ref.sizes.possible:
+            raise ReaderError(f"{ref.name[:80]}: {ref.sizes} is impossible")
         pattern = self.library.find(ref.name, m=ref.m, n=ref.n, nnz=ref.nnz)
         if pattern is not None:
             info = _told(info_of(pattern), ref)

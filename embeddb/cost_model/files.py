@@ -12,7 +12,7 @@ from embeddb.core.errors import EmbeddbError, ModelError, StoreCorrupt
 from embeddb.core.gate import refusing
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
-from embeddb.store.model_table import ModelEntry
+from embeddb.store.models.table import ModelEntry
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel

@@ -30,7 +30,7 @@ from embeddb.explain.explanation import (
 from embeddb.platforms.platform import Platform
 from embeddb.query.recommendation import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.store import Store
-from embeddb.store.model_facts import ModelFacts, facts_of
+from embeddb.store.models.facts import ModelFacts, facts_of
 from embeddb.store.usual_state import usual_at
 
 __all__ = ["explain", "near_ties", "novelty"]

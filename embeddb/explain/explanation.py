@@ -11,7 +11,7 @@ from embeddb.core.config import Config
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.query.recommendation import Recommendation
-from embeddb.store.model_facts import ModelFacts
+from embeddb.store.models.facts import ModelFacts
 
 __all__ = [
     "BESIDE",

@@ -31,7 +31,7 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import run_matrix_of, scope_of, scope_partitions, scopes
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import Store, memory_store, open_store
-from embeddb.store.model_files import model_entries, register_files, registry_problems
+from embeddb.store.models.files import model_entries, register_files, registry_problems
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from embeddb.core.errors import StoreError
 from embeddb.core.own_files import own_size
-from embeddb.store.engine import Engine, Txn
+from embeddb.store.engine import SCHEMA, Engine, Txn
 from embeddb.store.failures import translating
 from embeddb.store.lmdb_engine import DATA_FILE, LmdbEngine
 from embeddb.store.lmdb_files import is_begun
 from embeddb.store.memory import MemoryEngine
-from embeddb.store.store import SCHEMA, AppendResult, Contradiction, Partition, Store, Taken
+from embeddb.store.store import AppendResult, Contradiction, Partition, Store, Taken
 
 __all__ = [
     "SCHEMA",

@@ -13,7 +13,7 @@ from embeddb.core.sizes import Sizes
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn
 from embeddb.store.merge.patterns import name_key, resolved
-from embeddb.store.model_table import decode_entry
+from embeddb.store.models.table import decode_entry
 from embeddb.store.withdrawn import hidden_under, mark_faults
 
 __all__ = ["Decode", "inconsistencies"]

@@ -17,6 +17,7 @@ from embeddb.core.gate import reason_of
 from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.core.sizes import Sizes
+from embeddb.store.engine import text_of
 
 __all__ = [
     "RunRow",
@@ -137,14 +138,14 @@ def decode_info(raw: bytes) -> PatternInfo:
 
 def decode_partition(key: bytes, number: bytes) -> tuple[Op, str]:
     """Op and platform id. Raises: StoreCorrupt."""
+    text = text_of("partition", key)
     try:
-        op, _, platform = key.decode().partition("\0")
+        op, _, platform = text.partition("\0")
         if not platform or len(number) != 4:
             raise ValueError("it lacks a platform or a number")
         return Op.parse(op), platform
     except Exception as e:
-        name = key.decode(errors="replace")[:80]
-        raise StoreCorrupt(f"partition {name!r} is none: {reason_of(e)}") from e
+        raise StoreCorrupt(f"partition {text[:80]!r} is none: {reason_of(e)}") from e
 
 
 def encode_structure(pattern: Pattern) -> bytes:

@@ -23,9 +23,20 @@ from typing import Protocol, TypeVar
 
 from embeddb.core.errors import StoreCorrupt
 
-__all__ = ["ADDED", "TABLES", "Engine", "Txn", "generation_of", "raise_generation", "text_of"]
+__all__ = [
+    "ADDED",
+    "SCHEMA",
+    "TABLES",
+    "Engine",
+    "Txn",
+    "generation_of",
+    "raise_generation",
+    "text_of",
+]
 
-#: Every table of schema 1; see docs/data-model.md for keys and values.
+#: Version of the layout described in docs/data-model.md.
+SCHEMA = 1
+#: Every table of it; see docs/data-model.md for keys and values.
 TABLES = (
     "meta", "pattern", "structure", "name", "alias", "platform", "partition", "member",
     "config", "run", "vector", "recommendation", "note", "journal", "model",

@@ -101,9 +101,20 @@ def _room(file: BinaryIO, size: int) -> bool:
 def is_begun(folder: Path) -> bool:
     """Whether a folder holds nothing but what making a database begins with: it is empty, or the
     making was killed before there was a table. Raises: OSError."""
-    sizes = {one.name: own_size(one) for one in folder.iterdir()}
-    own = sizes.keys() <= {DATA_FILE, LOCK_FILE, WRITER_FILE}
-    return own and (sizes.get(DATA_FILE) or 0) <= _BEGUN_BYTES
+    names = {one.name for one in folder.iterdir()}
+    if not names <= {DATA_FILE, LOCK_FILE, WRITER_FILE}:
+        return False
+    sizes = {name: own_size(folder / name) for name in names}
+    return (sizes.get(DATA_FILE) or 0) <= _BEGUN_BYTES or _lacks_tables(folder)
+
+
+def _lacks_tables(folder: Path) -> bool:
+    """The pages of a first transaction may be there without it."""
+    try:
+        with lmdb.open(os.fsencode(folder), readonly=True, lock=False, create=False) as env:
+            return int(env.stat()["entries"]) == 0
+    except lmdb.Error:  # damaged, or open in this process
+        return False
 
 
 def writable(folder: Path) -> bool:

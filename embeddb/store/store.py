@@ -18,7 +18,7 @@ from embeddb.core.records import PatternInfo, Run
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import codec
 from embeddb.store.check import inconsistencies
-from embeddb.store.engine import Engine, Txn, generation_of, raise_generation, text_of
+from embeddb.store.engine import SCHEMA, Engine, Txn, generation_of, raise_generation, text_of
 from embeddb.store.merge.contradiction import Contradiction
 from embeddb.store.merge.patterns import (
     adopted_info,
@@ -29,14 +29,12 @@ from embeddb.store.merge.patterns import (
 )
 from embeddb.store.merge.platforms import changed_meaning, refuse_other_space, told_otherwise
 from embeddb.store.merge.runs import AppendResult, Keyed, add_runs, counting, renamed
-from embeddb.store.model_table import ModelTable
+from embeddb.store.models.table import ModelTable
 from embeddb.store.tables import AnswerTable, BlobTable, VectorTable, decoded, reading
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under, renamed_marks
 
-__all__ = ["SCHEMA", "AppendResult", "Contradiction", "Partition", "Store", "Taken"]
+__all__ = ["AppendResult", "Contradiction", "Partition", "Store", "Taken"]
 
-#: Version of the layout described in docs/data-model.md.
-SCHEMA = 1
 #: Runs read in one transaction, about.
 _PIECE = 8192
 
@@ -465,13 +463,6 @@ def _read_platform(platform_id: str, raw: bytes) -> Platform:
 
 def _stored_platform(platform_id: str, raw: bytes) -> _StoredPlatform:
     return decoded(raw, _StoredPlatform, f"platform {platform_id}")
-
-
-def _text(key: bytes) -> str:
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        raise StoreCorrupt(f"platform {key!r}: the name is not UTF-8 text") from None
 
 
 def _stamp_schema(txn: Txn) -> None:

@@ -33,7 +33,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Contradiction, Partition, Store
-from embeddb.store.model_table import ModelEntry, checked
+from embeddb.store.models.table import ModelEntry, checked
 from indexer.exchange.models import adopt_models, model_docs
 from indexer.readers.base.row import Reject
 from indexer.readers.embeddb import ModelDoc, PlatformDoc, Record, documents

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.own_files import OwnFolder
 from embeddb.store import Store
-from embeddb.store.model_files import MODELS, entry_of, register_files
+from embeddb.store.models.files import MODELS, entry_of, register_files
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel

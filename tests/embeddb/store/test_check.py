@@ -78,7 +78,7 @@ FORGED: dict[str, tuple[Callable[[Txn], object], str]] = {
     "platform no text": (put("platform", b"\xff", b"{}"), "platform '\ufffd': "),
     "partition alone": (put("partition", b"spmm:32", b"\xff" * 4), "partition 'spmm:32' is none"),
     "partition of no op": (put("partition", b"zz:1\0tiny", b"\0\0\0\7"), "is none: "),
-    "partition no text": (put("partition", b"\xff\0tiny", b"\0\0\0\7"), "is none: "),
+    "partition no text": (put("partition", b"\xff\0tiny", b"\0\0\0\7"), "not text"),
     "run": (put("run", b"\0\0\0\1" + KEY + b"r" * 16, b"[" * 9), "a stored run cannot be decoded"),
     "config": (put("config", b"c" * 16, b"[" * 200_000), "a stored configuration cannot be"),
 }
@@ -116,14 +116,14 @@ def test_partitions_that_are_none_are_said() -> None:
     for key in (b"spmm:32", b"zz:1\0tiny", b"\xff\0tiny"):
         store, engine = filled()
         engine.write(put("partition", key, b"\0\0\0\7"))
-        with pytest.raises(StoreCorrupt, match="is none"):
+        with pytest.raises(StoreCorrupt, match=r"is none|not text"):
             store.partitions()
 
 
 def test_platform_names_that_are_none_are_said() -> None:
     store, engine = filled()
     engine.write(put("platform", b"\xff", b"{}"))
-    with pytest.raises(StoreCorrupt, match="not UTF-8"):
+    with pytest.raises(StoreCorrupt, match="not text"):
         store.platforms()
 
 
@@ -165,12 +165,10 @@ def test_only_what_an_import_told_is_marked() -> None:
     assert codec.encode_row(own) == msgspec.msgpack.encode(fields)
     assert codec.encode_row(told) == msgspec.msgpack.encode([*fields, True])
     assert [codec.decode_row(codec.encode_row(row)) for row in (own, told)] == [own, told]
-    plain = Run(EYE.id, SPMM, "x", Config({"a": 1}), Measurement(times_s=(1.0,)))
-    assert not codec.RunRow.of(plain, told=True).told
 
 
 def test_adoption_keeps_what_an_import_told() -> None:
-    """A told run retires nothing, under its stub or under the pattern that adopts it."""
+    """A told run retires nothing and stands back, under its stub or under what adopts that."""
     store, _ = filled()
     stub = PatternInfo(id=stub_id("t", -1, -1, -1), name="t", stub=True)
     first = Run(stub.id, SPMM, TILES.id, Config({"a": 2}), Measurement(times_s=(2.0,)))
@@ -179,5 +177,5 @@ def test_adoption_keeps_what_an_import_told() -> None:
     assert len(store.take([told], []).against) == 1
     store.adopt(stub.id, PatternInfo.of(EYE))
     times = [r.measurement.times_s for r in store.runs(TILES.id, SPMM, EYE.id)]
-    assert sorted(times) == [(1.0,), (2.0,), (9.0,)]
+    assert sorted(times) == [(1.0,), (2.0,)]
     assert store.problems() == []

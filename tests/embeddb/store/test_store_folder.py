@@ -14,7 +14,7 @@ from builders import OP, band, fill, patterns, tiny
 from embeddb.core.errors import StoreCorrupt, StoreError, StoreFull
 from embeddb.database import Database, open_database
 from embeddb.store import LmdbEngine, is_database, open_store
-from embeddb.store.model_files import model_entries
+from embeddb.store.models.files import model_entries
 from indexer.exchange.models import adopt_models
 
 OURS = ("writer.lock", "lock.mdb", "data.mdb")

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from embeddb.store.model_table import ModelEntry
+from embeddb.store.models.table import ModelEntry
 
 __all__ = ["ModelFacts", "facts_of"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from embeddb.core.errors import ModelError, StoreCorrupt
 from embeddb.core.model_file import read_card, version_of
 from embeddb.core.own_files import OwnFolder
-from embeddb.store.model_table import ModelEntry, checked, in_use
+from embeddb.store.models.table import ModelEntry, checked, in_use
 
 if TYPE_CHECKING:
     from embeddb.store.store import Store
