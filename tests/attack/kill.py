@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attack.rounds import Rounds, Stop, usable
-from attack.verbs import VERBS, Board
+from attack.rounds import NotSound, Rounds, Stop, usable
+from attack.verbs import VERBS, Board, Verb
 from attack.watch import scratch_root
 
 __all__ = ["main", "warm"]
@@ -64,7 +64,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _go(rounds: Rounds, asked: Any) -> None:
     nightly = asked.nightly or bool(asked.verb)
-    verbs = [v for v in VERBS if v.name in (asked.verb or [v.name]) and usable(v, nightly=nightly)]
+    wanted = [v for v in VERBS if v.name in (asked.verb or [v.name]) and usable(v, nightly=nightly)]
+    verbs = [verb for verb in wanted if _sound(rounds, verb)]
     until, count = time.monotonic() + asked.seconds, 0
     hows = asked.how or ("kill", "kill", "torn", "full", "time")
     while verbs and count < asked.rounds and time.monotonic() < until:
@@ -77,6 +78,16 @@ def _go(rounds: Rounds, asked: Any) -> None:
         for what in rounds.round(verb, stop):
             sys.stderr.write(f"{verb.name}, {stop}: {what[:300]}\n")
         count += 1
+
+
+def _sound(rounds: Rounds, verb: Verb) -> bool:
+    """Whether a verb does its work at all."""
+    try:
+        rounds.reference(verb)
+    except NotSound as error:
+        rounds.problems.append((verb.name, "not stopped", str(error)))
+        return False
+    return True
 
 
 def _told(rounds: Rounds, out: Path | None) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 from attack.syscalls import Ended, missing, traced
 from attack.verbs import VERBS, Board, Verb, state_of
 
-__all__ = ["Rounds", "Stop", "usable"]
+__all__ = ["NotSound", "Rounds", "Stop", "usable"]
 
 _MOST_S = 120.0
 
@@ -35,6 +35,10 @@ class Stop:
 
     def __str__(self) -> str:
         return f"{self.how} {self.after_s:.3f} s" if self.how == "time" else f"{self.how} {self.at}"
+
+
+class NotSound(Exception):
+    """A verb that fails with nobody stopping it."""
 
 
 @dataclass
@@ -71,7 +75,8 @@ class Rounds:
             started = time.monotonic()
             how = "count" if self._traces else ""
             ended = traced(self.board.work(verb, folder), how=how, under=folder, most_s=_MOST_S)
-            assert ended.code in verb.fine, f"{verb.name}: {ended}"
+            if ended.code not in verb.fine or ended.signal:
+                raise NotSound(f"not stopped at all it ends with {ended.code}: {ended.said[-300:]}")
             taken = time.monotonic() - started
             self._known[verb.name] = _Reference(
                 ended.points, taken, before, self._state(verb, folder), self._file(verb, folder)
