@@ -292,6 +292,7 @@ def main(words: Sequence[str] | None = None) -> int:
     bad = sum(map(bool, found.values()))
     sys.stdout.write(f"{len(found)} folders and verbs, {bad} with findings\n")
     if asked.json:
+        asked.json.parent.mkdir(parents=True, exist_ok=True)
         asked.json.write_text(json.dumps(found, indent=1) + "\n")
     return 1 if bad else 0
 
