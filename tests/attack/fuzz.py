@@ -361,6 +361,7 @@ def main(words: Sequence[str] | None = None) -> int:
     sys.stdout.write(table(tallies))
     if asked.json:
         rows = [one.row() for one in tallies]
+        asked.json.parent.mkdir(parents=True, exist_ok=True)
         asked.json.write_text(json.dumps({"seed": asked.seed, "kinds": rows}, indent=1) + "\n")
     return 1 if any(one.faults for one in tallies) else 0
 

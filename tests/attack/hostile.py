@@ -26,6 +26,7 @@ __all__ = ["KINDS", "Site", "first", "main", "planted", "tried"]
 MOST_S = 20.0
 #: Memory of a verb: a device that never ends must not be read to its end.
 MOST_BYTES = 2 << 30
+_USERS = ("thesis.tex", "id_rsa", "notes.npz")
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,10 @@ class Site:
         return self.root / "user"
 
     def contents(self) -> dict[str, bytes]:
-        return {
-            path.relative_to(self.user).as_posix(): path.read_bytes()
-            for path in sorted(self.user.rglob("*"))
-            if path.is_file()
-        }
+        """Of the user's files by name; what is new there counts too, unless it is our folder."""
+        files = [path for path in sorted(self.user.rglob("*")) if path.is_file()]
+        mine = [path for path in files if path.name in _USERS or not self.user.is_symlink()]
+        return {path.relative_to(self.user).as_posix(): path.read_bytes() for path in mine}
 
 
 Plant = Callable[[Site], None]
@@ -235,9 +235,8 @@ def tried(site: Site, words: str) -> Iterator[str]:
     ended = apart(_bounded(words.format(r=site.root, b=site.board).split()), most_s=MOST_S)
     after = site.contents()
     touched = sorted(n for n in {**before, **after} if before.get(n) != after.get(n))
-    new = touched if not (site.user.is_symlink()) else [n for n in touched if n in before]
-    if new:
-        yield f"the user's files: {new}"
+    if touched:
+        yield f"the user's files: {touched}"
     if ended.hung:
         yield f"hangs for {MOST_S:g} s"
     elif ended.signal:
@@ -293,6 +292,7 @@ def main(words: Sequence[str] | None = None) -> int:
     bad = sum(map(bool, found.values()))
     sys.stdout.write(f"{len(found)} folders and verbs, {bad} with findings\n")
     if asked.json:
+        asked.json.parent.mkdir(parents=True, exist_ok=True)
         asked.json.write_text(json.dumps(found, indent=1) + "\n")
     return 1 if bad else 0
 

@@ -111,6 +111,7 @@ def _told(rounds: Rounds, out: Path | None) -> int:
             "stopped": dict(rounds.stopped),
             "problems": rounds.problems,
         }
+        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(body, indent=1) + "\n")
     return 1 if rounds.problems else 0
 

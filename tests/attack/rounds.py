@@ -150,7 +150,8 @@ class Rounds:
         if verb.answers and now["answer"] not in (known.before["answer"], known.after["answer"]):
             found.append(f"answers {now['answer']}, before {known.before['answer']}")
         part = self._file(verb, folder)
-        if part is not None and part != known.file and not verb.acknowledges:
+        same = part == known.file if verb.exact else len(part or b"") == len(known.file or b"")
+        if part is not None and not same and not verb.acknowledges:
             found.append(f"{verb.file} is there in part: {len(part)} bytes")
         return found
 

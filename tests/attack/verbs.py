@@ -27,7 +27,8 @@ class Verb:
 
     `answers`: the database answers before, and so it must at any moment. `exact`: repeated to its
     end it gives what an uninterrupted run gives. `file` is written beside the database, whole or
-    not at all. `fine` are the exit codes of a repetition.
+    not at all (where it is not `exact`, of the same size). `fine` are the exit codes of a
+    repetition.
     """
 
     name: str
@@ -76,6 +77,7 @@ VERBS = (
          "--matrices {b}/m2", exact=False, nightly=True, needs=("gcc",)),
     Verb("train featurizer", "train featurizer {b}/m -o {r}/f.safetensors --epochs 3 --copies 0 "
          "--batch 4 --threads 1 --seed 5", again=" --resume", file="f.safetensors", nightly=True,
+         exact=False,
          needs=("torch", "safetensors")),
     Verb("train costmodel", "train costmodel {r}/base.db --platform {b}/tiny.toml --op spmm:32 "
          "--predictor mlp --latent pca --epochs 3 --members 1 --no-judge", again=" --resume",
