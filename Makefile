@@ -3,8 +3,8 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 MATRIX ?=
 MAX_JOBS ?= 2
-# Tests on all cores; what runs on its own (one test, a debugger) is plain `pytest`.
-PYTEST   = $(BIN)/python -m pytest -n auto --maxprocesses=4
+# Tests on all cores, threads of which do not wait by spinning; one test alone is plain `pytest`.
+PYTEST   = OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto --maxprocesses=4
 # Of `make fuzz` and `make kill` (tests/attack, docs/threats.md).
 SECONDS ?= 600
 ROUNDS  ?= 200
@@ -40,6 +40,8 @@ kill: $(VENV)/.installed-dev
 	$(ATTACK) attack.kill --rounds $(ROUNDS) --seed $(SEED) $(addprefix --verb ,$(VERB)) \
 		--json build/kill.json
 	$(ATTACK) attack.hostile
+	$(ATTACK) attack.full --system tmpfs
+	$(ATTACK) attack.full --system ext4
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

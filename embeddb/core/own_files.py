@@ -121,7 +121,8 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None or "/" not in str(error.filename):
+        unnamed = error.filename is None or "/" not in str(error.filename)
+        if unnamed and error.errno is not None:
             error.filename = str(path)
         raise
 

@@ -47,6 +47,10 @@ __all__ = ["DATA_FILE", "LmdbEngine"]
 
 T = TypeVar("T")
 
+#: A data file up to this size is looked at whole when it is opened, which takes some milliseconds;
+#: a larger one before all of it is read.
+_SMALL_BYTES = 1 << 20
+
 
 class _LmdbTxn:
     """`dbs` holds the tables' handles by name; None for one that this database lacks."""
@@ -166,6 +170,9 @@ class LmdbEngine:
         self._env = opened(self._folder, readonly=self.readonly, create=create)
         try:
             refuse_truncated(self._env, self._folder / DATA_FILE)
+            if (self._folder / DATA_FILE).stat().st_size <= _SMALL_BYTES:
+                with self._env.begin():  # while it is open no page is reused
+                    refuse_broken(self._folder)
             self._dbs = self._open_tables()
         except BaseException:
             self._env.close()

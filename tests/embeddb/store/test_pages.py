@@ -11,6 +11,7 @@ from builders import fill, patterns, tiny
 
 from embeddb.core.errors import StoreCorrupt
 from embeddb.database import Database
+from embeddb.store import lmdb_engine
 from embeddb.store.lmdb_files import broken_pages
 from embeddb.store.pages import page_faults
 from indexer.exchange.exchange import export_file
@@ -93,7 +94,9 @@ def test_a_count_of_pages_that_nobody_has(sound: Path, tmp_path: Path) -> None:
     assert "pages are recorded" in faults(hurt(sound, tmp_path / "b.db", claim))
 
 
-def test_a_damaged_file_is_neither_exported_nor_compacted(sound: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_neither_exported_nor_compacted(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A branch without its pages: LMDB would read what hangs there, or end the process."""
 
     def swap(raw: bytearray) -> None:
@@ -103,6 +106,9 @@ def test_a_damaged_file_is_neither_exported_nor_compacted(sound: Path, tmp_path:
                 raw[node : node + 2] = b"\2\0"
 
     folder = hurt(sound, tmp_path / "b.db", swap)
+    with pytest.raises(StoreCorrupt, match=r"data\.mdb: damaged: table"):
+        Database.open(folder)  # a small one is looked at whole
+    monkeypatch.setattr(lmdb_engine, "_SMALL_BYTES", 0)
     with Database.open(folder) as db:
         for act in (lambda: export_file(db, tmp_path / "x.jsonl"), db.store.compact):
             with pytest.raises(StoreCorrupt, match=r"data\.mdb: damaged: table") as caught:

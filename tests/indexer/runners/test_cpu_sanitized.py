@@ -1,6 +1,7 @@
 """No native code reads, writes or computes what it must not: run under gcc's sanitizers.
 
-`make sanitize` tries every generated kernel and others beyond the platform's space.
+What takes the compiler longer is for `make sanitize`: every kernel of the space and others beyond
+it, other registers and value types, and races over all nests.
 """
 
 from __future__ import annotations
@@ -84,16 +85,6 @@ def test_every_value_of_every_parameter(bench: Bench, tmp_path: Path) -> None:
     assert not faults(bench, covering(found), tmp_path, plain=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", sanitized.OPS)
-def test_every_value_of_every_parameter_of_a_kernel(
-    bench: Bench, kernel: str, tmp_path: Path
-) -> None:
-    """Those for 256-bit registers, which split vectors in other places."""
-    dtype = {"spmm": "f64", "sddmm": "f32", "spmv": "f64"}[kernel]
-    assert not faults(bench, covering(choices(kernel, dtype=dtype, vector_bytes=32)), tmp_path)
-
-
 def test_threads_that_add_to_one_place_do_not_race(
     bench: Bench, race_sanitizer: None, tmp_path: Path
 ) -> None:
@@ -101,14 +92,6 @@ def test_threads_that_add_to_one_place_do_not_race(
     chosen = [choice for choice in found if choice.variant.meeting]
     assert {c.variant.meeting for c in chosen} == {"atomic", "fixup", "private"}
     assert not faults(bench, chosen, tmp_path, races=True, plain=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", sanitized.OPS)
-def test_no_threads_race(bench: Bench, race_sanitizer: None, kernel: str, tmp_path: Path) -> None:
-    found = meetings(choices(kernel, vector_bytes=cpu_build.vector_bytes()))
-    assert len(found) >= 4
-    assert not faults(bench, found, tmp_path, races=True)
 
 
 # -- the rest of the native code -------------------------------------------------------------------

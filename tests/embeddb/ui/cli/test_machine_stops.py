@@ -114,4 +114,5 @@ def test_the_cpu_with_a_full_disk(
     full.unlink()
     call(0, "campaign", "resume", db, camp)
     progress = json.loads(call(0, "campaign", "status", db, camp, "--json")[0])
-    assert progress["statuses"].get("build", 0) == 0 and progress["measured"] >= 3
+    assert progress["statuses"].get("build", 0) == 0
+    assert progress["measured"] == progress["points"] > 0
