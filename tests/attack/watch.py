@@ -22,7 +22,7 @@ from typing import Any
 __all__ = ["HARD_S", "Canary", "Fault", "Outcome", "Watch", "scratch_root"]
 
 #: Seconds after which an input is a hang, and of the processor's time from which on it is slow.
-HARD_S, SLOW_S = 20.0, 2.0
+HARD_S, SLOW_S = 20.0, 10.0
 #: Memory that an input may take over what was held before: this, or ten times its size if larger.
 MOST_BYTES = 300 << 20
 #: Address space of a child: what takes more ends in a MemoryError and not in a dead machine.
