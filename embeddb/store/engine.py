@@ -52,7 +52,7 @@ def generation_of(txn: Txn) -> int:
     """Rises with every write of runs or vectors. Raises: StoreCorrupt."""
     found = int.from_bytes(txn.get("meta", b"generation") or b"", "big")
     if found >= 1 << 63:
-        raise StoreCorrupt(f"the database cannot be of generation {found:.3g}")
+        raise StoreCorrupt("the database is of a generation that no writing leads to")
     return found
 
 

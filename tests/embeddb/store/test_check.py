@@ -179,3 +179,11 @@ def test_adoption_keeps_what_an_import_told() -> None:
     times = [r.measurement.times_s for r in store.runs(TILES.id, SPMM, EYE.id)]
     assert sorted(times) == [(1.0,), (2.0,)]
     assert store.problems() == []
+
+
+def test_a_generation_that_nothing_leads_to_is_said() -> None:
+    for size in (9, 200):  # beyond 64 bits, and beyond what a float holds
+        store, engine = filled()
+        engine.write(put("meta", b"generation", b"\xff" * size))
+        with pytest.raises(StoreCorrupt, match="generation"):
+            _ = store.generation
