@@ -36,6 +36,7 @@ def cpu_seconds(tree: Path, home: Path, words: list[str]) -> float:
     """User and system time of one command and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     env = {**os.environ, "PYTHONPATH": str(tree), "EMBEDDB_HOME": str(home)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as for everybody
     command = [sys.executable, "-m", "embeddb.ui.cli.main", *words]
     done = subprocess.run(command, env=env, cwd=tree, capture_output=True, text=True, check=False)
     if done.returncode:

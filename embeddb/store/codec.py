@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import msgspec
 import numpy as np
@@ -90,22 +90,13 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True):
         return Run(pattern_id, op, platform, config, self.measurement, self.campaign, self.replaces)
 
 
-class _OwnRow(NamedTuple):
-    """Almost every row: nothing is written of how it came."""
-
-    config_id: bytes
-    measurement: Measurement
-    campaign: str
-    replaces: str
-
-
 _row_decoder = msgspec.msgpack.Decoder(RunRow)
 
 
 def encode_row(row: RunRow) -> bytes:
     if row.told:
         return _encoder.encode(row)
-    return _encoder.encode(_OwnRow(row.config_id, row.measurement, row.campaign, row.replaces))
+    return _encoder.encode((row.config_id, row.measurement, row.campaign, row.replaces))
 
 
 @_decodes("a stored run")
