@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from embeddb.core import __version__
 from embeddb.core.errors import EmbeddbError, UsageError
-from embeddb.core.version import __version__
 from embeddb.core.wording import clean
 from embeddb.ui.cli.output import COMPLETING
 

@@ -9,8 +9,8 @@ from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
+from embeddb.core import __version__
 from embeddb.core.errors import InputError
-from embeddb.core.version import __version__
 from embeddb.core.wording import plural, size
 from embeddb.ui.cli.output import say, table
 from indexer.starter import STARTER, is_shipped, starter_place

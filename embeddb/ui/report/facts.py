@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from embeddb.core.version import __version__
+from embeddb.core import __version__
 from embeddb.platforms.machines import described
 from embeddb.store import SCHEMA
 from embeddb.ui.report.gaps import Gap, gaps_of

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embeddb.core.version import __version__
+from embeddb.core import __version__
 from embeddb.ui import draw, wording
 from embeddb.ui.feature_words import feature_value, feature_words
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from embeddb.core.version import __version__
+from embeddb.core import __version__
 from embeddb.ui import wording
 from embeddb.ui.report.page import MOST_SHOWN, environment
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core import __version__
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
-from embeddb.core.version import __version__
 from embeddb.cost_model.encoders.inputs import TreeTable, layout_of
 from embeddb.cost_model.encoders.latent import Augmented, LatentEncoder, space_rows
 from embeddb.cost_model.model import CostModel, space_digest

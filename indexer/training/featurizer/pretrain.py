@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embeddb.core import model_file
+from embeddb.core import __version__, model_file
 from embeddb.core.errors import UsageError
-from embeddb.core.version import __version__
 from embeddb.featurizers.network.networks import build, complete
 from embeddb.featurizers.network.reduction import CHANNELS
 from indexer.training.featurizer.autoencoder import (

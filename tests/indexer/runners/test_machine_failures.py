@@ -75,7 +75,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("echo '/tmp/cc1.s: error: No space left on device' >&2; exit 1", "No space left"),
+        ("echo 'cc1.s: error: No space left on device' >&2; exit 1", "No space left"),
         ("echo 'fatal error: writing: Disk quota exceeded' >&2; exit 1", "Disk quota exceeded"),
         (
             "echo 'cc: fatal error: Killed signal terminated program cc1' >&2; exit 1",
