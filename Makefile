@@ -64,7 +64,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,learn,plot,serve]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,graphs,learn,plot,serve]'
 	touch $@
 
 # No cache for the wheel: a cached one may have been built against another torch.

@@ -13,12 +13,16 @@ from typing import Any
 
 from embeddb.core.errors import UsageError
 
-__all__ = ["KERNELS", "Config", "Op", "Value"]
+__all__ = ["KERNELS", "KINDS", "WIDE", "Config", "Op", "Value"]
 
 #: A parameter's value. Permutations are tuples of names.
 Value = int | float | str | bool | tuple[str, ...]
 
-KERNELS = ("spmm", "sddmm", "spmv")
+#: Kernels, and what each of them runs on: a sparse matrix, or a loop nest that is a kernel itself.
+KINDS = {"spmm": "matrix", "sddmm": "matrix", "spmv": "matrix", "nest": "nest"}
+KERNELS = tuple(KINDS)
+#: Those that have a number of dense columns.
+WIDE = ("spmm", "sddmm")
 _DTYPES = ("f32", "f64", "f16", "bf16", "tf32", "c64", "c128")
 
 
@@ -26,7 +30,8 @@ _DTYPES = ("f32", "f64", "f16", "bf16", "tf32", "c64", "c128")
 class Op:
     """A kernel, its number of dense columns and its value type; `Op.parse("spmm:128")`.
 
-    `width` is 1 for SpMV. The text form is `KERNEL:WIDTH` with `:DTYPE` appended unless f32.
+    `width` is 1 for SpMV and for `nest`, which brings its arrays along. The text form is
+    `KERNEL:WIDTH` with `:DTYPE` appended unless f32.
     """
 
     kernel: str
@@ -40,9 +45,11 @@ class Op:
             raise UsageError(f"no kernel {kernel!r}", hint=f"kernels: {', '.join(KERNELS)}")
         if dtype not in _DTYPES:
             raise UsageError(f"no value type {dtype!r}", hint=f"types: {', '.join(_DTYPES)}")
-        if not 1 <= width <= 1 << 20 or (kernel == "spmv" and width != 1):
+        if not 1 <= width <= 1 << 20 or (kernel not in WIDE and width != 1):
             raise UsageError(f"{kernel} cannot have {width} dense columns")
-        head = kernel if kernel == "spmv" else f"{kernel}:{width}"
+        if self.kind != "matrix" and dtype != "f32":
+            raise UsageError(f"{kernel} has no value type: its arrays have their own")
+        head = f"{kernel}:{width}" if kernel in WIDE else kernel
         object.__setattr__(self, "width", width)
         object.__setattr__(self, "_text", head if dtype == "f32" else f"{head}:{dtype}")
 
@@ -55,9 +62,14 @@ class Op:
         if not found:
             raise UsageError(f"{text!r} is not an operation", hint="write it as spmm:128")
         kernel, width, dtype = found.groups()
-        if width is None and kernel in KERNELS and kernel != "spmv":
+        if width is None and kernel in WIDE:
             raise UsageError(f"{text!r} lacks the dense columns", hint=f"write {kernel}:128")
         return cls(kernel, int(width or 1), dtype or "f32")
+
+    @property
+    def kind(self) -> str:
+        """What it runs on: `matrix` or `nest`."""
+        return KINDS[self.kernel]
 
     def __str__(self) -> str:
         return self._text

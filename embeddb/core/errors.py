@@ -11,6 +11,7 @@ __all__ = [
     "MatrixError",
     "MissingDependency",
     "ModelError",
+    "NestError",
     "NothingFound",
     "PlatformError",
     "PluginError",
@@ -65,6 +66,10 @@ class InputError(EmbeddbError):
 
 class MatrixError(InputError):
     """A matrix file is truncated, lies about its size, or holds impossible entries."""
+
+
+class NestError(InputError):
+    """A loop nest, or the program it comes from, cannot be read or could not be run safely."""
 
 
 class PlatformError(InputError):

@@ -1,21 +1,43 @@
-"""The sizes of a matrix, as configurations and cost models are told them."""
+"""The sizes of what is tuned, as configurations and cost models are told them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-__all__ = ["MAX_DIM", "UNKNOWN", "Sizes"]
+__all__ = ["MATRIX_SYMBOLS", "MAX_DIM", "NEST_SYMBOLS", "STRUCTURAL", "UNKNOWN", "Sizes"]
 
 #: Largest number of rows or columns: indices are kept as int32.
 MAX_DIM = 2**31 - 1
 
+#: Names that stand for a size of the matrix (or, `WIDTH`, of the operation) in a platform's file.
+MATRIX_SYMBOLS = ("NUM_MATRIX_ROWS", "NUM_MATRIX_COLS", "NNZ", "WIDTH")
+#: Those of a loop nest: how many loops, and how often each runs.
+NEST_SYMBOLS = ("DEPTH", "TRIP_1", "TRIP_2", "TRIP_3", "TRIP_4", "TRIP_5", "TRIP_6")
+#: What is a size of the form, not of the data: which parameters there are may depend on it.
+STRUCTURAL = ("DEPTH",)
 
-class Sizes(NamedTuple):
-    """An m x n matrix with nnz non-zeros; -1 where a size is not known."""
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """An m x n matrix with nnz non-zeros; -1 where a size is not known. What is no matrix has
+    `named` sizes instead, (name, size) in order."""
 
     m: int = -1
     n: int = -1
     nnz: int = -1
+    named: tuple[tuple[str, int], ...] = ()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.m, self.n, self.nnz))
+
+    def knowing(self, known: Mapping[str, int]) -> Sizes:
+        """With other sizes of a matrix, by the names `m`, `n` and `nnz`."""
+        return replace(self, **dict(known))  # type: ignore[arg-type]  # none of them is `named`
+
+    def naming(self, named: Mapping[str, int]) -> Sizes:
+        """With these named sizes beside."""
+        return replace(self, named=tuple(named.items()))
 
     @property
     def possible(self) -> bool:
@@ -24,7 +46,15 @@ class Sizes(NamedTuple):
         room = self.m * self.n if min(sides) >= 0 else MAX_DIM**2
         return all(-1 <= side <= MAX_DIM for side in sides) and -1 <= self.nnz <= room
 
+    @property
+    def symbols(self) -> dict[str, int]:
+        """The known ones, by their names in a platform's file."""
+        matrix = zip(MATRIX_SYMBOLS, self, strict=False)
+        return {name: size for name, size in (*matrix, *self.named) if size >= 0}
+
     def __str__(self) -> str:
+        if self.named:
+            return ", ".join(f"{name} {size}" for name, size in self.named)
         m, n, nnz = ("?" if size == -1 else str(size) for size in self)
         return f"{m} x {n} with {nnz} entries"
 

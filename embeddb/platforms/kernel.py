@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from embeddb.core.config import KERNELS, Config, Value
+from embeddb.core.config import KERNELS, KINDS, Config, Value
 from embeddb.core.errors import PlatformError, SpaceError, UsageError
 from embeddb.platforms.loopnest import LoopNest, complete_order
 from embeddb.platforms.space.expression import Expression
@@ -213,6 +213,9 @@ def read_space(table: Table) -> KernelSpace:
     kernels = table.texts("kernels")
     if not kernels or len(set(kernels)) != len(kernels) or set(kernels) - set(KERNELS):
         raise table.fault("kernels", f"must list some of {join(KERNELS)}, each once")
+    kinds = {KINDS[kernel] for kernel in kernels}
+    if len(kinds) > 1:
+        raise table.fault("kernels", "matrices and nests need a [[space]] each: sizes differ")
     declared = table.table("params", required=True)
     constraints = table.texts("constraints")
     chosen = table.table("default", required=True)
@@ -221,7 +224,7 @@ def read_space(table: Table) -> KernelSpace:
             _read_param(Table(v, table.where, declared.path(n)), n) for n, v in _items(declared)
         ]
         default = Config(_plain(chosen))
-        space = ConfigSpace(params, constraints, prefer=default)
+        space = ConfigSpace(params, constraints, prefer=default, kind=kinds.pop())
         mapping = None
         if "loopnest" in table.data:
             mapping = _read_mapping(table.table("loopnest"), space.rules)

@@ -107,12 +107,12 @@ class Platform:
         return self.kernels[kernel]
 
     def space(self, op: Op, sizes: Sizes = UNKNOWN, **known: int) -> ConfigSpace:
-        """The space of one operation on a matrix of these sizes, or of those given by name (`m=9`);
-        what is not known stays unresolved.
+        """The space of one operation on something of these sizes, or on a matrix of those given by
+        name (`m=9`); what is not known stays unresolved.
 
         Raises: UsageError if the platform does not run this kernel.
         """
-        return self.kernel(op).bind(_symbols(op, sizes._replace(**known)))
+        return self.kernel(op).bind(_symbols(op, sizes.knowing(known)))
 
     def reproducible(self, op: Op) -> Platform:
         """The platform with only those configurations of a kernel whose sums run in the same order
@@ -152,7 +152,7 @@ class Platform:
 
         Raises: SpaceError if it needs a size of the matrix that is not given.
         """
-        return self.kernel(op).nest(config, _symbols(op, sizes._replace(**known, nnz=-1)))
+        return self.kernel(op).nest(config, _symbols(op, sizes.knowing({**known, "nnz": -1})))
 
     def homogeneous(self, op: Op) -> tuple[str, ...]:
         """Parameters that the loop nest is made from."""
@@ -334,8 +334,7 @@ def _read_traits(table: Table) -> dict[str, Any]:
 
 
 def _symbols(op: Op, sizes: Sizes) -> dict[str, int]:
-    names = {"NUM_MATRIX_ROWS": sizes.m, "NUM_MATRIX_COLS": sizes.n, "NNZ": sizes.nnz}
-    return {name: size for name, size in {**names, "WIDTH": op.width}.items() if size >= 0}
+    return {**sizes.symbols, "WIDTH": op.width}
 
 
 @cache

@@ -78,7 +78,10 @@ class Part:
 
     @cached_property
     def listed(self) -> tuple[Assignment, ...] | None:
-        """Every legal assignment, or None where there are too many to list."""
+        """Every legal assignment, or None where there are too many to list, or each would take a
+        judge's time."""
+        if self.space.rules.judge is not None:
+            return None
         budget: list[float] = [NODE_LIMIT]
         found = tuple(itertools.islice(self.walk(budget), PART_LIMIT + 1))
         return None if len(found) > PART_LIMIT or budget[0] < 0 else found

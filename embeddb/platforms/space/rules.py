@@ -7,16 +7,19 @@ import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from embeddb.core.config import Value
 from embeddb.core.errors import SpaceError
+from embeddb.core.sizes import MATRIX_SYMBOLS, NEST_SYMBOLS, STRUCTURAL
 from embeddb.platforms.space.expression import FUNCTIONS, Expression
 
-__all__ = ["SYMBOLS", "Kind", "Param", "Rules", "join", "show"]
+__all__ = ["SIZES", "SYMBOLS", "Judge", "Kind", "Param", "Rules", "join", "show"]
 
-#: Names that stand for a size of the matrix (or, `WIDTH`, of the operation).
-SYMBOLS = ("NUM_MATRIX_ROWS", "NUM_MATRIX_COLS", "NNZ", "WIDTH")
+#: Sizes that a value of a parameter may stand for.
+SYMBOLS = MATRIX_SYMBOLS
+#: Sizes that the constraints of a space may mention, by what its kernels run on.
+SIZES = {"matrix": MATRIX_SYMBOLS, "nest": NEST_SYMBOLS}
 
 Kind = Literal["int", "choice", "bool", "permutation"]
 
@@ -103,12 +106,31 @@ class Param:
             raise _fault(self, "values", f"{value} is too large")
 
 
+class Judge(Protocol):
+    """What decides on whole configurations beside the platform's file: the rules of one subject.
+    `names` are the parameters it looks at; it is asked only where all that apply are given."""
+
+    @property
+    def names(self) -> frozenset[str]: ...
+
+    @property
+    def text(self) -> str: ...
+
+    def holds(self, env: Mapping[str, Any]) -> bool | None:
+        """Whether the configuration is legal; None while a parameter that it needs is open."""
+
+    def reason(self, values: Mapping[str, Any]) -> str:
+        """Why not, in one line."""
+
+
 class Rules:
     """The declaration of a space, checked and compiled once, shared by all its resolutions.
 
-    `groups` are the independent parts: names in an order in which every condition comes after
-    the parameters it depends on. `reasons` are further constraints, and what to say of a
-    configuration that breaks one.
+    `sizes` are the names that constraints may mention beside parameters, by what the space is of;
+    conditions may mention those that are structural. `judge` is one more constraint. `groups` are
+    the independent parts: names in an order in which every condition comes after the parameters it
+    depends on. `reasons` are further constraints, and what to say of a configuration that breaks
+    one.
     """
 
     def __init__(
@@ -116,9 +138,13 @@ class Rules:
         params: tuple[Param, ...],
         constraints: tuple[str, ...],
         reasons: Mapping[str, str] | None = None,
+        *,
+        kind: str = "matrix",
+        judge: Judge | None = None,
     ) -> None:
         self.params = params
         self.reasons = dict(reasons or {})
+        self.kind, self.sizes, self.judge = kind, SIZES[kind], judge
         self.by_name = {p.name: p for p in params}
         if not params:
             raise SpaceError("a space needs at least one parameter", where="params")
@@ -126,6 +152,8 @@ class Rules:
             raise SpaceError(
                 f"{len(params)} parameters, at most {MAX_PARAMS} are allowed", where="params"
             )
+        for name in self.by_name.keys() & set(self.sizes):
+            raise SpaceError(f"{name!r} is a size, not the name of a parameter", where="params")
         if len(self.by_name) != len(params):
             names = [p.name for p in params]
             twice = next(n for n in names if names.count(n) > 1)
@@ -138,7 +166,7 @@ class Rules:
             for p in params
             if p.when
         }
-        self.constraints = [
+        self.constraints: list[Expression | Judge] = [
             self.expression(text, f"constraints[{i}]")
             for i, text in enumerate((*constraints, *self.reasons))
         ]
@@ -148,9 +176,11 @@ class Rules:
                     f"{constraint.text!r} mentions no parameter", where=f"constraints[{i}]"
                 )
         used = {v for p in params for v in p.values if p.name in self.symbolic and v in SYMBOLS}
-        for constraint in self.constraints:
-            used |= constraint.names & set(SYMBOLS)
+        for expression in (*self.constraints, *self.whens.values()):
+            used |= expression.names & set(self.sizes)
         self.symbols = {str(s) for s in used}
+        if judge is not None:
+            self.constraints.append(judge)
         self.aliases = {p.name: dict(p.aliases) for p in params if p.aliases}
         self.open = {p.name: p for p in params if p.open}
         self.plain = not self.symbolic and all(p.kind != "bool" and not p.aliases for p in params)
@@ -162,8 +192,8 @@ class Rules:
         return isinstance(value, tuple) and len(value) == len(items) and frozenset(value) == items
 
     def expression(self, text: Any, where: str, *, condition: bool = False) -> Expression:
-        """Parse an expression over these parameters; a condition may not depend on symbols,
-        so that which parameters a configuration has never depends on the matrix.
+        """Parse an expression over these parameters; of sizes a condition may use structural ones
+        only, so that which parameters a configuration has never depends on the data.
 
         Raises: SpaceError whose `where` is the given place.
         """
@@ -173,9 +203,9 @@ class Rules:
             parsed = Expression(text)
         except SpaceError as error:
             raise SpaceError(error.reason, where=where) from None
-        known = self.by_name.keys() | (set() if condition else set(SYMBOLS))
-        for name in sorted(parsed.names - known):
-            note = "a condition cannot use" if name in SYMBOLS else "there is no parameter"
+        sizes = {s for s in self.sizes if not condition or s in STRUCTURAL}
+        for name in sorted(parsed.names - self.by_name.keys() - sizes):
+            note = "a condition cannot use" if name in self.sizes else "there is no parameter"
             raise SpaceError(f"{note} {name!r} (in {text!r})", where=where)
         if condition and parsed.names & self.symbolic:
             name = sorted(parsed.names & self.symbolic)[0]
@@ -193,7 +223,9 @@ class Rules:
 
     def _ordered(self) -> list[str]:
         graph = {
-            p.name: self.whens[p.name].names if p.name in self.whens else frozenset[str]()
+            p.name: self.whens[p.name].names & self.by_name.keys()
+            if p.name in self.whens
+            else frozenset[str]()
             for p in self.params
         }
         try:
@@ -219,7 +251,7 @@ class Rules:
                 name = leader[name]
             return name
 
-        ties = [{n, *e.names} for n, e in self.whens.items()]
+        ties = [{n, *(e.names & self.by_name.keys())} for n, e in self.whens.items()]
         ties += [set(c.names) & self.by_name.keys() for c in self.constraints]
         for tie in ties:
             heads = sorted((find(n) for n in tie), key=ordered.index)

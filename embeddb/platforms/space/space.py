@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from embeddb.core.config import Config, Value
 from embeddb.core.errors import SpaceError, UsageError
 from embeddb.platforms.space.parts import Assignment, Part, product_of
-from embeddb.platforms.space.rules import SYMBOLS, Kind, Param, Rules, join, show
+from embeddb.platforms.space.rules import SYMBOLS, Judge, Kind, Param, Rules, join, show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,8 +63,10 @@ class ConfigSpace:
         constraints: Iterable[str] = (),
         *,
         prefer: Mapping[str, Value] | None = None,
+        kind: str = "matrix",
     ) -> None:
-        self._setup(Rules(tuple(params), tuple(constraints)), {}, dict(prefer or {}))
+        rules = Rules(tuple(params), tuple(constraints), kind=kind)
+        self._setup(rules, {}, dict(prefer or {}))
 
     def _setup(
         self, rules: Rules, symbols: Mapping[str, int], prefer: Mapping[str, Value]
@@ -73,7 +75,8 @@ class ConfigSpace:
         self.symbols = dict(symbols)
         self.prefer = prefer
         self.params = rules.params
-        self.constraints = tuple(c.text for c in rules.constraints if c.text not in rules.reasons)
+        own = (c for c in rules.constraints if c is not rules.judge)
+        self.constraints = tuple(c.text for c in own if c.text not in rules.reasons)
         self._checks = [
             (
                 p.name,
@@ -116,7 +119,29 @@ class ConfigSpace:
         Raises: SpaceError for an expression that is none, or that mentions no parameter.
         """
         refused = {f"not ({condition})": reason for condition in conditions}
-        rules = Rules(self.params, self.constraints, {**self.rules.reasons, **refused})
+        return self._by(
+            Rules(
+                self.params,
+                self.constraints,
+                {**self.rules.reasons, **refused},
+                kind=self.rules.kind,
+                judge=self.rules.judge,
+            )
+        )
+
+    def judged(self, judge: Judge) -> ConfigSpace:
+        """The space less what a subject's own rules refuse; they are not among its `constraints`.
+
+        Raises: SpaceError if they look at no parameter of this space.
+        """
+        rules, known = self.rules, judge.names & self.rules.by_name.keys()
+        if not known:
+            raise SpaceError(f"{judge.text} look at no parameter of this space")
+        return self._by(
+            Rules(self.params, self.constraints, rules.reasons, kind=rules.kind, judge=judge)
+        )
+
+    def _by(self, rules: Rules) -> ConfigSpace:
         return ConfigSpace.__new__(ConfigSpace)._setup(rules, self.symbols, self.prefer)
 
     def canonical(self, config: Mapping[str, Any]) -> Config:
@@ -198,11 +223,14 @@ class ConfigSpace:
             return f"unknown parameter {unknown!r}; parameters: {names}"
         for constraint in self.rules.constraints:
             if constraint.holds(env) is False:
+                if self.rules.judge is constraint:
+                    return self.rules.judge.reason(values)
                 if constraint.text in self.rules.reasons:
                     return self.rules.reasons[constraint.text]
                 named = [n for n in values if n in constraint.names]
                 given = ", ".join(f"{n}={show(values[n])}" for n in named)
-                known = [s for s in SYMBOLS if s in constraint.names and s in self.symbols]
+                sizes_named = (s for s in self.rules.sizes if s in constraint.names)
+                known = [s for s in sizes_named if s in self.symbols]
                 sizes = [f"{s}={self.symbols[s]}" for s in known]
                 return f"{', '.join([given, *sizes])}: breaks the constraint {constraint.text}"
         return None

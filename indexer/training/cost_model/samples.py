@@ -124,7 +124,7 @@ class Samples:
         sizes = {row.pattern_id: row.sizes for row in self.rows}
         bins: dict[int, list[str]] = {}
         for pattern_id in sorted(sizes):
-            at = int(np.searchsorted(ROW_BINS, sizes[pattern_id][0], side="right"))
+            at = int(np.searchsorted(ROW_BINS, sizes[pattern_id].m, side="right"))
             bins.setdefault(at, []).append(pattern_id)
         quota = dict.fromkeys(bins, 0)
         for _ in range(min(matrices, len(sizes))):

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 from click.types import StringParamType
 
-from embeddb.core.config import KERNELS
+from embeddb.core.config import KERNELS, WIDE
 from embeddb.core.errors import EmbeddbError, UsageError
 from embeddb.platforms.platform import builtin_platforms
 from embeddb.store import Store, open_store
@@ -136,11 +136,8 @@ def _ops(ctx: click.Context, incomplete: str) -> list[str]:
         found = sorted({str(p.op) for p in store.partitions()})
         if found:
             return found
-    return [k if k == "spmv" else f"{k}:{width}" for k in KERNELS for width in _widths(k)]
-
-
-def _widths(kernel: str) -> tuple[int, ...]:
-    return (1,) if kernel == "spmv" else (32, 128)
+    wide = [f"{kernel}:{width}" for kernel in WIDE for width in (32, 128)]
+    return wide + [kernel for kernel in KERNELS if kernel not in WIDE]
 
 
 def _patterns(ctx: click.Context, incomplete: str) -> list[str]:

@@ -1,0 +1,196 @@
+"""What a loop nest is made of: loops, statements, expressions, arrays, and how these are met."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = [
+    "COMBINES",
+    "DTYPES",
+    "MOST_LOOPS",
+    "OPERATORS",
+    "Access",
+    "Affine",
+    "Array",
+    "Call",
+    "Const",
+    "Expr",
+    "Index",
+    "Loop",
+    "LoopIndex",
+    "Read",
+    "Statement",
+]
+
+#: As many slots as a platform's file can name.
+MOST_LOOPS = 6
+
+#: Bytes of an element, by type.
+DTYPES = {"f32": 4, "f64": 8, "i32": 4, "i64": 8}
+
+#: Operators of an expression and how many operands they take. Comparisons give 1 or 0.
+OPERATORS = {
+    **dict.fromkeys(("+", "-", "*", "/", "min", "max", "<", "<=", "==", "!="), 2),
+    **dict.fromkeys(("neg", "abs", "sqrt", "exp", "log", "tanh"), 1),
+    "select": 3,
+}
+
+#: How a statement's value meets its target; all but the first are reductions, whose order is free.
+COMBINES = ("=", "+=", "*=", "min=", "max=")
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`constant` + the sum of `coefs[l]` x the index of loop l; loops counted from the outermost,
+    from 0, trailing zeros left away."""
+
+    constant: int = 0
+    coefs: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        used = len(self.coefs)
+        while used and not self.coefs[used - 1]:
+            used -= 1
+        object.__setattr__(self, "coefs", tuple(self.coefs[:used]))
+
+    def coef(self, loop: int) -> int:
+        return self.coefs[loop] if loop < len(self.coefs) else 0
+
+    @property
+    def loops(self) -> tuple[int, ...]:
+        """The loops it depends on."""
+        return tuple(at for at, c in enumerate(self.coefs) if c)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One element of an array: a number of the nest's arrays, and an index for each dimension."""
+
+    array: int
+    at: tuple[Index, ...]
+
+    @property
+    def affine(self) -> bool:
+        """Whether no index comes out of another array."""
+        return all(index.of is None for index in self.at)
+
+    @property
+    def loops(self) -> frozenset[int]:
+        """Every loop that an index depends on, through other arrays too."""
+        return frozenset(at for index in self.at for at in index.loops)
+
+    def inner(self) -> Iterator[Access]:
+        """The accesses that its indices come out of, the innermost first."""
+        for index in self.at:
+            if index.of is not None:
+                yield from index.of.inner()
+                yield index.of
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index or a bound: affine, plus the element of an integer array where `of` names one."""
+
+    affine: Affine = Affine()
+    of: Access | None = None
+
+    @property
+    def loops(self) -> frozenset[int]:
+        through = self.of.loops if self.of is not None else frozenset[int]()
+        return through | frozenset(self.affine.loops)
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class LoopIndex:
+    """The value of a loop's index."""
+
+    loop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator of `OPERATORS` and its operands."""
+
+    op: str
+    args: tuple[Expr, ...]
+
+
+Expr = Const | LoopIndex | Read | Call
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """`target` is combined with `value` by one of `COMBINES`, wherever `where` is not 0."""
+
+    target: Access
+    combine: str
+    value: Expr
+    where: Expr | None = None
+
+    @property
+    def reduction(self) -> bool:
+        return self.combine != "="
+
+    def reads(self) -> list[Access]:
+        """What it reads, in the order it is written down, but for the target of a reduction; the
+        accesses that indices come out of before those that use them."""
+        found: list[Access] = list(self.target.inner())
+        for expression in (self.where, self.value):
+            for access in _accesses(expression):
+                found += [*access.inner(), access]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """From `lower` up to and without `upper`; both may depend on outer loops."""
+
+    lower: Index
+    upper: Index
+    step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Elements in row-major order. `fill` says what it holds before the nest runs: `uniform`
+    (in [0, 1)), `zero`, `range` (0, 1, 2, ...), `permutation` (of the same), `below:N` (whole
+    numbers from 0 to N - 1), `offsets:T:S` (ascending from 0 to T, where a row is S times as uneven
+    as by chance; the rows of a sparse matrix). `transient`: nobody reads it after the nest."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    fill: str = "uniform"
+    transient: bool = False
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * DTYPES[self.dtype]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements from one index to the next, by dimension."""
+        return tuple(math.prod(self.shape[d + 1 :]) for d in range(len(self.shape)))
+
+
+def _accesses(expression: Expr | None) -> Iterator[Access]:
+    if isinstance(expression, Read):
+        yield expression.access
+    elif isinstance(expression, Call):
+        for argument in expression.args:
+            yield from _accesses(argument)

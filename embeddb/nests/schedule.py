@@ -1,0 +1,104 @@
+"""A configuration of `nest-cpu` as a schedule of one nest: in which order its loops run, which are
+split into blocks, which runs in parallel, and what the innermost one is made of.
+
+The parameters name *slots*, the loops of the nest from the outermost: `order_3 = ["2", "1", "3"]`,
+`tile_1 = 32`. All block loops come first, in the order of their loops, then one loop a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from embeddb.core.config import Config
+from embeddb.nests.nest import Nest
+
+__all__ = ["Piece", "Schedule", "parameters"]
+
+#: Blocks of the second loop from inside that `jam4` runs at once.
+JAMMED = 4
+
+
+class Piece(NamedTuple):
+    """One loop of the generated code. `loop`: the nest's loop it comes from; `block`: whether it
+    steps from block to block; `step`: indices from one turn to the next; `trip`: turns, at most."""
+
+    loop: int
+    block: bool
+    step: int
+    trip: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Shapes: `order` int[depth], loops from the outermost; `tiles` int[depth] by loop, 0: whole.
+
+    `parallel` is `none`, `outer` or `second`, counted among the generated loops; `policy` is
+    `static`, `dynamic` (by `chunk`) or `guided`; `inner` is `plain`, `simd`, `unroll4` or `jam4`;
+    `pack` is `none`, `read1` or `read2`: which array read is copied block by block.
+    """
+
+    order: tuple[int, ...]
+    tiles: tuple[int, ...]
+    parallel: str = "none"
+    policy: str = "static"
+    chunk: int = 1
+    inner: str = "plain"
+    pack: str = "none"
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], depth: int) -> Schedule:
+        """What is not given is as in the nest as it stands."""
+        order = config.get(f"order_{depth}")
+        return cls(
+            order=tuple(int(slot) - 1 for slot in order) if order else tuple(range(depth)),
+            tiles=tuple(int(config.get(f"tile_{at + 1}", 0)) for at in range(depth)),
+            parallel=str(config.get("parallel", "none")),
+            policy=str(config.get("schedule", "static")),
+            chunk=int(config.get("chunk", 1)),
+            inner=str(config.get("inner", "plain")),
+            pack=str(config.get("pack", "none")),
+        )
+
+    @property
+    def config(self) -> Config:
+        """Only what applies: no policy without a parallel loop, no chunk but for `dynamic`."""
+        depth = len(self.order)
+        told: dict[str, Any] = {f"tile_{at + 1}": t for at, t in enumerate(self.tiles)}
+        if depth > 1:
+            told[f"order_{depth}"] = tuple(str(at + 1) for at in self.order)
+        told |= {"parallel": self.parallel, "inner": self.inner, "pack": self.pack}
+        if self.parallel != "none":
+            told["schedule"] = self.policy
+            if self.policy == "dynamic":
+                told["chunk"] = self.chunk
+        return Config(told)
+
+    def pieces(self, nest: Nest) -> tuple[Piece, ...]:
+        """The generated loops from the outermost."""
+        blocks, whole = [], []
+        for loop in self.order:
+            step, tile, trip = nest.loops[loop].step, self.tiles[loop], nest.trips[loop]
+            if tile:
+                blocks.append(Piece(loop, True, step * tile, -(-trip // tile)))
+            whole.append(Piece(loop, False, step, min(tile, trip) if tile else trip))
+        return (*blocks, *whole)
+
+    def parallel_piece(self, nest: Nest) -> Piece | None:
+        """The generated loop that runs in parallel; None without one."""
+        at = {"outer": 0, "second": 1}.get(self.parallel)
+        pieces = self.pieces(nest)
+        return None if at is None or at >= len(pieces) else pieces[at]
+
+    @property
+    def innermost(self) -> int:
+        """The loop that the innermost generated loop comes from."""
+        return self.order[-1]
+
+
+def parameters(depth: int) -> frozenset[str]:
+    """The parameters that decide whether a schedule of so many loops is legal."""
+    order = {f"order_{depth}"} if depth > 1 else set()
+    tiles = {f"tile_{at + 1}" for at in range(depth)}
+    return frozenset({*order, *tiles, "parallel", "inner", "pack"})
