@@ -24,6 +24,7 @@ __all__ = [
     "Tile",
     "apply",
     "as_it_stands",
+    "named",
     "packable",
     "recipe_of",
     "schedule_of",
@@ -91,6 +92,17 @@ _KINDS: dict[str, type[Step]] = {
 def as_it_stands(nest: Nest) -> Schedule:
     """The schedule that every recipe begins with: nothing moved, split or in parallel."""
     return Schedule.of({}, nest.depth)
+
+
+def named(step: Step) -> tuple[int, ...]:
+    """The loops that a step names, or the array."""
+    match step:
+        case Order(loops):
+            return loops
+        case Pack(array):
+            return (array,)
+        case Tile(loop) | Parallel(loop) | Inner(loop):
+            return (loop,)
 
 
 def packable(nest: Nest) -> tuple[int, ...]:
@@ -211,7 +223,8 @@ def step_from_json(value: Any, *, where: str = "step") -> Step:
 
 def _field(name: str, value: Any, where: str) -> Any:
     wanted = {"loops": list, "block": bool, "policy": str, "how": str}.get(name, int)
-    if type(value) is not wanted or (wanted is int and not 0 <= value < 1 << 31):
+    known = type(value) is wanted
+    if not known or (wanted is int and not 0 <= value < 1 << 31):
         raise NestError(f"{where}.{name}: {str(value)[:40]!r} is no {wanted.__name__}")
     if name == "loops":
         return tuple(_field("loop", at, where) for at in value)
@@ -224,7 +237,7 @@ def _check_loops(nest: Nest, step: Step) -> None:
         if not 0 <= step.array < len(nest.arrays):
             raise NestError(f"there is no array {step.array}, the nest has {len(nest.arrays)}")
         return
-    loops = step.loops if isinstance(step, Order) else (step.loop,)
+    loops = named(step)
     for at in loops:
         if not 0 <= at < nest.depth:
             raise NestError(f"there is no loop {at + 1}, the nest has {nest.depth}")
