@@ -12,12 +12,12 @@ from nests import sample_nests
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
-from embeddb.core import model_file
-from embeddb.core.errors import ModelError
-from embeddb.nests.forward import DIM, NestNetwork, encoding_version, shapes_of
-from embeddb.nests.graph import NestGraph, graph_of
-from embeddb.nests.schedule import Schedule
-from indexer.training.nests.network import TrainedNetwork, collate, counter_inputs
+from embeddb.core import model_file  # noqa: E402
+from embeddb.core.errors import ModelError  # noqa: E402
+from embeddb.nests.forward import DIM, NestNetwork, encoding_version, shapes_of  # noqa: E402
+from embeddb.nests.graph import NestGraph, graph_of  # noqa: E402
+from embeddb.nests.schedule import Schedule  # noqa: E402
+from indexer.training.nests.network import TrainedNetwork, collate, counter_inputs  # noqa: E402
 
 SPEC: dict[str, Any] = {
     "layers": 3,
