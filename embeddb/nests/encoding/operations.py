@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Iterator
 
 from embeddb.nests.parts import Call, Const, Expr, LoopIndex, Read, Statement
 
@@ -36,11 +35,11 @@ def operations(body: Iterable[Statement]) -> dict[str, int]:
     return found
 
 
-@cache
-def _operators(expression: Expr | None) -> tuple[str, ...]:
-    if not isinstance(expression, Call):
-        return ()
-    return (expression.op, *(op for a in expression.args for op in _operators(a)))
+def _operators(expression: Expr | None) -> Iterator[str]:
+    if isinstance(expression, Call):
+        yield expression.op
+        for argument in expression.args:
+            yield from _operators(argument)
 
 
 def uses_loop(expression: Expr | None) -> bool:
