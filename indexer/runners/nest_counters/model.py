@@ -22,7 +22,7 @@ from indexer.runners.cpu_kernels.build import compiler, no_compiler
 from indexer.runners.cpu_kernels.compiling import compile_to
 from indexer.runners.machine import Deadline
 from indexer.runners.nest_counters.caches import Caches
-from indexer.runners.nest_counters.source import KINDS, Pass, source
+from indexer.runners.nest_counters.source import KINDS, Pass, addresses, source
 from indexer.runners.nest_counters.trace import outer_turns
 from indexer.runners.nest_counters.values import Values, deciding_values
 from indexer.runners.nest_counters.work import work_of
@@ -75,9 +75,8 @@ def model_counts(
         last = first + turns // workers + (worker < turns % workers)
         shares.append(share_of(first, last, per_turn, most / workers))
         first = last
-    text = source(
-        nest, caches.sliced(workers), [p for s in shares for p in (Pass("THREAD"), *s.passes)]
-    )
+    sliced = caches.sliced(workers)
+    text = source(nest, sliced, [p for s in shares for p in (Pass("THREAD"), *_filled(nest, s, sliced), *s.passes)])
     counts = np.zeros((threads, len(COUNTERS)))
     for at, row in enumerate(_printed(text, values, workers)):
         counts[at] = _counters(row) * _scale(shares[at], row, per_turn)
@@ -107,6 +106,13 @@ def share_of(first: int, last: int, per_turn: float, most: float) -> Share:
         counted = (start, start + some)
         passes += _pair((before, before + some), counted, int(most / windows))
     return Share(turns, tuple(passes))
+
+
+def _filled(nest: Nest, share: Share, caches: Caches) -> tuple[Pass, ...]:
+    """Where turns are left out, what they would have left in the caches if all arrays fit."""
+    first, last = addresses(nest)[0], addresses(nest)[-1] + nest.arrays[-1].bytes
+    fits = last - first <= caches.last_bytes
+    return (Pass("FILL", first, last),) if share.sampled and fits else ()
 
 
 def _pair(warm: tuple[int, int], counted: tuple[int, int], most: int) -> tuple[Pass, Pass]:

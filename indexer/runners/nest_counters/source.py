@@ -37,7 +37,7 @@ _CALLS = {"neg": "negated", "abs": "fabs", "min": "fmin", "max": "fmax", "sqrt":
 class Pass:
     """Turns `first` to `last` of the outermost loop. `kind`: `THREAD` (a new thread, empty caches),
     `WARM` (not counted), `COUNT`, or `INSIDE` (the first `quota` accesses warm, as many counted).
-    It ends after `quota` accesses."""
+    It ends after `quota` accesses. `FILL`: bytes `first` to `last` are read, not counted."""
 
     kind: str
     first: int = 0
