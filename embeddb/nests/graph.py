@@ -115,6 +115,7 @@ class _Making:
         """What is read by the bounds of the generated loop `level`, or (None) by the body."""
         bound = level is not None
         goal = self.body if level is None else self.entries[level]
+        met = {access: at for at, access in reversed(reads)}
         for group in groups_of([access for _, access in reads]):
             scopes = [self.read[group.array], *self.entries[:level]]
             for at, (outer, inner) in enumerate(pairwise(scopes)):
@@ -122,8 +123,7 @@ class _Making:
                 memlet = self._add(node, self.encoder.memlet(group, at, of_bound=bound))
                 self._pass(outer, memlet, inner)
             for access in group.accesses:
-                statement = next(at for at, a in reads if a == access)
-                node = Node("memlet", array=group.array, statement=statement)
+                node = Node("memlet", array=group.array, statement=met[access])
                 row = self.encoder.memlet(Group((access,)), len(scopes) - 1, of_bound=bound)
                 self._pass(scopes[-1], self._add(node, row), goal)
 

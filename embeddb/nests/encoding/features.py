@@ -20,13 +20,13 @@ from embeddb.nests.encoding.footprints import Group, Span, around, spans
 from embeddb.nests.encoding.operations import OPERATIONS, operations, uses_loop
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import COMBINES, DTYPES, MOST_LOOPS, Array, Loop, Statement
+from embeddb.nests.rules import packable
 from embeddb.nests.schedule import Schedule
 
 __all__ = [
     "FEATURES",
     "Encoder",
     "log_size",
-    "packed_array",
     "strides_of",
 ]
 
@@ -72,6 +72,8 @@ class Encoder:
         self.pieces = schedule.pieces(nest)
         self._parallel = schedule.parallel_piece(nest)
         self._known = [around(self.pieces, level) for level in range(len(self.pieces) + 1)]
+        packed = {f"read{at + 1}": array for at, array in enumerate(packable(nest))}
+        self._packed = packed.get(schedule.pack, -1)
         self._inwards = schedule.order[::-1]
 
     def array(self, number: int, *, written: bool = False) -> Row:
@@ -86,7 +88,7 @@ class Encoder:
             "bytes": log_size(array.bytes),
             "transient": array.transient,
             "written": written,
-            "packed": not written and number == packed_array(self.nest, self.schedule),
+            "packed": not written and number == self._packed,
             "values": log_size(int(told[0])) if told else 0.0,
             "unevenness": log_size(float(told[1])) if len(told) > 1 else 0.0,
             f"fill.{fill}": 1.0,
@@ -170,16 +172,6 @@ class Encoder:
         return _row("memlet", values, runs)
 
 
-def packed_array(nest: Nest, schedule: Schedule) -> int:
-    """The array that a schedule copies block by block; -1: none."""
-    if schedule.pack == "none":
-        return -1
-    reads = [access.array for s in nest.body for access in s.reads()]
-    distinct = [array for array in dict.fromkeys(reads) if array not in nest.written]
-    at = int(schedule.pack.removeprefix("read")) - 1
-    return distinct[at] if at < len(distinct) else -1
-
-
 def strides_of(nest: Nest, group: Group) -> tuple[int, ...]:
     """By loop, the bytes from one turn to the next; what goes through another array is left out."""
     array, access = nest.arrays[group.array], group.accesses[0]
@@ -196,7 +188,7 @@ def log_size(size: float) -> float:
 
 
 def _signed(value: float) -> float:
-    return math.copysign(math.log2(1.0 + abs(value)), value)
+    return math.copysign(math.log2(1.0 + abs(value)), value) if value else 0.0
 
 
 def _row(
