@@ -24,6 +24,7 @@ from embeddb.core.shown import html_of
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
 from embeddb.index.lookup import Lookup
+from embeddb.nests.nest import Content, Nest
 from embeddb.platforms.platform import Platform, parse_platform, this_machine
 from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
@@ -92,7 +93,7 @@ class Database(Lookup):
 
     def query(
         self,
-        pattern: Pattern | PatternInfo,
+        pattern: Content | PatternInfo,
         *,
         platform: str | Platform,
         op: str | Op,
@@ -139,7 +140,7 @@ class Database(Lookup):
     def measure(
         self,
         made: Recommendation,
-        pattern: Pattern | PatternInfo | None = None,
+        pattern: Content | PatternInfo | None = None,
         *,
         platform: Platform | None = None,
         options: RunOptions | None = None,
@@ -206,13 +207,13 @@ class Database(Lookup):
         """Everything wrong with store, answers and derived files; the last heal on the next use."""
         return super().problems() + answers.problems(self)
 
-    def _deepening(self, pattern: Pattern | PatternInfo, progress: Progress | None) -> Deepen:
+    def _deepening(self, pattern: Content | PatternInfo, progress: Progress | None) -> Deepen:
         from embeddb.explain.deep import deepening
 
         return deepening(self, pattern, progress=progress)
 
     def _search(
-        self, made: Recommendation, pattern: Pattern, platform: Platform | None, count: int
+        self, made: Recommendation, pattern: Content, platform: Platform | None, count: int
     ) -> Search:
         from embeddb.query.build import build_query
         from tuners.by_name import search_by
@@ -222,10 +223,10 @@ class Database(Lookup):
         query = build_query(self, pattern, where, op, calls=made.calls or math.inf)
         return search_by(made.tuner, query, count, seed=made.seed)
 
-    def _structure(self, made: Recommendation, pattern: Pattern | PatternInfo | None) -> Pattern:
-        if isinstance(pattern, Pattern):
+    def _structure(self, made: Recommendation, pattern: Content | PatternInfo | None) -> Content:
+        if isinstance(pattern, Pattern | Nest):
             return pattern
-        structure = self.store.structure(made.pattern_id)
+        structure = self.store.subject(made.pattern_id)
         if structure is None:
             raise NothingFound(
                 f"{made.pattern_name}: its structure is not in the database, so it cannot be "

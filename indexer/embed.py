@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import MissingDependency, ModelError
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers import missing as lacking
+from embeddb.featurizers import reads
 from embeddb.featurizers.base import Featurizer, Joint
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
@@ -56,8 +57,9 @@ def embed(
     infos = list(db.store.patterns())
     vectors: _Stored | _Anew = _Anew(db.store) if again else _Stored(db.store)
     for name, featurizer in db.featurizers().items():
-        have = vectors.have(featurizer, infos)
-        missing = [info for info in infos if info.id not in have]
+        readable = [info for info in infos if reads(featurizer, info.kind)]
+        have = vectors.have(featurizer, readable)
+        missing = [info for info in readable if info.id not in have]
         made, problems = _embed_all(db, vectors, featurizer, missing, progress)
         report.vectors[name] = len(have) + made
         report.problems += problems
@@ -162,7 +164,7 @@ def _embed_all(
         vector = featurizer.from_info(info)
         if vector is None:
             vector = _joined(vectors, featurizer, info)
-        structure = None if vector is not None or info.stub else db.store.structure(info.id)
+        structure = None if vector is not None or info.stub else db.store.subject(info.id)
         if structure is not None and not lacks:
             try:
                 vector = featurizer.embed(structure)

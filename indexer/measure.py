@@ -11,10 +11,11 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import between, state_now
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.timing import Timing, timings_of
 from embeddb.index.lookup import Lookup
+from embeddb.nests.nest import Content
+from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from indexer.campaign.plan import choose_configs
@@ -41,7 +42,7 @@ class MeasureRequest:
 class Measured:
     """What was measured on one matrix: by configuration, and by the name of a library."""
 
-    pattern: Pattern
+    pattern: Content
     platform: Platform
     op: Op
     default: Config
@@ -95,7 +96,7 @@ class MeasureJob:
         return hasattr(self.runner, "baselines")
 
     def run(
-        self, pattern: Pattern, progress: Callable[[str, int, int], None] | None = None
+        self, pattern: Content, progress: Callable[[str, int, int], None] | None = None
     ) -> Measured:
         """Writes back what was measured, also when it is interrupted.
 
@@ -103,7 +104,7 @@ class MeasureJob:
         if the machine fails in the middle of it.
         """
         asked = self.request
-        default = self.here.default(asked.op, pattern.sizes)
+        default = default_of(self.here, asked.op, pattern)
         configs = self._configs(pattern, default)
         runs: list[Run] = []
         before, after = self._state(), {}
@@ -132,18 +133,18 @@ class MeasureJob:
     def _state(self) -> dict[str, float]:
         return state_now(self.runner, threads=self.request.options.threads)
 
-    def _configs(self, pattern: Pattern, default: Config) -> list[Config]:
+    def _configs(self, pattern: Content, default: Config) -> list[Config]:
         """The default and what was asked for, in a shuffled order."""
         asked = self.request
         rng = np.random.default_rng(asked.seed)
-        space = self.here.space(asked.op, pattern.sizes)
+        space = space_of(self.here, asked.op, pattern)
         if asked.given:
             chosen = list(dict.fromkeys([default, *_legal(space, asked.given)]))
         else:
             chosen = choose_configs(space, default, asked.configs + 1, rng=rng)
         return [chosen[i] for i in rng.permutation(len(chosen))]
 
-    def _baselines(self, pattern: Pattern) -> dict[str, Measurement]:
+    def _baselines(self, pattern: Content) -> dict[str, Measurement]:
         if not (self.request.baselines and self.has_baselines):
             return {}
         found: dict[str, Measurement] = self.runner.baselines(

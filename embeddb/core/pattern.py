@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ class Pattern:
     file, the format or the values. `group` names the source matrix or family; files cut from one
     matrix share it and are held out together in every evaluation.
     """
+
+    kind: ClassVar[str] = "matrix"
 
     id: str
     shape: tuple[int, int]

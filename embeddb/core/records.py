@@ -14,9 +14,9 @@ import msgspec
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.gate import reason_of
-from embeddb.core.pattern import Pattern
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
+from embeddb.core.subject import Subject
 
 __all__ = ["SOURCES", "STATUSES", "Measurement", "PatternInfo", "Run", "in_context"]
 
@@ -101,7 +101,8 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `stub` is true while the structure has never been seen. `thumbnail` is the 32x32 density map,
     uint8[1024] on a log scale, row-major. `features` are statistics that came with the runs
-    (by name), used where the structure is missing.
+    (by name), used where the structure is missing. `kind` is as in `Subject`; of what is no matrix
+    `named` are the sizes, and m, n, nnz stay -1.
     """
 
     id: str
@@ -114,20 +115,33 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
     thumbnail: bytes = b""
     features: dict[str, float] = {}
     about: dict[str, Any] = {}
+    kind: str = "matrix"
+    named: dict[str, int] = {}
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.m, self.n, self.nnz)
+        return Sizes(self.m, self.n, self.nnz, tuple(self.named.items()))
 
     @classmethod
-    def of(cls, pattern: Pattern | PatternInfo) -> PatternInfo:
-        """The sizes and name of a pattern."""
-        if isinstance(pattern, PatternInfo):
-            return pattern
-        m, n = pattern.shape
-        return cls(id=pattern.id, m=m, n=n, nnz=pattern.nnz, name=pattern.name, group=pattern.group)
+    def of(cls, subject: Subject | PatternInfo) -> PatternInfo:
+        """The sizes and name of a pattern, or of another subject."""
+        if isinstance(subject, PatternInfo):
+            return subject
+        m, n, nnz = subject.sizes
+        return cls(
+            id=subject.id,
+            m=m,
+            n=n,
+            nnz=nnz,
+            name=subject.name,
+            group=subject.group,
+            kind=subject.kind,
+            named=dict(subject.sizes.named),
+        )
 
     def __repr__(self) -> str:
+        if self.kind != "matrix":
+            return f"PatternInfo({self.name or self.id[:12]!r}, {self.kind}, {self.sizes})"
         return f"PatternInfo({self.name or self.id[:12]!r}, {self.m}x{self.n}, nnz={self.nnz})"
 
     def _repr_html_(self) -> str:

@@ -27,6 +27,7 @@ from embeddb.explain.explanation import (
     OwnRuns,
     PatternView,
 )
+from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.query.recommendation import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.store import Store
@@ -136,7 +137,7 @@ def _neighbours(
         counts.update(run.measurement.status for run in runs)
         default = Config(made.default)
         if platform is not None:
-            default = platform.default(op, info.sizes)
+            default = default_of(platform, op, store.known(info))
         curve = timings_of(runs, usual_at(store, near.platform))
         yield _evidence(near, info, curve, default, answer)
 

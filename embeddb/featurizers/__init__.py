@@ -9,7 +9,7 @@ from embeddb.core import plugins
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.featurizers.base import Featurizer, FromWeights, MayLack
 
-__all__ = ["FEATURIZERS", "NEED_NETWORK", "Featurizer", "Featurizers", "missing"]
+__all__ = ["FEATURIZERS", "NEED_NETWORK", "Featurizer", "Featurizers", "missing", "reads"]
 
 #: In order of preference where answers are equally good; a whole comes after its parts. `stats`
 #: needs the structure (or features shipped with the runs), the last three ever less.
@@ -87,6 +87,11 @@ class Featurizers(Mapping[str, Featurizer]):
             except ModelError as e:
                 self._loaded[name] = e
         return self._loaded[name]
+
+
+def reads(featurizer: Featurizer, kind: str) -> bool:
+    """Whether it can embed subjects of a kind (`Subject.kind`)."""
+    return kind in getattr(featurizer, "kinds", ("matrix",))
 
 
 def missing(featurizer: Featurizer) -> str:

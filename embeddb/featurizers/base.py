@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 
 __all__ = ["Featurizer", "FromWeights", "Joint", "MayLack", "Travelling"]
@@ -24,6 +23,7 @@ class Featurizer(Protocol):
     - `embed` is finite for every legal pattern, the empty one included, and looks at the structure
       alone: not at the pattern's name or group.
     - `names` are `dim` distinct texts, one for each coordinate.
+    - it embeds matrices, or subjects of the kinds that its `kinds` lists (`("nest",)`).
     - `version` changes whenever a number changes its meaning: vectors are stored under it.
 
     The protocols below are for featurizers that can do more; each is kept by having its member.
@@ -41,8 +41,8 @@ class Featurizer(Protocol):
     @property
     def dim(self) -> int: ...
 
-    def embed(self, pattern: Pattern) -> NDArray[np.float32]:
-        """float32[d] of the structure.
+    def embed(self, pattern: Any) -> NDArray[np.float32]:
+        """float32[d] of the structure: of a `Pattern`, or whatever its `kinds` are.
 
         Raises: MissingDependency or ModelError where it cannot be computed on this machine.
         """

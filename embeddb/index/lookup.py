@@ -23,12 +23,13 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.wording import plural
 from embeddb.cost_model.files import CostModelFiles
-from embeddb.featurizers import Featurizers
+from embeddb.featurizers import Featurizers, reads
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import IndexFiles
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import run_matrix_of, scope_of, scope_partitions, scopes
+from embeddb.nests.nest import Content
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import Store, memory_store, open_store
 from embeddb.store.models.files import model_entries, register_files, registry_problems
@@ -251,7 +252,7 @@ class Lookup:
 
     # -- patterns and runs -----------------------------------------------------------------
 
-    def vector(self, pattern: Pattern | PatternInfo, featurizer: str) -> NDArray[np.float32]:
+    def vector(self, pattern: Content | PatternInfo, featurizer: str) -> NDArray[np.float32]:
         """Raw features float32[d] of a pattern: those in the store, else computed.
 
         Raises: NothingFound if they cannot be had of a pattern known by name; MissingDependency or
@@ -263,9 +264,8 @@ class Lookup:
         if found is None and isinstance(pattern, PatternInfo):
             found = plug.from_info(pattern)
         if found is None:
-            structure = (
-                pattern if isinstance(pattern, Pattern) else self.store.structure(pattern.id)
-            )
+            known = isinstance(pattern, PatternInfo)
+            structure = self.store.subject(pattern.id) if known else pattern
             if structure is None:
                 raise NothingFound(
                     f"{pattern.name or pattern.id}: only known by name; {featurizer} needs more",
@@ -274,15 +274,17 @@ class Lookup:
             found = plug.embed(structure)
         return np.asarray(found, dtype=np.float32)
 
-    def add_pattern(self, pattern: Pattern, *, only: Collection[str] | None = None) -> None:
-        """Keep a pattern's structure, thumbnail and those vectors that can be computed here, so
-        that it can be a neighbour; with `only`, vectors of these featurizers alone."""
+    def add_pattern(self, pattern: Content, *, only: Collection[str] | None = None) -> None:
+        """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed
+        here, so that it can be a neighbour; with `only`, vectors of these featurizers alone."""
         from embeddb.core.thumbnail import thumbnail
 
-        info = msgspec.structs.replace(PatternInfo.of(pattern), thumbnail=thumbnail(pattern))
+        info = PatternInfo.of(pattern)
+        if isinstance(pattern, Pattern):
+            info = msgspec.structs.replace(info, thumbnail=thumbnail(pattern))
         self.store.put_structure(pattern, info)
         for name, featurizer in self.featurizers().items():
-            if only is not None and name not in only:
+            if (only is not None and name not in only) or not reads(featurizer, info.kind):
                 continue
             try:
                 vector = featurizer.embed(pattern)
@@ -290,9 +292,9 @@ class Lookup:
                 continue
             self.store.vectors.put(name, featurizer.version, {pattern.id: vector})
 
-    def record(self, runs: list[Run], pattern: Pattern, platform: Platform) -> None:
+    def record(self, runs: list[Run], pattern: Content, platform: Platform) -> None:
         """Write measured runs back, with the pattern and platform they belong to."""
         self.store.put_platform(platform)
-        if self.store.pattern(pattern.id) is None or self.store.structure(pattern.id) is None:
+        if self.store.pattern(pattern.id) is None or self.store.subject(pattern.id) is None:
             self.add_pattern(pattern)
         self.store.append(runs)

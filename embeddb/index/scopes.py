@@ -14,6 +14,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.timing import timings_of
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.platforms.machines import Facts
+from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.store import Partition, Store
 from embeddb.store.usual_state import usual_at
@@ -144,7 +145,7 @@ def _rows(
             if runs:
                 info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
                 group = info.group or info.name or info.id
-                default = platform.default(ran, info.sizes)
+                default = default_of(platform, ran, store.known(info))
                 row = MatrixRow(pattern_id, partition.platform, group, other)
                 yield row, default, timings_of(runs, normal)
 

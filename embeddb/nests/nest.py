@@ -11,13 +11,15 @@ import hashlib
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
+from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.nests.code import code_text
 from embeddb.nests.extents import trips
 from embeddb.nests.parts import Access, Array, Loop, Statement
 
-__all__ = ["Nest"]
+__all__ = ["Content", "Nest"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class Nest:
     loop_names: tuple[str, ...] = ()
     array_names: tuple[str, ...] = field(default=())
 
-    kind = "nest"
+    kind: ClassVar[str] = "nest"
 
     @cached_property
     def id(self) -> str:
@@ -96,3 +98,7 @@ class Nest:
     def points(self) -> int:
         """How often the body runs, about."""
         return math.prod(self.trips)
+
+
+#: What is tuned, structure and all.
+Content = Pattern | Nest

@@ -42,10 +42,12 @@ from embeddb.nests.parts import (
     Statement,
 )
 
-__all__ = ["check", "nest_from_text", "nest_text"]
+__all__ = ["MOST_TEXT", "check", "nest_from_text", "nest_text"]
 
 T = TypeVar("T")
 
+#: Longer texts are no nests.
+MOST_TEXT = 1 << 20
 #: Largest number in a text: products of two stay far below 2**63.
 _LARGEST = 1 << 40
 _MOST_STATEMENTS = 64
@@ -81,6 +83,8 @@ def nest_from_text(text: bytes | str, *, where: str = "") -> Nest:
     Raises: NestError, one line that names the part.
     """
     with refusing(NestError, where=where):
+        if len(text) > MOST_TEXT:
+            raise NestError(f"a nest has at most {MOST_TEXT} characters")
         told = json.loads(text, parse_constant=_no_number)
         if not isinstance(told, dict) or told.get("nest") != _FORM:
             raise NestError(f'is no nest: it needs "nest": {_FORM}')

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from embeddb.core.config import Config, Op
+from embeddb.core.config import KINDS, WIDE, Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.core.sizes import Sizes
+from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
 
@@ -21,6 +21,8 @@ __all__ = ["check_platform"]
 _WIDTHS = (1, 8, 32, 128, 512)
 #: (rows, columns) of matrices that spaces are resolved for, the degenerate and the huge included.
 _SIZES = ((1, 1), (7, 3000), (3000, 7), (1024, 1024), (50_000, 20_000), (2_000_000_000, 2))
+#: Loops of the nests that a space is tried with, and how often each runs.
+_NESTS = ((1, 4096), (2, 1), (3, 64), (4, 20), (6, 7))
 
 
 def check_platform(platform: Platform, *, samples: int = 40, seed: int = 0) -> list[str]:
@@ -52,19 +54,28 @@ def check_platform(platform: Platform, *, samples: int = 40, seed: int = 0) -> l
 
 
 def _operations(kernel: str) -> list[Op]:
-    return [Op(kernel)] if kernel == "spmv" else [Op(kernel, width) for width in _WIDTHS]
+    return [Op(kernel, width) for width in _WIDTHS] if kernel in WIDE else [Op(kernel)]
+
+
+def _examples(kernel: str) -> list[Sizes]:
+    """Sizes that a space is tried with."""
+    if KINDS[kernel] == "matrix":
+        return [Sizes(m, n, max(m, n)) for m, n in _SIZES]
+    trips = [{f"TRIP_{at + 1}": trip for at in range(d)} for d, trip in _NESTS]
+    return [UNKNOWN.naming({"DEPTH": len(t), **t}) for t in trips]
 
 
 def _default(platform: Platform, kernel: str) -> Iterator[str]:
     for op in _operations(kernel):
-        for m, n in _SIZES:
-            space = platform.space(op, Sizes(m, n, max(m, n)))
-            default = platform.kernel(op).default
-            reason = space.reason(default)
+        for sizes in _examples(kernel):
+            space = platform.space(op, sizes)
+            # Of a nest the declared default is a part, which the loops as they stand complete.
+            whole = platform.default(op, sizes) if sizes.named else platform.kernel(op).default
+            reason = space.reason(whole)
             if reason:
-                cure = space.cure(default)
+                cure = space.cure(whole)
                 told = f"{reason}; {cure}" if cure else reason
-                yield f"the default is not legal for {op} on a {m} x {n} matrix: {told}"
+                yield f"the default is not legal for {op} on {_something(sizes)}: {told}"
                 return  # one example tells; the others are the same mistake
 
 
@@ -73,6 +84,8 @@ def _values(platform: Platform, kernel: str) -> Iterator[str]:
     space = platform.kernel(kernel).space
     if space.size() == 1:
         yield "there is only one legal configuration, so nothing to choose"
+    if platform.kernel(kernel).space.rules.kind != "matrix":
+        return  # which parameters there are depends on the subject
     for part in space.parts:
         if part.listed is None:
             continue
@@ -97,17 +110,22 @@ def _samples(
     platform: Platform, kernel: str, samples: int, rng: np.random.Generator
 ) -> Iterator[str]:
     for op in _operations(kernel)[-2:]:
-        for m, n in _SIZES:
-            space = platform.space(op, Sizes(m, n, max(m, n)))
-            drawn = space.sample(max(1, samples // len(_SIZES)), rng=rng)
+        examples = _examples(kernel)
+        for sizes in examples:
+            space = platform.space(op, sizes)
+            drawn = space.sample(max(1, samples // len(examples)), rng=rng)
             if not drawn:
-                yield f"no legal configuration was found for {op} on a {m} x {n} matrix"
+                yield f"no legal configuration was found for {op} on {_something(sizes)}"
             for config in drawn:
-                yield from _one(platform, op, space, config, (m, n))
+                yield from _one(platform, op, space, config, sizes)
+
+
+def _something(sizes: Sizes) -> str:
+    return f"a nest of {sizes}" if sizes.named else f"a {sizes.m} x {sizes.n} matrix"
 
 
 def _one(
-    platform: Platform, op: Op, space: ConfigSpace, config: Config, size: tuple[int, int]
+    platform: Platform, op: Op, space: ConfigSpace, config: Config, sizes: Sizes
 ) -> Iterator[str]:
     if space.reason(config) is not None:
         yield f"the sampled {config} is not legal: {space.reason(config)}"
@@ -122,7 +140,7 @@ def _one(
         if other == config or space.reason(other) is not None:
             yield f"{other}, a neighbour of {config}, is not another legal configuration"
     try:
-        nest = platform.loopnest(op, config, Sizes(size[0], size[1]))
+        nest = platform.loopnest(op, config, sizes)
     except EmbeddbError as error:
         yield f"{config} has no loop nest: {error}"
         return

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.index.lookup import Lookup
+from embeddb.nests.nest import Content
 from embeddb.platforms.platform import Platform
 from embeddb.query.answers import keep
 from embeddb.query.build import build_query
@@ -56,7 +56,7 @@ def insight(found: Answer) -> Diagnostics:
 def renewed(
     lookup: Lookup,
     made: Recommendation,
-    pattern: Pattern | PatternInfo,
+    pattern: Content | PatternInfo,
     platform: Platform,
     *,
     deepen: Deepen | None = None,

@@ -15,6 +15,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.thumbnail import thumbnail
 from embeddb.index.lookup import Lookup
+from embeddb.nests.nest import Content
 from embeddb.platforms.platform import Platform, runner_for
 from embeddb.query.alternatives import Deepen, insight
 from embeddb.query.answers import keep
@@ -23,7 +24,12 @@ from embeddb.query.build import build_query, named_features
 from embeddb.query.confidence import confidence_of
 from embeddb.query.fallback import Answer, answer
 from embeddb.query.query import Query
-from embeddb.query.recommendation import Recommendation, RecommendedNeighbour
+from embeddb.query.recommendation import (
+    Recommendation,
+    RecommendedNeighbour,
+    TransferredSchedule,
+    TransferredStep,
+)
 
 __all__ = ["Answerer", "first_answers", "local_platform", "recommend"]
 
@@ -44,7 +50,7 @@ def local_platform(platform: Platform) -> Platform:
 
 def recommend(
     lookup: Lookup,
-    pattern: Pattern | PatternInfo,
+    pattern: Content | PatternInfo,
     platform: Platform,
     op: Op,
     *,
@@ -142,6 +148,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         reproducible=query.platform.kernel(query.op).reproducible,
         model_featurizer=query.prediction.featurizer if found.model else "",
         machines={name: share for name, share in query.vote.machines.items() if share > 0.0},
+        transfers=_transfers(query, found),
     )
 
 
@@ -157,4 +164,30 @@ def _neighbours(query: Query) -> list[RecommendedNeighbour]:
             n.op,
         )
         for n, w in zip(query.vote.neighbours, query.vote.weights, strict=True)
+    ]
+
+
+def _transfers(query: Query, found: Answer) -> list[TransferredSchedule]:
+    """Of the schedules carried over, those that are candidates."""
+    answered = [Config(candidate.config) for candidate in found.candidates]
+    names = {near.pattern_id: near.name for near in query.vote.neighbours}
+    return [
+        TransferredSchedule(
+            config=dict(one.config),
+            pattern_id=one.pattern_id,
+            name=names.get(one.pattern_id, ""),
+            source=dict(one.source),
+            gain=math.exp(one.gain),
+            steps=[
+                TransferredStep(
+                    text=step.text,
+                    made=step.made,
+                    reason=step.reason,
+                    matched=[(pair.source, pair.target, pair.distance) for pair in step.pairs],
+                )
+                for step in one.steps
+            ],
+        )
+        for one in query.vote.transfers
+        if one.config in answered
     ]

@@ -7,13 +7,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, NothingFound
-from embeddb.core.pattern import Pattern
+from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.core.timing import Timing, timings_of
 from embeddb.featurizers import missing
@@ -23,10 +23,15 @@ from embeddb.index.pooling import Source
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import nearest_widths
 from embeddb.index.view import View
+from embeddb.nests.matching.matchers import step_by_step
+from embeddb.nests.matching.vectors import loop_vectors, remembered
+from embeddb.nests.nest import Content, Nest
+from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.query.prediction import predicted
 from embeddb.query.query import Neighbour, OwnTimings, Problem, Promise, Query, Vote
+from embeddb.query.transferred import NEIGHBOURS, with_transfers
 from embeddb.store.usual_state import usual_at
 
 __all__ = ["build_query", "named_features", "with_evidence"]
@@ -37,7 +42,7 @@ _ENOUGH_AT_OTHER_WIDTH = 8
 
 def build_query(
     lookup: Lookup,
-    pattern: Pattern | PatternInfo,
+    pattern: Content | PatternInfo,
     platform: Platform,
     op: Op,
     *,
@@ -47,12 +52,18 @@ def build_query(
     """Everything known that bears on one question, as a tuner wants it; the seconds that took are
     added to `stages_s` by stage.
 
-    Raises: UsageError if the platform has no such op; NothingFound for a pattern known by name
-    only where the evidence needs its structure.
+    Raises: UsageError if the platform has no such op, or the op is of another kind of subject;
+    NothingFound for a pattern known by name only where the evidence needs its structure.
     """
     clock = _Clock(stages_s if stages_s is not None else {})
     info = PatternInfo.of(pattern)
-    space = platform.space(op, info.sizes)
+    if info.kind != op.kind:
+        raise UsageError(
+            f"{op} runs on a {op.kind}, and {info.name or info.id} is a {info.kind}",
+            hint=f"ask for an operation on a {info.kind}",
+        )
+    subject = lookup.store.known(info) if isinstance(pattern, PatternInfo) else pattern
+    space = space_of(platform, op, subject)
     partition = lookup.answering(op, platform)
     clock.lap("open")
     normal = usual_at(lookup.store, platform.id)
@@ -64,7 +75,7 @@ def build_query(
             platform,
             op,
             space,
-            platform.default(op, info.sizes),
+            default_of(platform, op, subject),
             calls=calls,
         ),
         own=OwnTimings(timings=own, other_width=own_width, other_op=width_op),
@@ -79,6 +90,8 @@ def build_query(
         clock.lap("features")
         lookup.prime(partition, platform)
         query = with_evidence(query, partition, vector, name_of=lookup.pattern_name)
+        if isinstance(subject, Nest):
+            query = _with_transfers(query, lookup, partition, subject)
         clock.lap("search")
     query = predicted(query, lookup, pattern)
     if query.prediction.version:
@@ -86,9 +99,30 @@ def build_query(
     return query
 
 
+def _with_transfers(query: Query, lookup: Lookup, partition: AnswerIndex, nest: Nest) -> Query:
+    """The neighbours' schedules as schedules of the asked nest, among what is voted on."""
+    view = partition.view(query.platform, calls=query.calls)
+    ids = [near.pattern_id for near in query.vote.neighbours]
+    rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
+    whole = ((i, lookup.store.nest(i)) for i in ids[:NEIGHBOURS])
+    return replace(
+        query,
+        vote=with_transfers(
+            query.vote,
+            partition.evidence.configs,
+            view.gains[rows],
+            view.averages.prior,
+            nest,
+            known={i: found for i, found in whole if found is not None},
+            space=query.space,
+            matching=partial(step_by_step, vectors=remembered(loop_vectors)),
+        ),
+    )
+
+
 def _placed(
     lookup: Lookup,
-    pattern: Pattern | PatternInfo,
+    pattern: Content | PatternInfo,
     op: Op,
     platform: Platform,
     partition: AnswerIndex,

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.gate import refusing
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import Sizes
 from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
+from embeddb.nests.nest import Content
 from embeddb.platforms.platform import Platform
 from embeddb.query.gain_bounds import sensible, tempered
 from embeddb.query.query import Query
@@ -62,7 +62,7 @@ class Scorer(Protocol):
         standard deviation (nan: unknown), of a matrix with raw features float32[d] and `sizes`."""
 
 
-def predicted(query: Query, lookup: Lookup, pattern: Pattern | PatternInfo) -> Query:
+def predicted(query: Query, lookup: Lookup, pattern: Content | PatternInfo) -> Query:
     """The query with the predictions of the cost model for its op and platform, or a note why
     there are none."""
     model, note = lookup.usable_model(query.platform, query.op)

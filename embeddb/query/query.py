@@ -15,6 +15,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.timing import Timing
 from embeddb.index.preparation import PreparationCost
 from embeddb.index.vote import VoteSettings
+from embeddb.nests.match import StepOutcome
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 
@@ -27,6 +28,7 @@ __all__ = [
     "Problem",
     "Promise",
     "Query",
+    "Transferred",
     "Vote",
 ]
 
@@ -73,6 +75,17 @@ class Promise(NamedTuple):
 
 
 _NO_PROMISE = Promise()
+
+
+class Transferred(NamedTuple):
+    """What a neighbour's schedule became on the asked nest: `config` here, `source` there, where it
+    gained `gain` (log), and the steps of its recipe."""
+
+    config: Config
+    pattern_id: str
+    source: Config
+    gain: float
+    steps: tuple[StepOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +136,7 @@ class Vote:
     winners only), `judged_by` on whose runs: `here` (this very instance), `machines` (left out
     whole) or `elsewhere`, and `promise` what promises were worth there. `preparation` is what
     bringing the matrix into a configuration's form is expected to cost (None: nothing is known of
-    that).
+    that). `transfers` says which of the configurations are schedules that neighbours' became here.
     """
 
     configs: tuple[Config, ...] = ()
@@ -151,6 +164,7 @@ class Vote:
     preparation: PreparationCost | None = None
     vector: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     featurizer: str = ""
+    transfers: tuple[Transferred, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,13 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.shown import html_of
 from embeddb.query.diagnostics import Diagnostics
 
-__all__ = ["Candidate", "Recommendation", "RecommendedNeighbour"]
+__all__ = [
+    "Candidate",
+    "Recommendation",
+    "RecommendedNeighbour",
+    "TransferredSchedule",
+    "TransferredStep",
+]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +58,29 @@ class RecommendedNeighbour(msgspec.Struct, frozen=True):
     op: str = ""
 
 
+class TransferredStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a neighbour's recipe, in its own words and in those of the asked nest (`made`:
+    empty where it was left out; `reason` says why that was, or why it is another). `matched` names
+    what was matched with what, and their distance."""
+
+    text: str
+    made: str
+    reason: str
+    matched: list[tuple[str, str, float]]
+
+
+class TransferredSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule that a neighbour's became: `config` here, `source` on the neighbour, where it was
+    `gain` times as fast as the default."""
+
+    config: dict[str, Any]
+    pattern_id: str
+    name: str
+    source: dict[str, Any]
+    gain: float
+    steps: list[TransferredStep]
+
+
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """A ranked answer with everything it rests on; stored, so that it can be explained later
     without the pattern, a model or a runner.
@@ -59,7 +88,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     `features` holds (value, mean, scale) by name; mean and scale are the partition's. `model` is
     the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
     `pattern` is what was known of the matrix, with its thumbnail, without its features.
-    `reproducible`: configurations whose sums run in varying order were left out.
+    `reproducible`: configurations whose sums run in varying order were left out. `transfers`: those
+    of the candidates that are schedules of neighbours, carried over to the asked nest.
     """
 
     id: str
@@ -93,6 +123,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     pattern: PatternInfo | None = None
     machines: dict[str, float] = {}
     reproducible: bool = False
+    transfers: list[TransferredSchedule] = []
 
     @property
     def first(self) -> Candidate | None:

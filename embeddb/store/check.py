@@ -38,6 +38,7 @@ def inconsistencies(engine: Engine, documents: Mapping[str, Decode] | None = Non
         patterns = dict(_decoded(txn, "pattern", codec.decode_info, found))
         found += _of_patterns(patterns)
         found += _of_structures(txn, patterns)
+        found += _of_nests(txn, patterns)
         found += _of_names(txn, patterns)
         found += _of_aliases(txn, patterns)
         found += _of_models(txn)
@@ -67,6 +68,20 @@ def _of_structures(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[
             yield f"structure {key.hex()}: its pattern is missing"
         elif any(a not in (-1, b) for a, b in zip(info.sizes, sizes, strict=True)):
             yield f"pattern {key.hex()}: says {info.sizes}, its structure is {sizes}"
+
+
+def _of_nests(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+    for key, raw in txn.scan("nest"):
+        try:
+            nest = codec.decode_nest(raw, pattern_id=key.hex(), name="", group="")
+        except StoreCorrupt as e:
+            yield str(e)
+            continue
+        info = patterns.get(key)
+        if info is None:
+            yield f"nest {key.hex()}: its pattern is missing"
+        elif (info.kind, info.sizes.named) != (nest.kind, nest.sizes.named):
+            yield f"pattern {key.hex()}: says {info.kind} of {info.sizes}, it is {nest.sizes}"
 
 
 def _of_names(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:

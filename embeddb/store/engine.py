@@ -40,10 +40,10 @@ SCHEMA = 1
 TABLES = (
     "meta", "pattern", "structure", "name", "alias", "platform", "partition", "member",
     "config", "run", "vector", "recommendation", "note", "journal", "model",
-    "withdrawn",
+    "withdrawn", "nest",
 )  # fmt: skip
 #: Those that came later: where one is lacking it reads as empty, and the first write makes it.
-ADDED = frozenset({"model", "withdrawn"})
+ADDED = frozenset({"model", "withdrawn", "nest"})
 
 T = TypeVar("T")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, StoreCorrupt, StoreVersion, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
+from embeddb.nests.nest import Content, Nest
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import codec
 from embeddb.store.check import inconsistencies
@@ -34,6 +36,8 @@ from embeddb.store.tables import AnswerTable, BlobTable, VectorTable, decoded, r
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under, renamed_marks
 
 __all__ = ["AppendResult", "Contradiction", "Partition", "Store", "Taken"]
+
+T = TypeVar("T")
 
 #: Runs read in one transaction, about.
 _PIECE = 8192
@@ -273,17 +277,20 @@ class Store:
 
         self._engine.write(body)
 
-    def put_structure(self, pattern: Pattern, info: PatternInfo) -> None:
-        """Keep a pattern's structure (deflated) with what is known of it."""
+    def put_structure(self, pattern: Content, info: PatternInfo) -> None:
+        """Keep a pattern's structure, or a nest, (deflated) with what is known of it."""
         if info.id != pattern.id:
             raise UsageError(f"the facts are about pattern {info.id}, not {pattern.id}")
-        raw = codec.encode_structure(pattern)
+        if isinstance(pattern, Nest):
+            table, raw = "nest", codec.encode_nest(pattern)
+        else:
+            table, raw = "structure", codec.encode_structure(pattern)
 
         def body(txn: Txn) -> None:
             # The id of a structure is nobody's stub, whatever an earlier import said.
             txn.delete("alias", codec.pattern_key(pattern.id))
             merge_info(txn, info)
-            txn.put("structure", codec.pattern_key(pattern.id), raw)
+            txn.put(table, codec.pattern_key(pattern.id), raw)
 
         self._engine.write(body)
 
@@ -298,14 +305,29 @@ class Store:
         return map(codec.decode_info, raws)
 
     def structure(self, pattern_id: str) -> Pattern | None:
-        """The pattern itself, if its structure is kept. Raises: StoreCorrupt."""
+        """The matrix itself, if its structure is kept. Raises: StoreCorrupt."""
+        return self._content("structure", pattern_id, codec.decode_structure)
+
+    def nest(self, pattern_id: str) -> Nest | None:
+        """The loop nest of that id, if there is one. Raises: StoreCorrupt."""
+        return self._content("nest", pattern_id, codec.decode_nest)
+
+    def subject(self, pattern_id: str) -> Content | None:
+        """Whichever of both is kept under that id. Raises: StoreCorrupt."""
+        return self.structure(pattern_id) or self.nest(pattern_id)
+
+    def known(self, info: PatternInfo) -> Nest | PatternInfo:
+        """The nest that facts are about, for its rules; else the facts."""
+        return (self.nest(info.id) if info.kind == "nest" else None) or info
+
+    def _content(self, table: str, pattern_id: str, decode: Callable[..., T]) -> T | None:
         with self._engine.read() as txn:
-            raw = txn.get("structure", codec.pattern_key(pattern_id))
+            raw = txn.get(table, codec.pattern_key(pattern_id))
             about = txn.get("pattern", codec.pattern_key(pattern_id))
         if raw is None or about is None:
             return None
         info = codec.decode_info(about)
-        return codec.decode_structure(raw, pattern_id=pattern_id, name=info.name, group=info.group)
+        return decode(raw, pattern_id=pattern_id, name=info.name, group=info.group)
 
     def find(self, name: str) -> list[PatternInfo]:
         """Every pattern that was called `name`, complete ones before stubs."""
@@ -426,7 +448,16 @@ class Store:
 
     def counts(self) -> dict[str, int]:
         """Of what counts; `withdrawn.count()` tells the other runs."""
-        tables = ("pattern", "structure", "run", "config", "vector", "recommendation", "platform")
+        tables = (
+            "pattern",
+            "structure",
+            "nest",
+            "run",
+            "config",
+            "vector",
+            "recommendation",
+            "platform",
+        )
         with self._engine.read() as txn:
             found = {table: txn.count(table) for table in tables}
             return {**found, "run": found["run"] - txn.count("withdrawn")}

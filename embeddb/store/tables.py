@@ -19,6 +19,8 @@ __all__ = ["AnswerTable", "BlobTable", "VectorTable", "decoded", "reading"]
 
 T = TypeVar("T")
 
+#: Tables of what vectors are made from.
+_CONTENT = ("structure", "nest")
 #: Raw vectors float32[d] by (featurizer, version) and pattern id.
 Vectors = Mapping[tuple[str, str], Mapping[str, NDArray[np.float32]]]
 
@@ -120,10 +122,10 @@ class VectorTable:
         prefixes = [_prefix(*kind) for kind in kinds]
         with self._engine.read() as txn:
             if among is None:
-                keys = [key for key, _ in txn.scan("structure")]
+                keys = [key for table in _CONTENT for key, _ in txn.scan(table)]
                 have = {key[-16:] for p in prefixes for key, _ in txn.scan("vector", p)}
             else:
-                keys = [k for i in among if txn.get("structure", k := pattern_key(i)) is not None]
+                keys = [k for k in map(pattern_key, among) if any(txn.get(t, k) for t in _CONTENT)]
                 have = {k for k in keys for p in prefixes if txn.get("vector", p + k) is not None}
         return [key.hex() for key in keys if key not in have]
 

@@ -12,6 +12,7 @@ from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
 from embeddb.core.timing import timings_of
 from embeddb.index.scopes import scope_partitions
+from embeddb.platforms.of_subject import default_of
 from embeddb.store.usual_state import usual_at
 from embeddb.ui.draw import Line
 
@@ -45,7 +46,7 @@ def measured_on(
     if not curve or where is None:
         return None
     info = db.store.pattern(pattern_id) or PatternInfo(id=pattern_id)
-    default = where.default(op, info.sizes)
+    default = default_of(where, op, db.store.known(info))
     timed = [(c.seconds, config) for config, c in curve.items() if math.isfinite(c.seconds)]
     ran = sorted(timed, key=lambda pair: (pair[0], pair[1].json))
     marks = {"best": 0} if ran else {}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config, Value
 from embeddb.core.errors import SpaceError, UsageError
+from embeddb.platforms.space.expression import Expression
 from embeddb.platforms.space.parts import Assignment, Part, product_of
 from embeddb.platforms.space.rules import SYMBOLS, Judge, Kind, Param, Rules, join, show
 
@@ -43,7 +44,8 @@ class ConfigSpace:
     - conditions and constraints see the numbers.
 
     A constraint that mentions an unresolved symbol, or a parameter absent from the configuration,
-    counts as satisfied. Values larger than the matrix stay legal unless a constraint says so.
+    counts as satisfied; under a condition that mentions one, a parameter may be given or not.
+    Values larger than the matrix stay legal unless a constraint says so.
 
     A choice may be *open*: `reason` and `check` take values that it does not list, while
     `enumerate`, `sample` and `nearest` give listed ones only, and `neighbours` no other new value
@@ -202,9 +204,10 @@ class ConfigSpace:
         seen = 0
         for name, allowed, when in self._checks:
             if when is not None and when.holds(env) is not True:
-                if name in values:
+                if name in values and not self._undecided(when, env):
                     return f"parameter {name!r} may only be given when {when.text}"
-                continue
+                if name not in values:
+                    continue
             if name not in values:
                 condition = f" (it is needed when {when.text})" if when else ""
                 return f"parameter {name!r} is missing{condition}"
@@ -234,6 +237,10 @@ class ConfigSpace:
                 sizes = [f"{s}={self.symbols[s]}" for s in known]
                 return f"{', '.join([given, *sizes])}: breaks the constraint {constraint.text}"
         return None
+
+    def _undecided(self, when: Expression, env: Mapping[str, Any]) -> bool:
+        """Whether a condition waits for a size, so that a parameter may be there or not."""
+        return when.holds(env) is None and bool(when.names & set(self.unresolved))
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Raises: SpaceError with `reason`'s line if the configuration is not legal."""

@@ -72,6 +72,9 @@ def complete_info(txn: Txn, info: PatternInfo) -> Contradiction | None:
     if not info.sizes.possible:
         return Contradiction(f"pattern {info.id}", f"{info.sizes} is impossible", refused=True)
     known = info if raw is None else codec.decode_info(raw)
+    if (info.kind, info.named or known.named) != (known.kind, known.named or info.named):
+        says = f"says {info.kind} of {info.sizes}, it is known as {known.kind} of {known.sizes}"
+        return Contradiction(f"pattern {info.id}", says, refused=True)
     sizes = known.sizes if structure is None else codec.structure_sizes(structure)
     if any(a != b for a, b in zip(info.sizes, sizes, strict=True) if a >= 0 and b >= 0):
         kind = "it is known as" if structure is None else "its structure is"
@@ -104,6 +107,7 @@ def _completed(
         **{n: new if size < 0 else size for n, size, new in _sizes(known, told)},
         features=known.features if structured else {**told.features, **known.features},
         about={**told.about, **known.about},
+        named=known.named or told.named,
     )
     return full, other
 
@@ -124,6 +128,8 @@ def _merged(old: PatternInfo, new: PatternInfo) -> PatternInfo:
         thumbnail=new.thumbnail or old.thumbnail,
         features={**old.features, **new.features},
         about={**old.about, **new.about},
+        kind=new.kind if old.kind == "matrix" else old.kind,
+        named=new.named or old.named,
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from embeddb import database
+from embeddb.core.config import Op
 from embeddb.core.errors import InputError, MatrixError, NothingFound, UsageError
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
+from embeddb.nests.nest import Content
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
@@ -21,6 +23,7 @@ __all__ = [
     "families",
     "known_answer",
     "known_pattern",
+    "known_subjects",
     "open_database",
     "runner_here",
 ]
@@ -40,7 +43,7 @@ def open_database(place: str, *, readonly: bool = False, create: bool = False) -
         return database.open_database(place, readonly=readonly, note=note, progress=progress)
 
 
-def known_pattern(db: Database, text: str) -> Pattern | PatternInfo:
+def known_pattern(db: Database, text: str) -> Content | PatternInfo:
     """The matrix a user means: a file, else the name or id of a pattern in the database.
 
     Raises: MatrixError for a file that cannot be read and for a name nobody has; UsageError for
@@ -63,6 +66,31 @@ def known_pattern(db: Database, text: str) -> Pattern | PatternInfo:
             hint=_similar(db, text),
         )
     return found
+
+
+def known_subjects(
+    db: Database, text: str, op: Op, defines: Sequence[str] = ()
+) -> list[Content | PatternInfo]:
+    """What a user means by the text beside an operation: a matrix, a nest, or the nests of a file,
+    whose names `defines` give other values (`N=64`).
+
+    Raises: as `known_pattern`; NestError for a program that cannot be read; UsageError for a define
+    that is none.
+    """
+    if op.kind != "nest" or not _is_file(text):
+        if defines:
+            raise UsageError("--define is for a program with loop nests", hint="see docs/nests.md")
+        return [known_pattern(db, text)]
+    from indexer.frontends import read_nests
+
+    return list(read_nests(text, defines=dict(map(_define, defines))))
+
+
+def _define(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    if not name.isidentifier() or not value.isdecimal() or len(value) > 12:
+        raise UsageError(f"{text!r} defines nothing", hint="write NAME=NUMBER, as N=1024")
+    return name, int(value)
 
 
 def _by_id(db: Database, text: str) -> PatternInfo | None:

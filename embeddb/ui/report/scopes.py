@@ -21,6 +21,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.timing import timings_of
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.index.scopes import scope_partitions
+from embeddb.platforms.of_subject import default_of
 from embeddb.query.prediction import judged
 from embeddb.store.usual_state import usual_at
 from embeddb.ui.report.winners import Best, ClassChoice, Preference, Winner, choices
@@ -197,7 +198,7 @@ def _rows(
             curve = timings_of(of_pattern, normal)
             tally.repeated += sum(c.runs > 1 for c in curve.values())
             info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
-            default = platform.default(partition.op, info.sizes)
+            default = default_of(platform, partition.op, db.store.known(info))
             group = info.group or info.name or info.id
             yield MatrixRow(pattern_id, partition.platform, group), default, curve
 

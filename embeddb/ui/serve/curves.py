@@ -10,6 +10,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.timing import Timing, timings_of
+from embeddb.platforms.of_subject import default_of
 from embeddb.store.usual_state import usual_at
 from embeddb.ui.serve.app_state import AppState
 
@@ -40,7 +41,7 @@ def side(state: AppState, info: PatternInfo, platform: str, op: Op) -> dict[str,
     held = curve(state, info, platform, op)
     ok = {config: c for config, c in held.items() if math.isfinite(c.seconds)}
     best = min(ok, key=lambda config: (ok[config].seconds, config.json), default=None)
-    default = found.default(op, info.sizes)
+    default = default_of(found, op, state.db.store.known(info))
     base = ok[default].seconds if default in ok else None
     quickest = None if best is None else ok[best].seconds
     return {

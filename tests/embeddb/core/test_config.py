@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embeddb.core.config import KERNELS, Config, Op
+from embeddb.core.config import KERNELS, KINDS, WIDE, Config, Op
 from embeddb.core.errors import UsageError
 
 OPS = st.builds(
-    lambda kernel, width, dtype: Op(kernel, 1 if kernel == "spmv" else width, dtype),
+    lambda kernel, width, dtype: Op(
+        kernel, width if kernel in WIDE else 1, dtype if KINDS[kernel] == "matrix" else "f32"
+    ),
     st.sampled_from(KERNELS),
     st.integers(1, 1 << 20),
     st.sampled_from(["f32", "f64", "f16", "bf16", "tf32", "c64", "c128"]),

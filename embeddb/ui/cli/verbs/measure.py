@@ -9,13 +9,14 @@ import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
-from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
 from embeddb.core.wording import duration, factor
-from embeddb.ui.cli.arguments import known_pattern, open_database, runner_here
+from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
     from embeddb.database import Database
+    from embeddb.nests.nest import Content
 
 __all__ = ["measure_verb"]
 
@@ -33,18 +34,21 @@ _SHOWN = 10
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--baselines", is_flag=True, help="Time scipy, torch, numba, MKL and taco too.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a program.")
 @click.option("--seed", default=0, show_default=True, help="Of the sample and the order.")
 @json_option
 def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Run the default and other configurations of each MATRIX on this machine, into DB.
 
-    MATRIX is a file, or name or id of a pattern whose structure DB has. Without --config, a
+    MATRIX is a file, or name or id of a pattern whose structure DB has; with --op nest it is a
+    program (.c, .sdfg, .json), each nest of which is measured. Without --config, a
     sample of --configs configurations is run. What was measured before Ctrl-C is kept.
 
     \b
     Example:
       embeddb measure runs.db A.mtx B.npz --platform cpu --op spmm:128 --configs 40
       embeddb measure runs.db A.mtx --platform cpu --op spmm:128 --config "order=ijk,format=csr,..."
+      embeddb measure runs.db gemm.c --platform nest-cpu --op nest -D N=512 --configs 40
     """
     from indexer.measure import MeasureJob, MeasureRequest
     from indexer.runners.base import RunOptions
@@ -63,7 +67,8 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any
         runner, here = runner_here(opened.platform(asked["platform"]), asked["threads"])
         job = MeasureJob(opened, runner, here, request)
         for text in matrices:
-            documents.append(job.run(_structure(opened, text), progress).document())
+            for subject in known_subjects(opened, text, request.op, asked["defines"]):
+                documents.append(job.run(_whole(opened, subject), progress).document())
             if request.baselines and not job.has_baselines:
                 note(f"no baselines: {here.name} has none to compare with")
     if as_json:
@@ -73,13 +78,12 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any
         _show(document)
 
 
-def _structure(db: Database, text: str) -> Pattern:
-    pattern = known_pattern(db, text)
-    found = pattern if isinstance(pattern, Pattern) else db.store.structure(pattern.id)
+def _whole(db: Database, subject: Content | PatternInfo) -> Content:
+    found = db.store.subject(subject.id) if isinstance(subject, PatternInfo) else subject
     if found is None:
         raise NothingFound(
-            f"{text}: its structure is not in the database, so it cannot be measured",
-            hint="give the matrix file",
+            f"{subject.name}: its structure is not in the database, so it cannot be measured",
+            hint="give the file",
         )
     return found
 

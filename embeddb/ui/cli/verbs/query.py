@@ -19,14 +19,15 @@ from embeddb.core.wording import duration, factor
 from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import LINK_WORDS, paid_off, preparation
 from embeddb.query.recommendation import Candidate, Recommendation
-from embeddb.ui.cli.arguments import known_pattern, open_database, runner_here
+from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
+from embeddb.ui.cli.nest_text import emit_schedules
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
-    from embeddb.core.pattern import Pattern
     from embeddb.core.records import PatternInfo
     from embeddb.database import Database
+    from embeddb.nests.nest import Content
     from embeddb.platforms.platform import Platform
 
 __all__ = ["query_verb"]
@@ -47,9 +48,14 @@ _NO_EVIDENCE = 3
 @click.option("--calls", type=click.FloatRange(1), help="Expected calls: preparation then counts.")
 @click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a program.")
+@click.option("--emit", "emit_to", default="", metavar="FILE.c", help="Write a nest's answer as C.")
 @json_option
 def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any) -> int:
     """Rank configurations for MATRIX: a file, or name or id of a pattern in DB.
+
+    With --op nest it is a program (.c with #pragma scop, .sdfg, .json) or the name of a nest; each
+    nest of a program is answered by itself.
 
     Ends with code 3 if nothing but the platform's default can be said. --why takes seconds; what
     it finds stays with the answer, for `embeddb explain`.
@@ -61,6 +67,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
       embeddb query starter A.mtx --platform cpu --op spmm:64 --why
       embeddb query starter A.mtx --platform cpu --op spmv --calls 100 --reproducible
       embeddb query runs.db A.mtx --platform cpu --op spmm:64 --tuner mine --measure
+      embeddb query nests.db gemm.c --platform nest-cpu --op nest -D N=512 --emit schedule.c
     """
     if asked["tuner"] and asked["deep"]:
         raise UsageError("--why is about the database's own answers, not those of a --tuner")
@@ -68,35 +75,54 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
         op = Op.parse(asked["op"])
         platform = _here(opened, asked["platform"], asked["threads"], must_run=measure)
         started = time.perf_counter()
-        pattern = known_pattern(opened, matrix)
-        read_s = time.perf_counter() - started
-        made = opened.query(
-            pattern,
-            platform=platform,
-            op=op,
-            count=asked["count"],
-            calls=asked["calls"] or math.inf,
-            reproducible=asked["reproducible"],
-            tuner=asked["tuner"],
-            deep=asked["deep"] and not measure,
-            progress=progress,
-        )
-        if measure:
-            made = _measured(opened, made, pattern, platform, asked, progress)
-        if made.link == "default":
+        subjects = known_subjects(opened, matrix, op, asked["defines"])
+        read_s = (time.perf_counter() - started) / len(subjects)
+        answers = []
+        for subject in subjects:
+            made = _answered(opened, subject, platform, op, measure, asked, progress)
+            answers.append(
+                msgspec.structs.replace(made, stages_s={"read": read_s, **made.stages_s})
+            )
+        if any(made.link == "default" for made in answers):
             _show_what_there_is(opened)
-    made = msgspec.structs.replace(made, stages_s={"read": read_s, **made.stages_s})
+        if asked["emit_to"]:
+            emit_schedules(opened, subjects, answers, asked["emit_to"])
     if as_json:
-        emit(made.document())
+        documents = [made.document() for made in answers]
+        emit(documents if len(documents) > 1 else documents[0])
     else:
-        _show_answer(made, pattern, db)
-    return _NO_EVIDENCE if made.link == "default" else 0
+        for made, subject in zip(answers, subjects, strict=True):
+            _show_answer(made, subject, db)
+    return _NO_EVIDENCE if all(made.link == "default" for made in answers) else 0
+
+
+def _answered(
+    db: Database,
+    subject: Content | PatternInfo,
+    platform: Platform,
+    op: Op,
+    measure: bool,
+    asked: Mapping[str, Any],
+    progress: Progress,
+) -> Recommendation:
+    made = db.query(
+        subject,
+        platform=platform,
+        op=op,
+        count=asked["count"],
+        calls=asked["calls"] or math.inf,
+        reproducible=asked["reproducible"],
+        tuner=asked["tuner"],
+        deep=asked["deep"] and not measure,
+        progress=progress,
+    )
+    return _measured(db, made, subject, platform, asked, progress) if measure else made
 
 
 def _measured(
     db: Database,
     made: Recommendation,
-    pattern: Pattern | PatternInfo,
+    pattern: Content | PatternInfo,
     platform: Platform,
     asked: Mapping[str, Any],
     progress: Progress,
@@ -142,7 +168,7 @@ def _configs(made: Recommendation) -> list[dict[str, Any]]:
     return [c.config for c in made.candidates]
 
 
-def _show_answer(made: Recommendation, pattern: Pattern | PatternInfo, place: str) -> None:
+def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: str) -> None:
     say(f"{_named(pattern)}; {made.op} on {made.platform}")
     link = LINK_WORDS.get(made.link, made.link)
     say(f"answer {made.id}: {link} (link: {made.link}); sure: {made.confidence}")
@@ -179,11 +205,13 @@ def _show_answer(made: Recommendation, pattern: Pattern | PatternInfo, place: st
     say(f"why: embeddb explain {shlex.quote(place)} {made.id}")
 
 
-def _named(pattern: Pattern | PatternInfo) -> str:
-    shape = getattr(pattern, "shape", None) or (pattern.m, pattern.n)  # type: ignore[union-attr]  # PatternInfo has m, n
-    if min(*shape, pattern.nnz) < 0:
+def _named(pattern: Content | PatternInfo) -> str:
+    m, n, nnz = pattern.sizes
+    if pattern.sizes.named:
+        return f"{pattern.name}: {pattern.sizes}"
+    if min(m, n, nnz) < 0:
         return f"{pattern.name} (sizes unknown)"
-    return f"{pattern.name}: {shape[0]:,} x {shape[1]:,}, {pattern.nnz:,} nonzeros"
+    return f"{pattern.name}: {m:,} x {n:,}, {nnz:,} nonzeros"
 
 
 def _row(c: Candidate, made: Recommendation) -> list[str]:

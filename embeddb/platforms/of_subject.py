@@ -1,0 +1,56 @@
+"""The space of what is tuned: a platform's, less what the dependences of a nest forbid."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Protocol
+
+from embeddb.core.config import Config, Op
+from embeddb.core.sizes import Sizes
+from embeddb.nests.nest import Nest
+from embeddb.nests.rules import NestJudge, canonical_schedule
+from embeddb.platforms.platform import Platform
+from embeddb.platforms.space.space import ConfigSpace
+
+__all__ = ["default_of", "space_of"]
+
+
+class Sized(Protocol):
+    """A subject, or what is known of one."""
+
+    @property
+    def sizes(self) -> Sizes: ...
+
+
+def space_of(platform: Platform, op: Op, subject: Sized) -> ConfigSpace:
+    """The legal configurations for a subject. Of a nest that is known by name only, what its
+    dependences forbid is among them.
+
+    Raises: UsageError if the platform does not run this kernel.
+    """
+    space = platform.space(op, subject.sizes)
+    return space.judged(_judge(subject)) if isinstance(subject, Nest) else space
+
+
+def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
+    """The platform's default as it is stored for a subject: of a nest with its loops as they stand,
+    where that is legal, else the nearest that is.
+
+    Raises: UsageError if the platform does not run this kernel.
+    """
+    if not isinstance(subject, Nest):
+        return platform.default(op, subject.sizes)
+    space = space_of(platform, op, subject)
+    known = {param.name for param in space.params}
+    stands = canonical_schedule(subject).config
+    plain = {name: value for name, value in stands.items() if name in known}
+    for values in ({**plain, **platform.kernel(op).default}, plain):
+        config = space.canonical(Config(values))
+        if space.reason(config) is None:
+            return config
+    return space.nearest(plain) or space.canonical(Config(plain))
+
+
+@lru_cache(maxsize=1024)
+def _judge(nest: Nest) -> NestJudge:
+    return NestJudge(nest)

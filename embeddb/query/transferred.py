@@ -1,0 +1,141 @@
+"""Schedules of neighbours carried over to a nest, as votes for what they become there.
+
+A matrix is asked about configurations that neighbours ran as they are. A nest has loops of its own:
+what a neighbour ran is a recipe for its loops, and becomes a schedule of the asked nest by matching
+the nodes of both ("Performance Embeddings", Section 5.1; `embeddb.nests.match`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config
+from embeddb.nests.match import Transfer, transfer
+from embeddb.nests.matching.matchers import Matcher
+from embeddb.nests.nest import Nest
+from embeddb.nests.recipe import recipe_of
+from embeddb.nests.rules import Legality
+from embeddb.nests.schedule import Schedule
+from embeddb.platforms.space.space import ConfigSpace
+from embeddb.query.query import Transferred, Vote
+
+__all__ = ["NEIGHBOURS", "with_transfers"]
+
+Floats = NDArray[np.float64]
+#: From a source and a target to what matches their nodes.
+Matching = Callable[[Nest, Nest], Matcher]
+
+#: The nearest neighbours whose schedules are carried over, and how many of each, fastest first. The
+#: paper takes one of each of 5 or 10 neighbours (Section 6.1).
+NEIGHBOURS, SCHEDULES = 10, 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """One schedule of a neighbour: its row and column in the vote of all that was measured, and
+    what became of it."""
+
+    neighbour: int
+    column: int
+    source: Config
+    config: Config
+    transfer: Transfer
+
+
+def with_transfers(
+    vote: Vote,
+    ran: Sequence[Config],
+    gains: Floats,
+    averages: Floats,
+    nest: Nest,
+    *,
+    known: Mapping[str, Nest],
+    space: ConfigSpace,
+    matching: Matching,
+) -> Vote:
+    """The vote with a column for each schedule that a neighbour's becomes here.
+
+    `ran` are the configurations of all that was measured, `gains` float64[k,x] their gains on the
+    neighbours of the vote and `averages` float64[x] on the platform; `known` are the neighbours'
+    nests by id. Where a neighbour's schedule becomes one that is voted on anyway, the neighbour
+    votes for that with what it gained by its own.
+    """
+    carried = list(_carried(vote, ran, gains, nest, known=known, space=space, matching=matching))
+    if not carried:
+        return vote
+    configs = tuple(dict.fromkeys([*vote.configs, *(one.config for one in carried)]))
+    place = {config: at for at, config in enumerate(configs)}
+    added = len(configs) - len(vote.configs)
+    voted, trust = _wider(vote.gains, added), _wider(vote.trust, added)
+    prior = np.concatenate([vote.prior, np.zeros(added)])
+    for one in reversed(carried):  # the fastest of a neighbour has the last word
+        at = place[one.config]
+        voted[one.neighbour, at] = gains[one.neighbour, one.column]
+        if trust.size:
+            trust[one.neighbour, at] = 1.0
+        if at >= len(vote.configs):
+            prior[at] = averages[one.column]
+    return replace(
+        vote,
+        configs=configs,
+        gains=voted,
+        trust=trust,
+        prior=prior,
+        mean=np.concatenate([vote.mean, np.zeros(added)]),
+        failing=_wider(vote.failing, added, 0.0),
+        machine_effects=_wider(vote.machine_effects, added, 0.0),
+        transfers=_told(vote, carried, gains),
+    )
+
+
+def _carried(
+    vote: Vote,
+    ran: Sequence[Config],
+    gains: Floats,
+    nest: Nest,
+    *,
+    known: Mapping[str, Nest],
+    space: ConfigSpace,
+    matching: Matching,
+) -> Iterator[_Carried]:
+    rules = Legality(nest)
+    for row, near in enumerate(vote.neighbours[:NEIGHBOURS]):
+        source = known.get(near.pattern_id)
+        if source is None:
+            continue
+        fastest = np.argsort(np.where(np.isfinite(gains[row]), -gains[row], np.inf), kind="stable")
+        for column in fastest[:SCHEDULES].tolist():
+            if not gains[row, column] > 0.0:
+                break
+            config = ran[column]
+            steps = recipe_of(source, Schedule.of(config, source.depth), whole=True)
+            found = transfer(
+                steps, source, target=nest, legal=rules.reason, matcher=matching(source, nest)
+            )
+            made = space.canonical(found.schedule.config)
+            if space.reason(made) is None:
+                yield _Carried(row, column, config, made, found)
+
+
+def _told(vote: Vote, carried: Sequence[_Carried], gains: Floats) -> tuple[Transferred, ...]:
+    return tuple(
+        Transferred(
+            one.config,
+            vote.neighbours[one.neighbour].pattern_id,
+            one.source,
+            float(gains[one.neighbour, one.column]),
+            one.transfer.steps,
+        )
+        for one in carried
+    )
+
+
+def _wider(values: Floats, added: int, fill: float = np.nan) -> Floats:
+    """float64[r,c+added]; what has no rows or columns stays as it is."""
+    if not values.size:
+        return values
+    return np.hstack([values, np.full((len(values), added), fill)])
