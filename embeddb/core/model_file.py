@@ -6,7 +6,7 @@ The card is JSON in the file's own metadata, so weights and what they mean canno
 - `kind`: what the tensors are, one of `KINDS`;
 - `network`: the spec that `embeddb.featurizers.network.networks.build` takes, and `reduction`: the
   JSON of `embeddb.featurizers.network.reduction.Reduction` (both required where kind is
-  `featurizer`);
+  `featurizer`); for `nests`, `network` is what `embeddb.nests.forward` reads;
 - by custom `data` (hash of the ids of the training patterns), `metrics`, `seed`, `code` (version
   of the program), `created` (ISO date). Nothing but a reader's eye depends on these.
 
@@ -43,14 +43,17 @@ __all__ = [
     "version_of",
 ]
 
-KINDS = ("featurizer", "costmodel", "checkpoint")
+KINDS = ("featurizer", "costmodel", "checkpoint", "nests")
 #: Largest file that is read: a hundred times the largest network here.
 MAX_BYTES = 1 << 30
 _MAX_HEADER = 1 << 20
 _MAX_RANK = 8
 #: Bytes per element of the types a model here may have; U8 holds generator states, I16 trees.
 _TYPES = {"F64": 8, "F32": 4, "I64": 8, "I16": 2, "U8": 1}
-_REQUIRED: dict[str, tuple[str, ...]] = {"featurizer": ("network", "reduction")}
+_REQUIRED: dict[str, tuple[str, ...]] = {
+    "featurizer": ("network", "reduction"),
+    "nests": ("network",),
+}
 _AGAIN = "the file is damaged or incomplete: copy or train it again"
 _NOT_OURS = "model files are safetensors written by `embeddb train`"
 
