@@ -122,8 +122,7 @@ def _sites(chain: _Chain, around: tuple[Block, ...]) -> list[tuple[Site, bool, s
 
 
 def _cut(block: Block, arrays: Sequence[Array], notes: list[str], why: str) -> list[_Chain]:
-    """The chains of one turn of a loop: of the first, the middle and the last, the one with the most
-    work."""
+    """The chains of one turn of a loop: of first, middle and last the one with the most work."""
     first, end = constant(block.loop.lower), constant(block.loop.upper)
     if first is None or end is None:
         raise NestError(f"loop {block.name} cannot be distributed: {why}", line=block.line)

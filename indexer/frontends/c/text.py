@@ -1,6 +1,6 @@
 """The text of a C file without its preprocessor: comments, macros, conditions, pragmas of our own.
 
-Nothing is run and no other file is read: `#include` lines are left out. Every line keeps its number.
+Nothing is run, no other file is read, every line keeps its number; `#include` is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST = 100_000
 
 @dataclass
 class SourceText:
-    """`text` with macros replaced; `fills`: what arrays hold, by name, with the line it is said on."""
+    """`text` with macros replaced; `fills`: what arrays hold, by name, and on which line it says so."""
 
     text: str = ""
     fills: dict[str, tuple[str, int]] = field(default_factory=dict)
