@@ -39,8 +39,8 @@ Node = Step | Block
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A tree, with all arrays of the program. An array with an empty `fill` holds what its nest wants:
-    zero where it is overwritten first, else uniform. `local`: arrays nobody sees after the program."""
+    """A tree, with all arrays of the program. What an array with an empty `fill` holds is up to the
+    nest: zero where it is overwritten first, else uniform. `local`: what nobody sees in the end."""
 
     name: str
     arrays: tuple[Array, ...]

@@ -25,7 +25,7 @@ _LONGEST = 100_000
 
 @dataclass
 class SourceText:
-    """`text` with macros replaced; `fills`: what arrays hold, by name, and on which line it says so."""
+    """`text` with macros replaced; `fills`: what arrays hold, by name, with the line."""
 
     text: str = ""
     fills: dict[str, tuple[str, int]] = field(default_factory=dict)
