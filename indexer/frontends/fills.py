@@ -24,9 +24,9 @@ def with_fills(program: Program) -> tuple[Program, list[str]]:
     Raises: NestError where a fill is needed and cannot be known.
     """
     most: dict[int, int] = {}
-    for array, size in (*_of_rows(program), *_of_subscripts(program)):
-        most[array] = min(size, most.get(array, size))
-    rows = {array for array, _ in _of_rows(program)}
+    for source, size in (*_of_rows(program), *_of_subscripts(program)):
+        most[source] = min(size, most.get(source, size))
+    rows = {source for source, _ in _of_rows(program)}
     arrays, notes = list(program.arrays), list[str]()
     for at in sorted(_sources(program)):
         array, name = arrays[at], program.array_names[at]
@@ -63,9 +63,8 @@ def _of_rows(program: Program) -> Iterator[tuple[int, int]]:
             continue
         for _, inside in walk(node.inside):
             for access, _ in accesses(inside):
-                for index, extent in zip(
-                    access.at, program.arrays[access.array].shape, strict=True
-                ):
+                shape = program.arrays[access.array].shape
+                for index, extent in zip(access.at, shape, strict=True):
                     if index.of is None and index.affine.loops == (len(path),):
                         yield low.array, extent - index.affine.constant
 

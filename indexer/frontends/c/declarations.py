@@ -44,7 +44,7 @@ class Declarations:
         self.assigned = _assigned(functions)
         self._declared: list[str] = []
         self._text = text
-        self._defines = defines
+        self.given = {name: Const(value) for name, value in defines.items()}
         self._types: dict[str, str] = {}
 
     def typedef(self, node: Any) -> None:
@@ -57,6 +57,8 @@ class Declarations:
         try:
             self._declare_known(node, scope)
         except NestError as error:
+            if error.line is not None:
+                raise
             scope.names[node.name] = Refused(error.reason)
 
     def _declare_known(self, node: Any, scope: Scope) -> None:
@@ -75,9 +77,9 @@ class Declarations:
         if shape:
             self.hold(node.name, Array(dtype, tuple(shape), self._fill(node.name, scope)), scope)
             return
-        value, times = self._defines.get(node.name), self.assigned[node.name]
+        value, times = self.given.get(node.name), self.assigned[node.name]
         if value is not None and not times:
-            scope.names[node.name] = Const(value)
+            scope.names[node.name] = value
         elif node.init is not None and not times:
             self._alias(node.name, node.init, dtype, scope)
         elif dtype in ("i32", "i64") and times < 2 and node.init is None:

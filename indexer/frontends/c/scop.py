@@ -79,6 +79,7 @@ class _File:
     def read(self, tree: Any, *, scops: int) -> tuple[Node, ...]:
         """The nodes of all scops, of which there are so many."""
         scope, body = Scope(self._names.arrays), list[Node]()
+        scope.names.update(self._names.given)
         for node in tree.ext:
             with on_line(node):
                 if isinstance(node, c_ast.Typedef):

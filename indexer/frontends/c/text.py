@@ -73,6 +73,8 @@ class _Preprocessor:
         if self._kept:
             raise NestError("an #if has no #endif", line=len(lines))
         source.text = "\n".join(out)
+        for name, (fill, at) in source.fills.items():
+            source.fills[name] = (self._replaced(fill, at), at)
         return source
 
     def _directive(self, word: str, rest: str, line: int, source: SourceText) -> str:
@@ -114,7 +116,7 @@ class _Preprocessor:
     def _pragma(self, rest: str, line: int, source: SourceText) -> str:
         fill = _FILL.fullmatch(rest)
         if fill is not None:
-            source.fills[fill[1]] = (self._replaced(fill[2], line), line)
+            source.fills[fill[1]] = (fill[2], line)
             return ""
         if rest.startswith("embeddb"):
             raise NestError("the pragma of embeddb is: fill ARRAY FILL", line=line)
