@@ -1,7 +1,7 @@
 """Programs of our own, each written from its formula: what nests are tested and tuned on.
 
-A program is a C file of this folder, in a folder of its kind, whose loops lie between `#pragma scop`
-and `#pragma endscop` (`indexer.frontends.c_scop`). Its `#define`s are its medium size; the comment
+A program is a C file in the folder of its kind, whose loops lie between `#pragma scop` and
+`#pragma endscop` (`indexer.frontends.c_scop`). Its `#define`s are its medium size; the comment
 `// sizes small: N=64; large: N=256` holds the others.
 """
 

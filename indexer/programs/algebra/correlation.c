@@ -20,7 +20,7 @@ void correlation(void)
       square[j] += (X[i][j] - sum[j] / N) * (X[i][j] - sum[j] / N);
   for (int i = 0; i < N; i++)
     for (int j = 0; j < M; j++)
-      Z[i][j] = (X[i][j] - sum[j] / N) / sqrt(square[j] + 0.001);
+      Z[i][j] = (X[i][j] - sum[j] / N) / sqrt(square[j]);
   for (int k = 0; k < N; k++)
     for (int i = 0; i < M - 1; i++)
       for (int j = i + 1; j < M; j++)

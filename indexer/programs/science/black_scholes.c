@@ -8,7 +8,7 @@ void black_scholes(void)
 {
 #pragma scop
   for (int i = 0; i < N; i++)
-    d[i] = (log((price[i] + 0.5) / (strike[i] + 0.5)) + 0.07 * (years[i] + 0.1))
+    d[i] = (log((price[i] + 0.5) / (strike[i] + 0.5)) + 0.065 * (years[i] + 0.1))
          / (0.3 * sqrt(years[i] + 0.1));
   for (int i = 0; i < N; i++)
     call[i] = (price[i] + 0.5)
