@@ -66,12 +66,14 @@ def nests_of(program: Program) -> Extraction:
     if not chains:
         raise NestError("has no loop nest" + "".join(f"; {note}" for note in notes[:1]))
     touched = Counter(array for chain in chains for array in _arrays_of(chain))
-    nests = []
+    nests: list[Nest] = []
+    earlier: set[int] = set()
     for at, chain in enumerate(chains):
         name = program.name if len(chains) == 1 else f"{program.name}_{at + 1}"
         written = {step.statement.target.array for step in chain.steps}
         alone = {a for a in program.local & written if touched[a] == 1}
-        nests.append(_nest(chain, program, name, alone))
+        nests.append(_nest(chain, _within(program, earlier), name, alone))
+        earlier |= written
     return Extraction(tuple(nests), tuple(notes))
 
 
@@ -168,6 +170,15 @@ def _points(chain: _Chain, program: Program) -> int:
 
 
 # -- nests -----------------------------------------------------------------------------------------
+
+
+def _within(program: Program, earlier: set[int]) -> Program:
+    """The program for a nest after those that wrote `earlier`: what was zero before is not now."""
+    arrays = (
+        replace(array, fill="") if at in earlier and array.fill == "zero" else array
+        for at, array in enumerate(program.arrays)
+    )
+    return replace(program, arrays=tuple(arrays))
 
 
 def _nest(chain: _Chain, program: Program, name: str, alone: set[int]) -> Nest:
