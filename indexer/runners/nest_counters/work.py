@@ -72,9 +72,7 @@ class Work:
         for enter, leave, trip in zip(self.enter, self.leave, trips, strict=True):
             total += turns * (len(enter) + len(leave))
             turns *= trip
-        return total + turns * sum(
-            len(s.before) + len(s.loads) + len(s.stores) for s in self.steps
-        )
+        return total + turns * sum(len(s.before) + len(s.loads) + len(s.stores) for s in self.steps)
 
 
 def work_of(nest: Nest) -> Work:
@@ -82,8 +80,8 @@ def work_of(nest: Nest) -> Work:
     kept = {s.target for s in nest.body if _keeps(nest, s.target)}
     enter: list[dict[Access, None]] = [{} for _ in nest.loops]
     leave: list[dict[Access, None]] = [{} for _ in nest.loops]
-    for statement, access, _ in nest.accesses():
-        if statement < 0:
+    for number, access, _ in nest.accesses():
+        if number < 0:
             enter[_level(access)][access] = None
     steps = []
     held: set[Access] = set()
