@@ -62,8 +62,8 @@ def loop_vectors(nest: Nest, schedule: Schedule) -> tuple[tuple[Node, ...], NDAr
 
     A loop: the shares of targets that it moves through (none: a reduction), of accesses that it
     moves to the next element, of accesses that stay where they are, and its turns. An array: the
-    shares of loops that move through it and that move to its next element, of its reads that are
-    affine, and its size.
+    shares of loops that move through it and that move to its next element, of reductions among the
+    latter, and its size.
     """
     nodes: list[Node] = []
     rows: list[tuple[float, ...]] = []
@@ -83,17 +83,18 @@ def _by_hand(nest: Nest) -> tuple[list[tuple[float, ...]], dict[int, tuple[float
     accesses = [(access, writes) for at, access, writes in nest.accesses() if at >= 0]
     by_loop: list[tuple[float, ...]] = []
     for loop in range(nest.depth):
-        written = [loop in access.loops for access, writes in accesses if writes]
+        written = _share(loop in access.loops for access, writes in accesses if writes)
         moves = [_move(nest, access, loop) for access, _ in accesses]
-        by_loop.append(
-            (_share(written), _share(m == 1 for m in moves), _share(not m for m in moves))
-        )
+        by_loop.append((written, _share(m == 1 for m in moves), _share(m == 0 for m in moves)))
     by_array: dict[int, tuple[float, ...]] = {}
     for array in dict.fromkeys(access.array for access, writes in accesses if not writes):
         reads = [access for access, writes in accesses if access.array == array and not writes]
-        moves = [_move(nest, access, at) for access in reads for at in range(nest.depth)]
-        affine = _share(access.affine for access in reads)
-        by_array[array] = (_share(m != 0 for m in moves), _share(m == 1 for m in moves), affine)
+        moved = [(at, _move(nest, access, at)) for access in reads for at in range(nest.depth)]
+        by_array[array] = (
+            _share(m != 0 for _, m in moved),
+            _share(m == 1 for _, m in moved),
+            _share(by_loop[at][0] == 0 for at, m in moved if m == 1),
+        )
     return by_loop, by_array
 
 

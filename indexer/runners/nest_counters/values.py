@@ -33,6 +33,7 @@ def _filled(array: Array, at: int) -> NDArray[Any]:
     kind, *told = array.fill.split(":")
     rng = np.random.default_rng(at)
     count, dtype = array.elements, _TYPES[array.dtype]
+    flat: NDArray[Any]
     match kind:
         case "zero":
             flat = np.zeros(count)
