@@ -1,5 +1,5 @@
 // A step of the wave equation, of eighth order in space: a star of radius 4.
-// sizes small: N=24; large: N=144
+// sizes small: N=36; large: N=144
 #define N 72
 
 float u[N + 8][N + 8][N + 8], before[N][N][N], speed[N][N][N], after[N][N][N];
