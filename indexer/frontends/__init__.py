@@ -10,7 +10,7 @@ from embeddb.core.errors import NestError
 from embeddb.core.gate import read_bounded, refusing
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
-from indexer.frontends.c_scop import c_program
+from indexer.frontends.c.scop import c_program
 from indexer.frontends.distribute import nests_of
 from indexer.frontends.tree import Extraction
 

@@ -93,7 +93,7 @@ def _add(form: _Form, other: _Form, times: int) -> None:
 
 
 def _solvable(equal: list[_Form], at_least: list[_Form]) -> bool:
-    """Whether `form = 0` and `form >= 0` may hold at once; True also where that is too much work."""
+    """Whether `form = 0` and `form >= 0` may hold at once; True too where that is hard to say."""
     while equal:
         form = equal.pop()
         divisor = gcd(*(c for u, c in form.items() if u >= 0), 0)

@@ -18,8 +18,9 @@ from embeddb.core.errors import NestError
 from embeddb.nests.extents import trips
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text, nest_text
-from embeddb.nests.parts import Array, Statement
+from embeddb.nests.parts import Statement
 from indexer.frontends.dependence import Site, meet_later
+from indexer.frontends.fills import with_fills
 from indexer.frontends.indices import constant, fixed, fixed_loop
 from indexer.frontends.scalars import without_scalars
 from indexer.frontends.tree import Block, Extraction, Node, Program, Step, accesses
@@ -44,7 +45,14 @@ class _Chain:
 
 
 class _Bound(Exception):
-    """A loop cannot be distributed."""
+    """A loop cannot be distributed: a line depends on one below it, an earlier turn of the loop."""
+
+    def __init__(self, line: int, below: int, array: int) -> None:
+        super().__init__()
+        self.line, self.below, self.array = line, below, array
+
+    def told(self, names: Sequence[str]) -> str:
+        return f"{names[self.array]} goes from line {self.below} back to line {self.line}"
 
 
 def nests_of(program: Program) -> Extraction:
@@ -52,9 +60,9 @@ def nests_of(program: Program) -> Extraction:
 
     Raises: NestError with the line of what is no nest, and where there is none at all.
     """
+    program, notes = with_fills(program)
     program = without_scalars(program)
-    notes: list[str] = []
-    chains = [chain for node in program.body for chain in _chains_of(node, program.arrays, notes)]
+    chains = [chain for node in program.body for chain in _chains_of(node, program, notes)]
     if not chains:
         raise NestError("has no loop nest" + "".join(f"; {note}" for note in notes[:1]))
     touched = Counter(array for chain in chains for array in _arrays_of(chain))
@@ -69,14 +77,14 @@ def nests_of(program: Program) -> Extraction:
     return Extraction(tuple(nests), tuple(notes))
 
 
-def _chains_of(node: Node, arrays: Sequence[Array], notes: list[str]) -> list[_Chain]:
+def _chains_of(node: Node, program: Program, notes: list[str]) -> list[_Chain]:
     if isinstance(node, Step):
         notes.append(f"line {node.line}: a statement outside of loops is left out")
         return []
     try:
         return _distributed(node, ())
     except _Bound as bound:
-        return _cut(node, arrays, notes, str(bound))
+        return _cut(node, program, notes, bound.told(program.array_names))
 
 
 def _distributed(block: Block, around: tuple[Block, ...]) -> list[_Chain]:
@@ -104,7 +112,7 @@ def _check_free(early: _Chain, late: _Chain, around: tuple[Block, ...]) -> None:
             if not (one_writes or other_writes) or (one_sum and one_sum == other_sum):
                 continue
             if meet_later(other, one, len(around) - 1):
-                raise _Bound(f"line {late.line} depends on line {early.line} one turn later")
+                raise _Bound(early.line, late.line, one.access.array)
 
 
 def _sites(chain: _Chain, around: tuple[Block, ...]) -> list[tuple[Site, bool, str]]:
@@ -123,9 +131,8 @@ def _sites(chain: _Chain, around: tuple[Block, ...]) -> list[tuple[Site, bool, s
 # -- loops that are cut off ------------------------------------------------------------------------
 
 
-def _cut(block: Block, arrays: Sequence[Array], notes: list[str], why: str) -> list[_Chain]:
-    """The chains of one turn of a loop: of the first, the middle and the last, the one with the most
-    work."""
+def _cut(block: Block, program: Program, notes: list[str], why: str) -> list[_Chain]:
+    """The chains of one turn of a loop: of first, middle and last the one with the most work."""
     first, end = constant(block.loop.lower), constant(block.loop.upper)
     if first is None or end is None:
         raise NestError(f"loop {block.name} cannot be distributed: {why}", line=block.line)
@@ -138,11 +145,13 @@ def _cut(block: Block, arrays: Sequence[Array], notes: list[str], why: str) -> l
         chains = [
             chain
             for node in block.inside
-            for chain in _chains_of(_at_turn(node, turn), arrays, own)
+            for chain in _chains_of(_at_turn(node, turn), program, own)
         ]
-        running = [chain for chain in chains if _points(chain, arrays)]
-        own += [f"line {c.line}: never runs in this turn" for c in chains if c not in running]
-        tried.append((len(running), sum(_points(c, arrays) for c in running), turn, running, own))
+        points = [_points(chain, program) for chain in chains]
+        running = [chain for chain, times in zip(chains, points, strict=True) if times]
+        never = [chain for chain, times in zip(chains, points, strict=True) if not times]
+        own += [f"line {chain.line}: never runs in this turn" for chain in never]
+        tried.append((len(running), sum(points), turn, running, own))
     _, _, turn, running, own = max(tried, key=lambda one: one[:2])
     notes.append(f"line {block.line}: loop {block.name} is cut off at {block.name} = {turn}: {why}")
     notes += own
@@ -156,8 +165,8 @@ def _at_turn(node: Node, turn: int) -> Node:
     return replace(node, loop=fixed_loop(node.loop, turn), inside=inside)
 
 
-def _points(chain: _Chain, arrays: Sequence[Array]) -> int:
-    return math.prod(trips([b.loop for b in chain.blocks], arrays))
+def _points(chain: _Chain, program: Program) -> int:
+    return math.prod(trips([b.loop for b in chain.blocks], program.arrays))
 
 
 # -- nests -----------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""Scalars of a program: put in where they are read, else stored once for each turn of the loops they
-belong to, so that loops around them can be distributed and run in parallel."""
+"""Scalars of a program: put in where they are read, else stored once for each turn of the loops
+around them, so that these can be distributed and run in parallel."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import Access, Array, Call, Expr, Index, Loop, Read, Statement
+from embeddb.nests.parts import Access, Array, Call, Expr, Loop, Read, Statement
 
-__all__ = ["Block", "Extraction", "Node", "Program", "Step", "accesses", "indexed", "reads", "walk"]
+__all__ = ["Block", "Extraction", "Node", "Program", "Step", "accesses", "reads", "walk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,14 @@ Node = Step | Block
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A tree, with all arrays of the program. An array whose `fill` is empty has that of its part in
-    a nest: zero where it is overwritten first, else uniform. `local`: arrays that nobody sees after
-    the program. `where`: the file, for messages."""
+    """A tree, with all arrays of the program. What an array with an empty `fill` holds is up to the
+    nest: zero where it is overwritten first, else uniform. `local`: what nobody sees in the end."""
 
     name: str
     arrays: tuple[Array, ...]
     array_names: tuple[str, ...]
     body: tuple[Node, ...]
     local: frozenset[int] = frozenset()
-    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +87,3 @@ def reads(expression: Expr | None) -> Iterator[Access]:
     elif isinstance(expression, Call):
         for argument in expression.args:
             yield from reads(argument)
-
-
-def indexed(arrays: Sequence[Array], access: Access) -> bool:
-    """Whether every index is there; a scalar has none."""
-    return len(access.at) == len(arrays[access.array].shape)
-
-
-def plain(index: Index) -> bool:
-    """Whether an index is a number."""
-    return index.of is None and not index.affine.coefs

@@ -1,6 +1,6 @@
 """The text of a C file without its preprocessor: comments, macros, conditions, pragmas of our own.
 
-Nothing is run and no other file is read: `#include` lines are left out. Every line keeps its number.
+Nothing is run, no other file is read, every line keeps its number; `#include` is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST = 100_000
 
 @dataclass
 class SourceText:
-    """`text` with macros replaced; `fills`: what arrays hold, by name, with the line it is said on."""
+    """`text` with macros replaced; `fills`: what arrays hold, by name, with the line."""
 
     text: str = ""
     fills: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -73,6 +73,8 @@ class _Preprocessor:
         if self._kept:
             raise NestError("an #if has no #endif", line=len(lines))
         source.text = "\n".join(out)
+        for name, (fill, at) in source.fills.items():
+            source.fills[name] = (self._replaced(fill, at), at)
         return source
 
     def _directive(self, word: str, rest: str, line: int, source: SourceText) -> str:
@@ -114,7 +116,7 @@ class _Preprocessor:
     def _pragma(self, rest: str, line: int, source: SourceText) -> str:
         fill = _FILL.fullmatch(rest)
         if fill is not None:
-            source.fills[fill[1]] = (self._replaced(fill[2], line), line)
+            source.fills[fill[1]] = (fill[2], line)
             return ""
         if rest.startswith("embeddb"):
             raise NestError("the pragma of embeddb is: fill ARRAY FILL", line=line)

@@ -2,136 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections import ChainMap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pycparser import c_ast
 
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Array, Call, Const, Expr, Index, LoopIndex, Read
-from indexer.frontends.indices import added, constant, expression_of, scaled, whole
+from indexer.frontends.c.names import Held, Scope
+from indexer.frontends.c.subscripts import access_of, divided, number_of
+from indexer.frontends.indices import expression_of
 
-__all__ = ["Held", "Refused", "Scope", "access_of", "index_of", "is_whole", "value_of"]
+__all__ = ["is_whole", "value_of"]
 
 _FLIPPED = {">": "<", ">=": "<="}
-_NUMBER = re.compile(
-    r"(0[xX][0-9a-fA-F]+|\d+)[uUlL]*|((?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fFlL]?"
-)
 #: Functions by their names in C without the letter of the type.
 _FUNCTIONS = {
     **{name: name for name in ("sqrt", "exp", "log", "tanh", "min", "max")},
     **{"fabs": "abs", "abs": "abs", "fmin": "min", "fmax": "max", "MIN": "min", "MAX": "max"},
 }
 _OPERANDS = {"min": 2, "max": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A name that stands for an array of the program, or a scalar that is stored."""
-
-    array: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A name that may not be used here, and why; with a type, it may be written."""
-
-    why: str
-    dtype: str = ""
-
-
-@dataclass
-class Scope:
-    """Names that are known at a place of a program. `arrays` is that of the whole program."""
-
-    arrays: list[Array]
-    names: ChainMap[str, Index | Expr | Held | Refused] = field(default_factory=ChainMap)
-
-    def inner(self) -> Scope:
-        return Scope(self.arrays, self.names.new_child())
-
-    def of(self, name: str) -> Index | Expr | Held:
-        """Raises: NestError for a name that is not known or may not be used."""
-        found = self.names.get(name)
-        if found is None:
-            raise NestError(f"{name} is not known; a size is given by #define, or from outside")
-        if isinstance(found, Refused):
-            raise NestError(f"{name} {found.why}")
-        return found
-
-
-def index_of(node: Any, scope: Scope) -> Index:
-    """A subscript or bound: whole, affine in the loops, plus at most one element of an array.
-
-    Raises: NestError for anything else.
-    """
-    match node:
-        case c_ast.Constant():
-            number = _number(node)
-            if isinstance(number, int):
-                return whole(number)
-        case c_ast.ID():
-            return _index_of_name(node.name, scope)
-        case c_ast.ArrayRef():
-            return Index(of=access_of(node, scope))
-        case c_ast.Cast():
-            return index_of(node.expr, scope)
-        case c_ast.UnaryOp(op="-"):
-            return scaled(index_of(node.expr, scope), -1)
-        case c_ast.UnaryOp(op="+"):
-            return index_of(node.expr, scope)
-        case c_ast.BinaryOp(op="+" | "-" | "*" | "/"):
-            return _index_of_pair(node.op, *(index_of(n, scope) for n in (node.left, node.right)))
-    raise NestError("a subscript or bound is not affine: sums and multiples of loops are known")
-
-
-def _index_of_name(name: str, scope: Scope) -> Index:
-    found = scope.of(name)
-    if isinstance(found, Index):
-        return found
-    if isinstance(found, Const) and isinstance(found.value, int):
-        return whole(found.value)
-    if isinstance(found, Held) and not scope.arrays[found.array].shape:
-        raise NestError(f"{name} is computed: a subscript or bound is not affine")
-    raise NestError(f"{name} is no whole number: a subscript or bound is not affine")
-
-
-def _index_of_pair(op: str, left: Index, right: Index) -> Index:
-    if op == "+":
-        return added(left, right)
-    if op == "-":
-        return added(left, scaled(right, -1))
-    a, b = constant(left), constant(right)
-    if op == "*" and a is not None:
-        return scaled(right, a)
-    if op == "*" and b is not None:
-        return scaled(left, b)
-    if op == "/" and a is not None and b:
-        return whole(_divided(a, b))
-    raise NestError(f"a subscript or bound is not affine: {op} of two that vary")
-
-
-def access_of(node: Any, scope: Scope) -> Access:
-    """`A[i][j]`, or a scalar that is stored.
-
-    Raises: NestError.
-    """
-    at: list[Index] = []
-    while isinstance(node, c_ast.ArrayRef):
-        at.append(index_of(node.subscript, scope))
-        node = node.name
-    if not isinstance(node, c_ast.ID):
-        raise NestError("pointers and structures are not known: write ARRAY[i][j]")
-    found = scope.of(node.name)
-    if not isinstance(found, Held):
-        raise NestError(f"{node.name} is no array")
-    dimensions = len(scope.arrays[found.array].shape)
-    if len(at) != dimensions:
-        raise NestError(f"{node.name}: {len(at)} subscripts for {dimensions} dimensions")
-    return Access(found.array, tuple(reversed(at)))
 
 
 def value_of(node: Any, scope: Scope) -> Expr:
@@ -141,7 +31,7 @@ def value_of(node: Any, scope: Scope) -> Expr:
     """
     match node:
         case c_ast.Constant():
-            return Const(_number(node))
+            return Const(number_of(node))
         case c_ast.ID():
             return _value_of_name(node.name, scope)
         case c_ast.ArrayRef():
@@ -209,18 +99,12 @@ def _call(op: str, *args: Expr, scope: Scope) -> Expr:
             case "neg", [one]:
                 return Const(-one)
             case "/", [int(one), int(other)] if other:
-                return Const(_divided(one, other))
+                return Const(divided(one, other))
             case (("+" | "-" | "*"), [int(one), int(other)]):
                 return Const({"+": one + other, "-": one - other, "*": one * other}[op])
     if op == "/" and all(is_whole(a, scope.arrays) for a in args):
         raise NestError("whole numbers are divided, which is not known in a nest")
     return Call(op, args)
-
-
-def _divided(one: int, other: int) -> int:
-    """As C divides: towards zero."""
-    found = abs(one) // abs(other)
-    return found if (one < 0) == (other < 0) else -found
 
 
 def _chosen(condition: Expr, one: Expr, other: Expr) -> Expr:
@@ -283,17 +167,6 @@ def is_whole(value: Expr, arrays: Sequence[Array]) -> bool:
             return op in ("+", "-", "*", "neg", "abs", "min", "max") and all(
                 is_whole(a, arrays) for a in args
             )
-
-
-def _number(node: Any) -> int | float:
-    found = _NUMBER.fullmatch(node.value)
-    if found is None:
-        raise NestError(f"{node.value[:20]} is no number")
-    if found[1] is None or "." in node.value or node.type in ("float", "double"):
-        return float(found[2])
-    if len(found[1]) > 1 and found[1][0] == "0" and found[1][1] not in "xX":
-        return int(found[1], 8)
-    return int(found[1], 0)
 
 
 def _name_of(node: Any) -> str:
