@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from nest_by_hand import run_by_hand
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from indexer.programs import nests_of, program_names, sizes_of
+from indexer.runners.nest_code.fill import filled
+from indexer.runners.nest_code.reference import evaluate
 
 Ints = NDArray[np.int64]
 V = Mapping[str, Any]
@@ -27,33 +28,21 @@ class Case(NamedTuple):
     rtol: float = 2e-6
 
 
-def ran(program: str, sizes: Mapping[str, int]) -> tuple[V, V]:
+def run_program(program: str, sizes: Mapping[str, int]) -> tuple[V, V]:
     """What the program's arrays held before, and what they hold after all its nests."""
     nests = nests_of(program, sizes)
-    rng = np.random.default_rng(7)
     before: dict[str, NDArray[Any]] = {}
     for nest in nests:
         for name, array in zip(nest.array_names, nest.arrays, strict=True):
             if name not in before:
-                before[name] = held(array.fill, array.shape, rng)
+                made = filled(array, len(before)).reshape(array.shape)
+                before[name] = made.astype(np.float64) if made.dtype.kind == "f" else made
     after = {name: array.copy() for name, array in before.items()}
     for nest in nests:
-        run_by_hand(nest, after)
+        names = nest.array_names
+        found = evaluate(nest, {at: after[name].ravel() for at, name in enumerate(names)})
+        after |= {names[at]: flat.reshape(after[names[at]].shape) for at, flat in found.items()}
     return before, after
-
-
-def held(fill: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
-    kind, *told = fill.split(":")
-    if kind == "uniform":
-        return rng.random(shape)
-    if kind == "zero":
-        return np.zeros(shape)
-    if kind == "permutation":
-        return rng.permutation(*shape)
-    if kind == "below":
-        return rng.integers(int(told[0]), size=shape)
-    assert kind == "offsets", fill
-    return np.sort(np.array([0, int(told[0]), *rng.integers(int(told[0]) + 1, size=shape[0] - 2)]))
 
 
 # -- formulas --------------------------------------------------------------------------------------
@@ -465,7 +454,7 @@ CASES = {
 def test_a_program_equals_its_formula(program: str) -> None:
     case = CASES[program]
     assert set(case.sizes) == set(sizes_of(program)["medium"])
-    before, after = ran(program, case.sizes)
+    before, after = run_program(program, case.sizes)
     results = case.results(before)
     assert results
     for name, expected in results.items():
