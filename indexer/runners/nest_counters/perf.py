@@ -116,9 +116,11 @@ def count_threads(
     *,
     kernel: Kernel,
     idle: Callable[[], object] = lambda: None,
+    prepare: Callable[[], object] = lambda: None,
 ) -> NDArray[np.float64]:
     """float64[t,e]: what each thread (its number of the system) counts of each event in one call;
-    nan where it was not counted for the whole time. What `idle` counts is taken off.
+    nan where it was not counted for the whole time. What `idle` counts is taken off; `prepare`
+    comes before each call and is not counted.
 
     Raises: OSError where an event cannot be opened.
     """
@@ -126,7 +128,7 @@ def count_threads(
     for at in range(0, len(events), TOGETHER):
         group = events[at : at + TOGETHER]
         with _opened(kernel, threads, group) as leaders:
-            run, empty = (_median(c, kernel, leaders, len(group)) for c in (call, idle))
+            run, empty = (_median(c, prepare, kernel, leaders, len(group)) for c in (call, idle))
         counts[:, at : at + len(group)] = np.maximum(run - empty, 0)
     return counts
 
@@ -161,11 +163,16 @@ def _opened(kernel: Kernel, threads: Sequence[int], events: Sequence[Event]) -> 
 
 
 def _median(
-    call: Callable[[], object], kernel: Kernel, leaders: Sequence[int], events: int
+    call: Callable[[], object],
+    prepare: Callable[[], object],
+    kernel: Kernel,
+    leaders: Sequence[int],
+    events: int,
 ) -> NDArray[np.float64]:
     """float64[t,e]: over the runs that were counted for all of their time."""
     samples = np.full((_REPEATS, len(leaders), events), np.nan)
     for sample in samples:
+        prepare()
         before = [_read(kernel, leader, events) for leader in leaders]
         call()
         after = [_read(kernel, leader, events) for leader in leaders]

@@ -4,7 +4,10 @@ machine that tests it has none."""
 from __future__ import annotations
 
 import errno
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,3 +190,41 @@ def test_this_kernel_answers() -> None:
     assert events is not None
     counts = count_threads(lambda: sum(range(10_000)), [0], events.events[:1], kernel=Linux())
     assert counts[0, 0] > 10_000
+
+
+# -- a nest that runs ------------------------------------------------------------------------------
+
+#: In a process of its own: the threads of OpenMP stay until it ends.
+RUN = """
+import sys
+from pathlib import Path
+from counted_nests import copy
+from test_nest_perf import EVENTS, Played
+from embeddb.nests.rules import canonical_schedule
+from indexer.runners.nest_code.library import build_all
+from indexer.runners.nest_counters.perf_worker import count
+
+nest = copy(5000)
+schedule = canonical_schedule(nest)
+built = build_all(nest, [schedule], Path(sys.argv[1]))[schedule]
+kernel = Played(work=lambda thread, config: 0)
+counts = count(nest, str(built.library), threads=3, kernel=kernel, events=EVENTS[:5])
+threads = {thread for _, _, thread in kernel.opened.values()}
+print(counts.shape, len(threads), counts.sum(), len(kernel.groups))
+"""
+
+
+@pytest.mark.gcc
+def test_the_threads_of_a_nest_are_found(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    path = os.pathsep.join(map(str, (here, here.parents[1] / "fixtures", here.parents[2])))
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["(3, 5) 3 0.0 0"]
