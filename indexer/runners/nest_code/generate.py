@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embeddb.core.errors import NestError
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Statement
+from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
 from indexer.runners.nest_code.bounds import Bounds, bounds_of
 from indexer.runners.nest_code.expressions import C_TYPES, HELPERS, Site, Writer, type_of
-from indexer.runners.nest_code.meets import fixed_loops
 from indexer.runners.nest_code.names import Names, names_of
 from indexer.runners.nest_code.pack import Packing, packing
 
-__all__ = ["PRELUDE", "c_function"]
+__all__ = ["GENERATION", "PRELUDE", "c_function"]
+
+#: Raised when the same schedule becomes other code: times of different generations are not mixed.
+GENERATION = 1
 
 #: What stands once above all functions of a file.
 PRELUDE = f"#include <math.h>\n#include <stdint.h>\n\n{HELPERS}\n"
 #: Turns of the second loop from inside that `jam4` runs at once.
 JAMMED = 4
-#: Private copies of what a parallel loop adds up lie on the stacks of its threads.
-MOST_PRIVATE_BYTES = 1 << 20
 _OMP_OPERATORS = {"+=": "+", "*=": "*", "min=": "min", "max=": "max"}
 
 
@@ -160,7 +160,7 @@ class _Function:
             out.add(f"{target} = {name};")
 
     def _inner_pragma(self, clauses: list[str]) -> str:
-        simd = self.schedule.inner == "simd" and self._can_simd()
+        simd = self.schedule.inner == "simd"
         if self.parallel == self.inner:
             return self._pragma([*clauses, *self._private(summed=True)], simd=simd)
         reductions = "".join(f" reduction({clause})" for clause in clauses)
@@ -246,34 +246,19 @@ class _Function:
             return False
         return True
 
-    def _can_simd(self) -> bool:
-        """Whether no two turns of the innermost loop write to the same element."""
-        loop = self.pieces[self.inner].loop
-        for s in self.nest.body:
-            if not self._is_summed(s) and loop not in fixed_loops(s.target, s.target):
-                self.notes.append("simd: turns of the innermost loop meet in one element")
-                return False
-        return True
-
     def _private(self, *, summed: bool = False) -> list[str]:
         """Clauses for the arrays of which each thread needs a copy of its own; with `summed`
         without those that the innermost loop sums up in a variable."""
         if self.parallel < 0:
             return []
-        loop = self.pieces[self.parallel].loop
         found: dict[int, str] = {}
+        private = Legality(self.nest).privatised(self.schedule)
         for s in self.nest.body:
-            if not s.reduction or loop in fixed_loops(s.target, s.target):
-                continue
-            if summed and self._is_summed(s):
-                continue
-            array = self.nest.arrays[s.target.array]
-            name = self.names.arrays[s.target.array]
-            if array.bytes > MOST_PRIVATE_BYTES:
-                raise NestError(f"{name}: {array.bytes} bytes are too many for a copy a thread")
-            clause = f"{_OMP_OPERATORS[s.combine]} : {name}[:{array.elements}]"
-            if found.setdefault(s.target.array, clause) != clause:
-                raise NestError(f"{name}: two kinds of reductions meet in it")
+            if s.target.array in private and not (summed and self._is_summed(s)):
+                array = self.nest.arrays[s.target.array]
+                name = self.names.arrays[s.target.array]
+                section = f"{name}[:{array.elements}]"
+                found[s.target.array] = f"{_OMP_OPERATORS[s.combine]} : {section}"
         return list(found.values())
 
 

@@ -9,6 +9,7 @@ from math import prod
 from embeddb.nests.extents import loop_range
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, Access, Affine
+from embeddb.nests.rules import packable
 from embeddb.nests.schedule import Piece, Schedule
 from indexer.runners.nest_code.expressions import C_TYPES, linear
 from indexer.runners.nest_code.names import Names
@@ -87,16 +88,6 @@ def packing(
     if prod(extents) * DTYPES[nest.arrays[array].dtype] > MOST_BYTES:
         return f"a block of {name} has more than {MOST_BYTES} bytes"
     return Packing(array, after, lows, extents, _strides(accesses[0], extents, schedule.innermost))
-
-
-def packable(nest: Nest) -> list[int]:
-    """The arrays that are read by affine accesses alone, in the order they are met."""
-    indirect = {a.array for _, a, _ in nest.accesses() if not a.affine}
-    inner = {one.array for _, a, _ in nest.accesses() for one in a.inner()}
-    bounds = {a.array for statement, a, _ in nest.accesses() if statement < 0}
-    out = nest.written | indirect | inner | bounds
-    read = [a.array for s in nest.body for a in s.reads()]
-    return [array for array in dict.fromkeys(read) if array not in out]
 
 
 def _dims(nest: Nest, array: int) -> range:
