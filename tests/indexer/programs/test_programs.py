@@ -88,5 +88,7 @@ def test_what_is_not_there_is_said() -> None:
         nests_of("../gemm")
     with pytest.raises(UsageError, match="no size 'huge'"):
         nests_of("gemm", "huge")
+    with pytest.raises(UsageError, match="gemm has no size 'L'"):
+        nests_of("gemm", {"L": 4})
     with pytest.raises(NestError, match=r"lu_step\.c"):
         nests_of("lu_step", {"N": 8, "P": 8})
