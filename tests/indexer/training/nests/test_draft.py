@@ -18,7 +18,7 @@ def test_a_product_of_a_sparse_matrix() -> None:
     x, y = draft.array(7), draft.array(4, fill="zero")
     draft.let(y[i], "+=", x[column[k]] * 2.0, x[column[k]] < 0.5)
     nest = draft.nest(name="spmv", group="test")
-    read = ["read", 1, {"plus": [0], "of": [2, [0, 0, 1]]}]
+    read = ["read", 2, {"plus": [0], "of": [1, [0, 0, 1]]}]
     assert code_of(nest.loops, nest.arrays, nest.body) == {
         "loops": [
             [[0], [4], 1],
@@ -26,8 +26,8 @@ def test_a_product_of_a_sparse_matrix() -> None:
         ],
         "arrays": [
             ["f64", [4], "zero", 0],
-            ["f64", [7], "uniform", 0],
             ["i32", [9], "below:7", 0],
+            ["f64", [7], "uniform", 0],
             ["i32", [5], "offsets:9:1", 0],
         ],
         "body": [["+=", [0, [0, 1]], ["*", read, 2], ["<", read, 0.5]]],
