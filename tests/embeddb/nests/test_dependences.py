@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import islpy as isl
 import pytest
+from ruled_nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read, whole
 
 from embeddb.nests.dependences import Dependence, dependences
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Index
-from tests.fixtures.nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read, whole
 
 
 def told(nest: Nest) -> list[str]:

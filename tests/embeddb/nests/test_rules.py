@@ -7,6 +7,7 @@ import random
 import time
 
 import pytest
+from ruled_nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read, whole
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NestError
@@ -23,7 +24,6 @@ from embeddb.nests.rules import (
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform
 from tests.fixtures.nest_turns import Turns
-from tests.fixtures.nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read, whole
 
 FIRST, SWAPPED = (0, 1), (1, 0)
 
