@@ -6,6 +6,7 @@ vectors of nodes, in which only like meets like.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -86,11 +87,12 @@ def _match_loops(here: _Seen, wanted: list[int], there: _Seen, offered: list[int
 def _match_array(array: int, here: _Seen, there: _Seen, offered: Sequence[int]) -> Matching:
     """An array is matched with its memlets, which tell two arrays of one shape apart: its own
     distance and the mean of theirs."""
-    cost = [_array_distance(here, array, there, other) for other in offered]
-    if not cost:
+    cost = [(_array_distance(here, array, there, other), other) for other in offered]
+    finite = [(distance, other) for distance, other in cost if math.isfinite(distance)]
+    if not finite:
         return {}
-    least = min(cost)
-    return {array: (offered[cost.index(least)], least)}
+    distance, nearest = min(finite)
+    return {array: (nearest, distance)}
 
 
 def _array_distance(here: _Seen, array: int, there: _Seen, other: int) -> float:

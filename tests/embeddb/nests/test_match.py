@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,19 @@ def test_from_dense_to_sparse(how: Match) -> None:
     assert not skipped.applied
     assert skipped.reason == "loop k cannot be split into blocks: its bounds come out of row"
     assert done.schedule.order == (0, 2, 1) and done.schedule.tiles == (64, 0, 0)
+
+
+def test_as_plain_values() -> None:
+    source, target = product(), sparse_product()
+    told = carry((Tile(0, 256), Tile(2, 32)), source, target).document()
+    assert json.loads(json.dumps(told)) == told
+    assert told["config"]["tile_1"] == 128
+    assert [(step["step"], step["made"]) for step in told["steps"]] == [
+        ("tile i by 256", "tile i by 128"),
+        ("tile k by 32", ""),
+    ]
+    (pair,) = told["steps"][1]["matched"]
+    assert (pair["source"], pair["target"]) == ("k", "k") and pair["distance"] > 0
 
 
 def test_to_fewer_loops() -> None:
