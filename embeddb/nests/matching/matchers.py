@@ -96,12 +96,17 @@ def _match_array(array: int, here: _Seen, there: _Seen, offered: Sequence[int]) 
 
 
 def _array_distance(here: _Seen, array: int, there: _Seen, other: int) -> float:
-    found = 0.0
-    for kind in ("array", "memlet"):
-        cost = _distances(here, _reads(here, kind, array), there, _reads(there, kind, other))
-        pairs = assign(cost)
-        found += sum(float(cost[pair]) for pair in pairs) / max(len(pairs), 1)
-    return found
+    own, memlets = (
+        _distances(here, _reads(here, kind, array), there, _reads(there, kind, other))
+        for kind in ("array", "memlet")
+    )
+    return _mean_distance(own) + (_mean_distance(memlets) if memlets.size else 0.0)
+
+
+def _mean_distance(cost: NDArray[np.float64]) -> float:
+    """Over the pairs of the assignment; infinite without any."""
+    pairs = assign(cost)
+    return sum(float(cost[pair]) for pair in pairs) / len(pairs) if pairs else math.inf
 
 
 def _entries(seen: _Seen, block: bool) -> list[int]:
