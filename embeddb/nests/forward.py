@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core import model_file
-from embeddb.core.arrays import arrays_of, product
 from embeddb.core.errors import ModelError
 from embeddb.core.gate import refusing
+from embeddb.core.model_file import arrays_of, product
 from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.graph import NestGraph
 

@@ -25,12 +25,13 @@ from embeddb.nests.schedule import Schedule
 
 __all__ = [
     "FEATURES",
+    "KINDS",
     "Encoder",
     "log_size",
     "strides_of",
 ]
 
-_KINDS = ("array", "entry", "exit", "body", "memlet")
+KINDS = ("array", "entry", "exit", "body", "memlet")
 _FILLS = ("uniform", "zero", "range", "permutation", "below", "offsets")
 _POLICIES = ("static", "dynamic", "guided")
 _INNER = ("simd", "unroll4", "jam4")
@@ -41,7 +42,7 @@ _INNERMOST = tuple(f"l-{at + 1}" for at in range(_LOOPS))
 _COLUMNS = (*_INNERMOST, "constant")
 
 FEATURES: tuple[str, ...] = (
-    *(f"is.{kind}" for kind in _KINDS),
+    *(f"is.{kind}" for kind in KINDS),
     *(f"array.{name}" for name in (*DTYPES, "element", "dimensions", "elements", "bytes")),
     *(f"array.shape.{d}" for d in _DIMS),
     *(f"array.stride.{d}" for d in _DIMS),

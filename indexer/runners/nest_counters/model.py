@@ -130,7 +130,7 @@ def _printed(text: str, values: Values, threads: int) -> list[dict[str, int]]:
         raise RunnerUnavailable(no_compiler())
     with tempfile.TemporaryDirectory(prefix="embeddb-") as name:
         folder = Path(name)
-        wrong = compile_to(folder / "model", text, [found[0], *_FLAGS])
+        wrong = compile_to(folder / "model", text, [found[0], *_FLAGS], ("-lm",))
         if wrong:
             raise NothingFound(f"the nest cannot be counted: {wrong}")
         with (folder / "arrays").open("wb") as out:

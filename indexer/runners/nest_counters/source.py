@@ -84,7 +84,8 @@ def _arrays(nest: Nest) -> Iterator[str]:
     for at in held:
         count = nest.arrays[at].elements
         yield f"    if (!(a{at} = malloc({count} * sizeof *a{at}))"
-        yield f"        || fread(a{at}, sizeof *a{at}, {count}, file) != {count})\n        return 0;"
+        yield f"        || fread(a{at}, sizeof *a{at}, {count}, file) != {count})"
+        yield "        return 0;"
     yield "    return file != NULL;\n}"
 
 

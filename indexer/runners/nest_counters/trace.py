@@ -4,22 +4,18 @@ the compiled model."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, Access, Call, Const, Expr, Index, LoopIndex, Read, Statement
 from indexer.runners.nest_counters.source import addresses
+from indexer.runners.nest_counters.values import Values
 from indexer.runners.nest_counters.work import Operations, Step, deciding, dtype_of, work_of
 
 __all__ = ["Touch", "Trace", "outer_turns"]
 
-#: Values of the arrays that decide, by number of the array.
-Values = Mapping[int, NDArray[Any]]
-
-_OPERATORS = {
+_OPERATORS: dict[str, Callable[..., float]] = {
     "+": lambda x, y: x + y,
     "-": lambda x, y: x - y,
     "*": lambda x, y: x * y,
@@ -53,9 +49,9 @@ def outer_turns(nest: Nest, values: Values) -> int:
 
 
 class Trace:
-    """Walks over the turns `first` to `last` of the outermost loop; `operations` and `points` (turns
-    of the innermost loop) are those of what was walked over so far. Arrays that are written into
-    and decide are brought up to date in `values`."""
+    """Walks over turns of the outermost loop. `operations`, and `points` (turns of the innermost
+    loop), are those walked over so far. Arrays that decide and are written into are brought up to
+    date in `values`."""
 
     def __init__(self, nest: Nest, values: Values) -> None:
         self.operations, self.points = Operations(), 0

@@ -82,8 +82,8 @@ def work_of(nest: Nest) -> Work:
     kept = {s.target for s in nest.body if _keeps(nest, s.target)}
     enter: list[dict[Access, None]] = [{} for _ in nest.loops]
     leave: list[dict[Access, None]] = [{} for _ in nest.loops]
-    for statement, access, _ in nest.accesses():
-        if statement < 0:
+    for number, access, _ in nest.accesses():
+        if number < 0:
             enter[_level(access)][access] = None
     steps = []
     held: set[Access] = set()
