@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nest_shapes import contraction, product, sparse_product, stencil, sweep, transpose
-from nests import sample_nests
 
 from embeddb import platforms
 from embeddb.core.errors import NestError
@@ -22,6 +21,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import Inner, Order, Parallel, Step, Tile, recipe_of
 from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
+from embeddb.testing.nests import sample_nests
 
 FOLDER = Path(platforms.__file__).parent
 
