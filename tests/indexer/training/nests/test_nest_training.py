@@ -64,9 +64,19 @@ def trained(samples: Sequence[NestSample], out: Path, **changed: Any) -> dict[st
     return train_nests(samples, how, out, tests=samples[:12], progress=quiet)
 
 
-def test_it_learns_what_there_is_to_learn(samples: list[NestSample], tmp_path: Path) -> None:
-    out = tmp_path / "nests.safetensors"
-    card = trained(samples, out)
+@pytest.fixture(scope="module")
+def learned(
+    samples: list[NestSample], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Path]:
+    """A card and its file."""
+    out = tmp_path_factory.mktemp("learned") / "nests.safetensors"
+    return trained(samples, out), out
+
+
+def test_it_learns_what_there_is_to_learn(
+    samples: list[NestSample], learned: tuple[dict[str, Any], Path]
+) -> None:
+    card, out = learned
     assert card["samples"]["train"] + card["samples"]["valid"] == len(samples)
     assert card["samples"]["tests"] == 12 and card["groups"]["valid"] == 6
     # Absent in all: not learned. Present: told for both sets and both ways.
@@ -80,9 +90,10 @@ def test_it_learns_what_there_is_to_learn(samples: list[NestSample], tmp_path: P
     assert not checkpoint_of(folder_of(out)).exists() and curve_of(folder_of(out)).exists()
 
 
-def test_the_file_predicts_what_was_measured(samples: list[NestSample], tmp_path: Path) -> None:
-    out = tmp_path / "nests.safetensors"
-    card = trained(samples, out)
+def test_the_file_predicts_what_was_measured(
+    samples: list[NestSample], learned: tuple[dict[str, Any], Path]
+) -> None:
+    card, out = learned
     network = NestNetwork.load(out)
     at = network.targets.index("runtime")
     part = samples[:12]
