@@ -1,4 +1,4 @@
-"""Loop nests on this machine's processors: C of our own making, compiled by gcc, timed in a child."""
+"""Loop nests on this machine's processors: generated C, compiled by gcc, timed in a child."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Statement
 from embeddb.nests.rules import Legality
-from embeddb.nests.schedule import Schedule
+from embeddb.nests.schedule import JAMMED, Schedule
 from indexer.runners.nest_code.bounds import Bounds, bounds_of
 from indexer.runners.nest_code.expressions import C_TYPES, HELPERS, Site, Writer
 from indexer.runners.nest_code.names import Names, names_of
@@ -25,8 +25,6 @@ GENERATION = 1
 
 #: What stands once above all functions of a file.
 PRELUDE = f"#include <math.h>\n#include <stdint.h>\n\n{HELPERS}\n"
-#: Turns of the second loop from inside that `jam4` runs at once.
-JAMMED = 4
 _WIDTH = 100
 _OMP_OPERATORS = {"+=": "+", "*=": "*", "min=": "min", "max=": "max"}
 
