@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embeddb.core import model_file
+from embeddb.core.arrays import arrays_of
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
 from embeddb.core.gate import reason_of, refusing
@@ -41,7 +42,6 @@ from embeddb.cost_model.network_numpy import (
     PARTS,
     PREDICTORS,
     activations_of,
-    arrays_of,
     calibration_problem,
     member_shapes,
     scores,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from embeddb.core.arrays import product
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +22,6 @@ __all__ = [
     "PARTS",
     "PREDICTORS",
     "activations_of",
-    "arrays_of",
     "calibration_problem",
     "member_shapes",
     "scores",
@@ -35,11 +35,8 @@ FUSIONS = ("add", "concat")
 #: What the model sees; the ablations leave one out, which is then all zeros.
 PARTS = ("featurizer", "mapper", "tiles", "latent")
 
-_TYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I16": "<i2", "U8": "|u1"}
 #: The sizes of `embeddb.cost_model.network_torch`.
 _NEST, _MATRIX, _MAPPED, _HIDDEN, _BILINEAR = 65, 128, 64, 64, 32
-#: Multiplications of one product up to which OpenBLAS stays on one thread (its interface/gemm.c).
-_ONE_THREAD = 4 * 65536
 
 
 def activations_of(
@@ -49,7 +46,7 @@ def activations_of(
     float32[c,e]: float32[c,128], and float32[c,32] if it has a bilinear term."""
     mapped = _linear(weights, "mapper.2", np.maximum(_linear(weights, "mapper.0", nests), 0))
     fused = mapped + latents if add else np.hstack([mapped, latents])
-    first = _product(fused, weights["predictor.of_config.weight"])
+    first = product(fused, weights["predictor.of_config.weight"])
     if "u.weight" not in weights:
         return first, None
     return first, _linear(weights, "v.2", np.maximum(_linear(weights, "v.0", fused), 0))
@@ -71,18 +68,7 @@ def scores(
 def _linear(weights: Arrays, name: str, rows: Floats32) -> Floats32:
     """One layer: float32[r,out] of rows float32[r,in]."""
     weight = weights[f"{name}.weight"]
-    return _product(rows, weight) + weights[f"{name}.bias"]
-
-
-def _product(rows: Floats32, weight: Floats32) -> Floats32:
-    """float32[r,out]: rows float32[r,in] by weight float32[out,in], in parts that OpenBLAS leaves
-    to one thread: where the cores are busy its other threads are waited for, 20 ms instead of 1."""
-    at_once = max(1, _ONE_THREAD // weight.size)
-    found = np.empty((len(rows), len(weight)), dtype=np.float32)
-    for start in range(0, len(rows), at_once):
-        part = slice(start, start + at_once)
-        np.matmul(rows[part], weight.T, out=found[part])
-    return found
+    return product(rows, weight) + weights[f"{name}.bias"]
 
 
 def member_shapes(d: int, e: int, fusion: str, bilinear: bool) -> dict[str, tuple[int, ...]]:
@@ -117,20 +103,3 @@ def calibration_problem(fit: Mapping[str, Any]) -> str:
     if not 0 <= float(fit.get("trust", 1.0)) <= 1:
         return "its calibration trusts the network by a number outside 0..1"
     return ""
-
-
-def arrays_of(data: bytes) -> dict[str, NDArray[Any]]:
-    """Tensors by name of a safetensors file whose header `model_file.read_card` has checked.
-
-    Raises: ValueError or KeyError if the bytes are not such a file after all.
-    """
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    found = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        start, stop = entry["data_offsets"]
-        raw = data[8 + length + start : 8 + length + stop]
-        found[name] = np.frombuffer(raw, _TYPES[entry["dtype"]]).reshape(entry["shape"])
-    return found

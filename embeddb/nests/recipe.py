@@ -1,0 +1,258 @@
+"""A schedule as a recipe: steps in their order, each of which names nodes of a nest.
+
+The transformations of "Performance Embeddings" (Section 5): what is carried from one nest to
+another is one step after the other, not the values of slots. A step refuses what it cannot be
+applied to; whether the result is legal is decided elsewhere (`embeddb.nests.rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from embeddb.core.errors import NestError
+from embeddb.nests.nest import Nest
+from embeddb.nests.schedule import Schedule
+
+__all__ = [
+    "Inner",
+    "Order",
+    "Pack",
+    "Parallel",
+    "Step",
+    "Tile",
+    "apply",
+    "as_it_stands",
+    "named",
+    "packable",
+    "recipe_of",
+    "schedule_of",
+    "step_from_json",
+    "step_json",
+    "step_text",
+]
+
+_POLICIES = ("static", "dynamic", "guided")
+_INNER = ("plain", "simd", "unroll4", "jam4")
+_PLACES = ("outer", "second")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The loops run in this order, from the outermost, in the places that they occupy now; loops
+    that are not named stay where they are."""
+
+    loops: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A loop is split into blocks of `size` turns."""
+
+    loop: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """A loop, or the loop over its blocks, runs in parallel."""
+
+    loop: int
+    block: bool = False
+    policy: str = "static"
+    chunk: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """What the innermost loop is made of: `simd`, `unroll4` or `jam4`."""
+
+    loop: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """An array that is read is copied block by block."""
+
+    array: int
+
+
+Step = Order | Tile | Parallel | Inner | Pack
+_KINDS: dict[str, type[Step]] = {
+    "order": Order,
+    "tile": Tile,
+    "parallel": Parallel,
+    "inner": Inner,
+    "pack": Pack,
+}
+
+
+def as_it_stands(nest: Nest) -> Schedule:
+    """The schedule that every recipe begins with: nothing moved, split or in parallel."""
+    return Schedule.of({}, nest.depth)
+
+
+def named(step: Step) -> tuple[int, ...]:
+    """The loops that a step names, or the array."""
+    match step:
+        case Order(loops):
+            return loops
+        case Pack(array):
+            return (array,)
+        case Tile(loop) | Parallel(loop) | Inner(loop):
+            return (loop,)
+
+
+def packable(nest: Nest) -> tuple[int, ...]:
+    """The arrays that `read1` and `read2` stand for: the first two that the statements read by
+    affine accesses alone and never write, in the order they are met."""
+    read: dict[int, bool] = {}
+    for statement, access, writes in nest.accesses():
+        if statement >= 0 and not writes:
+            read[access.array] = read.get(access.array, True) and access.affine
+    return tuple(a for a, affine in read.items() if affine and a not in nest.written)[:2]
+
+
+def recipe_of(nest: Nest, schedule: Schedule, *, whole: bool = False) -> tuple[Step, ...]:
+    """The steps that make `schedule` of the nest as it stands, none for what is so anyway.
+
+    With `whole` the order is a step even where it is as it stands: for a nest that may be written
+    down in another one. Raises: NestError for an array to pack that is not there.
+    """
+    plain = as_it_stands(nest)
+    steps: list[Step] = []
+    if whole or schedule.order != plain.order:
+        steps.append(Order(schedule.order))
+    steps += [Tile(at, schedule.tiles[at]) for at in schedule.order if schedule.tiles[at]]
+    piece = schedule.parallel_piece(nest)
+    if piece is not None:
+        chunk = schedule.chunk if schedule.policy == "dynamic" else 1
+        steps.append(Parallel(piece.loop, piece.block, schedule.policy, chunk))
+    if schedule.inner != plain.inner:
+        steps.append(Inner(schedule.innermost, schedule.inner))
+    if schedule.pack != plain.pack:
+        at = int(schedule.pack.removeprefix("read")) - 1
+        if at >= len(packable(nest)):
+            raise NestError(f"there is no array for {schedule.pack} to pack")
+        steps.append(Pack(packable(nest)[at]))
+    return tuple(steps)
+
+
+def schedule_of(nest: Nest, steps: Sequence[Step]) -> Schedule:
+    """The schedule that the steps make of the nest as it stands.
+
+    Raises: NestError of the first step that cannot be applied.
+    """
+    schedule = as_it_stands(nest)
+    for step in steps:
+        schedule = apply(nest, schedule, step)
+    return schedule
+
+
+def apply(nest: Nest, schedule: Schedule, step: Step) -> Schedule:
+    """The schedule with one more step. Raises: NestError for one that does not fit."""
+    _check_loops(nest, step)
+    match step:
+        case Order(loops):
+            return replace(schedule, order=_reordered(schedule.order, loops))
+        case Tile(loop, size):
+            if size < 1:
+                raise NestError(f"blocks of {size} turns")
+            tiles = (*schedule.tiles[:loop], size, *schedule.tiles[loop + 1 :])
+            return replace(schedule, tiles=tiles)
+        case Parallel(loop, block, policy, chunk):
+            if policy not in _POLICIES or chunk < 1:
+                raise NestError(f"no policy {policy[:20]!r} by {chunk}")
+            place = _place(nest, schedule, loop, block)
+            return replace(schedule, parallel=place, policy=policy, chunk=chunk)
+        case Inner(loop, how):
+            if how not in _INNER:
+                raise NestError(f"no innermost loop {how[:20]!r}; there are {', '.join(_INNER)}")
+            if loop != schedule.innermost:
+                name, inmost = nest.loop_name(loop), nest.loop_name(schedule.innermost)
+                raise NestError(f"loop {name} is not the innermost, {inmost} is")
+            return replace(schedule, inner=how)
+        case Pack(array):
+            if array not in packable(nest):
+                raise NestError(f"array {nest.array_name(array)} is not one that can be packed")
+            return replace(schedule, pack=f"read{packable(nest).index(array) + 1}")
+
+
+def step_text(nest: Nest, step: Step) -> str:
+    """One line with the nest's names, as `tile k by 32`."""
+    match step:
+        case Order(loops):
+            return "order " + ", ".join(nest.loop_name(at) for at in loops)
+        case Tile(loop, size):
+            return f"tile {nest.loop_name(loop)} by {size}"
+        case Parallel(loop, block, policy, chunk):
+            how = f"{policy} by {chunk}" if policy == "dynamic" else policy
+            return f"parallel {'blocks of ' * block}{nest.loop_name(loop)}, {how}"
+        case Inner(loop, how):
+            return f"{how} {nest.loop_name(loop)}"
+        case Pack(array):
+            return f"pack {nest.array_name(array)}"
+
+
+def step_json(step: Step) -> dict[str, Any]:
+    """As plain values, loops as slots from 1: `{"step": "tile", "loop": 3, "size": 32}`."""
+    told = asdict(step)
+    if "loop" in told:
+        told["loop"] += 1
+    if "loops" in told:
+        told["loops"] = [at + 1 for at in told["loops"]]
+    return {"step": type(step).__name__.lower(), **told}
+
+
+def step_from_json(value: Any, *, where: str = "step") -> Step:
+    """A step read back; whether a nest has what it names, `apply` says.
+
+    Raises: NestError that names the field.
+    """
+    kind = _KINDS.get(str(value.get("step"))) if isinstance(value, Mapping) else None
+    if kind is None:
+        raise NestError(f'{where}: a step is {{"step": one of {", ".join(_KINDS)}, ...}}')
+    names = {f.name for f in fields(kind)}
+    if value.keys() != names | {"step"}:
+        raise NestError(f"{where}: needs {', '.join(sorted(names))} and nothing else")
+    told = {name: _field(name, value[name], where) for name in names}
+    return kind(**told)
+
+
+def _field(name: str, value: Any, where: str) -> Any:
+    wanted = {"loops": list, "block": bool, "policy": str, "how": str}.get(name, int)
+    known = type(value) is wanted
+    if not known or (wanted is int and not 0 <= value < 1 << 31):
+        raise NestError(f"{where}.{name}: {str(value)[:40]!r} is no {wanted.__name__}")
+    if name == "loops":
+        return tuple(_field("loop", at, where) for at in value)
+    return value - 1 if name == "loop" else value
+
+
+def _check_loops(nest: Nest, step: Step) -> None:
+    """Raises: NestError for a step that names what the nest lacks, or a loop twice."""
+    if isinstance(step, Pack):
+        if not 0 <= step.array < len(nest.arrays):
+            raise NestError(f"there is no array {step.array}, the nest has {len(nest.arrays)}")
+        return
+    loops = named(step)
+    for at in loops:
+        if not 0 <= at < nest.depth:
+            raise NestError(f"there is no loop {at + 1}, the nest has {nest.depth}")
+    if len(set(loops)) != len(loops):
+        raise NestError("a loop stands twice in the order")
+
+
+def _reordered(order: tuple[int, ...], loops: Sequence[int]) -> tuple[int, ...]:
+    following = iter(loops)
+    return tuple(next(following) if at in loops else at for at in order)
+
+
+def _place(nest: Nest, schedule: Schedule, loop: int, block: bool) -> str:
+    for place, piece in zip(_PLACES, schedule.pieces(nest), strict=False):
+        if (piece.loop, piece.block) == (loop, block):
+            return place
+    what = f"{'the loop over blocks of ' * block}{nest.loop_name(loop)}"
+    raise NestError(f"{what} is not one of the two outermost generated loops")
