@@ -23,13 +23,16 @@ class Sized(Protocol):
 
 
 def space_of(platform: Platform, op: Op, subject: Sized) -> ConfigSpace:
-    """The legal configurations for a subject. Of a nest that is known by name only, what its
-    dependences forbid is among them.
+    """The legal configurations for a subject. What the dependences of a nest forbid is among them
+    where the nest is known by name only, and where the platform's parameters are not those of a
+    schedule (`embeddb.nests.schedule`).
 
     Raises: UsageError if the platform does not run this kernel.
     """
     space = platform.space(op, subject.sizes)
-    return space.judged(_judge(subject)) if isinstance(subject, Nest) else space
+    if isinstance(subject, Nest) and _judge(subject).names <= space.rules.by_name.keys():
+        return space.judged(_judge(subject))
+    return space
 
 
 def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
