@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Hashable, Iterable
 from typing import Any, TextIO
@@ -9,6 +10,8 @@ from typing import Any, TextIO
 import msgspec
 
 from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import nest_text
 from indexer.readers.embeddb import VERSION, ModelDoc, PlatformDoc
 
 __all__ = ["write_jsonl"]
@@ -21,6 +24,7 @@ def write_jsonl(
     out: TextIO,
     runs: Iterable[Run],
     patterns: Iterable[PatternInfo],
+    nests: Iterable[Nest] = (),
     platforms: Iterable[PlatformDoc] = (),
     models: Iterable[ModelDoc] = (),
 ) -> None:
@@ -33,6 +37,10 @@ def write_jsonl(
     for info in patterns:
         fields = [getattr(info, name) for name in PatternInfo.__struct_fields__]
         lines.number("pattern", info.id, _trimmed(fields, _UNKNOWN))
+    for nest in nests:
+        lines.put(
+            ["nest", lines.number("pattern", nest.id, [nest.id]), json.loads(nest_text(nest))]
+        )
     written = 0
     for run in runs:
         written += 1
