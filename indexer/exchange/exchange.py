@@ -185,7 +185,7 @@ def export(
         models = list(model_docs(db.store, chosen if platform or op else None))
         report.models = len(models)
         nests = _nests(db.store, infos)
-        write_jsonl(out, runs, _with_features(db, infos), nests, docs, models)
+        write_jsonl(out, runs, _with_features(db, infos), docs, models, nests)
     elif format in FORMATS:
         plain = {"csv": write_csv, "t4": write_t4, "c-header": write_c_header}
         plain[format](out, runs, infos)

@@ -13,10 +13,11 @@ The first line is `{"format": "embeddb", "version": 1}`. Every other line is an 
 
 A run names its pattern, op, platform and config by the numbers their lines gave them, so that a
 damaged line costs only what refers to it. Its id is not written: it follows from the content.
-`measurement` holds the fields of `Measurement` in
-order. Trailing fields that have their default are left out; `sizes` are those of a nest by name,
-and its code (`embeddb.nests.nest_text`) must give the id and the sizes of the pattern it is of. The thumbnail is base64; a number that
-JSON lacks is `{"$float": "nan"}`. The end line tells a complete file from a truncated one.
+`measurement` holds the fields of `Measurement` in order. Trailing fields that have their default
+are left out. `sizes` are those of a nest, by name; its code (`embeddb.nests.nest_text`, without
+name and group) must give the id and the sizes that its pattern's line says. The thumbnail is
+base64; a number that JSON lacks is `{"$float": "nan"}`. The end line tells a complete file from a
+truncated one.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from typing import Any, TextIO
 
 import msgspec
@@ -24,9 +25,9 @@ def write_jsonl(
     out: TextIO,
     runs: Iterable[Run],
     patterns: Iterable[PatternInfo],
-    nests: Iterable[Nest] = (),
     platforms: Iterable[PlatformDoc] = (),
     models: Iterable[ModelDoc] = (),
+    nests: Iterable[Nest] = (),
 ) -> None:
     """Write a complete export: loss-free, and the same bytes for the same records in the same
     order. Patterns and platforms that only runs mention are written with their id alone."""
@@ -38,9 +39,8 @@ def write_jsonl(
         fields = [getattr(info, name) for name in PatternInfo.__struct_fields__]
         lines.number("pattern", info.id, _trimmed(fields, _UNKNOWN))
     for nest in nests:
-        lines.put(
-            ["nest", lines.number("pattern", nest.id, [nest.id]), json.loads(nest_text(nest))]
-        )
+        number = lines.number("pattern", nest.id, [nest.id])
+        lines.put(["nest", number, json.loads(nest_text(replace(nest, name="", group="")))])
     written = 0
     for run in runs:
         written += 1
