@@ -6,7 +6,7 @@ The card is JSON in the file's own metadata, so weights and what they mean canno
 - `kind`: what the tensors are, one of `KINDS`;
 - `network`: the spec that `embeddb.featurizers.network.networks.build` takes, and `reduction`: the
   JSON of `embeddb.featurizers.network.reduction.Reduction` (both required where kind is
-  `featurizer`);
+  `featurizer`); for `nests`, `network` is what `embeddb.nests.forward` reads;
 - by custom `data` (hash of the ids of the training patterns), `metrics`, `seed`, `code` (version
   of the program), `created` (ISO date). Nothing but a reader's eye depends on these.
 
@@ -24,6 +24,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embeddb.core.errors import MissingDependency, ModelError
 from embeddb.core.gate import open_regular
 from embeddb.core.own_files import whole_file
@@ -34,23 +37,32 @@ if TYPE_CHECKING:
 __all__ = [
     "KINDS",
     "MAX_BYTES",
+    "arrays_of",
     "content_of",
     "digest",
     "fill",
     "load",
+    "product",
     "read_card",
     "save",
     "version_of",
 ]
 
-KINDS = ("featurizer", "costmodel", "checkpoint")
+KINDS = ("featurizer", "costmodel", "checkpoint", "nests")
 #: Largest file that is read: a hundred times the largest network here.
 MAX_BYTES = 1 << 30
 _MAX_HEADER = 1 << 20
 _MAX_RANK = 8
 #: Bytes per element of the types a model here may have; U8 holds generator states, I16 trees.
 _TYPES = {"F64": 8, "F32": 4, "I64": 8, "I16": 2, "U8": 1}
-_REQUIRED: dict[str, tuple[str, ...]] = {"featurizer": ("network", "reduction")}
+#: The same types in numpy's words.
+_DTYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I16": "<i2", "U8": "|u1"}
+#: Multiplications of one product up to which OpenBLAS stays on one thread (its interface/gemm.c).
+_ONE_THREAD = 4 * 65536
+_REQUIRED: dict[str, tuple[str, ...]] = {
+    "featurizer": ("network", "reduction"),
+    "nests": ("network",),
+}
 _AGAIN = "the file is damaged or incomplete: copy or train it again"
 _NOT_OURS = "model files are safetensors written by `embeddb train`"
 
@@ -278,3 +290,34 @@ def _check_finite(tensors: Mapping[str, Tensor], *, where: str) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise ModelError(f"tensor {name!r} is not finite", where=where, hint=_AGAIN)
+
+
+# -- without torch ---------------------------------------------------------------------------------
+
+
+def arrays_of(data: bytes) -> dict[str, NDArray[Any]]:
+    """Tensors by name of a safetensors file whose header `model_file.read_card` has checked.
+
+    Raises: ValueError or KeyError if the bytes are not such a file after all.
+    """
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    found = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        start, stop = entry["data_offsets"]
+        raw = data[8 + length + start : 8 + length + stop]
+        found[name] = np.frombuffer(raw, _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return found
+
+
+def product(rows: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.float32]:
+    """float32[r,out]: rows float32[r,in] by weight float32[out,in], in parts that OpenBLAS leaves
+    to one thread: where the cores are busy its other threads are waited for, 20 ms instead of 1."""
+    at_once = max(1, _ONE_THREAD // weight.size)
+    found = np.empty((len(rows), len(weight)), dtype=np.float32)
+    for start in range(0, len(rows), at_once):
+        part = slice(start, start + at_once)
+        np.matmul(rows[part], weight.T, out=found[part])
+    return found

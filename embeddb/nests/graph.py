@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.nests.encoding import features
+from embeddb.nests.encoding.features import Encoder
 from embeddb.nests.encoding.footprints import Group, groups_of
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import Access, Statement
-from embeddb.nests.schedule import Piece, Schedule
+from embeddb.nests.parts import Access
+from embeddb.nests.schedule import Schedule
 
 __all__ = ["NestGraph", "Node", "graph_of"]
 
@@ -63,7 +63,7 @@ def graph_of(nest: Nest, schedule: Schedule) -> NestGraph:
     making = _Making(nest, schedule)
     making.add_scopes()
     for at, loop in enumerate(nest.loops):
-        level = next(n for n, piece in enumerate(making.pieces) if piece.loop == at)
+        level = next(n for n, piece in enumerate(making.encoder.pieces) if piece.loop == at)
         bounds = [bound.of for bound in (loop.lower, loop.upper) if bound.of is not None]
         making.add_reads([(-1, a) for of in bounds for a in (*of.inner(), of)], level)
     reads = [(at, access) for at, s in enumerate(nest.body) for access in s.reads()]
@@ -76,10 +76,10 @@ class _Making:
     """A graph that is being put together."""
 
     def __init__(self, nest: Nest, schedule: Schedule) -> None:
-        self.nest, self.schedule = nest, schedule
-        self.pieces: tuple[Piece, ...] = schedule.pieces(nest)
+        self.nest = nest
+        self.encoder = Encoder(nest, schedule)
         self.nodes: list[Node] = []
-        self.rows: list[NDArray[np.float32]] = []
+        self.rows: list[list[float]] = []
         self.joined: dict[tuple[int, int], None] = {}
         self.read: dict[int, int] = {}
         self.written: dict[int, int] = {}
@@ -90,92 +90,62 @@ class _Making:
     def graph(self) -> NestGraph:
         edges = np.array(list(self.joined), dtype=np.int64).reshape(-1, 2).T
         both = np.concatenate([edges, edges[::-1]], axis=1)
-        return NestGraph(tuple(self.nodes), np.stack(self.rows), np.ascontiguousarray(both))
+        return NestGraph(tuple(self.nodes), np.array(self.rows, dtype=np.float32), both)
 
     def add_scopes(self) -> None:
         """Every node but memlets, and what holds them together."""
-        nest, pieces = self.nest, self.pieces
-        packed = _packed(nest, self.schedule)
+        nest, encoder = self.nest, self.encoder
         for array in sorted({access.array for _, access, writes in nest.accesses() if not writes}):
-            row = features.array_row(nest.arrays[array], written=False, packed=array == packed)
-            self.read[array] = self._add(Node("array", array=array), row)
-        for level, piece in enumerate(pieces):
-            row = features.entry_row(nest, self.schedule, pieces, level)
-            self.entries.append(self._add(Node("entry", piece.loop, piece.block), row))
-        for piece in pieces:
+            self.read[array] = self._add(Node("array", array=array), encoder.array(array))
+        for level, piece in enumerate(encoder.pieces):
+            node = Node("entry", piece.loop, piece.block)
+            self.entries.append(self._add(node, encoder.entry(level)))
+        for piece in encoder.pieces:
             node = Node("exit", piece.loop, piece.block)
-            self.exits.append(self._add(node, features.plain_row("exit")))
-        self.body = self._add(Node("body"), features.body_row(nest))
+            self.exits.append(self._add(node, encoder.exit()))
+        self.body = self._add(Node("body"), encoder.body())
         for array in sorted(nest.written):
-            row = features.array_row(nest.arrays[array], written=True, packed=False)
-            self.written[array] = self._add(Node("array", array=array, written=True), row)
+            node = Node("array", array=array, written=True)
+            self.written[array] = self._add(node, encoder.array(array, written=True))
         chain = [*self.entries, self.body, *reversed(self.exits)]
         for one, other in (*pairwise(chain), *zip(self.entries, self.exits, strict=True)):
             self._join(one, other)
 
     def add_reads(self, reads: list[tuple[int, Access]], level: int | None) -> None:
         """What is read by the bounds of the generated loop `level`, or (None) by the body."""
-        inside = self.entries[:level] if level is not None else self.entries
+        bound = level is not None
         goal = self.body if level is None else self.entries[level]
+        met = {access: at for at, access in reversed(reads)}
         for group in groups_of([access for _, access in reads]):
-            scopes = [self.read[group.array], *inside]
+            scopes = [self.read[group.array], *self.entries[:level]]
             for at, (outer, inner) in enumerate(pairwise(scopes)):
-                self._pass(outer, inner, group, at, of_bound=level is not None)
+                node = Node("memlet", array=group.array)
+                memlet = self._add(node, self.encoder.memlet(group, at, of_bound=bound))
+                self._pass(outer, memlet, inner)
             for access in group.accesses:
-                statement = next(at for at, a in reads if a == access)
-                one = Group((access,))
-                bound = level is not None
-                self._pass(scopes[-1], goal, one, len(inside), statement, of_bound=bound)
+                node = Node("memlet", array=group.array, statement=met[access])
+                row = self.encoder.memlet(Group((access,)), len(scopes) - 1, of_bound=bound)
+                self._pass(scopes[-1], self._add(node, row), goal)
 
     def add_writes(self) -> None:
         """What the statements write, each by itself: how they combine may differ."""
         for at, statement in enumerate(self.nest.body):
             group = Group((statement.target,))
-            scopes = [self.written[group.array], *self.exits]
+            scopes = [self.written[group.array], *self.exits, self.body]
             for level, (outer, inner) in enumerate(pairwise(scopes)):
-                self._pass(inner, outer, group, level, writer=statement)
-            self._pass(self.body, scopes[-1], group, len(self.exits), at, writer=statement)
+                of = at if inner == self.body else -1
+                node = Node("memlet", array=group.array, statement=of, written=True)
+                memlet = self._add(node, self.encoder.memlet(group, level, writer=statement))
+                self._pass(inner, memlet, outer)
 
-    def _pass(
-        self,
-        source: int,
-        goal: int,
-        group: Group,
-        level: int,
-        statement: int = -1,
-        *,
-        writer: Statement | None = None,
-        of_bound: bool = False,
-    ) -> None:
-        """A memlet between two nodes, `level` generated loops around it."""
-        row = features.memlet_row(
-            self.nest,
-            self.schedule,
-            self.pieces,
-            group,
-            level=level,
-            writer=writer,
-            of_bound=of_bound,
-        )
-        node = Node("memlet", array=group.array, statement=statement, written=writer is not None)
-        memlet = self._add(node, row)
+    def _pass(self, source: int, memlet: int, goal: int) -> None:
         self._join(source, memlet)
         self._join(memlet, goal)
 
-    def _add(self, node: Node, row: NDArray[np.float32]) -> int:
+    def _add(self, node: Node, row: list[float]) -> int:
         self.nodes.append(node)
         self.rows.append(row)
         return len(self.nodes) - 1
 
     def _join(self, source: int, goal: int) -> None:
         self.joined[source, goal] = None
-
-
-def _packed(nest: Nest, schedule: Schedule) -> int:
-    """The array that the schedule copies block by block; -1: none."""
-    if schedule.pack == "none":
-        return -1
-    reads = [access.array for s in nest.body for access in s.reads()]
-    distinct = [array for array in dict.fromkeys(reads) if array not in nest.written]
-    at = int(schedule.pack.removeprefix("read")) - 1
-    return distinct[at] if at < len(distinct) else -1

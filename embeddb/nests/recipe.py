@@ -13,6 +13,7 @@ from typing import Any
 
 from embeddb.core.errors import NestError
 from embeddb.nests.nest import Nest
+from embeddb.nests.rules import packable
 from embeddb.nests.schedule import Schedule
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "apply",
     "as_it_stands",
     "named",
-    "packable",
     "recipe_of",
     "schedule_of",
     "step_from_json",
@@ -36,6 +36,8 @@ __all__ = [
 _POLICIES = ("static", "dynamic", "guided")
 _INNER = ("plain", "simd", "unroll4", "jam4")
 _PLACES = ("outer", "second")
+#: How many arrays a schedule can name: `read1` and `read2`.
+_PACKABLE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +107,6 @@ def named(step: Step) -> tuple[int, ...]:
             return (loop,)
 
 
-def packable(nest: Nest) -> tuple[int, ...]:
-    """The arrays that `read1` and `read2` stand for: the first two that the statements read by
-    affine accesses alone and never write, in the order they are met."""
-    read: dict[int, bool] = {}
-    for statement, access, writes in nest.accesses():
-        if statement >= 0 and not writes:
-            read[access.array] = read.get(access.array, True) and access.affine
-    return tuple(a for a, affine in read.items() if affine and a not in nest.written)[:2]
-
-
 def recipe_of(nest: Nest, schedule: Schedule, *, whole: bool = False) -> tuple[Step, ...]:
     """The steps that make `schedule` of the nest as it stands, none for what is so anyway.
 
@@ -133,10 +125,10 @@ def recipe_of(nest: Nest, schedule: Schedule, *, whole: bool = False) -> tuple[S
     if schedule.inner != plain.inner:
         steps.append(Inner(schedule.innermost, schedule.inner))
     if schedule.pack != plain.pack:
-        at = int(schedule.pack.removeprefix("read")) - 1
-        if at >= len(packable(nest)):
+        offered, at = packable(nest), int(schedule.pack.removeprefix("read")) - 1
+        if at >= len(offered):
             raise NestError(f"there is no array for {schedule.pack} to pack")
-        steps.append(Pack(packable(nest)[at]))
+        steps.append(Pack(offered[at]))
     return tuple(steps)
 
 
@@ -175,9 +167,10 @@ def apply(nest: Nest, schedule: Schedule, step: Step) -> Schedule:
                 raise NestError(f"loop {name} is not the innermost, {inmost} is")
             return replace(schedule, inner=how)
         case Pack(array):
-            if array not in packable(nest):
+            offered = packable(nest)[:_PACKABLE]
+            if array not in offered:
                 raise NestError(f"array {nest.array_name(array)} is not one that can be packed")
-            return replace(schedule, pack=f"read{packable(nest).index(array) + 1}")
+            return replace(schedule, pack=f"read{offered.index(array) + 1}")
 
 
 def step_text(nest: Nest, step: Step) -> str:

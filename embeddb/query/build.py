@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +23,15 @@ from embeddb.index.pooling import Source
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import nearest_widths
 from embeddb.index.view import View
-from embeddb.nests.nest import Content
-from embeddb.nests.nest import Nest
-from embeddb.nests.node_vectors import loop_vectors, remembered
+from embeddb.nests.matching.matchers import step_by_step
+from embeddb.nests.matching.vectors import loop_vectors, remembered
+from embeddb.nests.nest import Content, Nest
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.query.prediction import predicted
-from embeddb.query.transferred import NEIGHBOURS, with_transfers
 from embeddb.query.query import Neighbour, OwnTimings, Problem, Promise, Query, Vote
+from embeddb.query.transferred import NEIGHBOURS, with_transfers
 from embeddb.store.usual_state import usual_at
 
 __all__ = ["build_query", "named_features", "with_evidence"]
@@ -114,7 +115,7 @@ def _with_transfers(query: Query, lookup: Lookup, partition: AnswerIndex, nest: 
             nest,
             known={i: found for i, found in whole if found is not None},
             space=query.space,
-            vectors=remembered(loop_vectors),
+            matching=partial(step_by_step, vectors=remembered(loop_vectors)),
         ),
     )
 

@@ -7,7 +7,7 @@ the nodes of both ("Performance Embeddings", Section 5.1; `embeddb.nests.match`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.nests.match import Transfer, transfer
+from embeddb.nests.matching.matchers import Matcher
 from embeddb.nests.nest import Nest
-from embeddb.nests.node_vectors import NodeVectors
 from embeddb.nests.recipe import recipe_of
 from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
@@ -26,6 +26,8 @@ from embeddb.query.query import Transferred, Vote
 __all__ = ["NEIGHBOURS", "with_transfers"]
 
 Floats = NDArray[np.float64]
+#: From a source and a target to what matches their nodes.
+Matching = Callable[[Nest, Nest], Matcher]
 
 #: The nearest neighbours whose schedules are carried over, and how many of each, fastest first. The
 #: paper takes one of each of 5 or 10 neighbours (Section 6.1).
@@ -53,7 +55,7 @@ def with_transfers(
     *,
     known: Mapping[str, Nest],
     space: ConfigSpace,
-    vectors: NodeVectors,
+    matching: Matching,
 ) -> Vote:
     """The vote with a column for each schedule that a neighbour's becomes here.
 
@@ -62,7 +64,7 @@ def with_transfers(
     nests by id. Where a neighbour's schedule becomes one that is voted on anyway, the neighbour
     votes for that with what it gained by its own.
     """
-    carried = list(_carried(vote, ran, gains, nest, known=known, space=space, vectors=vectors))
+    carried = list(_carried(vote, ran, gains, nest, known=known, space=space, matching=matching))
     if not carried:
         return vote
     configs = tuple(dict.fromkeys([*vote.configs, *(one.config for one in carried)]))
@@ -98,7 +100,7 @@ def _carried(
     *,
     known: Mapping[str, Nest],
     space: ConfigSpace,
-    vectors: NodeVectors,
+    matching: Matching,
 ) -> Iterator[_Carried]:
     rules = Legality(nest)
     for row, near in enumerate(vote.neighbours[:NEIGHBOURS]):
@@ -111,7 +113,9 @@ def _carried(
                 break
             config = ran[column]
             steps = recipe_of(source, Schedule.of(config, source.depth), whole=True)
-            found = transfer(steps, source, target=nest, legal=rules.reason, vectors=vectors)
+            found = transfer(
+                steps, source, target=nest, legal=rules.reason, matcher=matching(source, nest)
+            )
             made = space.canonical(found.schedule.config)
             if space.reason(made) is None:
                 yield _Carried(row, column, config, made, found)

@@ -60,9 +60,13 @@ def spans(nest: Nest, group: Group, known: Mapping[int, int]) -> list[Span | Non
     """By dimension, what the accesses of a group touch while the loops of `known` (`around`) stand
     still; None where the index comes out of an array."""
     found: list[Span | None] = []
+    point = len(group.accesses) == 1 and len(known) == nest.depth and not any(known.values())
     for dimension, index in enumerate(group.accesses[0].at):
         if index.of is not None:
             found.append(None)
+            continue
+        if point:
+            found.append(Span(index.affine, index.affine, 1, 0))
             continue
         constants = [a.at[dimension].affine.constant for a in group.accesses]
         coefs = index.affine.coefs

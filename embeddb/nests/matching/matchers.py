@@ -15,7 +15,8 @@ from embeddb.nests.graph import Node
 from embeddb.nests.matching.assignment import assign
 from embeddb.nests.matching.vectors import NodeVectors
 from embeddb.nests.nest import Nest
-from embeddb.nests.recipe import Pack, Parallel, Step, Tile, as_it_stands, named, packable
+from embeddb.nests.recipe import Pack, Parallel, Step, Tile, as_it_stands, named
+from embeddb.nests.rules import packable
 from embeddb.nests.schedule import Schedule
 
 __all__ = ["Matcher", "Matching", "at_once", "by_slot", "step_by_step"]

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.nests.encoding.features import FEATURES, KINDS
+from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.graph import NestGraph, Node, graph_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access
@@ -48,9 +48,10 @@ def spreads(graphs: Iterable[NestGraph]) -> NDArray[np.float32]:
     that does not vary."""
     rows = np.concatenate([graph.features for graph in graphs]).astype(np.float64)
     found = np.ones(len(FEATURES), dtype=np.float32)
-    for at, kind in enumerate(KINDS):
+    kinds = [name.removeprefix("is.") for name in FEATURES if name.startswith("is.")]
+    for kind in kinds:
         own = [n for n, name in enumerate(FEATURES) if name.startswith(f"{kind}.")]
-        those = rows[rows[:, FEATURES.index(f"is.{KINDS[at]}")] == 1.0]
+        those = rows[rows[:, FEATURES.index(f"is.{kind}")] == 1.0]
         if len(those):
             deviation = those[:, own].std(axis=0)
             found[own] = np.where(deviation > 1e-6, deviation, 1.0)
@@ -62,8 +63,8 @@ def loop_vectors(nest: Nest, schedule: Schedule) -> tuple[tuple[Node, ...], NDAr
 
     A loop: the shares of targets that it moves through (none: a reduction), of accesses that it
     moves to the next element, of accesses that stay where they are, and its turns. An array: the
-    shares of loops that move through it and that move to its next element, of its reads that are
-    affine, and its size.
+    shares of loops that move through it and that move to its next element, of reductions among the
+    latter, and its size.
     """
     nodes: list[Node] = []
     rows: list[tuple[float, ...]] = []
@@ -83,17 +84,18 @@ def _by_hand(nest: Nest) -> tuple[list[tuple[float, ...]], dict[int, tuple[float
     accesses = [(access, writes) for at, access, writes in nest.accesses() if at >= 0]
     by_loop: list[tuple[float, ...]] = []
     for loop in range(nest.depth):
-        written = [loop in access.loops for access, writes in accesses if writes]
+        written = _share(loop in access.loops for access, writes in accesses if writes)
         moves = [_move(nest, access, loop) for access, _ in accesses]
-        by_loop.append(
-            (_share(written), _share(m == 1 for m in moves), _share(not m for m in moves))
-        )
+        by_loop.append((written, _share(m == 1 for m in moves), _share(m == 0 for m in moves)))
     by_array: dict[int, tuple[float, ...]] = {}
     for array in dict.fromkeys(access.array for access, writes in accesses if not writes):
         reads = [access for access, writes in accesses if access.array == array and not writes]
-        moves = [_move(nest, access, at) for access in reads for at in range(nest.depth)]
-        affine = _share(access.affine for access in reads)
-        by_array[array] = (_share(m != 0 for m in moves), _share(m == 1 for m in moves), affine)
+        moved = [(at, _move(nest, access, at)) for access in reads for at in range(nest.depth)]
+        by_array[array] = (
+            _share(m != 0 for _, m in moved),
+            _share(m == 1 for _, m in moved),
+            _share(by_loop[at][0] == 0 for at, m in moved if m == 1),
+        )
     return by_loop, by_array
 
 

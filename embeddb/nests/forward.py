@@ -1,0 +1,204 @@
+"""The network of "Performance Embeddings" (Section 3.3) as plain arrays, for queries: no torch.
+
+Graph transformer layers (Shi et al., "Masked Label Prediction", IJCAI 2021) turn the nodes of a
+nest's graph into 128 numbers each; attentional pooling (Li et al., "Gated Graph Sequence Neural
+Networks", ICLR 2016) makes 128 of the whole graph; a linear layer makes 128 of the counters; an MLP
+joins both to the 128 numbers of the nest, from which a linear layer predicts the targets.
+
+Ours, because the paper does not state it: 6 layers of 4 heads of 32, each followed by ReLU, a sum
+with its input and layer normalisation; two linear layers in the MLP; counters as logarithms,
+standardised, 0 where absent beside a flag that says so, so that one network reads nests with
+counters, without, and with some of them. `indexer.training.nests.network` is the same in torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core import model_file
+from embeddb.core.errors import ModelError
+from embeddb.core.gate import refusing
+from embeddb.core.model_file import arrays_of, product
+from embeddb.nests.encoding.features import FEATURES
+from embeddb.nests.graph import NestGraph
+
+__all__ = ["DIM", "INPUTS", "NestNetwork", "encoding_version", "shapes_of"]
+
+#: Numbers of a node, of a graph and of a nest.
+DIM = 128
+#: What the network looks at; the ablations leave one branch out, which is then all zeros.
+INPUTS = ("both", "static", "dynamic")
+
+_NORM_EPSILON = 1e-5
+_MOST = {"layers": 64, "heads": DIM, "counters": 4096, "targets": 256}
+_TRAIN = "train weights anew with `embeddb train nests`"
+
+Floats = NDArray[np.float32]
+
+
+def encoding_version() -> str:
+    """8 hex digits that stand for the coordinates of a node; weights fit one encoding only."""
+    return hashlib.blake2b("\n".join(FEATURES).encode(), digest_size=4).hexdigest()
+
+
+def shapes_of(spec: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shape of every weight by name. `spec` is a card's `network`: whole numbers `layers` and
+    `heads` (which divides 128), `counters` (how many), names `targets`, one of `INPUTS` `inputs`,
+    and `encoding`.
+
+    Raises: ModelError naming what cannot be.
+    """
+    layers, heads, counters = (_count(spec, key) for key in ("layers", "heads", "counters"))
+    targets = spec.get("targets")
+    if not isinstance(targets, list) or not 0 < len(targets) <= _MOST["targets"]:
+        raise ModelError("its network names no targets", hint=_TRAIN)
+    if DIM % heads:
+        raise ModelError(f"its network has {heads} heads, which do not divide {DIM}", hint=_TRAIN)
+    if spec.get("inputs") not in INPUTS:
+        raise ModelError(f"its network reads {spec.get('inputs')!r}", hint=_TRAIN)
+    if spec.get("encoding") != encoding_version():
+        raise ModelError("its network reads nests that are encoded otherwise", hint=_TRAIN)
+    linear = {"first": (DIM, len(FEATURES))}
+    for at in range(layers):
+        names = ("key", "query", "value", "skip")
+        linear |= {f"layers.{at}.lin_{name}": (DIM, DIM) for name in names}
+    linear |= {"pool.gate_nn": (1, DIM), "pool.nn": (DIM, DIM), "dynamic": (DIM, 2 * counters)}
+    linear |= {"join.0": (2 * DIM, 2 * DIM), "join.2": (DIM, 2 * DIM), "head": (len(targets), DIM)}
+    found: dict[str, tuple[int, ...]] = {f"{name}.weight": shape for name, shape in linear.items()}
+    found |= {f"{name}.bias": shape[:1] for name, shape in linear.items()}
+    for at in range(layers):
+        found |= {f"norms.{at}.{part}": (DIM,) for part in ("weight", "bias")}
+    found["feature_scale"] = (len(FEATURES),)
+    found |= {f"counter_{part}": (counters,) for part in ("mean", "scale")}
+    found |= {f"target_{part}": (len(targets),) for part in ("mean", "scale")}
+    return found
+
+
+def _count(spec: Mapping[str, Any], key: str) -> int:
+    value = spec.get(key)
+    if type(value) is not int or not 1 <= value <= _MOST[key]:
+        raise ModelError(f"its network has {key} {value!r}", hint=_TRAIN)
+    return value
+
+
+class NestNetwork:
+    """Weights and their card, ready to be asked. Says the same on every call, from any thread."""
+
+    def __init__(
+        self, card: Mapping[str, Any], weights: Mapping[str, Floats], *, where: str = ""
+    ) -> None:
+        """Raises: ModelError for weights that are not those of the card's network."""
+        self.card = dict(card)
+        self.spec: Mapping[str, Any] = card["network"]
+        with refusing(ModelError, where=where, hint=_TRAIN):
+            wanted = shapes_of(self.spec)
+            given = {name: tuple(array.shape) for name, array in weights.items()}
+            if given != wanted:
+                name = min(n for n in wanted.keys() | given if wanted.get(n) != given.get(n))
+                raise ModelError(f"tensor {name!r} does not fit its network")
+            if any(a.dtype != np.float32 or not np.isfinite(a).all() for a in weights.values()):
+                raise ModelError("its weights are not finite float32")
+        self._weights = dict(weights)
+        self._heads = int(self.spec["heads"])
+
+    @classmethod
+    def load(cls, path: str | Path) -> NestNetwork:
+        """Needs neither torch nor safetensors. Raises: ModelError naming the file."""
+        card = model_file.read_card(path, kind="nests")
+        with refusing(ModelError, where=str(path), hint=_TRAIN):
+            weights = arrays_of(model_file.content_of(path))
+        return cls(card, weights, where=str(path))
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(map(str, self.spec["targets"]))
+
+    def node_embeddings(self, graph: NestGraph) -> Floats:
+        """float32[n,128], one row for each node, of the static encoding alone."""
+        x = self._linear("first", graph.features / self._weights["feature_scale"])
+        flow = _Flow(graph)
+        for at in range(int(self.spec["layers"])):
+            passed = self._attended(f"layers.{at}", x, flow)
+            x = self._normed(f"norms.{at}", x + np.maximum(passed, 0))
+        return x
+
+    def embedding(self, graph: NestGraph, counters: Floats | None = None) -> Floats:
+        """float32[128] of the nest; `counters` float32[c], nan where absent (None: all are)."""
+        static, dynamic = np.zeros(DIM, np.float32), np.zeros(DIM, np.float32)
+        if self.spec["inputs"] != "dynamic":
+            static = self._pooled(self.node_embeddings(graph))
+        if self.spec["inputs"] != "static":
+            dynamic = self._linear("dynamic", self._counted(counters)[None])[0]
+        joined = np.concatenate([static, dynamic])[None]
+        out: Floats = self._linear("join.2", np.maximum(self._linear("join.0", joined), 0))[0]
+        return out
+
+    def predict(self, graph: NestGraph, counters: Floats | None = None) -> Floats:
+        """float32[t], the targets as they were learned: sizes are logarithms."""
+        out = self._linear("head", self.embedding(graph, counters)[None])[0]
+        found: Floats = out * self._weights["target_scale"] + self._weights["target_mean"]
+        return found
+
+    def _attended(self, name: str, x: Floats, flow: _Flow) -> Floats:
+        """One graph transformer layer: each node sums up the values of those with an edge to it,
+        by the softmax of (query . key) / sqrt(d), head by head, and its own value."""
+        parts = ("query", "key", "value")
+        query, key, value = (
+            self._linear(f"{name}.lin_{part}", x).reshape(len(x), self._heads, -1) for part in parts
+        )
+        scores = (query[flow.goals] * key[flow.sources]).sum(axis=2)
+        shares = flow.softmax(scores / np.float32(np.sqrt(DIM // self._heads)))
+        summed = flow.sums(shares[:, :, None] * value[flow.sources])
+        return summed.reshape(len(x), DIM) + self._linear(f"{name}.lin_skip", x)
+
+    def _pooled(self, x: Floats) -> Floats:
+        gate = self._linear("pool.gate_nn", x)
+        shares = np.exp(gate - gate.max())
+        out: Floats = (shares / shares.sum() * self._linear("pool.nn", x)).sum(axis=0)
+        return out
+
+    def _counted(self, counters: Floats | None) -> Floats:
+        """float32[2c]: counters as the network reads them, and which of them are there."""
+        if counters is None:
+            return np.zeros(2 * int(self.spec["counters"]), np.float32)
+        there = ~np.isnan(counters)
+        logs = np.log2(1 + np.where(there, counters, 0))
+        plain = (logs - self._weights["counter_mean"]) / self._weights["counter_scale"]
+        return np.concatenate([np.where(there, plain, 0), there]).astype(np.float32)
+
+    def _normed(self, name: str, x: Floats) -> Floats:
+        centred = x - x.mean(axis=1, keepdims=True)
+        variance = np.square(centred).mean(axis=1, keepdims=True)
+        plain = centred / np.sqrt(variance + np.float32(_NORM_EPSILON))
+        out: Floats = plain * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
+        return out
+
+    def _linear(self, name: str, rows: Floats) -> Floats:
+        return product(rows, self._weights[f"{name}.weight"]) + self._weights[f"{name}.bias"]
+
+
+class _Flow:
+    """The edges of a graph by the node they lead to. Every node has one that leads to it."""
+
+    def __init__(self, graph: NestGraph) -> None:
+        order = np.argsort(graph.edges[1], kind="stable")
+        self.sources, self.goals = graph.edges[0][order], graph.edges[1][order]
+        self._starts = np.flatnonzero(np.diff(self.goals, prepend=-1))
+
+    def softmax(self, scores: Floats) -> Floats:
+        """float32[e,h] that sum to 1 over the edges to each node."""
+        most = np.maximum.reduceat(scores, self._starts)[self.goals]
+        shares = np.exp(scores - most)
+        out: Floats = shares / self.sums(shares)[self.goals]
+        return out
+
+    def sums(self, values: Floats) -> Floats:
+        """[n,...] of [e,...], over the edges to each node."""
+        out: Floats = np.add.reduceat(values, self._starts)
+        return out

@@ -1,0 +1,1 @@
+"""C between `#pragma scop` and `#pragma endscop`, read without a preprocessor or compiler."""

@@ -1,0 +1,163 @@
+"""What the declarations of a C file say: arrays, sizes, scalars, types."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pycparser import c_ast, c_parser
+
+from embeddb.core.errors import NestError
+from embeddb.nests.parts import Array, Const, Expr, Index
+from indexer.frontends.c.expressions import value_of
+from indexer.frontends.c.subscripts import index_of
+from indexer.frontends.c.text import SourceText
+from indexer.frontends.indices import constant
+from indexer.frontends.names import Held, Refused, Scope
+
+__all__ = ["Declarations", "holds_scop"]
+
+_TYPES = {
+    ("float",): "f32",
+    ("double",): "f64",
+    ("int",): "i32",
+    ("signed", "int"): "i32",
+    ("long",): "i64",
+    ("long", "int"): "i64",
+    ("long", "long"): "i64",
+}
+
+
+class Declarations:
+    """Arrays and stored scalars of a whole file, in the order they are declared. `assigned`: how
+    often each name is written in functions that hold a scop, but for initial values and for the
+    indices of loops."""
+
+    def __init__(
+        self, text: SourceText, defines: Mapping[str, int | float], functions: Sequence[Any]
+    ) -> None:
+        self.arrays: list[Array] = []
+        self.array_names: list[str] = []
+        self.local: set[int] = set()
+        self.assigned = _assigned(functions)
+        self._declared: list[str] = []
+        self._text = text
+        self.given = {name: Const(value) for name, value in defines.items()}
+        self._types: dict[str, str] = {}
+
+    def typedef(self, node: Any) -> None:
+        self._types[node.name] = self.dtype(node.type) or ""
+
+    def declare(self, node: Any, scope: Scope) -> None:
+        """What a declaration outside of a scop says; what cannot be used is refused on its use."""
+        if isinstance(node.type, c_ast.FuncDecl) or node.name is None:
+            return
+        try:
+            self._declare_known(node, scope)
+        except NestError as error:
+            if error.line is not None:
+                raise
+            scope.names[node.name] = Refused(error.reason)
+
+    def _declare_known(self, node: Any, scope: Scope) -> None:
+        kind, shape = node.type, list[int]()
+        while isinstance(kind, c_ast.ArrayDecl):
+            size = None if kind.dim is None else constant(index_of(kind.dim, scope))
+            if size is None:
+                raise NestError("has a size that is no number")
+            shape.append(size)
+            kind = kind.type
+        dtype = self.dtype(kind)
+        if isinstance(kind, c_ast.PtrDecl):
+            raise NestError("is a pointer, which may overlap: declare it as an array with sizes")
+        if not dtype:
+            raise NestError("has a type that is not known: float, double, int and long are")
+        if shape:
+            self.hold(node.name, Array(dtype, tuple(shape), self._fill(node.name, scope)), scope)
+            return
+        value, times = self.given.get(node.name), self.assigned[node.name]
+        if value is not None and not times:
+            scope.names[node.name] = value
+        elif node.init is not None and not times:
+            self._alias(node.name, node.init, dtype, scope)
+        elif dtype in ("i32", "i64") and times < 2 and node.init is None:
+            scope.names[node.name] = Refused("has no value here; give it from outside", dtype)
+        else:
+            self.hold(node.name, Array(dtype, (), ""), scope)
+
+    def _alias(self, name: str, init: Any, dtype: str, scope: Scope) -> None:
+        """A scalar that is never written: its initial value."""
+        value: Index | Expr
+        value = index_of(init, scope) if dtype in ("i32", "i64") else value_of(init, scope)
+        if isinstance(value, Const):
+            value = Const(float(value.value))
+        scope.names[name] = value
+
+    def hold(self, name: str, array: Array, scope: Scope) -> Held:
+        told = Held(len(self.arrays))
+        self.arrays.append(array)
+        if not array.shape and len(scope.names.maps) > 1:
+            self.local.add(told.array)
+        taken = name in self.array_names
+        self._declared.append(name)
+        self.array_names.append(f"{name}_{told.array}" if taken else name)
+        scope.names[name] = told
+        return told
+
+    def dtype(self, kind: Any) -> str | None:
+        if not isinstance(kind, c_ast.TypeDecl) or not isinstance(kind.type, c_ast.IdentifierType):
+            return None
+        names = tuple(kind.type.names)
+        return self._types.get(names[0]) or _TYPES.get(names)
+
+    def check_unwritten(self, array: int) -> None:
+        """Raises: NestError where a function with a scop writes to an array."""
+        if self.assigned[self._declared[array]]:
+            raise NestError(f"{self._declared[array]} is written")
+
+    def _fill(self, name: str, scope: Scope) -> str:
+        told, line = self._text.fills.get(name, ("", 0))
+        kind, *parts = told.split(":")
+        made = [kind.strip()]
+        for part in parts:
+            if re.fullmatch(r"[\d.]+", part):
+                made.append(part)
+                continue
+            try:
+                parsed = c_parser.CParser().parse(f"int n = {part};")
+                size = constant(index_of(parsed.ext[0].init, scope))
+            except (c_parser.ParseError, NestError) as error:
+                raise NestError(f"fill of {name}: {part[:40]!r} is no number", line=line) from error
+            made.append(str(size))
+        return ":".join(made)
+
+
+def holds_scop(node: Any) -> bool:
+    if isinstance(node, c_ast.Pragma):
+        return bool(node.string == "scop")
+    return any(holds_scop(child) for _, child in node.children())
+
+
+def _assigned(functions: Sequence[Any]) -> Counter[str]:
+    """How often each name is written in functions that hold a scop, but for initial values and for
+    the indices of loops."""
+    found: Counter[str] = Counter()
+    waiting = [one for one in functions if holds_scop(one)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, c_ast.For):
+            waiting.append(node.stmt)
+            continue
+        target = None
+        if isinstance(node, c_ast.Assignment):
+            target = node.lvalue
+        elif isinstance(node, c_ast.UnaryOp) and node.op in ("p++", "++", "p--", "--"):
+            target = node.expr
+        while isinstance(target, c_ast.ArrayRef):
+            target = target.name
+        if isinstance(target, c_ast.ID):
+            found[target.name] += 1
+        waiting += [child for _, child in node.children()]
+    return found

@@ -1,0 +1,106 @@
+"""Expressions of C (trees of pycparser) as indices and values of a nest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pycparser import c_ast
+
+from embeddb.core.errors import NestError
+from embeddb.nests.parts import Access, Call, Const, Expr, Index, Read
+from indexer.frontends.c.subscripts import access_of, number_of
+from indexer.frontends.indices import divided, expression_of
+from indexer.frontends.names import Held, Scope
+from indexer.frontends.values import (
+    all_true,
+    any_true,
+    chosen,
+    function,
+    is_whole,
+    negated,
+    opposite,
+    pair,
+)
+
+__all__ = ["value_of"]
+
+
+def value_of(node: Any, scope: Scope) -> Expr:
+    """The value of an expression.
+
+    Raises: NestError for what a nest does not compute.
+    """
+    match node:
+        case c_ast.Constant():
+            return Const(number_of(node))
+        case c_ast.ID():
+            return _value_of_name(node.name, scope)
+        case c_ast.ArrayRef():
+            return Read(access_of(node, scope))
+        case c_ast.Cast():
+            return _cast(node, scope)
+        case c_ast.UnaryOp(op="+"):
+            return value_of(node.expr, scope)
+        case c_ast.UnaryOp(op="-"):
+            return negated(value_of(node.expr, scope))
+        case c_ast.UnaryOp(op="!"):
+            return opposite(value_of(node.expr, scope))
+        case c_ast.BinaryOp():
+            return _pair(node.op, *(value_of(n, scope) for n in (node.left, node.right)), scope)
+        case c_ast.TernaryOp():
+            return chosen(*(value_of(n, scope) for n in (node.cond, node.iftrue, node.iffalse)))
+        case c_ast.FuncCall():
+            args = [value_of(a, scope) for a in (node.args.exprs if node.args else [])]
+            return _function(getattr(node.name, "name", "?"), args)
+    raise NestError(f"{_name_of(node)} is not known in a nest")
+
+
+def _value_of_name(name: str, scope: Scope) -> Expr:
+    found = scope.of(name)
+    if isinstance(found, Index):
+        return expression_of(found)
+    if isinstance(found, Held):
+        if scope.arrays[found.array].shape:
+            raise NestError(f"{name} is an array without subscripts: arrays may not be handed on")
+        return Read(Access(found.array, ()))
+    return found
+
+
+def _cast(node: Any, scope: Scope) -> Expr:
+    value = value_of(node.expr, scope)
+    names = getattr(getattr(node.to_type.type, "type", None), "names", [])
+    if set(names) & {"float", "double"}:
+        if isinstance(value, Const):
+            return Const(float(value.value))
+        return Call("*", (value, Const(1.0))) if is_whole(value, scope.arrays) else value
+    if not is_whole(value, scope.arrays):
+        raise NestError("a number is cut to a whole one, which is not known in a nest")
+    return value
+
+
+def _pair(op: str, left: Expr, right: Expr, scope: Scope) -> Expr:
+    if op == "&&":
+        return all_true(left, right)
+    if op == "||":
+        return any_true(left, right)
+    if op == "/" and is_whole(left, scope.arrays) and is_whole(right, scope.arrays):
+        match left, right:
+            case Const(int(one)), Const(int(other)) if other:
+                return Const(divided(one, other))
+        raise NestError("whole numbers are divided, which is not known in a nest")
+    return pair(op, left, right)
+
+
+def _function(name: str, args: Sequence[Expr]) -> Expr:
+    try:
+        return function(name, args)
+    except NestError:
+        # As C names them for float.
+        return (
+            function(name[:-1], args) if name.endswith("f") and name[:-1] else function(name, args)
+        )
+
+
+def _name_of(node: Any) -> str:
+    return f"operator {node.op}" if hasattr(node, "op") else type(node).__name__

@@ -1,0 +1,125 @@
+"""C between `#pragma scop` and `#pragma endscop` as a tree of loops.
+
+    #define N 1000
+    float A[N][N], x[N], y[N];
+    int col[N];
+    #pragma embeddb fill col below:N
+    void kernel(void) {
+    #pragma scop
+      for (int i = 0; i < N; i++) {
+        y[i] = 0;
+        for (int j = 0; j < N; j++)
+          y[i] += A[i][j] * x[col[j]];
+      }
+    #pragma endscop
+    }
+
+No preprocessor or compiler runs: `c.text` replaces macros, pycparser parses. Arrays are declared
+with their sizes; pointers, which could overlap, are refused. Initial values of arrays are not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pycparser import c_ast, c_parser
+
+from embeddb.core.errors import NestError
+from indexer.frontends.c.declarations import Declarations, holds_scop
+from indexer.frontends.c.statements import Statements, on_line
+from indexer.frontends.c.text import source_text
+from indexer.frontends.names import Scope
+from indexer.frontends.tree import Node, Program
+
+__all__ = ["c_program"]
+
+#: Types of headers, which are not read; on the first line, so that lines keep their numbers.
+_TYPEDEFS = "typedef int int32_t; typedef long int64_t; typedef long size_t; typedef int bool; "
+
+
+def c_program(
+    source: str, *, name: str, defines: Mapping[str, int | float] | None = None
+) -> Program:
+    """The scops of a C file, one after the other. `defines` are values of macros, and of scalars
+    that the file gives none.
+
+    Raises: NestError with the line.
+    """
+    text = source_text(source, defines=defines)
+    tree = _parsed(text.text)
+    functions = [n for n in tree.ext if isinstance(n, c_ast.FuncDef)]
+    names = Declarations(text, dict(defines or {}), functions)
+    body = _File(names).read(tree, scops=len(re.findall(r"^#pragma scop$", text.text, re.M)))
+    for array, (_, line) in text.fills.items():
+        if array not in names.array_names:
+            raise NestError(f"fill of {array}: there is no such array", line=line)
+    arrays = tuple(names.arrays)
+    return Program(name, arrays, tuple(names.array_names), body, frozenset(names.local))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return c_parser.CParser().parse(_TYPEDEFS + text)
+    except c_parser.ParseError as error:
+        said = re.fullmatch(r"[^:]*:(\d+)(?::\d+)?:\s*(.*)", str(error), re.S)
+        line, why = (int(said[1]), said[2]) if said else (None, str(error))
+        raise NestError(f"cannot be parsed, {why}", line=line) from error
+
+
+class _File:
+    """One walk over the declarations and functions of a file."""
+
+    def __init__(self, names: Declarations) -> None:
+        self._names = names
+        self._statements = Statements(names)
+        self._scops = 0
+
+    def read(self, tree: Any, *, scops: int) -> tuple[Node, ...]:
+        """The nodes of all scops, of which there are so many."""
+        scope, body = Scope(self._names.arrays), list[Node]()
+        scope.names.update(self._names.given)
+        for node in tree.ext:
+            with on_line(node):
+                if isinstance(node, c_ast.Typedef):
+                    self._names.typedef(node)
+                elif isinstance(node, c_ast.Decl):
+                    self._names.declare(node, scope)
+                elif isinstance(node, c_ast.FuncDef):
+                    body += self._function(node, scope.inner())
+        if self._scops != scops:
+            raise NestError("#pragma scop stands in the body of a function, outside of loops")
+        if not scops:
+            raise NestError("has no #pragma scop around its loops")
+        return tuple(body)
+
+    def _function(self, node: Any, scope: Scope) -> list[Node]:
+        if not holds_scop(node):
+            return []
+        parameters = node.decl.type.args
+        for one in parameters.params if parameters else []:
+            if isinstance(one, c_ast.Decl):
+                self._names.declare(one, scope)
+        return self._scops_of(node.body.block_items or [], scope)
+
+    def _scops_of(self, items: Sequence[Any], scope: Scope) -> list[Node]:
+        found: list[Node] = []
+        start = None
+        for at, node in enumerate(items):
+            with on_line(node):
+                if isinstance(node, c_ast.Pragma) and node.string == "scop":
+                    start = at + 1
+                elif isinstance(node, c_ast.Pragma) and node.string == "endscop":
+                    if start is None:
+                        raise NestError("#pragma endscop without #pragma scop")
+                    self._scops += 1
+                    found += self._statements.run(items[start:at], scope, 0, None)
+                    start = None
+                elif start is None and isinstance(node, c_ast.Decl):
+                    self._names.declare(node, scope)
+                elif start is None and isinstance(node, c_ast.Compound):
+                    found += self._scops_of(node.block_items or [], scope.inner())
+        if start is not None:
+            raise NestError("#pragma scop without #pragma endscop", line=items[-1].coord.line)
+        return found

@@ -1,0 +1,171 @@
+"""Statements of C within a scop as nodes of a tree of loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from pycparser import c_ast
+
+from embeddb.core.errors import NestError
+from embeddb.nests.parts import Array, Call, Expr, Index, Read, Statement
+from indexer.frontends.c.declarations import Declarations
+from indexer.frontends.c.expressions import value_of
+from indexer.frontends.c.loops import header
+from indexer.frontends.c.subscripts import access_of, index_of
+from indexer.frontends.combine import combined
+from indexer.frontends.names import Refused, Scope
+from indexer.frontends.tree import Block, Node, Step, reads, walk
+from indexer.frontends.values import chosen, is_whole, opposite, truth
+
+__all__ = ["Statements", "on_line"]
+
+_BEYOND = {
+    c_ast.While: "a while loop",
+    c_ast.DoWhile: "a do loop",
+    c_ast.Goto: "goto",
+    c_ast.Break: "break",
+    c_ast.Continue: "continue",
+    c_ast.Return: "return",
+    c_ast.Switch: "switch",
+    c_ast.FuncCall: "a call of a function",
+}
+
+
+class Statements:
+    """A reader of statements. `loops`: how many are around; `mask`: what must not be 0 for a
+    statement to run."""
+
+    def __init__(self, names: Declarations) -> None:
+        self._names = names
+
+    def run(self, items: Sequence[Any], scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
+        found: list[Node] = []
+        for node in items:
+            with on_line(node):
+                found += self._statement(node, scope, loops, mask)
+        return found
+
+    def _statement(self, node: Any, scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
+        match node:
+            case c_ast.Compound():
+                return self.run(node.block_items or [], scope.inner(), loops, mask)
+            case c_ast.Label():
+                return self.run([node.stmt], scope, loops, mask)
+            case c_ast.DeclList():
+                return self.run(node.decls, scope, loops, mask)
+            case c_ast.Pragma() | c_ast.EmptyStatement() | None:
+                return []
+            case c_ast.For():
+                return self._for(node, scope, loops, mask)
+            case c_ast.If():
+                return self._if(node, scope, loops, mask)
+            case c_ast.Decl():
+                return self._local(node, scope, mask)
+            case c_ast.Assignment():
+                return self._assign(node, scope, mask)
+            case c_ast.UnaryOp(op="p++" | "++" | "p--" | "--"):
+                one = c_ast.Constant("int", "1", node.coord)
+                op = "+=" if "+" in node.op else "-="
+                return self._assign(c_ast.Assignment(op, node.expr, one, node.coord), scope, mask)
+        raise NestError(f"{_BEYOND.get(type(node), type(node).__name__)} is not known in a scop")
+
+    def _local(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
+        """A declaration within a scop: a scalar, stored unless it is a whole number set once."""
+        dtype = self._names.dtype(node.type)
+        if dtype is None:
+            self._names.declare(node, scope)
+            return []
+        times = self._names.assigned[node.name]
+        if dtype in ("i32", "i64") and node.init is None and times < 2:
+            scope.names[node.name] = Refused("has no value here", dtype)
+            return []
+        if dtype in ("i32", "i64") and not times:
+            with suppress(NestError):
+                scope.names[node.name] = self._constant_index(node.init, scope)
+                return []
+        self._names.hold(node.name, Array(dtype, (), ""), scope)
+        if node.init is None:
+            return []
+        target = c_ast.ID(node.name, node.coord)
+        made = c_ast.Assignment("=", target, node.init, node.coord)
+        return self._assign(made, scope, None)
+
+    def _constant_index(self, node: Any, scope: Scope) -> Index:
+        """An index that stays as it is: nothing that it comes out of is written in the scop."""
+        index = index_of(node, scope)
+        for access in () if index.of is None else (*index.of.inner(), index.of):
+            self._names.check_unwritten(access.array)
+        return index
+
+    def _assign(self, node: Any, scope: Scope, mask: Expr | None) -> list[Node]:
+        op, right = node.op, node.rvalue
+        if isinstance(node.lvalue, c_ast.ID):
+            told = scope.names.get(node.lvalue.name)
+            if isinstance(told, Refused) and told.dtype:
+                if op == "=" and mask is None:
+                    with suppress(NestError):
+                        scope.names[node.lvalue.name] = self._constant_index(right, scope)
+                        return []
+                self._names.hold(
+                    node.lvalue.name, Array(told.dtype, (), ""), scope.home(node.lvalue.name)
+                )
+        target = access_of(node.lvalue, scope)
+        value = value_of(right, scope)
+        if op == "/=" and is_whole(Read(target), self._names.arrays):
+            raise NestError("whole numbers are divided, which is not known in a nest")
+        statement = combined(target, op, value, mask)
+        return [Step(statement, node.coord.line)]
+
+    def _if(self, node: Any, scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
+        condition = value_of(node.cond, scope)
+        found = self.run([node.iftrue], scope.inner(), loops, _both(mask, condition))
+        if node.iffalse is not None:
+            other = opposite(condition)
+            found += self.run([node.iffalse], scope.inner(), loops, _both(mask, other))
+            found = _merged(found, condition, mask)
+        asked = {access.array for access in reads(condition)}
+        steps = [(path, one) for path, one in walk(found) if isinstance(one, Step)]
+        for at, (path, one) in enumerate(steps):
+            if one.statement.target.array in asked and (path or at + 1 < len(steps)):
+                name = self._names.array_names[one.statement.target.array]
+                raise NestError(f"{name} decides over statements and is written by one of them")
+        return found
+
+    def _for(self, node: Any, scope: Scope, loops: int, mask: Expr | None) -> list[Node]:
+        name, loop, index = header(node, loops, scope)
+        if self._names.assigned[name]:
+            raise NestError(f"{name} is a loop and is written in it")
+        inner = scope.inner()
+        inner.names[name] = index
+        inside = self.run([node.stmt], inner, loops + 1, mask)
+        return [Block(name, loop, tuple(inside), node.coord.line)] if inside else []
+
+
+def _both(mask: Expr | None, condition: Expr) -> Expr:
+    return truth(condition) if mask is None else Call("*", (mask, truth(condition)))
+
+
+def _merged(nodes: list[Node], condition: Expr, mask: Expr | None) -> list[Node]:
+    """`if (c) x = a; else x = b;` as one statement; anything else as it is."""
+    match nodes:
+        case [Step(one, line), Step(other, _)] if one.where == _both(mask, condition) and (
+            one.target,
+            one.combine,
+        ) == (other.target, other.combine):
+            value = chosen(condition, one.value, other.value)
+            return [Step(Statement(one.target, one.combine, value, mask), line)]
+    return nodes
+
+
+@contextmanager
+def on_line(node: Any) -> Iterator[None]:
+    """Errors inside carry the line of a node, unless they have one."""
+    try:
+        yield
+    except NestError as error:
+        coord = getattr(node, "coord", None)
+        if error.line is not None or coord is None:
+            raise
+        raise NestError(error.reason, where=error.where, line=coord.line) from error

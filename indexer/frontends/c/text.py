@@ -1,0 +1,135 @@
+"""The text of a C file without its preprocessor: comments, macros, conditions, pragmas of our own.
+
+Nothing is run, no other file is read, every line keeps its number; `#include` is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from embeddb.core.errors import NestError
+
+__all__ = ["SourceText", "source_text"]
+
+_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.S)
+_WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\"(?:\\.|[^\"\\])*\"")
+_DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)")
+_DEFINE = re.compile(r"([A-Za-z_]\w*)(\()?\s*(.*)")
+_FILL = re.compile(r"embeddb\s+fill\s+([A-Za-z_]\w*)\s+(\S.*)")
+#: Macros that are functions: known as such, so that their definition is not needed.
+_KNOWN = {"min", "max", "MIN", "MAX", "fmin", "fmax"}
+_LONGEST = 100_000
+
+
+@dataclass
+class SourceText:
+    """`text` with macros replaced; `fills`: what arrays hold, by name, with the line."""
+
+    text: str = ""
+    fills: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+def source_text(source: str, *, defines: Mapping[str, int | float] | None = None) -> SourceText:
+    """A C file as its compiler would see it; `defines` win over the file's own.
+
+    Raises: NestError with the line, for macros with parameters and conditions that need a
+    preprocessor.
+    """
+    if "\0" in source:
+        raise NestError("is no text")
+    source = source.replace("\\\r\n", "\\\n").replace("\r\n", "\n")
+    source = _COMMENT.sub(_blank, source)
+    lines, line, joined = [], "", 0
+    for part in source.split("\n"):
+        if part.endswith("\\"):
+            line, joined = line + part[:-1] + " ", joined + 1
+            continue
+        lines += [line + part, *[""] * joined]
+        line, joined = "", 0
+    return _Preprocessor(dict(defines or {})).read(lines)
+
+
+def _blank(match: re.Match[str]) -> str:
+    found = match[0]
+    return found if found[0] in "\"'" else " " + "\n" * found.count("\n")
+
+
+class _Preprocessor:
+    def __init__(self, given: dict[str, int | float]) -> None:
+        self._given = given
+        self._macros: dict[str, str] = {}
+        self._kept: list[bool] = []
+
+    def read(self, lines: list[str]) -> SourceText:
+        source, out = SourceText(), []
+        for number, line in enumerate(lines, 1):
+            directive = _DIRECTIVE.fullmatch(line)
+            if directive is None:
+                out.append(self._replaced(line, number) if all(self._kept) else "")
+                continue
+            out.append(self._directive(directive[1], directive[2].strip(), number, source))
+        if self._kept:
+            raise NestError("an #if has no #endif", line=len(lines))
+        source.text = "\n".join(out)
+        for name, (fill, at) in source.fills.items():
+            source.fills[name] = (self._replaced(fill, at), at)
+        return source
+
+    def _directive(self, word: str, rest: str, line: int, source: SourceText) -> str:
+        if word in ("ifdef", "ifndef"):
+            known = rest in self._macros or rest in self._given
+            self._kept.append(known == (word == "ifdef"))
+        elif word in ("else", "endif"):
+            if not self._kept:
+                raise NestError(f"#{word} without an #if", line=line)
+            last = self._kept.pop()
+            if word == "else":
+                self._kept.append(not last)
+        elif word in ("if", "elif"):
+            raise NestError("#if needs a preprocessor: only #ifdef and #ifndef", line=line)
+        elif not all(self._kept):
+            return ""
+        elif word == "define":
+            self._define(rest, line)
+        elif word == "undef":
+            self._macros.pop(rest, None)
+        elif word == "pragma":
+            return self._pragma(rest, line, source)
+        elif word == "error":
+            raise NestError(f"#error {rest[:80]}", line=line)
+        return ""
+
+    def _define(self, rest: str, line: int) -> None:
+        found = _DEFINE.fullmatch(rest)
+        if found is None:
+            raise NestError("#define without a name", line=line)
+        name, parameters, value = found.groups()
+        if parameters:
+            if name not in _KNOWN:
+                raise NestError(f"macro {name} has parameters: write it out", line=line)
+            return
+        given = self._given.get(name)
+        self._macros[name] = value if given is None else repr(given)
+
+    def _pragma(self, rest: str, line: int, source: SourceText) -> str:
+        fill = _FILL.fullmatch(rest)
+        if fill is not None:
+            source.fills[fill[1]] = (fill[2], line)
+            return ""
+        if rest.startswith("embeddb"):
+            raise NestError("the pragma of embeddb is: fill ARRAY FILL", line=line)
+        return f"#pragma {rest}" if rest in ("scop", "endscop") else ""
+
+    def _replaced(self, line: str, number: int, inside: frozenset[str] = frozenset()) -> str:
+        def one(match: re.Match[str]) -> str:
+            name = match[0]
+            if name in inside or name not in self._macros:
+                return name
+            return self._replaced(self._macros[name], number, inside | {name})
+
+        made = _WORD.sub(one, line)
+        if len(made) > _LONGEST:
+            raise NestError("macros make this line too long", line=number)
+        return made

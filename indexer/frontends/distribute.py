@@ -1,0 +1,218 @@
+"""A tree of loops as perfect nests: loops are distributed over what they hold, in the order of the
+text, wherever no dependence forbids it (Allen and Kennedy, "Automatic translation of Fortran
+programs to vector form", 1987, Section 5; statements that stand together stay together).
+
+A loop that carries a dependence back from a lower part of its body to a higher one runs its parts
+in turns, as a loop over time does: it is cut off, and the nests are those of one of its turns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from embeddb.core.errors import NestError
+from embeddb.nests.extents import trips
+from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import nest_from_text, nest_text
+from embeddb.nests.parts import Statement
+from indexer.frontends.dependence import Site, meet_later
+from indexer.frontends.fills import with_fills
+from indexer.frontends.indices import constant, fixed, fixed_loop
+from indexer.frontends.scalars import without_scalars
+from indexer.frontends.tree import Block, Extraction, Node, Program, Step, accesses
+
+__all__ = ["nests_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """A perfect part: loops one in the other, and the statements of the innermost."""
+
+    blocks: tuple[Block, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def line(self) -> int:
+        return self.blocks[0].line if self.blocks else self.steps[0].line
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (*self.blocks, *self.steps)
+
+
+class _Bound(Exception):
+    """A loop cannot be distributed: a line depends on one below it, an earlier turn of the loop."""
+
+    def __init__(self, line: int, below: int, array: int) -> None:
+        super().__init__()
+        self.line, self.below, self.array = line, below, array
+
+    def told(self, names: Sequence[str]) -> str:
+        return f"{names[self.array]} goes from line {self.below} back to line {self.line}"
+
+
+def nests_of(program: Program) -> Extraction:
+    """The perfect nests of a program, named by it, in the order of the text.
+
+    Raises: NestError with the line of what is no nest, and where there is none at all.
+    """
+    program, notes = with_fills(program)
+    program = without_scalars(program)
+    chains = [chain for node in program.body for chain in _chains_of(node, program, notes)]
+    if not chains:
+        raise NestError("has no loop nest" + "".join(f"; {note}" for note in notes[:1]))
+    touched = Counter(array for chain in chains for array in _arrays_of(chain))
+    nests: list[Nest] = []
+    earlier: set[int] = set()
+    for at, chain in enumerate(chains):
+        name = program.name if len(chains) == 1 else f"{program.name}_{at + 1}"
+        written = {step.statement.target.array for step in chain.steps}
+        alone = {a for a in program.local & written if touched[a] == 1}
+        nests.append(_nest(chain, _within(program, earlier), name, alone))
+        earlier |= written
+    return Extraction(tuple(nests), tuple(notes))
+
+
+def _chains_of(node: Node, program: Program, notes: list[str]) -> list[_Chain]:
+    if isinstance(node, Step):
+        notes.append(f"line {node.line}: a statement outside of loops is left out")
+        return []
+    try:
+        return _distributed(node, ())
+    except _Bound as bound:
+        return _cut(node, program, notes, bound.told(program.array_names))
+
+
+def _distributed(block: Block, around: tuple[Block, ...]) -> list[_Chain]:
+    around = (*around, block)
+    parts: list[_Chain] = []
+    run: list[Step] = []
+    for node in (*block.inside, None):
+        if isinstance(node, Step):
+            run.append(node)
+            continue
+        if run:
+            parts.append(_Chain((), tuple(run)))
+        run = []
+        if node is not None:
+            parts += _distributed(node, around)
+    for early, late in combinations(parts, 2):
+        _check_free(early, late, around)
+    return [_Chain((block, *part.blocks), part.steps) for part in parts]
+
+
+def _check_free(early: _Chain, late: _Chain, around: tuple[Block, ...]) -> None:
+    """Raises: _Bound where all turns of `early` may not come before those of `late`."""
+    for one, one_writes, one_sum in _sites(early, around):
+        for other, other_writes, other_sum in _sites(late, around):
+            if not (one_writes or other_writes) or (one_sum and one_sum == other_sum):
+                continue
+            if meet_later(other, one, len(around) - 1):
+                raise _Bound(early.line, late.line, one.access.array)
+
+
+def _sites(chain: _Chain, around: tuple[Block, ...]) -> list[tuple[Site, bool, str]]:
+    """Accesses, whether they write, and for targets of reductions how these combine."""
+    loops = tuple(b.loop for b in (*around, *chain.blocks))
+    found = []
+    for depth, node in enumerate(chain.nodes):
+        within = loops[: len(around) + min(depth, len(chain.blocks))]
+        for access, writes in accesses(node):
+            sums = isinstance(node, Step) and writes and node.statement.reduction
+            combine = node.statement.combine if isinstance(node, Step) and sums else ""
+            found.append((Site(access, within), writes, combine))
+    return found
+
+
+# -- loops that are cut off ------------------------------------------------------------------------
+
+
+def _cut(block: Block, program: Program, notes: list[str], why: str) -> list[_Chain]:
+    """The chains of one turn of a loop: of first, middle and last the one with the most work."""
+    first, end = constant(block.loop.lower), constant(block.loop.upper)
+    if first is None or end is None:
+        raise NestError(f"loop {block.name} cannot be distributed: {why}", line=block.line)
+    turns = range(first, end, block.loop.step)
+    if not turns:
+        raise NestError(f"loop {block.name} never runs", line=block.line)
+    tried = []
+    for turn in dict.fromkeys((turns[0], turns[len(turns) // 2], turns[-1])):
+        own: list[str] = []
+        chains = [
+            chain
+            for node in block.inside
+            for chain in _chains_of(_at_turn(node, turn), program, own)
+        ]
+        points = [_points(chain, program) for chain in chains]
+        running = [chain for chain, times in zip(chains, points, strict=True) if times]
+        never = [chain for chain, times in zip(chains, points, strict=True) if not times]
+        own += [f"line {chain.line}: never runs in this turn" for chain in never]
+        tried.append((len(running), sum(points), turn, running, own))
+    _, _, turn, running, own = max(tried, key=lambda one: one[:2])
+    notes.append(f"line {block.line}: loop {block.name} is cut off at {block.name} = {turn}: {why}")
+    notes += own
+    return running
+
+
+def _at_turn(node: Node, turn: int) -> Node:
+    if isinstance(node, Step):
+        return Step(fixed(node.statement, turn), node.line)
+    inside = tuple(_at_turn(one, turn) for one in node.inside)
+    return replace(node, loop=fixed_loop(node.loop, turn), inside=inside)
+
+
+def _points(chain: _Chain, program: Program) -> int:
+    return math.prod(trips([b.loop for b in chain.blocks], program.arrays))
+
+
+# -- nests -----------------------------------------------------------------------------------------
+
+
+def _within(program: Program, earlier: set[int]) -> Program:
+    """The program for a nest after those that wrote `earlier`: what was zero before is not now."""
+    arrays = (
+        replace(array, fill="") if at in earlier and array.fill == "zero" else array
+        for at, array in enumerate(program.arrays)
+    )
+    return replace(program, arrays=tuple(arrays))
+
+
+def _nest(chain: _Chain, program: Program, name: str, alone: set[int]) -> Nest:
+    statements = tuple(step.statement for step in chain.steps)
+    arrays = tuple(
+        replace(array, fill=array.fill or _fill(at, statements), transient=at in alone)
+        for at, array in enumerate(program.arrays)
+    )
+    made = Nest(
+        tuple(b.loop for b in chain.blocks),
+        arrays,
+        statements,
+        name=name,
+        group=program.name,
+        loop_names=tuple(b.name for b in chain.blocks),
+        array_names=program.array_names,
+    )
+    try:
+        # Read back, as a stranger's: every limit of the file form holds for it.
+        return nest_from_text(nest_text(made))
+    except NestError as error:
+        raise NestError(error.reason, line=chain.line) from error
+
+
+def _fill(array: int, statements: Sequence[Statement]) -> str:
+    """Zero where an array is overwritten before it is read; else uniform."""
+    for statement in statements:
+        if any(access.array == array for access in statement.reads()):
+            return "uniform"
+        if statement.target.array == array:
+            over = statement.combine == "=" and statement.where is None
+            return "zero" if over else "uniform"
+    return "uniform"
+
+
+def _arrays_of(chain: _Chain) -> set[int]:
+    return {access.array for node in chain.nodes for access, _ in accesses(node)}

@@ -1,0 +1,152 @@
+"""Sums, products and substitutions of the indices and expressions of a nest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import zip_longest
+
+from embeddb.core.errors import NestError
+from embeddb.nests.parts import (
+    Access,
+    Affine,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Loop,
+    LoopIndex,
+    Read,
+    Statement,
+)
+
+__all__ = [
+    "added",
+    "constant",
+    "divided",
+    "expression_of",
+    "fixed",
+    "fixed_loop",
+    "index_pair",
+    "mapped",
+    "mapped_access",
+    "mapped_index",
+    "scaled",
+    "whole",
+]
+
+
+def whole(value: int) -> Index:
+    return Index(Affine(value))
+
+
+def constant(index: Index) -> int | None:
+    """The number that an index is; None where it is none."""
+    return index.affine.constant if index.of is None and not index.affine.coefs else None
+
+
+def added(one: Index, other: Index) -> Index:
+    """Raises: NestError where both come out of an array."""
+    if one.of is not None and other.of is not None:
+        raise NestError("an index is the sum of two elements of arrays: at most one is known here")
+    coefs = zip_longest(one.affine.coefs, other.affine.coefs, fillvalue=0)
+    affine = Affine(one.affine.constant + other.affine.constant, tuple(a + b for a, b in coefs))
+    return Index(affine, one.of or other.of)
+
+
+def scaled(index: Index, by: int) -> Index:
+    """Raises: NestError for a multiple of what comes out of an array."""
+    if index.of is not None and by != 1:
+        raise NestError("an index is a multiple of an element of an array")
+    affine = index.affine
+    return Index(Affine(affine.constant * by, tuple(c * by for c in affine.coefs)), index.of)
+
+
+def index_pair(op: str, left: Index, right: Index) -> Index:
+    """A sum, a difference, a multiple, or a quotient of two numbers.
+
+    Raises: NestError for what is not affine.
+    """
+    if op == "+":
+        return added(left, right)
+    if op == "-":
+        return added(left, scaled(right, -1))
+    a, b = constant(left), constant(right)
+    if op == "*" and a is not None:
+        return scaled(right, a)
+    if op == "*" and b is not None:
+        return scaled(left, b)
+    if op == "/" and a is not None and b:
+        return whole(divided(a, b))
+    raise NestError(f"a subscript or bound is not affine: {op} of two that vary")
+
+
+def divided(one: int, other: int) -> int:
+    """As C divides: towards zero."""
+    found = abs(one) // abs(other)
+    return found if (one < 0) == (other < 0) else -found
+
+
+def expression_of(index: Index) -> Expr:
+    """The value of an index as an expression."""
+    parts: list[Expr] = []
+    for loop, coef in enumerate(index.affine.coefs):
+        if coef:
+            at = LoopIndex(loop)
+            parts.append(at if coef == 1 else Call("*", (Const(coef), at)))
+    if index.of is not None:
+        parts.append(Read(index.of))
+    if index.affine.constant or not parts:
+        parts.append(Const(index.affine.constant))
+    made = parts[0]
+    for part in parts[1:]:
+        made = Call("+", (made, part))
+    return made
+
+
+def mapped_index(index: Index, change: Callable[[Index], Index]) -> Index:
+    """`change` applied to an index, and before to those inside of it."""
+    inner = index.of
+    return change(index if inner is None else Index(index.affine, mapped_access(inner, change)))
+
+
+def mapped_access(access: Access, change: Callable[[Index], Index]) -> Access:
+    return Access(access.array, tuple(mapped_index(i, change) for i in access.at))
+
+
+def mapped(expression: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
+    """An expression with its leaves (all but calls) changed."""
+    if isinstance(expression, Call):
+        return Call(expression.op, tuple(mapped(a, leaf) for a in expression.args))
+    return leaf(expression)
+
+
+def fixed(statement: Statement, value: int) -> Statement:
+    """A statement for one value of the outermost loop, which is taken away."""
+
+    def leaf(expression: Expr) -> Expr:
+        if isinstance(expression, LoopIndex):
+            return Const(value) if not expression.loop else LoopIndex(expression.loop - 1)
+        if isinstance(expression, Read):
+            return Read(mapped_access(expression.access, lambda i: _fixed(i, value)))
+        return expression
+
+    return replace(
+        statement,
+        target=mapped_access(statement.target, lambda i: _fixed(i, value)),
+        value=mapped(statement.value, leaf),
+        where=None if statement.where is None else mapped(statement.where, leaf),
+    )
+
+
+def fixed_loop(loop: Loop, value: int) -> Loop:
+    """A loop for one value of the outermost loop around it, which is taken away."""
+    lower, upper = (
+        mapped_index(bound, lambda i: _fixed(i, value)) for bound in (loop.lower, loop.upper)
+    )
+    return Loop(lower, upper, loop.step)
+
+
+def _fixed(index: Index, value: int) -> Index:
+    affine = index.affine
+    return Index(Affine(affine.constant + affine.coef(0) * value, affine.coefs[1:]), index.of)

@@ -1,0 +1,175 @@
+"""Scalars of a program: put in where they are read, else stored once for each turn of the loops
+around them, so that these can be distributed and run in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from embeddb.nests.extents import loop_range
+from embeddb.nests.parts import Access, Affine, Array, Call, Expr, Index, Read, Statement
+from indexer.frontends.indices import mapped
+from indexer.frontends.tree import Block, Node, Program, Step, accesses, reads, walk
+
+__all__ = ["without_scalars"]
+
+#: Operators and operands of an expression that a scalar may stand for.
+_LARGEST = 400
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    path: tuple[Block, ...]
+    node: Node
+    writes: bool
+
+    @property
+    def sets(self) -> bool:
+        """Whether it gives the scalar a new value, whatever the old one was."""
+        if not isinstance(self.node, Step):
+            return False
+        statement = self.node.statement
+        return self.writes and statement.combine == "=" and statement.where is None
+
+
+def without_scalars(program: Program) -> Program:
+    """A program whose arrays all have dimensions. A scalar that is set and read in one run of
+    statements vanishes into what reads it; one that every turn of its loops sets anew gets an
+    element for each turn; any other is one element.
+
+    Raises: NestError where the range of a loop is not known.
+    """
+    program = replace(program, body=_forwarded(program.body, _uses(program)))
+    uses = _uses(program)
+    arrays, homes = list(program.arrays), dict[int, tuple[Index, ...]]()
+    for scalar, met in uses.items():
+        around = _around(met)
+        ranges = [
+            loop_range([b.loop for b in around], program.arrays, at) for at in range(len(around))
+        ]
+        homes[scalar] = tuple(
+            Index(Affine(-low, (*[0] * at, 1))) for at, (low, _) in enumerate(ranges)
+        ) or (Index(),)
+        shape = tuple(max(1, high - low + 1) for low, high in ranges) or (1,)
+        arrays[scalar] = replace(arrays[scalar], shape=shape)
+    unused = Array("f32", (1,), "zero")
+    made = tuple(a if a.shape else replace(unused, dtype=a.dtype) for a in arrays)
+    return replace(program, arrays=made, body=_placed(program.body, homes))
+
+
+def _uses(program: Program) -> dict[int, list[_Use]]:
+    """Of every scalar, in the order of the text."""
+    found: dict[int, list[_Use]] = {}
+    for path, node in walk(program.body):
+        for access, writes in accesses(node):
+            if not program.arrays[access.array].shape:
+                found.setdefault(access.array, []).append(_Use(path, node, writes))
+    return found
+
+
+def _around(uses: Sequence[_Use]) -> tuple[Block, ...]:
+    """The loops of which every turn sets a scalar before it is read."""
+    shared = list(uses[0].path)
+    for use in uses[1:]:
+        same = [a is b for a, b in zip(shared, use.path, strict=False)]
+        shared = shared[: same.index(False) if False in same else len(same)]
+    first = uses[0]
+    return tuple(shared) if first.sets and len(first.path) == len(shared) else ()
+
+
+def _placed(nodes: tuple[Node, ...], homes: Mapping[int, tuple[Index, ...]]) -> tuple[Node, ...]:
+    def place(access: Access) -> Access:
+        return access if access.at else Access(access.array, homes[access.array])
+
+    def leaf(expression: Expr) -> Expr:
+        return Read(place(expression.access)) if isinstance(expression, Read) else expression
+
+    made: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Block):
+            made.append(replace(node, inside=_placed(node.inside, homes)))
+            continue
+        told = node.statement
+        where = None if told.where is None else mapped(told.where, leaf)
+        one = Statement(place(told.target), told.combine, mapped(told.value, leaf), where)
+        made.append(Step(one, node.line))
+    return tuple(made)
+
+
+# -- put in where they are read --------------------------------------------------------------------
+
+
+def _forwarded(nodes: tuple[Node, ...], uses: Mapping[int, Sequence[_Use]]) -> tuple[Node, ...]:
+    made: list[Node] = []
+    run: list[Step] = []
+    for node in (*nodes, None):
+        if isinstance(node, Step):
+            run.append(node)
+            continue
+        made += _run_forwarded(run, uses)
+        run = []
+        if node is not None:
+            made.append(replace(node, inside=_forwarded(node.inside, uses)))
+    return tuple(made)
+
+
+def _run_forwarded(run: Sequence[Step], uses: Mapping[int, Sequence[_Use]]) -> list[Step]:
+    """A run of statements without the scalars that only it knows."""
+    within = {id(step) for step in run}
+    own = {
+        scalar
+        for scalar, met in uses.items()
+        if met[0].sets and all(id(use.node) in within for use in met)
+    }
+    while True:
+        try:
+            return _put_in(run, frozenset(own))
+        except _Kept as kept:
+            own.remove(kept.scalar)
+
+
+class _Kept(Exception):
+    """A scalar must stay in memory: what it was made from is overwritten, or it grows too large."""
+
+    def __init__(self, scalar: int) -> None:
+        super().__init__()
+        self.scalar = scalar
+
+
+def _put_in(run: Sequence[Step], own: frozenset[int]) -> list[Step]:
+    values: dict[int, Expr] = {}
+    stale: set[int] = set()
+
+    def leaf(expression: Expr) -> Expr:
+        if not isinstance(expression, Read) or expression.access.array not in own:
+            return expression
+        scalar = expression.access.array
+        if scalar in stale:
+            raise _Kept(scalar)
+        return values[scalar]
+
+    made: list[Step] = []
+    for step in run:
+        told = step.statement
+        value = mapped(told.value, leaf)
+        where = None if told.where is None else mapped(told.where, leaf)
+        target = told.target.array
+        if target in own:
+            if told.reduction or where is not None:
+                old = leaf(Read(told.target))
+                value = (
+                    value if not told.reduction else Call(told.combine.rstrip("="), (old, value))
+                )
+                value = value if where is None else Call("select", (where, value, old))
+            if _size(value) > _LARGEST:
+                raise _Kept(target)
+            values[target] = value
+            stale.discard(target)
+            continue
+        made.append(Step(Statement(told.target, told.combine, value, where), step.line))
+        stale |= {s for s, v in values.items() if any(a.array == target for a in reads(v))}
+    return made
+
+
+def _size(expression: Expr) -> int:
+    return 1 + sum(map(_size, expression.args)) if isinstance(expression, Call) else 1

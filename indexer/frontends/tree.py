@@ -1,0 +1,89 @@
+"""A program as front ends read it: a tree of loops over statements, not yet cut into nests.
+
+Indices and bounds are those of `embeddb.nests.parts`, where loops are counted along the path from
+the root, so that a statement keeps its indices when the loops around it are distributed. Arrays are
+numbered for the whole program; a scalar is an array without dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from embeddb.nests.nest import Nest
+from embeddb.nests.parts import Access, Array, Call, Expr, Loop, Read, Statement
+
+__all__ = ["Block", "Extraction", "Node", "Program", "Step", "accesses", "reads", "walk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A statement and the line it stands on."""
+
+    statement: Statement
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A loop, its name and line, and what runs in it."""
+
+    name: str
+    loop: Loop
+    inside: tuple[Node, ...]
+    line: int
+
+
+Node = Step | Block
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A tree, with all arrays of the program. What an array with an empty `fill` holds is up to the
+    nest: zero where it is overwritten first, else uniform. `local`: what nobody sees in the end."""
+
+    name: str
+    arrays: tuple[Array, ...]
+    array_names: tuple[str, ...]
+    body: tuple[Node, ...]
+    local: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """The nests of a program, and what was left out or cut off on the way, one line each."""
+
+    nests: tuple[Nest, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+def walk(
+    nodes: Sequence[Node], path: tuple[Block, ...] = ()
+) -> Iterator[tuple[tuple[Block, ...], Node]]:
+    """Every node in the order of the text, with the loops around it; loops before their bodies."""
+    for node in nodes:
+        yield path, node
+        if isinstance(node, Block):
+            yield from walk(node.inside, (*path, node))
+
+
+def accesses(node: Node) -> Iterator[tuple[Access, bool]]:
+    """What a statement, or the bounds of a loop, touches; True: writes. What a statement reads
+    comes before what it writes; a reduction's target is a write."""
+    if isinstance(node, Step):
+        yield from ((access, False) for access in node.statement.reads())
+        yield node.statement.target, True
+        return
+    for bound in (node.loop.lower, node.loop.upper):
+        if bound.of is not None:
+            yield from ((access, False) for access in (*bound.of.inner(), bound.of))
+
+
+def reads(expression: Expr | None) -> Iterator[Access]:
+    """Every access in an expression, those that indices come out of too."""
+    if isinstance(expression, Read):
+        yield from expression.access.inner()
+        yield expression.access
+    elif isinstance(expression, Call):
+        for argument in expression.args:
+            yield from reads(argument)

@@ -1,0 +1,71 @@
+"""Programs of our own, each written from its formula: what nests are tested and tuned on.
+
+A program is a C file in the folder of its kind, whose loops lie between `#pragma scop` and
+`#pragma endscop` (`indexer.frontends.c_scop`). Its `#define`s are its medium size; the comment
+`// sizes small: N=64; large: N=256` holds the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from embeddb.core.errors import UsageError
+from embeddb.nests.nest import Nest
+from indexer.frontends import read_nests
+
+__all__ = ["SIZES", "applications", "nests_of", "program_names", "sizes_of"]
+
+SIZES = ("small", "medium", "large")
+
+_FOLDER = Path(__file__).parent
+_DEFINE = re.compile(r"^#define (\w+) (\d+)$", re.M)
+_GIVEN = re.compile(r"^// sizes small: (.*); large: (.*)$", re.M)
+
+
+def program_names() -> list[str]:
+    """All programs, by name."""
+    return sorted(path.stem for path in _FOLDER.glob("*/*.c"))
+
+
+def applications() -> list[str]:
+    """The programs of "Performance Embeddings", Table 2."""
+    return sorted(path.stem for path in _FOLDER.glob("applications/*.c"))
+
+
+def sizes_of(program: str) -> dict[str, dict[str, int]]:
+    """What the macros of a program are at each of `SIZES`. Raises: UsageError as `nests_of`."""
+    text = _path(program).read_text(encoding="utf-8")
+    given = _GIVEN.search(text)
+    assert given is not None, program
+    medium = {name: int(value) for name, value in _DEFINE.findall(text)}
+    return {"small": _numbers(given[1]), "medium": medium, "large": _numbers(given[2])}
+
+
+def nests_of(program: str, size: str | Mapping[str, int] = "medium") -> list[Nest]:
+    """The nests of a program in the order of its text, of the group PROGRAM and called
+    PROGRAM_SIZE or PROGRAM_1_SIZE, ...; a mapping gives the macros other values.
+
+    Raises: UsageError for a program or size there is not; NestError where the values given let a
+    loop leave an array.
+    """
+    path = _path(program)
+    if not isinstance(size, str):
+        return read_nests(path, defines=size)
+    if size not in SIZES:
+        raise UsageError(f"no size {size!r}", hint=f"sizes: {', '.join(SIZES)}")
+    nests = read_nests(path, defines=sizes_of(program)[size])
+    return [replace(nest, name=f"{nest.name}_{size}") for nest in nests]
+
+
+def _path(program: str) -> Path:
+    if program not in program_names():
+        raise UsageError(f"no program {program!r}", hint=f"programs: {', '.join(program_names())}")
+    return next(_FOLDER.glob(f"*/{program}.c"))
+
+
+def _numbers(text: str) -> dict[str, int]:
+    pairs = (pair.split("=") for pair in text.split())
+    return {name: int(value) for name, value in pairs}

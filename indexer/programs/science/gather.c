@@ -1,0 +1,18 @@
+// Rows of a table, by number.
+// sizes small: N=1500 T=1000 D=32; large: N=90000 T=100000 D=64
+#define N 20000
+#define T 30000
+#define D 48
+
+int index[N];
+float table[T][D], rows[N][D];
+#pragma embeddb fill index below:T
+
+void gather(void)
+{
+#pragma scop
+  for (int i = 0; i < N; i++)
+    for (int d = 0; d < D; d++)
+      rows[i][d] = table[index[i]][d];
+#pragma endscop
+}

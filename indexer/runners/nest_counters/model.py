@@ -1,0 +1,180 @@
+"""Counters without a counting processor: the canonical nest, instrumented, in simulated caches.
+
+Not modelled: prefetching, vectors (arithmetic, loads and stores are those of scalar code), the
+translation of addresses, lines that threads take from one another.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import NothingFound, RunnerUnavailable
+from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
+from embeddb.nests.nest import Nest
+from indexer.runners.command_run.process import run_once
+from indexer.runners.cpu_kernels.build import compiler, no_compiler
+from indexer.runners.cpu_kernels.compiling import compile_to
+from indexer.runners.machine import Deadline
+from indexer.runners.nest_counters.caches import Caches
+from indexer.runners.nest_counters.source import KINDS, Pass, addresses, source
+from indexer.runners.nest_counters.trace import outer_turns
+from indexer.runners.nest_counters.values import Values, deciding_values
+from indexer.runners.nest_counters.work import work_of
+
+__all__ = ["MOST_ACCESSES", "Share", "model_counts", "share_of"]
+
+#: Accesses that are counted; as many more warm the caches. A nest takes up to a second then.
+MOST_ACCESSES = 10_000_000
+_FLAGS = ("-O2", "-std=gnu11", "-w")
+_TIMEOUT_S = 30.0
+_MOST_OUTPUT = 1 << 20
+#: A pass is cut where it does so many times what was expected of it.
+_ROOM = 4
+_MEMORY_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one thread runs: `turns` of the outermost loop, and the passes that stand for them."""
+
+    turns: int
+    passes: tuple[Pass, ...]
+
+    @property
+    def sampled(self) -> bool:
+        return any(p.last - p.first < self.turns for p in self.passes)
+
+
+def model_counts(
+    nest: Nest,
+    *,
+    threads: int,
+    caches: Caches,
+    parallel: bool = True,
+    most: int = MOST_ACCESSES,
+) -> CounterVector:
+    """What each thread counts, in a run after one that warmed its caches.
+
+    The outermost loop is cut into equal parts, one a thread, where it is `parallel`; else the first
+    thread has it all, and the others count 0. Nests of more than `most` accesses are sampled: some
+    of the first, middle and last turns of each thread, each behind turns that warm its caches.
+
+    Raises: NothingFound for a nest that cannot be counted; RunnerUnavailable without a compiler.
+    """
+    values = deciding_values(nest)
+    workers = threads if parallel else 1
+    turns, per_turn = outer_turns(nest, values), _accesses_per_turn(nest)
+    shares, first = [], 0
+    for worker in range(workers):
+        last = first + turns // workers + (worker < turns % workers)
+        shares.append(share_of(first, last, per_turn, most / workers))
+        first = last
+    sliced = caches.sliced(workers)
+    text = source(
+        nest,
+        sliced,
+        [p for s in shares for p in (Pass("THREAD"), *_filled(nest, s, sliced), *s.passes)],
+    )
+    counts = np.zeros((threads, len(COUNTERS)))
+    for at, row in enumerate(_printed(text, values, workers)):
+        counts[at] = _counters(row) * _scale(shares[at], row, per_turn)
+    counts[:, [name not in GIVEN["model"] for name in COUNTERS]] = np.nan
+    told = [f"simulated caches {caches}, warm", *([] if parallel else ["no loop parallel"])]
+    told += ["sampled"] if any(s.sampled for s in shares) else []
+    return CounterVector.of_threads(counts, "model", about=", ".join(told))
+
+
+def share_of(first: int, last: int, per_turn: float, most: float) -> Share:
+    """The passes over turns `first` to `last` of the outermost loop, of `per_turn` accesses each,
+    that count about `most` accesses."""
+    turns = last - first
+    if turns <= 0:
+        return Share(0, ())
+    if turns * per_turn <= most:
+        return Share(turns, _pair((first, last), (first, last), int(most)))
+    if per_turn > most:
+        return Share(turns, (Pass("INSIDE", first + (turns - 1) // 2, last, int(most)),))
+    windows = 3 if 3 * per_turn <= most else 1
+    some = int(most / windows / per_turn)
+    middle = first + (turns - some) // 2
+    passes: list[Pass] = []
+    for start in (first, middle, last - some) if windows == 3 else (middle,):
+        # What ran before the first turns is, in a run after another, the last ones.
+        before = start - some if start - some >= first else last - some
+        counted = (start, start + some)
+        passes += _pair((before, before + some), counted, int(most / windows))
+    return Share(turns, tuple(passes))
+
+
+def _filled(nest: Nest, share: Share, caches: Caches) -> tuple[Pass, ...]:
+    """Where turns are left out, what they would have left in the caches if all arrays fit."""
+    first, last = addresses(nest)[0], addresses(nest)[-1] + nest.arrays[-1].bytes
+    fits = last - first <= caches.last_bytes
+    return (Pass("FILL", first, last),) if share.sampled and fits else ()
+
+
+def _pair(warm: tuple[int, int], counted: tuple[int, int], most: int) -> tuple[Pass, Pass]:
+    return Pass("WARM", *warm, _ROOM * most), Pass("COUNT", *counted, _ROOM * most)
+
+
+def _accesses_per_turn(nest: Nest) -> float:
+    return max(1.0, work_of(nest).accesses(nest.trips) / nest.trips[0])
+
+
+def _printed(text: str, values: Values, threads: int) -> list[dict[str, int]]:
+    """The numbers of each thread by name. Raises: NothingFound, RunnerUnavailable."""
+    found = compiler()
+    if found is None:
+        raise RunnerUnavailable(no_compiler())
+    with tempfile.TemporaryDirectory(prefix="embeddb-") as name:
+        folder = Path(name)
+        wrong = compile_to(folder / "model", text, [found[0], *_FLAGS])
+        if wrong:
+            raise NothingFound(f"the nest cannot be counted: {wrong}")
+        with (folder / "arrays").open("wb") as out:
+            for at in sorted(values):
+                out.write(np.ascontiguousarray(values[at]).data)
+        ended = run_once(
+            [str(folder / "model"), str(folder / "arrays")],
+            folder=folder,
+            env={"LC_ALL": "C"},
+            deadline=Deadline(_TIMEOUT_S),
+            max_bytes=_MOST_OUTPUT,
+            max_memory=_MEMORY_BYTES,
+        )
+    rows = [line.split() for line in ended.stdout.decode("ascii", "replace").splitlines()]
+    names = (*KINDS, "turns", "cut")
+    if ended.problem or ended.code or [len(row) for row in rows] != [len(names)] * threads:
+        raise NothingFound(f"the nest cannot be counted: {ended.problem or f'ended {ended.code}'}")
+    return [dict(zip(names, map(int, row), strict=True)) for row in rows]
+
+
+def _counters(row: dict[str, int]) -> NDArray[np.float64]:
+    """float64[19]: what one thread printed, by counter."""
+    done = ("loads", "stores", "f32", "f64", "other", "branches")
+    told = {name: row[name] for name in ("branches", "mispredictions", "loads", "stores")} | {
+        "instructions": sum(row[name] for name in done),
+        "f32_scalar": row["f32"],
+        "f64_scalar": row["f64"],
+        "memory_reads": row["reads"],
+        "memory_writes": row["writes"],
+        "l2_lines_in": row["l2_in"],
+        "l2_writebacks": row["l2_out"],
+        "l1_lines_in": row["l1_in"],
+        "l1_modified_evictions": row["l1_out"],
+    }
+    return np.array([told.get(name, 0) for name in COUNTERS], dtype=np.float64)
+
+
+def _scale(share: Share, row: dict[str, int], per_turn: float) -> float:
+    """What the counts are multiplied by, for the turns that were left out."""
+    inside = any(p.kind == "INSIDE" for p in share.passes)
+    if not inside and not row["cut"]:
+        return share.turns / row["turns"] if row["turns"] else 1.0
+    counted = row["loads"] + row["stores"]
+    return share.turns * per_turn / counted if counted else 1.0

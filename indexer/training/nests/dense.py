@@ -1,0 +1,212 @@
+"""Families of random nests with affine accesses alone, for `indexer.training.nests.synthetic`."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from indexer.training.nests.draft import At, Draft, Value
+from indexer.training.nests.draws import chance, expression, order, pick, size, split, total
+
+__all__ = [
+    "contraction",
+    "convolution",
+    "elementwise",
+    "fused",
+    "min_plus",
+    "pairwise",
+    "recurrence",
+    "reduction",
+    "stencil",
+    "triangular",
+]
+
+#: Products of tensors, letters of the result first: how the letters of each operand are ordered
+#: decides which loop walks along its rows.
+_PRODUCTS = (
+    "ij=ik*kj", "ij=ki*kj", "ij=ik*jk", "ij=ki*jk", "ji=ik*kj", "i=ij*j", "i=ji*j", "bij=bik*bkj",
+    "bij=bik*bjk", "bij=ik*bkj", "ijk=ijl*lk", "ijk=il*ljk", "ij=ikl*klj", "ij=ikl*lkj",
+    "ijkl=ij*kl", "ij=i*j", "abij=abik*abkj", "ij=ikl*jkl", "ijk=iljm*lmk",
+)  # fmt: skip
+
+
+def elementwise(draft: Draft, rng: np.random.Generator, points: int) -> None:
+    """One to four operands of any order of dimensions, some constant along a few loops."""
+    rank = int(rng.integers(1, 5))
+    sizes = split(rng, points, rank)
+    loops = draft.loops(sizes, order(rng, rank, rank))
+    result = draft.array(*sizes, fill="zero")[loops]
+    terms = [_operand(draft, rng, sizes, loops) for _ in range(rng.integers(1, 5))]
+    if chance(rng, 0.15):
+        terms.append(result)
+    draft.let(result, "=", expression(rng, terms))
+
+
+def _operand(draft: Draft, rng: np.random.Generator, sizes: list[int], loops: list[At]) -> Value:
+    places = list(range(len(sizes)))
+    if chance(rng, 0.2) and len(places) > 1:
+        places = sorted(rng.permutation(places)[: rng.integers(1, len(places))].tolist())
+    elif chance(rng, 0.3):
+        places = rng.permutation(places).tolist()
+    stride = 2 if chance(rng, 0.1) else 1
+    shape = [sizes[at] for at in places]
+    shape[-1] *= stride
+    return draft.array(*shape)[[*(loops[at] for at in places[:-1]), loops[places[-1]] * stride]]
+
+
+def fused(draft: Draft, rng: np.random.Generator, points: int) -> None:
+    """Two to four statements, of which later ones read what earlier ones wrote."""
+    rank = int(rng.integers(1, 4))
+    sizes = split(rng, points, rank)
+    loops = draft.loops(sizes, order(rng, rank, rank))
+    shared = [_operand(draft, rng, sizes, loops) for _ in range(rng.integers(1, 4))]
+    for _ in range(rng.integers(2, 5)):
+        result = draft.array(*sizes, fill="zero")[loops]
+        terms = [pick(rng, shared) for _ in range(rng.integers(1, 4))]
+        draft.let(result, "=", expression(rng, terms))
+        shared.append(result)
+
+
+def reduction(draft: Draft, rng: np.random.Generator, points: int) -> None:
+    """Over any of the dimensions, or all of them."""
+    rank = int(rng.integers(1, 5))
+    kept = int(rng.integers(0, rank))
+    sizes = split(rng, points, rank)
+    loops = draft.loops(sizes, order(rng, kept, rank))
+    result = draft.array(*sizes[:kept] or [1], fill="zero")[loops[:kept] or 0]
+    value = _operand(draft, rng, sizes, loops)
+    if chance(rng, 0.4):
+        value = expression(rng, [value, _operand(draft, rng, sizes, loops)])
+    draft.let(result, pick(rng, ("+=", "+=", "+=", "max=", "min=")), value)
+
+
+def stencil(draft: Draft, rng: np.random.Generator, points: int) -> None:
+    """A star or a box of radius 1 to 4, with the same weights everywhere or a field of them."""
+    rank = int(rng.integers(1, 4))
+    radius = int(rng.integers(1, 5))
+    sizes = [n + 2 * radius for n in split(rng, points, rank)]
+    at = [draft.loop(radius, n - radius) for n in sizes]
+    before, after = draft.array(*sizes), draft.array(*sizes, fill="zero")
+    if chance(rng, 0.5) and (2 * radius + 1) ** rank <= 50:
+        steps = list(product(range(-radius, radius + 1), repeat=rank))
+    else:
+        alone = [(d, r) for d in range(rank) for r in range(-radius, radius + 1) if r]
+        steps = [(0,) * rank, *(tuple(r if d == e else 0 for e in range(rank)) for d, r in alone)]
+    terms = [before[_moved(at, step)] for step in steps]
+    if chance(rng, 0.5):
+        terms = [term * round(float(rng.uniform(0.05, 0.5)), 3) for term in terms]
+    value = total(terms) * (1 / len(terms))
+    if chance(rng, 0.3):
+        value = value * draft.array(*sizes)[at]
+    draft.let(after[at], "=", value)
+
+
+def _moved(at: list[At], by: tuple[int, ...]) -> list[At]:
+    return [one + step for one, step in zip(at, by, strict=True)]
+
+
+def convolution(draft: Draft, rng: np.random.Generator, points: int) -> None:
+    """With a small window in one or two dimensions; over channels in half of the cases."""
+    rank, wide = int(rng.integers(1, 3)), int(rng.integers(2, 8))
+    channels = [size(rng, 2, 24), size(rng, 2, 24)] if chance(rng, 0.5) else []
+    stride = 2 if chance(rng, 0.2) else 1
+    places = points / wide**rank / np.prod(channels or [1])
+    field = split(rng, max(float(places), 16.0), rank)
+    window = [wide] * rank
+    out, inner = channels[:1], channels[1:]
+    kept = len(out) + rank
+    sizes = [*out, *field, *inner, *window]
+    loops = draft.loops(sizes, order(rng, kept, len(sizes)))
+    o, at, c, w = loops[: len(out)], loops[len(out) : kept], loops[kept:-rank], loops[-rank:]
+    shape = [stride * (n - 1) + wide for n in field]
+    result = draft.array(*out, *field, fill="zero")[[*o, *at]]
+    reads = [x * stride + y for x, y in zip(at, w, strict=True)]
+    weight = draft.array(*out, *inner, *window)[[*o, *c, *w]]
+    draft.let(result, "+=", draft.array(*inner, *shape)[[*c, *reads]] * weight)
+
+
+def contraction(draft: Draft, rng: np.random.Generator, points: int) -> None:
+    """A product of two tensors, summed over the letters that the result lacks."""
+    result, one, other = _tensors(draft, rng, points)
+    draft.let(result, "+=", one * other)
+
+
+def min_plus(draft: Draft, rng: np.random.Generator, points: int) -> None:
+    """The same in another semiring, as for shortest or widest paths."""
+    result, one, other = _tensors(draft, rng, points)
+    combine, op = pick(rng, (("min=", "+"), ("max=", "+"), ("max=", "*"), ("max=", "min")))
+    draft.let(result, combine, one.call(op, other))
+
+
+def _tensors(draft: Draft, rng: np.random.Generator, points: int) -> tuple[Value, Value, Value]:
+    result, one, other = pick(rng, _PRODUCTS).replace("*", "=").split("=")
+    kept = sorted(result)
+    letters = [*kept, *sorted({*one, *other} - {*kept})]
+    sizes = dict(zip(letters, split(rng, points, len(letters)), strict=True))
+    found = draft.loops(list(sizes.values()), order(rng, len(kept), len(letters)))
+    loops = dict(zip(letters, found, strict=True))
+
+    def element(array: str, fill: str) -> Value:
+        held = draft.array(*(sizes[letter] for letter in array), fill=fill)
+        return held[[loops[letter] for letter in array]]
+
+    return element(result, "zero"), element(one, "uniform"), element(other, "uniform")
+
+
+def triangular(draft: Draft, rng: np.random.Generator, points: int) -> None:
+    """One loop ends, or begins, where an outer one stands."""
+    inner = split(rng, points ** (1 / 3), 1) if chance(rng, 0.6) else []
+    n = split(rng, (2 * points / np.prod(inner or [1])) ** 0.5, 1)[0] + 2
+    i = draft.loop(0, n)
+    j = draft.loop(0, i + 1) if chance(rng, 0.6) else draft.loop(i, n)
+    square = draft.array(n, n)
+    if inner:
+        k = draft.loop(0, *inner)
+        rows = draft.array(n, *inner)
+        if chance(rng, 0.5):
+            draft.let(draft.array(n, n, fill="zero")[i, j], "+=", rows[i, k] * rows[j, k])
+        else:
+            draft.let(draft.array(n, *inner, fill="zero")[i, k], "+=", square[i, j] * rows[j, k])
+    elif chance(rng, 0.5):
+        value = expression(rng, [square[i, j], draft.array(n, n)[j, i]])
+        draft.let(draft.array(n, n, fill="zero")[i, j], "=", value)
+    else:
+        draft.let(draft.array(n, fill="zero")[i], "+=", square[i, j] * draft.array(n)[j])
+
+
+def pairwise(draft: Draft, rng: np.random.Generator, points: int) -> None:
+    """Every point against every other: forces, kernels, distances."""
+    n, m = split(rng, points, 2)
+    i, j = draft.loops([n, m], order(rng, 1, 2))
+    axes = int(rng.integers(1, 4))
+    apart = [_coordinate(draft, i, n, j, m) for _ in range(axes)]
+    squared = total([d * d for d in apart])
+    if chance(rng, 0.4):
+        value = (squared + 1e-3).call(pick(rng, ("sqrt", "log", "neg")))
+        draft.let(draft.array(n, m, fill="zero")[i, j], "=", value)
+        return
+    near = (squared * -1.0).call("exp")
+    for d in apart:
+        force = d * near if chance(rng, 0.5) else d / (squared + 0.01).call("sqrt")
+        draft.let(draft.array(n, fill="zero")[i], "+=", force)
+
+
+def _coordinate(draft: Draft, i: At, n: int, j: At, m: int) -> Value:
+    here, there = draft.array(n), draft.array(m)
+    return there[j] - here[i]
+
+
+def recurrence(draft: Draft, rng: np.random.Generator, points: int) -> None:
+    """One loop runs over what its last turn wrote; the others do not."""
+    rank = int(rng.integers(2, 4))
+    sizes = split(rng, points, rank)
+    along = int(rng.integers(rank)) if chance(rng, 0.3) else int(rng.integers(1, rank))
+    reach = int(rng.integers(1, 3))
+    skipped = [reach if d == along else 0 for d in range(rank)]
+    shape = [n + skip for n, skip in zip(sizes, skipped, strict=True)]
+    at = [draft.loop(skip, n) for skip, n in zip(skipped, shape, strict=True)]
+    state = draft.array(*shape)
+    before = _moved(at, tuple(-skip for skip in skipped))
+    value = state[before] * 0.5 + draft.array(*shape)[at]
+    draft.let(state[at], "=", value.call("max", state[at]) if chance(rng, 0.3) else value)

@@ -1,0 +1,75 @@
+"""Vectors of nodes: the hand-made ones by hand, the raw ones as the graph has them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from nest_shapes import product, sparse_product, transpose
+from nests import sample_nests
+
+from embeddb.nests.encoding.features import FEATURES
+from embeddb.nests.graph import Node, graph_of
+from embeddb.nests.matching.vectors import loop_vectors, raw_vectors, remembered, spreads
+from embeddb.nests.recipe import as_it_stands
+from embeddb.nests.schedule import Schedule
+
+
+def test_by_hand() -> None:
+    nest = product(n=255)
+    nodes, rows = loop_vectors(nest, Schedule((0, 1, 2), (0, 85, 0)))
+    named = dict(zip(nodes, rows.tolist(), strict=True))
+    third = pytest.approx(1 / 3)
+    assert list(nodes[:4]) == [
+        Node("entry", 1, True),
+        *(Node("entry", loop, False) for loop in range(3)),
+    ]
+    # C, A and B move with i, j and k in turn; j is the last index of C and of B, k that of A.
+    assert named[Node("entry", 0)] == [1, 0, third, 1]
+    assert named[Node("entry", 2)] == [0, third, third, 1]
+    assert named[Node("entry", 1)] == pytest.approx([1, 2 / 3, 1 / 3, math.log2(86) / 8])
+    assert named[Node("entry", 1, True)][3] == pytest.approx(math.log2(4) / 8)
+    assert named[Node("array", array=1)][:3] == [pytest.approx(2 / 3), third, 1]
+    assert named[Node("array", array=2)][:3] == [pytest.approx(2 / 3), third, 0]
+
+
+def test_what_comes_out_of_an_array_moves_but_not_to_the_next_element() -> None:
+    nest = sparse_product()
+    nodes, rows = loop_vectors(nest, as_it_stands(nest))
+    named = dict(zip(nodes, rows.tolist(), strict=True))
+    # Along k: val and col go on by one, B jumps, C stays.
+    assert named[Node("entry", 2)][:3] == [0, 0.5, 0.25]
+
+
+def test_raw_vectors_are_the_features_by_their_spread() -> None:
+    nest = transpose()
+    graph = graph_of(nest, as_it_stands(nest))
+    nodes, rows = raw_vectors()(nest, as_it_stands(nest))
+    assert nodes == graph.nodes
+    np.testing.assert_array_equal(rows, graph.features)
+    spread = spreads(graph_of(n, as_it_stands(n)) for n in sample_nests().values())
+    _, scaled = raw_vectors(spread)(nest, as_it_stands(nest))
+    np.testing.assert_allclose(scaled * spread, rows, rtol=1e-6)
+
+
+def test_a_spread_is_over_the_nodes_of_a_kind() -> None:
+    nests = [transpose(8, 8), transpose(64, 8)]
+    found = spreads(graph_of(nest, as_it_stands(nest)) for nest in nests)
+    trips = [math.log2(1 + trip) for nest in nests for trip in nest.trips]
+    assert found[FEATURES.index("entry.trip")] == pytest.approx(np.std(trips), rel=1e-5)
+    assert found[FEATURES.index("entry.block")] == 1.0
+    assert (found > 0).all()
+
+
+def test_remembered_vectors_are_made_once() -> None:
+    asked: list[str] = []
+
+    def vectors(nest: object, schedule: object) -> tuple[list[Node], np.ndarray]:
+        asked.append(repr(nest))
+        return [], np.zeros((0, 4), dtype=np.float32)
+
+    once = remembered(vectors)
+    for nest in (product(), product(), transpose()):
+        once(nest, as_it_stands(nest))
+    assert len(asked) == 2
