@@ -140,6 +140,10 @@ class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
     default_at: int | None = None
     answer_at: int | None = None
 
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.m, self.n, self.nnz, tuple(self.named.items()))
+
 
 class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored of one configuration on the very pattern, at the width asked about: `runs`

@@ -6,8 +6,10 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Call, Const, Expr, Index, LoopIndex, Read, Statement
 from embeddb.nests.schedule import Piece, Schedule
 
-__all__ = ["access_text", "index_text", "loop_lines", "statement_line"]
+__all__ = ["PARALLEL", "access_text", "index_text", "loop_lines", "statement_line"]
 
+#: What the line of the loop that runs in parallel says.
+PARALLEL = "in parallel"
 _INFIX = ("+", "-", "*", "/", "<", "<=", "==", "!=")
 _INNER = {
     "simd": "vectorised",
@@ -25,7 +27,7 @@ def loop_lines(nest: Nest, schedule: Schedule | None = None) -> list[str]:
     lines = [_generated(nest, piece) for piece in pieces]
     if parallel is not None:
         chunk = f", {schedule.chunk} at a time" if schedule.policy == "dynamic" else ""
-        lines[pieces.index(parallel)] += f", in parallel ({schedule.policy}{chunk})"
+        lines[pieces.index(parallel)] += f", {PARALLEL} ({schedule.policy}{chunk})"
     if schedule.inner in _INNER:
         lines[-1] += f", {_INNER[schedule.inner]}"
     return lines

@@ -239,8 +239,9 @@ def parallel_loops(nest: Nest) -> tuple[int, ...]:
 
 def reduction_loops(nest: Nest) -> tuple[int, ...]:
     """The loops whose turns would be independent if it were not for reductions."""
-    found = [list(_carries(dependences(nest), at)) for at in range(nest.depth)]
-    return tuple(at for at, d in enumerate(found) if d and all(one.reduction for one in d))
+    found = dependences(nest)
+    carried = [list(_carries(found, at)) for at in range(nest.depth)]
+    return tuple(at for at, d in enumerate(carried) if d and all(one.reduction for one in d))
 
 
 def packable(nest: Nest) -> tuple[int, ...]:

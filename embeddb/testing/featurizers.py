@@ -8,7 +8,7 @@
 
 pytest then runs every test below on it. What is required of all is the protocol `Featurizer` of
 `embeddb.featurizers.base`; those that lack something or travel (`MayLack`, `Travelling`) are tested
-for that too.
+for that too. A featurizer of loop nests inherits `NestFeaturizerContract`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ import numpy as np
 
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.featurizers import reads
 from embeddb.featurizers.base import Featurizer, MayLack, Travelling
+from embeddb.nests.nest_text import nest_text
+from embeddb.testing.nests import sample_nests
 
-__all__ = ["FeaturizerContract", "extreme_patterns"]
+__all__ = ["FeaturizerContract", "NestFeaturizerContract", "extreme_patterns"]
 
 
 def extreme_patterns() -> dict[str, Pattern]:
@@ -58,7 +61,7 @@ class FeaturizerContract:
         """A new featurizer."""
         raise NotImplementedError
 
-    def patterns(self) -> dict[str, Pattern]:
+    def patterns(self) -> dict[str, Any]:
         """What it is tried on; override to add patterns of your own."""
         return extreme_patterns()
 
@@ -113,3 +116,32 @@ class FeaturizerContract:
             assert back is not None and np.array_equal(back, vector), what
             named.popitem()
             assert featurizer.from_info(PatternInfo(id="0", features=named)) is None
+
+
+class NestFeaturizerContract(FeaturizerContract):
+    """The same for a featurizer whose `kinds` has `nest`."""
+
+    def patterns(self) -> dict[str, Any]:
+        """What it is tried on; override to add nests of your own."""
+        return {f"{n} {size}": nest for size in (1, 40) for n, nest in sample_nests(size).items()}
+
+    def test_it_reads_nests(self) -> None:
+        assert reads(self.make(), "nest")
+
+    def test_the_pattern_is_left_alone(self) -> None:
+        for what, nest in self.patterns().items():
+            before = nest_text(nest)
+            self.make().embed(nest)
+            assert nest_text(nest) == before, what
+
+    def test_names_of_loops_and_arrays_do_not_count(self) -> None:
+        for what, nest in self.patterns().items():
+            loops = tuple(f"loop{at}" for at in range(nest.depth))
+            arrays = tuple(f"data{at}" for at in range(len(nest.arrays)))
+            other = replace(nest, loop_names=loops, array_names=arrays)
+            assert np.array_equal(self.make().embed(nest), self.make().embed(other)), what
+
+    def test_sizes_count(self) -> None:
+        featurizer = self.make()
+        for small, large in zip(sample_nests(8).values(), sample_nests(512).values(), strict=True):
+            assert not np.array_equal(featurizer.embed(small), featurizer.embed(large)), small.group

@@ -7,6 +7,7 @@ translation of addresses, lines that threads take from one another.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,11 +76,7 @@ def model_counts(
         shares.append(share_of(first, last, per_turn, most / workers))
         first = last
     sliced = caches.sliced(workers)
-    text = source(
-        nest,
-        sliced,
-        [p for s in shares for p in (Pass("THREAD"), *_filled(nest, s, sliced), *s.passes)],
-    )
+    text = source(nest, sliced, [p for s in shares for p in (Pass("THREAD"), *_filled(nest, s, sliced), *s.passes)])
     counts = np.zeros((threads, len(COUNTERS)))
     for at, row in enumerate(_printed(text, values, workers)):
         counts[at] = _counters(row) * _scale(shares[at], row, per_turn)
@@ -133,7 +130,7 @@ def _printed(text: str, values: Values, threads: int) -> list[dict[str, int]]:
         raise RunnerUnavailable(no_compiler())
     with tempfile.TemporaryDirectory(prefix="embeddb-") as name:
         folder = Path(name)
-        wrong = compile_to(folder / "model", text, [found[0], *_FLAGS])
+        wrong = compile_to(folder / "model", text, [found[0], *_FLAGS], ("-lm",))
         if wrong:
             raise NothingFound(f"the nest cannot be counted: {wrong}")
         with (folder / "arrays").open("wb") as out:

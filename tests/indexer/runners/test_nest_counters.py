@@ -23,7 +23,7 @@ from embeddb.core.errors import NothingFound
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import canonical_schedule
-from indexer.runners.nest_counters import values
+from indexer.runners.nest_counters import values as nest_values
 from indexer.runners.nest_counters.caches import PLAIN, Caches, Level, caches_here
 from indexer.runners.nest_counters.model import model_counts, share_of
 from indexer.runners.nest_counters.source import Pass
@@ -64,12 +64,13 @@ class Memory:
 
 def expected(nest: Nest, caches: Caches, threads: int) -> dict[str, list[int]]:
     """By counter, what each thread counts in its second run."""
-    turns = outer_turns(nest, deciding_values(nest))
+    values = deciding_values(nest)
+    turns = outer_turns(nest, values)
     found: dict[str, list[int]] = {}
     for thread in range(threads):
         parts = [turns // threads + (t < turns % threads) for t in range(threads)]
         first = sum(parts[:thread])
-        trace, memory = Trace(nest, deciding_values(nest)), Memory(caches.sliced(threads))
+        trace, memory = Trace(nest, values), Memory(caches.sliced(threads))
         before, loads, stores = [0] * 6, 0, 0
         flops = 0
         for _ in range(2):
@@ -228,6 +229,6 @@ def test_caches_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_arrays_too_large_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MOST_BYTES", 100)
+    monkeypatch.setattr(nest_values, "MOST_BYTES", 100)
     with pytest.raises(NothingFound, match="more than 100 bytes"):
         model_counts(copy(300, "permutation"), threads=1, caches=TINY)
