@@ -29,6 +29,8 @@ from embeddb.explain.explanation import (
     PatternView,
 )
 from embeddb.nests.lines import loop_lines, statement_line
+from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import nest_from_text
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
@@ -166,7 +168,10 @@ def _pattern(made: Recommendation, store: Store) -> PatternView:
 
 
 def _nest(made: Recommendation, store: Store) -> NestView | None:
-    found = store.nest(store.resolve(made.pattern_id))
+    if made.nest:
+        found: Nest | None = nest_from_text(made.nest, where=f"answer {made.id}")
+    else:
+        found = store.nest(store.resolve(made.pattern_id))
     if found is None:
         return None
     return NestView(

@@ -253,7 +253,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def transfers(self) -> list[TransferredSchedule]:
         """The schedules of neighbours that became the answer."""
-        return [one for one in self.recommendation.transfers if one.config == self.answer]
+        made = self.recommendation
+        return [one for one in made.transfers if Config(one.config) == Config(made.best)]
 
     @property
     def as_good(self) -> str:

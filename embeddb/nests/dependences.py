@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from embeddb.nests.extents import loop_range
@@ -27,8 +28,10 @@ __all__ = ["Dependence", "Vector", "dependences"]
 #: By loop, the least and the largest distance, in values of the loop's index.
 Vector = tuple[tuple[int, int], ...]
 
-#: Systems that are looked at for one pair of accesses; beyond it, signs are left open.
-_MOST_SYSTEMS = 80
+#: Systems that are looked at, for one pair of accesses and for a nest; beyond, signs are left open.
+_MOST_SYSTEMS, _MOST_IN_ALL = 80, 800
+#: Pairs of accesses of a nest; beyond, any distance is taken for possible.
+_MOST_PAIRS = 5000
 _ZERO = (0, 0)
 
 
@@ -58,6 +61,7 @@ class Dependence:
         return f"({', '.join(map(_component, self.vector))})"
 
 
+@lru_cache(maxsize=256)
 def dependences(nest: Nest) -> tuple[Dependence, ...]:
     """All of a nest, each once."""
     domain = _Domain(nest)
@@ -65,8 +69,8 @@ def dependences(nest: Nest) -> tuple[Dependence, ...]:
     touched: dict[int, dict[_Touch, None]] = {}
     for statement, access, writes in nest.accesses():
         touched.setdefault(access.array, {})[_Touch(statement, access, writes)] = None
-    for array, touches in touched.items():
-        for first, second in itertools.combinations_with_replacement(touches, 2):
+    for array in nest.written:
+        for first, second in itertools.combinations_with_replacement(touched[array], 2):
             if first.writes or second.writes:
                 reduction = _reduction(nest, first, second)
                 for source, sink, vector in _ordered(domain, first, second):
@@ -127,6 +131,8 @@ class _Domain:
             self.scale.append(loop.step if fixed else 1)
             self.unit.append(loop.step if fixed else self._unit(at))
             self.span.append(max(0, high - low) // self.unit[-1])
+        self._known: dict[tuple[Access, Access], tuple[Vector, ...]] = {}
+        self._systems = 0
         #: By loop, the affine bounds, and those loops that they tie it to.
         self.bounds = [self._bounds(at) for at in range(self.depth)]
         self.ties: list[set[int]] = [set() for _ in nest.loops]
@@ -139,9 +145,16 @@ class _Domain:
         rows = ((at, self._row_of(at)) for at in range(self.depth))
         self.rows = {at: row for at, row in rows if row is not None}
 
-    def differences(self, first: Access, second: Access) -> Iterator[Vector]:
+    def differences(self, first: Access, second: Access) -> tuple[Vector, ...]:
         """The distances from turns in which `first` touches an element to those in which `second`
         touches the same; of any sign."""
+        if (first, second) not in self._known:
+            if len(self._known) >= _MOST_PAIRS:
+                return (tuple((-n * u, n * u) for n, u in zip(self.span, self.unit, strict=True)),)
+            self._known[first, second] = tuple(self._differences(first, second))
+        return self._known[first, second]
+
+    def _differences(self, first: Access, second: Access) -> Iterator[Vector]:
         system = System.empty().joined(self._equal(first, second))
         if system is None:
             return
@@ -260,7 +273,8 @@ class _Domain:
         rows = [(v, *_used(row)) for v, row in system.fixed.items() if v in variables]
         rows += [_used(row) for row in system.loose if variables & set(_used(row))]
         values = {at: system.constant(at) for at in loops}
-        if not any(rows) or all(value == 0 for value in values.values()):
+        still = all(value == 0 for value in values.values())
+        if still or not any(rows) or self._systems >= _MOST_IN_ALL:
             return [{at: self._range(at, values[at]) for at in loops}]
         tied = {at for at in loops if self.ties[at]}
         tied |= {v - self.depth for row in rows for v in row if v >= self.depth}
@@ -268,18 +282,18 @@ class _Domain:
         bounded = system.joined((), least)
         assert bounded is not None
         kept = tuple(row for row in bounded.loose if variables & set(_used(row)))
-        budget = [_MOST_SYSTEMS]
-        return list(self._split(System(bounded.fixed, kept, bounded.least), loops, {}, budget))
+        most = min(_MOST_IN_ALL, self._systems + _MOST_SYSTEMS)
+        return list(self._split(System(bounded.fixed, kept, bounded.least), loops, {}, most))
 
     def _split(
-        self, system: System, loops: tuple[int, ...], signs: dict[int, int], budget: list[int]
+        self, system: System, loops: tuple[int, ...], signs: dict[int, int], most: int
     ) -> Iterator[dict[int, tuple[int, int]]]:
         """Solutions by sign of each loop that the equations leave open."""
-        budget[0] -= 1
+        self._systems += 1
         if not system.feasible:
             return
         at = next((at for at in loops if at not in signs), None)
-        if at is None or budget[0] <= 0:
+        if at is None or self._systems > most:
             yield {at: self._range(at, system.constant(at), signs.get(at)) for at in loops}
             return
         value = system.constant(at)
@@ -290,7 +304,7 @@ class _Domain:
             equal, least = self._of_sign(at, sign)
             more = system.joined(equal, least)
             if more is not None:
-                yield from self._split(more, loops, {**signs, at: sign}, budget)
+                yield from self._split(more, loops, {**signs, at: sign}, most)
 
     def _of_sign(self, at: int, sign: int) -> tuple[list[Row], list[Row]]:
         """Equations and inequalities of a distance with this sign."""

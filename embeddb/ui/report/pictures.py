@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from embeddb.query.diagnostics import ParameterEffect
     from embeddb.query.recommendation import Recommendation
 
-__all__ = ["Card", "EffectPicture", "attention", "candidates", "cards", "effects", "nests", "simpler", "spy"]
+__all__ = [
+    "Card",
+    "EffectPicture",
+    "attention",
+    "candidates",
+    "cards",
+    "effects",
+    "nests",
+    "simpler",
+    "spy",
+]
 
 #: Parameters and values of one that are drawn.
 _MOST_PARAMETERS = 16

@@ -72,14 +72,11 @@ def _threads() -> frozenset[int]:
 def _answer(request: Reply, payload: bytes) -> Reply:
     events = events_here()
     assert events is not None, "asked for counters of a processor that has none"
-    counts = count(
-        nest_from_text(payload),
-        request["library"],
-        threads=request["threads"],
-        kernel=Linux(),
-        events=events.events,
-        which=request["which"],
-    )
+    nest, told = nest_from_text(payload), {key: request[key] for key in ("threads", "which")}
+    try:
+        counts = count(nest, request["library"], kernel=Linux(), events=events.events, **told)
+    except OSError as error:
+        return {"status": "machine", "error": f"counters cannot be read: {error.strerror}"}
     return {"status": "ok", "counts": [[float(x) for x in row] for row in counts]}
 
 

@@ -96,7 +96,6 @@ def sums(vector: CounterVector, names: Iterable[str]) -> list[float]:
 
 NESTS: list[tuple[str, Callable[[], Nest]]] = [
     ("matmul", lambda: matmul(13)),
-    ("double", lambda: matmul(8, "f64")),
     ("copy", lambda: copy(300)),
     ("gather", lambda: copy(300, "permutation")),
     ("mask", lambda: masked(500, 0.3)),
@@ -146,12 +145,11 @@ def test_a_copy_streams() -> None:
 
 
 def test_a_mask_is_foretold_where_it_is_always_the_same() -> None:
-    never, always, half = (
-        model_counts(masked(2000, share), threads=1, caches=PLAIN) for share in (0.0, 2.0, 0.5)
+    never, half = (
+        model_counts(masked(2000, share), threads=1, caches=PLAIN) for share in (0.0, 0.5)
     )
     assert never.of("stores") == 0 and never.of("f32_scalar") == 0
-    assert always.of("stores") == 2000 and always.of("branches") == 2 * 2000
-    assert max(never.of("mispredictions"), always.of("mispredictions")) == 0
+    assert never.of("branches") == 2 * 2000 and never.of("mispredictions") == 0
     assert 0.4 < half.of("mispredictions") / 2000 < 0.6
 
 

@@ -14,9 +14,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from counted_nests import access, histogram, matmul, relaxed, upto
 
-from embeddb.nests.counters import COUNTERS, GIVEN
+from embeddb.core.errors import NothingFound, UsageError
+from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
+from embeddb.nests.nest import Nest
+from embeddb.nests.parts import Array, Read, Statement
+from indexer.runners.nest_counters import counting
+from indexer.runners.nest_counters.caches import PLAIN
+from indexer.runners.nest_counters.counting import count_nest
 from indexer.runners.nest_counters.events import FLOPS, Event, Events, events_of
+from indexer.runners.nest_counters.measured import by_counter
 from indexer.runners.nest_counters.perf import (
     TOGETHER,
     Linux,
@@ -228,3 +236,51 @@ def test_the_threads_of_a_nest_are_found(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["(3, 5) 3 0.0 0"]
+
+
+# -- which source ----------------------------------------------------------------------------------
+
+
+def test_flops_without_a_type_are_those_of_the_nest() -> None:
+    zen3 = amd(0x19, 1)
+    assert zen3 is not None
+    counts = np.arange(2.0 * len(zen3.events)).reshape(2, -1)
+    flops = next(at for at, e in enumerate(zen3.events) if e.counter == FLOPS)
+    single, double = COUNTERS.index("f32_scalar"), COUNTERS.index("f64_scalar")
+    told = by_counter(matmul(4), zen3, counts)
+    assert told[:, single].tolist() == counts[:, flops].tolist() and not told[:, double].any()
+    assert {COUNTERS[at] for at in np.flatnonzero(~np.isnan(told[0]))} == GIVEN["amd"]
+    twice = by_counter(matmul(4, "f64"), zen3, counts)
+    assert twice[:, double].tolist() == counts[:, flops].tolist()
+    arrays = (Array("f32", (9,)), Array("f64", (9,)))
+    mixed = Nest((upto(9),), arrays, (Statement(access(0, 0), "=", Read(access(1, 0))),))
+    assert np.isnan(by_counter(mixed, zen3, counts)[:, [single, double]]).all()
+    whole = by_counter(histogram(9, 3), zen3, counts)
+    assert not whole[:, [single, double]].any()
+
+
+def test_what_cannot_be_counted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "available", lambda: "this machine shows no counters")
+    with pytest.raises(NothingFound, match="shows no counters"):
+        count_nest(matmul(4), threads=1, source="perf")
+    with pytest.raises(UsageError, match="'guess' is none of"):
+        count_nest(matmul(4), threads=1, source="guess")
+    with pytest.raises(UsageError, match="0 threads"):
+        count_nest(matmul(4), threads=0)
+
+
+@pytest.mark.gcc
+def test_the_model_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "available", lambda: "this machine shows no counters")
+    vector = count_nest(relaxed(50), threads=2, caches=PLAIN)
+    assert vector.source == "model" and "no loop parallel" in vector.about
+    assert vector.of("loads", "min") == 0 < vector.of("loads", "max")
+
+
+def test_the_processor_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = np.ones((2, len(COUNTERS)))
+    real = CounterVector.of_threads(counts, "perf")
+    monkeypatch.setattr(counting, "available", lambda: None)
+    monkeypatch.setattr(counting, "perf_counts", lambda nest, threads: real)
+    assert count_nest(matmul(4), threads=2) is real
+    assert count_nest(matmul(4), threads=2, source="perf") is real
