@@ -23,7 +23,7 @@ from embeddb.nests.nest import Content
 from embeddb.store import Store
 from indexer.library import Library, info_of
 
-__all__ = ["EmbedReport", "adopt_stubs", "embed"]
+__all__ = ["EmbedReport", "adopt_stubs", "adopted", "embed"]
 
 #: Most vectors and seconds of work per transaction: what a kill can cost.
 _BATCH, _BATCH_S = 256, 1.0
@@ -205,11 +205,12 @@ def adopt_stubs(db: Lookup, library: Library) -> int:
     for info in [info for info in db.store.patterns() if info.stub]:
         pattern = library.subject(info.kind, info.name, info.sizes)
         if pattern is not None:
-            moved += _adopted(db, info, pattern)
+            moved += adopted(db, info, pattern)
     return moved
 
 
-def _adopted(db: Lookup, stub: PatternInfo, pattern: Content) -> int:
+def adopted(db: Lookup, stub: PatternInfo, pattern: Content) -> int:
+    """Give a stub its structure; returns the number of runs that moved to its pattern."""
     found = info_of(pattern)
     if stub.group not in ("", stub.name):  # the run log knew the family
         found = msgspec.structs.replace(found, group=stub.group)
