@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 
-from embeddb.core.config import Config
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, NothingFound, UsageError
 from embeddb.nests.listing import array_rows, dependence_lines, listing, loop_words
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
-from embeddb.nests.rules import Legality, canonical_schedule
+from embeddb.nests.rules import canonical_schedule
 from embeddb.nests.schedule import Schedule
+from embeddb.platforms.of_subject import space_of
+from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.arguments import defined, known_pattern, open_database
 from embeddb.ui.cli.output import emit, json_option, say, table
 
@@ -52,7 +54,7 @@ def show_verb(
     elif form == "json":
         say(nest_text(nest).decode())
     elif form == "c":
-        from indexer.runners.nest_code.generate import c_program
+        from indexer.runners.nest_code.program import c_program
 
         click.echo(c_program(nest, schedule or canonical_schedule(nest)))
     else:
@@ -93,18 +95,21 @@ def _of_file(place: str, name: str, defines: tuple[str, ...]) -> Nest:
 
 
 def _schedule(nest: Nest, given: str) -> Schedule | None:
-    """Raises: UsageError for a configuration that is none, or not legal for the nest."""
+    """What is not given is as in the nest as it stands. Raises: UsageError for a configuration
+    that is none of nest-cpu, or not legal for the nest."""
     if not given:
         return None
     config = Config.parse(given)
+    space = space_of(load_platform("nest-cpu"), Op("nest"), nest)
     try:
         schedule = Schedule.of(config, nest.depth)
+        whole = space.canonical(Config({**schedule.config, **config}))
+        reason = space.reason(whole)
     except (TypeError, ValueError):
         raise UsageError(f"{config} is no schedule of {nest.depth} loops") from None
-    reason = Legality(nest).reason(schedule)
     if reason is not None:
         raise UsageError(f"{config} is not legal: {reason}")
-    return schedule
+    return Schedule.of(whole, nest.depth)
 
 
 def _document(nest: Nest, schedule: Schedule | None) -> dict[str, Any]:
