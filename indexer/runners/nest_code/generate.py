@@ -47,7 +47,9 @@ class _Lines:
     depth: int = 1
 
     def add(self, *lines: str) -> None:
-        self.told += [line if line.startswith("#") else "    " * self.depth + line for line in lines]
+        self.told += [
+            line if line.startswith("#") else "    " * self.depth + line for line in lines
+        ]
 
     def open(self, line: str) -> None:
         self.add(line + " {")

@@ -76,7 +76,11 @@ def model_counts(
         shares.append(share_of(first, last, per_turn, most / workers))
         first = last
     sliced = caches.sliced(workers)
-    text = source(nest, sliced, [p for s in shares for p in (Pass("THREAD"), *_filled(nest, s, sliced), *s.passes)])
+    text = source(
+        nest,
+        sliced,
+        [p for s in shares for p in (Pass("THREAD"), *_filled(nest, s, sliced), *s.passes)],
+    )
     counts = np.zeros((threads, len(COUNTERS)))
     for at, row in enumerate(_printed(text, values, workers)):
         counts[at] = _counters(row) * _scale(shares[at], row, per_turn)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import islpy as isl
 import pytest
+from ruled_nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read, whole
 
 from embeddb.nests.dependences import Dependence, dependences
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Index
-from tests.fixtures.nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read, whole
 
 
 def told(nest: Nest) -> list[str]:
@@ -57,6 +57,22 @@ def test_steps_and_divisors_keep_elements_apart() -> None:
     assert told(nest_of(step, [["=", [0, [1, 1]], read(0, [2, 1]), None]], A=floats(18))) == []
     shifted = [["=", [0, [2, 1]], read(0, [0, 1]), None]]
     assert told(nest_of(step, shifted, A=floats(18))) == ["(2)"]
+
+
+def test_steps_from_a_bound_that_moves_keep_apart_what_its_own_steps_do() -> None:
+    """j runs by 2 from i, or from 2 i: from row to row it may or may not change parity."""
+    body = [["=", [0, [1, 0, 1]], read(0, [0, 0, 1]), None]]
+    odd = nest_of([[[0], [4], 1], [[0, 1], [9], 2]], body, A=floats(10))
+    even = nest_of([[[0], [4], 1], [[0, 2], [9], 2]], body, A=floats(10))
+    assert {d.vector[1] for d in dependences(odd)} >= {(1, 1), (-1, -1)}
+    assert {d.vector[1] for d in dependences(even)} == {(0, 0)}
+
+
+def test_the_next_nonzero_is_in_this_row_or_a_later_one() -> None:
+    row = [{"plus": [0], "of": [1, at]} for at in (AT_I, [1, 1])]
+    body = [["=", [0, [1, 0, 1]], read(0, [0, 0, 1]), None]]
+    nest = nest_of([*whole(5), [*row, 1]], body, v=floats(21), row=["i64", [6], "offsets:20:1", 0])
+    assert told(nest) == ["(+, 1)", "(0, 1)"]
 
 
 def test_a_distance_longer_than_the_loop_is_none() -> None:
@@ -144,7 +160,7 @@ def test_never_less_than_the_exact_relation(seed: int) -> None:
 def test_what_is_given_up_is_a_dependence(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     nest = random_nest(7, trip=9, indirect=False)
     all_known = dependences.__wrapped__(nest)
-    monkeypatch.setattr(f"embeddb.nests.dependences.{limit}", 2)
+    monkeypatch.setattr(f"embeddb.nests.distances.{limit}", 2)
     dependences.cache_clear()
     assert dependences(nest) != all_known
     _covered(nest)

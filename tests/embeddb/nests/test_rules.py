@@ -7,6 +7,7 @@ import random
 import time
 
 import pytest
+from ruled_nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read, whole
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NestError
@@ -23,7 +24,6 @@ from embeddb.nests.rules import (
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform
 from tests.fixtures.nest_turns import Turns
-from tests.fixtures.nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read, whole
 
 FIRST, SWAPPED = (0, 1), (1, 0)
 
@@ -128,7 +128,7 @@ def test_what_comes_out_of_an_array_may_be_the_same_twice() -> None:
     assert Legality(histogram).privatised(schedule) == (0,)
     assert refusal(BY_HAND["histogram"](30, 5000), parallel="outer")
     assert refusal(histogram, inner="simd") == (
-        "loop i cannot run as simd: h carries a reduction into many elements, or several"
+        "loop i cannot run as simd: h carries a reduction that no variable can hold"
     )
     assert not refusal(scatter, parallel="outer", inner="simd")  # a permutation
     assert packable(histogram) == ()
@@ -178,6 +178,18 @@ def test_simd_reduces_into_one_element_by_one_statement() -> None:
     arrays = {"s": floats(1), "a": floats(8)}
     assert not refusal(nest_of(whole(8), [one], **arrays), inner="simd")
     assert "carries a reduction" in refusal(nest_of(whole(8), [one, one], **arrays), inner="simd")
+    # Row i is summed up in a variable only if nobody looks at it meanwhile.
+    read_too = [["+=", [0, [1, 1]], read(1, AT_J), None], ["=", [1, AT_J], read(0, AT_I), None]]
+    nest = nest_of(whole(8, 8), read_too[:1], y=floats(9), a=floats(8))
+    assert not refusal(nest, inner="simd")
+    nest = nest_of(
+        whole(8, 8),
+        [read_too[0], ["=", [2, AT_J], read(0, AT_I), None]],
+        y=floats(9),
+        a=floats(8),
+        b=floats(8),
+    )
+    assert "carries a reduction" in refusal(nest, inner="simd")
 
 
 def test_jammed_turns_do_not_part_the_parallel_loop_within() -> None:
@@ -203,6 +215,13 @@ def test_a_bound_that_the_nest_writes_is_no_bound() -> None:
     loops = [*whole(4), [[0], {"plus": [0], "of": [0, AT_I]}, 1]]
     with pytest.raises(NestError, match="n: is written and bounds a loop in one nest"):
         nest_of(loops, [["=", [0, AT_I], 9, None]], n=["i32", [4], "below:4", 0])
+
+
+def test_two_ways_to_combine_have_no_copies() -> None:
+    """The halves of y never meet, but one clause of OpenMP holds for the whole of it."""
+    body = [["+=", [0, [0]], read(1, AT_I), None], ["*=", [0, [1]], read(1, AT_I), None]]
+    nest = nest_of(whole(8), body, y=floats(2), a=floats(8))
+    assert "is used in another way too" in refusal(nest, parallel="outer")
 
 
 # -- turn by turn ------------------------------------------------------------------------------
