@@ -28,8 +28,8 @@ _CHOICES = ("parallel", "inner", "pack")
 
 
 class NestJudge:
-    """The rules of a nest as one more constraint of a space (`embeddb.platforms.space.rules`) of the
-    parameters `given`; what a platform has no parameter for is as in the nest as it stands."""
+    """The rules of a nest as one more constraint (`embeddb.platforms.space.rules`) of a space that
+    has the parameters `given`; what it has no parameter for is as in the nest as it stands."""
 
     def __init__(self, nest: Nest, given: Collection[str] | None = None) -> None:
         self.legality = Legality(nest)

@@ -24,8 +24,9 @@ class Sized(Protocol):
 
 
 def space_of(platform: Platform, op: Op, subject: Sized) -> ConfigSpace:
-    """The legal configurations for a subject. Of a nest that is known by name only, what its
-    dependences forbid is among them.
+    """The legal configurations for a subject. What the dependences of a nest forbid is among them
+    where the nest is known by name only, and where none of the platform's parameters is one of a
+    schedule (`embeddb.nests.schedule`).
 
     Raises: UsageError if the platform does not run this kernel.
     """

@@ -7,7 +7,6 @@ translation of addresses, lines that threads take from one another.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
