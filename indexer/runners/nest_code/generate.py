@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from embeddb.nests.legality import Legality
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Statement
-from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import JAMMED, Schedule
 from indexer.runners.nest_code.bounds import Bounds, bounds_of
 from indexer.runners.nest_code.expressions import C_TYPES, HELPERS, Site, Writer

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from embeddb.nests.extents import loop_range
+from embeddb.nests.legality import packable
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, Access, Affine
-from embeddb.nests.rules import packable
 from embeddb.nests.schedule import Piece, Schedule
 from indexer.runners.nest_code.expressions import C_TYPES, linear
 from indexer.runners.nest_code.names import Names
