@@ -75,6 +75,16 @@ def test_the_next_nonzero_is_in_this_row_or_a_later_one() -> None:
     assert told(nest) == ["(+, 1)", "(0, 1)"]
 
 
+def test_elements_of_a_permutation_differ_but_not_from_those_beside_them() -> None:
+    def nest(beside: int) -> Nest:
+        at, other = ({"plus": [c], "of": [1, AT_I]} for c in (1, 1 + beside))
+        body = [["=", [0, at], read(0, other), None]]
+        return nest_of(whole(8), body, B=floats(10), at=["i32", [8], "permutation", 0])
+
+    assert told(nest(0)) == []
+    assert told(nest(1)) == ["(+)"]
+
+
 def test_a_distance_longer_than_the_loop_is_none() -> None:
     body = [["=", [0, [8, 1]], read(0, [0, 1]), None]]
     assert told(nest_of(whole(8), body, A=floats(16))) == []
