@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embeddb.nests.dependences import Dependence, dependences
+from embeddb.nests.dependence.dependences import Dependence, dependences
 from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import packable, parallel_loops, reduction_loops

@@ -1,13 +1,13 @@
 """The rules of a nest, as others ask for them: a judge of its configurations, and the schedule that
-is taken where none is known. The rules themselves are those of `embeddb.nests.legality`."""
+is taken where none is known. The rules themselves are in `embeddb.nests.dependence.legality`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from embeddb.nests.dependences import dependences, parallel_loops, reduction_loops
-from embeddb.nests.legality import MOST_PRIVATE, Legality, packable
+from embeddb.nests.dependence.dependences import dependences, parallel_loops, reduction_loops
+from embeddb.nests.dependence.legality import MOST_PRIVATE, Legality, packable
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule, parameters
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.records import Measurement
-from embeddb.nests.nest_text import check
+from embeddb.nests.check import check
 from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import Schedule
 from indexer.runners.base import RunOptions

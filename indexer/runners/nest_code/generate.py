@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embeddb.nests.legality import Legality
+from embeddb.nests.dependence.legality import Legality
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Statement
 from embeddb.nests.schedule import JAMMED, Schedule

@@ -6,7 +6,7 @@ import pytest
 
 from embeddb.core.errors import NestError, UsageError
 from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import check
+from embeddb.nests.check import check
 from indexer.programs import SIZES, applications, nests_of, program_names, sizes_of
 
 #: Programs of more than one nest.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from embeddb.nests.distances import ZERO, Distances, Vector
+from embeddb.nests.dependence.distances import ZERO, Distances, Vector
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access
 

@@ -11,7 +11,7 @@ import islpy as isl
 import pytest
 from ruled_nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read, whole
 
-from embeddb.nests.dependences import Dependence, dependences
+from embeddb.nests.dependence.dependences import Dependence, dependences
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Index
 
@@ -170,7 +170,7 @@ def test_never_less_than_the_exact_relation(seed: int) -> None:
 def test_what_is_given_up_is_a_dependence(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     nest = random_nest(7, trip=9, indirect=False)
     all_known = dependences.__wrapped__(nest)
-    monkeypatch.setattr(f"embeddb.nests.distances.{limit}", 2)
+    monkeypatch.setattr(f"embeddb.nests.dependence.distances.{limit}", 2)
     dependences.cache_clear()
     assert dependences(nest) != all_known
     _covered(nest)

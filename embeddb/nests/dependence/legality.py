@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from embeddb.nests.dependences import Dependence, dependences
-from embeddb.nests.distances import ZERO, Vector
+from embeddb.nests.dependence.dependences import Dependence, dependences
+from embeddb.nests.dependence.distances import ZERO, Vector
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 

@@ -2,8 +2,7 @@
 
 Distances of affine accesses with equal coefficients are exact; otherwise each loop's sign is tried
 and refused where the equations of the indices have no solution within the loops
-(`embeddb.nests.inequalities`). An index that comes out of an array may be anything, but for two
-cases: two elements of a permutation differ, and so do the turns of a loop that runs over the rows
+(`.inequalities`). An index that comes out of an array may be anything, but for two cases: two elements of a permutation differ, and so do the turns of a loop that runs over the rows
 of a sparse matrix (from one offset to the next).
 """
 
@@ -13,8 +12,8 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+from embeddb.nests.dependence.inequalities import Row, System
 from embeddb.nests.extents import loop_range
-from embeddb.nests.inequalities import Row, System
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Affine, Index
 
