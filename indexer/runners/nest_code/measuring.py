@@ -62,6 +62,7 @@ class Measuring:
         self._refused: dict[str, Any] | None = None
         self._reference = ""
         self._base_s: float | None = None
+        self.begun = False
         self.tolerance = tolerance_of(nest) if options.check else None
 
     def begin(self, default: Schedule) -> None:
@@ -69,6 +70,7 @@ class Measuring:
 
         Raises: RunnerUnavailable.
         """
+        self.begun = True
         need = nest_job.bytes_needed(self.nest, check=self._options.check)
         if need > self._options.max_bytes:
             reason = f"the arrays need {need} bytes of {self._options.max_bytes}"

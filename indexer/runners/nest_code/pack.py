@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from embeddb.nests.extents import loop_range
+from embeddb.nests.legality import packable
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, Access, Affine
 from embeddb.nests.schedule import Piece, Schedule
@@ -83,24 +84,12 @@ def packing(
     if len({tuple(i.affine.coefs for i in a.at) for a in accesses}) > 1:
         return f"{name} is read along different loops"
     steps = {p.loop: p.step for p in pieces if p.block}
-    lows, extents = zip(*(_span(nest, names, steps, d, accesses) for d in _dims(nest, array)))
+    shape = nest.arrays[array].shape
+    spans = [_span(nest, names, steps, d, accesses) for d in range(len(shape))]
+    lows, extents = tuple(low for low, _ in spans), tuple(extent for _, extent in spans)
     if prod(extents) * DTYPES[nest.arrays[array].dtype] > MOST_BYTES:
         return f"a block of {name} has more than {MOST_BYTES} bytes"
     return Packing(array, after, lows, extents, _strides(accesses[0], extents, schedule.innermost))
-
-
-def packable(nest: Nest) -> list[int]:
-    """The arrays that are read by affine accesses alone, in the order they are met."""
-    indirect = {a.array for _, a, _ in nest.accesses() if not a.affine}
-    inner = {one.array for _, a, _ in nest.accesses() for one in a.inner()}
-    bounds = {a.array for statement, a, _ in nest.accesses() if statement < 0}
-    out = nest.written | indirect | inner | bounds
-    read = [a.array for s in nest.body for a in s.reads()]
-    return [array for array in dict.fromkeys(read) if array not in out]
-
-
-def _dims(nest: Nest, array: int) -> range:
-    return range(len(nest.arrays[array].shape))
 
 
 def _span(
