@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from counted_nests import (
     copy,
+    flat,
     histogram,
     masked,
     matmul,
@@ -17,11 +18,14 @@ from counted_nests import (
     spmv,
     stencil,
     triangle,
+    upto,
 )
 
 from embeddb.core.errors import NothingFound
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import check
+from embeddb.nests.parts import Access, Array, Const, Statement
 from embeddb.nests.rules import canonical_schedule
 from indexer.runners.nest_counters import values as nest_values
 from indexer.runners.nest_counters.caches import PLAIN, Caches, Level, caches_here
@@ -187,6 +191,13 @@ def test_a_sample_is_near_the_whole(nest: Nest, most: int) -> None:
     for name in ("loads", "branches", "instructions", "l1_lines_in"):
         for statistic in ("sum", "max"):
             assert part.of(name, statistic) == pytest.approx(whole.of(name, statistic), rel=0.25)
+
+
+def test_a_nest_without_accesses_ends() -> None:
+    body = (Statement(Access(0, (flat(0),)), "+=", Const(1)),)
+    nest = check(Nest((upto(1 << 20), upto(1 << 24)), (Array("f64", (1,)),), body))
+    vector = model_counts(nest, threads=2, caches=TINY, most=10_000)
+    assert vector.of("f64_scalar") == pytest.approx(float(1 << 44), rel=0.01)
 
 
 def test_what_stands_for_the_turns_of_a_thread() -> None:
