@@ -54,7 +54,8 @@ class Sizes:
 
     def __str__(self) -> str:
         if self.named:
-            return ", ".join(f"{name} {size}" for name, size in self.named)
+            turns = " x ".join(f"{size:,}" for name, size in self.named if name not in STRUCTURAL)
+            return f"{turns} turns"
         m, n, nnz = ("?" if size == -1 else str(size) for size in self)
         return f"{m} x {n} with {nnz} entries"
 

@@ -24,9 +24,14 @@ from embeddb.explain.explanation import (
     Explanation,
     MachineShare,
     NeighbourEvidence,
+    NestView,
     OwnRuns,
     PatternView,
 )
+from embeddb.nests.lines import loop_lines, statement_line
+from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import nest_from_text
+from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.query.recommendation import Candidate, Recommendation, RecommendedNeighbour
@@ -156,6 +161,23 @@ def _pattern(made: Recommendation, store: Store) -> PatternView:
         nnz=info.nnz,
         features={name: value for name, (value, _, _) in made.features.items()},
         thumbnail=picture if len(picture) == _PICTURE else b"",
+        kind=info.kind,
+        named=info.named,
+        nest=_nest(made, store) if info.kind == "nest" else None,
+    )
+
+
+def _nest(made: Recommendation, store: Store) -> NestView | None:
+    if made.nest:
+        found: Nest | None = nest_from_text(made.nest, where=f"answer {made.id}")
+    else:
+        found = store.nest(store.resolve(made.pattern_id))
+    if found is None:
+        return None
+    return NestView(
+        loops=loop_lines(found),
+        body=[statement_line(found, statement) for statement in found.body],
+        answer=loop_lines(found, Schedule.of(made.best, found.depth)),
     )
 
 
@@ -232,6 +254,7 @@ def _evidence(
         m=info.m,
         n=info.n,
         nnz=info.nnz,
+        named=info.named,
         thumbnail=info.thumbnail if len(info.thumbnail) == _PICTURE else b"",
         ratios=[ok[config] / ok[order[0]] for config in shown],
         default_at=shown.index(default) if default in ok else None,

@@ -10,7 +10,7 @@ import msgspec
 from embeddb.core.config import Config
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
-from embeddb.query.recommendation import Recommendation
+from embeddb.query.recommendation import Recommendation, TransferredSchedule
 from embeddb.store.models.facts import ModelFacts
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Explanation",
     "MachineShare",
     "NeighbourEvidence",
+    "NestView",
     "OwnRuns",
     "PatternView",
     "paid_off",
@@ -76,10 +77,20 @@ def paid_off(calls: float | None) -> str:
     return "at once" if calls == 0 else f"{math.ceil(calls):,}"
 
 
+class NestView(msgspec.Struct, frozen=True, kw_only=True):
+    """A loop nest as text: its `loops` from the outermost and its `body` as they were written, and
+    the loops as the answer has them, the generated ones."""
+
+    loops: list[str]
+    body: list[str]
+    answer: list[str]
+
+
 class PatternView(msgspec.Struct, frozen=True, kw_only=True):
     """The pattern asked about. Sizes are -1 where unknown. `features` are its statistics as the
     neighbours were found by them (raw values by name; empty where none were needed); `thumbnail`
-    is the 32x32 density map, uint8[1024] row-major on a log scale, or empty."""
+    is the 32x32 density map, uint8[1024] row-major on a log scale, or empty. What is no matrix has
+    `named` sizes; `nest` is there for a loop nest that the store has."""
 
     id: str = ""
     name: str = ""
@@ -89,10 +100,13 @@ class PatternView(msgspec.Struct, frozen=True, kw_only=True):
     nnz: int = -1
     features: dict[str, float] = {}
     thumbnail: bytes = b""
+    kind: str = "matrix"
+    named: dict[str, int] = {}
+    nest: NestView | None = None
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.m, self.n, self.nnz)
+        return Sizes(self.m, self.n, self.nnz, tuple(self.named.items()))
 
 
 class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,9 +135,14 @@ class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
     n: int = -1
     nnz: int = -1
     thumbnail: bytes = b""
+    named: dict[str, int] = {}
     ratios: list[float] = []
     default_at: int | None = None
     answer_at: int | None = None
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.m, self.n, self.nnz, tuple(self.named.items()))
 
 
 class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,6 +251,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return self.recommendation.link not in BESIDE
 
     @property
+    def transfers(self) -> list[TransferredSchedule]:
+        """The schedules of neighbours that became the answer."""
+        made = self.recommendation
+        return [one for one in made.transfers if Config(one.config) == Config(made.best)]
+
+    @property
     def as_good(self) -> str:
         """What makes `near_ties` ties."""
         return "within the noise" if self.recommendation.noise > 0.0 else "no difference is known"
@@ -279,6 +304,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "noise": made.noise,
             "runnable": self.runnable,
             "machines": self.machines,
+            "transfers": made.transfers,
         }
         body: dict[str, Any] = msgspec.to_builtins(told)
         return body

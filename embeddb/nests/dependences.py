@@ -1,35 +1,23 @@
 """Dependences of a nest: which turns of its loops touch one element, and how far they are apart.
 
 Of every pair of accesses to one array of which one writes, the vectors of distances from the turn
-that comes first to the one that comes later. Distances of affine accesses with equal coefficients
-are exact; otherwise each loop's sign is tried and refused where the equations of the indices have
-no solution within the loops (`embeddb.nests.inequalities`). An index that comes out of an array may
-be anything, but for two cases: two elements of a permutation differ, and so do the turns of a loop
-that runs over the rows of a sparse matrix (from one offset to the next). Everything unknown is a
-dependence: what is said to be independent is so.
+that comes first to the one that comes later. Everything unknown is a dependence: what is said to be
+independent is so.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
-from embeddb.nests.extents import loop_range
-from embeddb.nests.inequalities import Row, System
+from embeddb.nests.distances import ZERO, Distances, Vector
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import Access, Affine, Index
+from embeddb.nests.parts import Access
 
-__all__ = ["Dependence", "Vector", "dependences"]
-
-#: By loop, the least and the largest distance, in values of the loop's index.
-Vector = tuple[tuple[int, int], ...]
-
-#: Systems that are looked at for one pair of accesses; beyond it, signs are left open.
-_MOST_SYSTEMS = 80
-_ZERO = (0, 0)
+__all__ = ["Dependence", "dependences", "parallel_loops", "reduction_loops"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +46,32 @@ class Dependence:
         return f"({', '.join(map(_component, self.vector))})"
 
 
+@lru_cache(maxsize=256)
 def dependences(nest: Nest) -> tuple[Dependence, ...]:
     """All of a nest, each once."""
-    domain = _Domain(nest)
+    distances = Distances(nest)
     found: dict[Dependence, None] = {}
     touched: dict[int, dict[_Touch, None]] = {}
     for statement, access, writes in nest.accesses():
         touched.setdefault(access.array, {})[_Touch(statement, access, writes)] = None
-    for array, touches in touched.items():
-        for first, second in itertools.combinations_with_replacement(touches, 2):
+    for array in nest.written:
+        for first, second in itertools.combinations_with_replacement(touched[array], 2):
             if first.writes or second.writes:
                 reduction = _reduction(nest, first, second)
-                for source, sink, vector in _ordered(domain, first, second):
+                for source, sink, vector in _ordered(distances, first, second):
                     found[Dependence(array, source, sink, vector, reduction)] = None
     return tuple(found)
+
+
+def parallel_loops(nest: Nest) -> tuple[int, ...]:
+    """The loops whose turns are independent for one turn of the loops around."""
+    return tuple(at for at in range(nest.depth) if not any(_carried(nest, at)))
+
+
+def reduction_loops(nest: Nest) -> tuple[int, ...]:
+    """The loops whose turns would be independent if it were not for reductions."""
+    found = [list(_carried(nest, at)) for at in range(nest.depth)]
+    return tuple(at for at, d in enumerate(found) if d and all(one.reduction for one in d))
 
 
 class _Touch(NamedTuple):
@@ -87,10 +87,12 @@ def _reduction(nest: Nest, first: _Touch, second: _Touch) -> bool:
     return len(combines) == 1 and "=" not in combines
 
 
-def _ordered(domain: _Domain, first: _Touch, second: _Touch) -> Iterator[tuple[int, int, Vector]]:
+def _ordered(
+    distances: Distances, first: _Touch, second: _Touch
+) -> Iterator[tuple[int, int, Vector]]:
     """(source, sink, vector) of each way in which two accesses meet."""
     one, two = first.statement, second.statement
-    for vector in domain.differences(first.access, second.access):
+    for vector in distances.between(first.access, second.access):
         for ahead in _positive(vector):
             yield one, two, ahead
         if first == second:
@@ -98,221 +100,16 @@ def _ordered(domain: _Domain, first: _Touch, second: _Touch) -> Iterator[tuple[i
         for behind in _positive(tuple((-high, -low) for low, high in vector)):
             yield two, one, behind
         if one != two and all(low <= 0 <= high for low, high in vector):
-            yield min(one, two), max(one, two), tuple(_ZERO for _ in vector)
+            yield min(one, two), max(one, two), tuple(ZERO for _ in vector)
 
 
 def _positive(vector: Vector) -> Iterator[Vector]:
     """The part of it whose first component that is not zero is positive."""
     for at, (low, high) in enumerate(vector):
         if high > 0:
-            yield (*(_ZERO for _ in range(at)), (max(low, 1), high), *vector[at + 1 :])
+            yield (*(ZERO for _ in range(at)), (max(low, 1), high), *vector[at + 1 :])
         if not low <= 0 <= high:
             return
-
-
-class _Domain:
-    """The turns of a nest as inequalities. Variables: of loop k, variable k is the distance in
-    units of `unit[k]`, variable depth + k where the source is, in steps from `base[k]`."""
-
-    def __init__(self, nest: Nest) -> None:
-        self.nest, self.depth = nest, nest.depth
-        self.base: list[int] = []
-        self.scale: list[int] = []
-        self.unit: list[int] = []
-        self.span: list[int] = []
-        for at, loop in enumerate(nest.loops):
-            low, high = loop_range(nest.loops, nest.arrays, at)
-            fixed = not loop.lower.loops and loop.lower.of is None
-            self.base.append(low if fixed else 0)
-            self.scale.append(loop.step if fixed else 1)
-            self.unit.append(loop.step if fixed else self._unit(at))
-            self.span.append(max(0, high - low) // self.unit[-1])
-        #: By loop, the affine bounds, and those loops that they tie it to.
-        self.bounds = [self._bounds(at) for at in range(self.depth)]
-        self.ties: list[set[int]] = [set() for _ in nest.loops]
-        for at in range(self.depth):
-            for row in self.bounds[at]:
-                for other in range(self.depth):
-                    if other != at and row[self.depth + other]:
-                        self.ties[at].add(other)
-                        self.ties[other].add(at)
-        rows = ((at, self._row_of(at)) for at in range(self.depth))
-        self.rows = {at: row for at, row in rows if row is not None}
-
-    def differences(self, first: Access, second: Access) -> Iterator[Vector]:
-        """The distances from turns in which `first` touches an element to those in which `second`
-        touches the same; of any sign."""
-        system = System.empty().joined(self._equal(first, second))
-        if system is None:
-            return
-        parts = [self._solutions(system, loops) for loops in self._groups(system)]
-        for chosen in itertools.product(*parts):
-            merged: dict[int, tuple[int, int]] = {}
-            for part in chosen:
-                merged |= part
-            yield tuple(
-                (low * unit, high * unit)
-                for (low, high), unit in zip(
-                    (merged[at] for at in range(self.depth)), self.unit, strict=True
-                )
-            )
-
-    # -- equations and inequalities ------------------------------------------------------------
-
-    def _unit(self, at: int) -> int:
-        """What every distance is a multiple of, where the lower bound moves."""
-        lower = self.nest.loops[at].lower
-        if lower.of is not None:
-            return 1
-        moves = (c * self.unit[outer] for outer, c in enumerate(lower.affine.coefs))
-        return math.gcd(self.nest.loops[at].step, *moves)
-
-    def _value(self, affine: Affine, sink: bool) -> list[int]:
-        row = [0] * (2 * self.depth + 1)
-        row[-1] = affine.constant
-        for at, coef in enumerate(affine.coefs):
-            row[-1] += coef * self.base[at]
-            row[self.depth + at] += coef * self.scale[at]
-            if sink:
-                row[at] += coef * self.unit[at]
-        return row
-
-    def _equal(self, first: Access, second: Access) -> Iterator[Row]:
-        for one, two in zip(first.at, second.at, strict=True):
-            if one.of is None and two.of is None:
-                source, sink = self._value(one.affine, False), self._value(two.affine, True)
-                yield tuple(b - a for a, b in zip(source, sink, strict=True))
-            elif self._same_element(one, two):
-                assert one.of is not None and two.of is not None
-                yield from self._equal(one.of, two.of)
-
-    def _same_element(self, one: Index, two: Index) -> bool:
-        """Whether two indices are equal only where they come out of one element."""
-        if one.of is None or two.of is None or one.of.array != two.of.array:
-            return False
-        fill = self.nest.arrays[one.of.array].fill
-        still = not one.affine.loops and one.affine == two.affine
-        return still and fill in ("range", "permutation")
-
-    def _bounds(self, at: int) -> list[Row]:
-        """Of the source and of the sink; what comes out of an array is bounded by what it holds."""
-        loop = self.nest.loops[at]
-        own = Affine(0, (*(0 for _ in range(at)), 1))
-        low, high = loop_range(self.nest.loops, self.nest.arrays, at)
-        lower = loop.lower.affine if loop.lower.of is None else Affine(low)
-        upper = loop.upper.affine if loop.upper.of is None else Affine(high + 1)
-        rows: list[Row] = []
-        for sink in (False, True):
-            here, least, most = (self._value(a, sink) for a in (own, lower, upper))
-            rows.append(tuple(h - low for h, low in zip(here, least, strict=True)))
-            above = [m - h for h, m in zip(here, most, strict=True)]
-            rows.append((*above[:-1], above[-1] - 1))
-        return rows
-
-    def _span(self, at: int) -> list[Row]:
-        row = [0] * (2 * self.depth + 1)
-        row[-1] = self.span[at]
-        rows = []
-        for sign in (1, -1):
-            row[at] = sign
-            rows.append(tuple(row))
-        return rows
-
-    def _row_of(self, at: int) -> Row | None:
-        """The distance between the rows that a loop runs over, from one offset to the next: its
-        sign is that of the loop's own distance, and where that is 0, so is it."""
-        loop = self.nest.loops[at]
-        low, high = loop.lower.of, loop.upper.of
-        if low is None or high is None or low.array != high.array or len(low.at) != 1:
-            return None
-        row, after = low.at[0], high.at[0]
-        still = not loop.lower.affine.loops and loop.lower.affine == loop.upper.affine
-        ascending = self.nest.arrays[low.array].fill.startswith("offsets")
-        following = Affine(row.affine.constant + 1, row.affine.coefs) == after.affine
-        if row.of is not None or after.of is not None or not (still and ascending and following):
-            return None
-        coefs = [row.affine.coef(outer) * self.unit[outer] for outer in range(self.depth)]
-        return (*coefs, *(0 for _ in range(self.depth + 1)))
-
-    # -- solutions -----------------------------------------------------------------------------
-
-    def _groups(self, system: System) -> list[tuple[int, ...]]:
-        """Loops that equations or bounds tie together."""
-        ties = [{at, *self.ties[at]} for at in range(self.depth)]
-        ties += [
-            {at, *(outer for outer in range(self.depth) if row[outer])}
-            for at, row in self.rows.items()
-        ]
-        for var, row in (*system.fixed.items(), *((-1, row) for row in system.loose)):
-            used = {v % self.depth for v, c in enumerate(row[:-1]) if c}
-            ties.append(used | {var % self.depth} if var >= 0 else used)
-        groups: list[set[int]] = []
-        for tie in ties:
-            apart = [g for g in groups if not g & tie]
-            groups = [*apart, tie.union(*(g for g in groups if g & tie))]
-        return [tuple(sorted(group)) for group in groups]
-
-    def _solutions(
-        self, system: System, loops: tuple[int, ...]
-    ) -> list[dict[int, tuple[int, int]]]:
-        """The distances of loops that are tied together, by loop."""
-        variables = {v for at in loops for v in (at, self.depth + at)}
-        rows = [(v, *_used(row)) for v, row in system.fixed.items() if v in variables]
-        rows += [_used(row) for row in system.loose if variables & set(_used(row))]
-        values = {at: system.constant(at) for at in loops}
-        if not any(rows) or all(value == 0 for value in values.values()):
-            return [{at: self._range(at, values[at]) for at in loops}]
-        tied = {at for at in loops if self.ties[at]}
-        tied |= {v - self.depth for row in rows for v in row if v >= self.depth}
-        least = [row for at in loops for row in (self.bounds[at] if at in tied else self._span(at))]
-        bounded = system.joined((), least)
-        assert bounded is not None
-        kept = tuple(row for row in bounded.loose if variables & set(_used(row)))
-        budget = [_MOST_SYSTEMS]
-        return list(self._split(System(bounded.fixed, kept, bounded.least), loops, {}, budget))
-
-    def _split(
-        self, system: System, loops: tuple[int, ...], signs: dict[int, int], budget: list[int]
-    ) -> Iterator[dict[int, tuple[int, int]]]:
-        """Solutions by sign of each loop that the equations leave open."""
-        budget[0] -= 1
-        if not system.feasible:
-            return
-        at = next((at for at in loops if at not in signs), None)
-        if at is None or budget[0] <= 0:
-            yield {at: self._range(at, system.constant(at), signs.get(at)) for at in loops}
-            return
-        value = system.constant(at)
-        known = None if value is None else (value > 0) - (value < 0)
-        for sign in (1, 0, -1) if known is None else (known,):
-            if sign and not self.span[at]:
-                continue
-            equal, least = self._of_sign(at, sign)
-            more = system.joined(equal, least)
-            if more is not None:
-                yield from self._split(more, loops, {**signs, at: sign}, budget)
-
-    def _of_sign(self, at: int, sign: int) -> tuple[list[Row], list[Row]]:
-        """Equations and inequalities of a distance with this sign."""
-        own = tuple(int(v == at) for v in range(2 * self.depth + 1))
-        row = self.rows.get(at)
-        if sign == 0:
-            return [own] if row is None else [own, row], []
-        least = [(*(sign * c for c in own[:-1]), -1)]
-        if row is not None:
-            least.append(tuple(sign * c for c in row))
-        return [], least
-
-    def _range(self, at: int, value: int | None, sign: int | None = None) -> tuple[int, int]:
-        """In units: of a distance that is known, or whose sign is."""
-        if value is not None:
-            return value, value
-        span = self.span[at]
-        return {None: (-span, span), 0: _ZERO, 1: (1, span), -1: (-span, -1)}[sign]
-
-
-def _used(row: Sequence[int]) -> tuple[int, ...]:
-    return tuple(v for v, c in enumerate(row[:-1]) if c)
 
 
 def _component(between: tuple[int, int]) -> str:
@@ -322,3 +119,10 @@ def _component(between: tuple[int, int]) -> str:
     if low >= 0:
         return "+" if low else "0+"
     return "*" if high > 0 else ("0-" if not high else "-")
+
+
+def _carried(nest: Nest, loop: int) -> Iterator[Dependence]:
+    for dependence in dependences(nest):
+        apart = any(part[0] > 0 or part[1] < 0 for part in dependence.vector[:loop])
+        if dependence.vector[loop] != ZERO and not apart:
+            yield dependence

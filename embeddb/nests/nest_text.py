@@ -117,8 +117,12 @@ def check(nest: Nest) -> Nest:
         raise NestError(f"two arrays are called {twice!r}: arrays that overlap are not known here")
     _check_arrays(nest)
     _check_loops(nest)
-    for _, access, _ in nest.accesses():
+    for statement, access, _ in nest.accesses():
         _check_known(nest, access)
+        if statement < 0 and access.array in nest.written:
+            raise NestError(
+                f"{nest.array_name(access.array)}: is written and bounds a loop in one nest"
+            )
     nest = _in_order(nest)
     for _, access, _ in nest.accesses():
         _check_inside(nest, access)

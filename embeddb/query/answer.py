@@ -15,7 +15,8 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.thumbnail import thumbnail
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Content
+from embeddb.nests.nest import Content, Nest
+from embeddb.nests.nest_text import nest_text
 from embeddb.platforms.platform import Platform, runner_for
 from embeddb.query.alternatives import Deepen, insight
 from embeddb.query.answers import keep
@@ -80,6 +81,8 @@ def recommend(
     made = _recommendation(lookup, query, found, seed=seed)
     asked = _pictured(lookup, query.pattern, structure)
     made = msgspec.structs.replace(made, stages_s=stages, insight=about, pattern=asked)
+    if isinstance(pattern, Nest):
+        made = msgspec.structs.replace(made, nest=nest_text(pattern).decode())
     if lookup.store.readonly:
         note = "the database is read-only: this answer was not stored"
         return msgspec.structs.replace(made, warnings=[*made.warnings, note])

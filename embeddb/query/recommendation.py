@@ -89,7 +89,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
     `pattern` is what was known of the matrix, with its thumbnail, without its features.
     `reproducible`: configurations whose sums run in varying order were left out. `transfers`: those
-    of the candidates that are schedules of neighbours, carried over to the asked nest.
+    of the candidates that are schedules of neighbours, carried over to the asked nest. `nest` is the
+    latter's text (`embeddb.nests.nest_text`), which need not be in the store.
     """
 
     id: str
@@ -124,6 +125,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     machines: dict[str, float] = {}
     reproducible: bool = False
     transfers: list[TransferredSchedule] = []
+    nest: str = ""
 
     @property
     def first(self) -> Candidate | None:

@@ -23,8 +23,11 @@ from embeddb.nests.parts import (
 __all__ = [
     "added",
     "constant",
+    "divided",
     "expression_of",
     "fixed",
+    "fixed_loop",
+    "index_pair",
     "mapped",
     "mapped_access",
     "mapped_index",
@@ -57,6 +60,31 @@ def scaled(index: Index, by: int) -> Index:
         raise NestError("an index is a multiple of an element of an array")
     affine = index.affine
     return Index(Affine(affine.constant * by, tuple(c * by for c in affine.coefs)), index.of)
+
+
+def index_pair(op: str, left: Index, right: Index) -> Index:
+    """A sum, a difference, a multiple, or a quotient of two numbers.
+
+    Raises: NestError for what is not affine.
+    """
+    if op == "+":
+        return added(left, right)
+    if op == "-":
+        return added(left, scaled(right, -1))
+    a, b = constant(left), constant(right)
+    if op == "*" and a is not None:
+        return scaled(right, a)
+    if op == "*" and b is not None:
+        return scaled(left, b)
+    if op == "/" and a is not None and b:
+        return whole(divided(a, b))
+    raise NestError(f"a subscript or bound is not affine: {op} of two that vary")
+
+
+def divided(one: int, other: int) -> int:
+    """As C divides: towards zero."""
+    found = abs(one) // abs(other)
+    return found if (one < 0) == (other < 0) else -found
 
 
 def expression_of(index: Index) -> Expr:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from indexer.runners.cpu_kernels.codegen import Launch
     from indexer.runners.cpu_kernels.variant import Variant
 
-__all__ = ["PLUGIN", "CpuRunner"]
+__all__ = ["PLUGIN", "CpuRunner", "threads_used"]
 
 _WORKER = "indexer.runners.cpu_kernels.worker"
 _LOAD_TIMEOUT_S = 120.0
@@ -52,7 +52,7 @@ class CpuRunner:
     def __init__(self) -> None:
         env = {
             "OMP_WAIT_POLICY": "passive",
-            "OMP_NUM_THREADS": str(_threads(0)),
+            "OMP_NUM_THREADS": str(threads_used(0)),
             "OMP_DYNAMIC": "false",
             "OMP_PROC_BIND": "false",
             "OPENBLAS_NUM_THREADS": "1",
@@ -130,7 +130,12 @@ class CpuRunner:
         if self._probing.error:
             return {}
         library = str(self._probing.path)
-        request = {"do": "probe", "library": library, "threads": _threads(threads), "short": short}
+        request = {
+            "do": "probe",
+            "library": library,
+            "threads": threads_used(threads),
+            "short": short,
+        }
         reply = self._session.request(request, timeout_s=_PROBE_TIMEOUT_S)
         return dict(reply.get("figures", {}))
 
@@ -173,7 +178,7 @@ class CpuRunner:
         """
         self._require(op)
         found = {}
-        threads = _threads(options.threads)
+        threads = threads_used(options.threads)
         for name in baselines.names(op.kernel):
             request = {"do": "baseline", "name": name, "threads": threads}
             reply = self._ask(pattern, op, request, options)
@@ -191,7 +196,7 @@ class CpuRunner:
             "compiler": found[1],
             "flags": " ".join(cpu_build.flags()),
             "kernels": str(cpu_codegen.GENERATION),
-            "threads": str(_threads(threads)),
+            "threads": str(threads_used(threads)),
             "wait_policy": "passive",
             "proc_bind": "false",
         }
@@ -212,7 +217,7 @@ class CpuRunner:
         built = self._build(variant)
         if built.error:
             return _failed("build", built.error, compile_s=built.compile_s)
-        threads = 1 if launch.threads == "one" else _threads(options.threads)
+        threads = 1 if launch.threads == "one" else threads_used(options.threads)
         request = {
             "do": "measure",
             "library": str(built.path),
@@ -292,7 +297,7 @@ def _conversions() -> str:
     return files("indexer.runners.cpu_kernels").joinpath("formats.c.in").read_text(encoding="utf-8")
 
 
-def _threads(asked: int) -> int:
+def threads_used(asked: int) -> int:
     """Threads to use: as asked, or every processor this process may run on."""
     if asked:
         return asked

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.nests.encoding.features import FEATURES, KINDS
+from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.graph import NestGraph, Node, graph_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access
@@ -27,7 +27,7 @@ NodeVectors = Callable[[Nest, Schedule], tuple[Sequence[Node], NDArray[np.float3
 _DOUBLINGS = 8.0
 
 
-def remembered(vectors: NodeVectors, most: int = 4096) -> NodeVectors:
+def remembered(vectors: NodeVectors, most: int = 512) -> NodeVectors:
     """The same, computed once for each nest and schedule: every transfer to a target begins with
     the same schedules of it."""
     return lru_cache(maxsize=most)(vectors)
@@ -48,9 +48,10 @@ def spreads(graphs: Iterable[NestGraph]) -> NDArray[np.float32]:
     that does not vary."""
     rows = np.concatenate([graph.features for graph in graphs]).astype(np.float64)
     found = np.ones(len(FEATURES), dtype=np.float32)
-    for at, kind in enumerate(KINDS):
+    kinds = [name.removeprefix("is.") for name in FEATURES if name.startswith("is.")]
+    for kind in kinds:
         own = [n for n, name in enumerate(FEATURES) if name.startswith(f"{kind}.")]
-        those = rows[rows[:, FEATURES.index(f"is.{KINDS[at]}")] == 1.0]
+        those = rows[rows[:, FEATURES.index(f"is.{kind}")] == 1.0]
         if len(those):
             deviation = those[:, own].std(axis=0)
             found[own] = np.where(deviation > 1e-6, deviation, 1.0)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embeddb.core.config import Config
+from embeddb.core.sizes import STRUCTURAL
 from embeddb.core.wording import clean, duration, factor, plural, share
 from embeddb.explain.explanation import (
     BESIDE,
@@ -23,6 +24,7 @@ from embeddb.explain.explanation import (
 )
 from embeddb.query.diagnostics import Counterfactual, Diagnostics
 from embeddb.query.recommendation import Recommendation
+from embeddb.ui.cli.nest_text import show_transfers
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.feature_words import feature_value, feature_words
 
@@ -31,6 +33,8 @@ __all__ = ["change", "ranked_by", "show_choice", "show_explanation"]
 _WIDTH = 98
 #: Characters of a name, and of a configuration, that a table shows: both come from strangers.
 _MOST_NAME, _MOST_CONFIG, _MOST_LINE = 22, 400, 2000
+#: What a neighbour's size is, by kind.
+_EXTENT = {"matrix": "nonzeros", "nest": "turns"}
 #: Values of a parameter, and reasons of rejection, that are told.
 _MOST_VALUES, _MOST_REASONS = 4, 5
 #: From nothing to most, by how far a part of the pattern moves it.
@@ -39,6 +43,7 @@ _SHADES = " .:-=+*#%@"
 
 def show_explanation(e: Explanation) -> None:
     _show_answer(e)
+    show_transfers(e)
     _show_neighbours(e)
     _show_differences(e)
     _show_simpler(e)
@@ -59,7 +64,7 @@ def _show_answer(e: Explanation) -> None:
     if made.simulated:
         _note("SIMULATED or modelled: no time here is of real hardware")
     say(f"  {_cut(Config(answer), _MOST_LINE)}")
-    _line("matrix", _matrix(e))
+    _line(e.pattern.kind, _matrix(e))
     _line("default", Config(made.default))
     _line("gain", _gain(e))
     for own in e.own:
@@ -121,6 +126,8 @@ def _note(text: str) -> None:
 def _matrix(e: Explanation) -> str:
     made, p = e.recommendation, e.pattern
     name = _cut(made.pattern_name or made.pattern_id, 40)
+    if p.named:
+        return f"{name}: {p.sizes}"
     if min(p.m, p.n, p.nnz) < 0:
         return f"{name} (sizes unknown)"
     return f"{name}: {p.m:,} x {p.n:,}, {p.nnz:,} nonzeros"
@@ -170,7 +177,7 @@ def _show_neighbours(e: Explanation) -> None:
     rows = [
         (
             _cut(n.name or n.pattern_id, _MOST_NAME),
-            "-" if n.nnz < 0 else f"{n.nnz:,}",
+            _extent(n),
             f"{n.distance:.3g}",
             "-" if n.percentile is None else share(n.percentile),
             *([share(n.weight / total) if total else "-"] if e.voted else []),
@@ -182,7 +189,13 @@ def _show_neighbours(e: Explanation) -> None:
         )
         for n in e.neighbours
     ]
-    head = ["pattern", "nonzeros", "distance", "nearer", *(["vote"] if e.voted else [])]
+    head = [
+        "pattern",
+        _EXTENT[e.pattern.kind],
+        "distance",
+        "nearer",
+        *(["vote"] if e.voted else []),
+    ]
     table((*head, "configs", "failed", "answer", "best", "behind"), rows, indent="  ")
     for machine in e.machines if len(e.machines) > 1 or not all(m.own for m in e.machines) else ():
         whose = " (this one)" if machine.own else ""
@@ -193,6 +206,12 @@ def _show_neighbours(e: Explanation) -> None:
         "answer, best: gain there over that pattern's own default; behind: how much slower the "
         "answer is than the best there. nearer: share of measured patterns with a nearer neighbour"
     )
+
+
+def _extent(n: NeighbourEvidence) -> str:
+    if n.named:
+        return " x ".join(str(trip) for name, trip in n.named.items() if name not in STRUCTURAL)
+    return "-" if n.nnz < 0 else f"{n.nnz:,}"
 
 
 def _behind(n: NeighbourEvidence) -> str:

@@ -9,13 +9,46 @@ from embeddb.core.config import Config
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.own_files import whole_file
 from embeddb.core.records import PatternInfo
+from embeddb.core.wording import clean, factor
 from embeddb.database import Database
+from embeddb.explain.explanation import Explanation
 from embeddb.nests.nest import Content, Nest
 from embeddb.nests.schedule import Schedule
-from embeddb.query.recommendation import Recommendation
-from embeddb.ui.cli.output import note
+from embeddb.query.recommendation import Recommendation, TransferredStep
+from embeddb.ui.cli.output import note, say, table
 
-__all__ = ["emit_schedules"]
+__all__ = ["emit_schedules", "show_transfers"]
+
+#: Neighbours whose schedules became the answer, of which the steps are told.
+_MOST_TRANSFERS = 2
+
+
+def show_transfers(e: Explanation) -> None:
+    """How neighbours' schedules became the answer, step by step, and what loops that makes; nothing
+    for what is no nest."""
+    nest = e.pattern.nest
+    if nest is not None:
+        say()
+        say("the nest, and below it its loops as the answer has them")
+        for depth, line in enumerate([*nest.loops, *nest.body]):
+            say(f"  {'  ' * min(depth, len(nest.loops))}{clean(line)}")
+        say()
+        for depth, line in enumerate(nest.answer):
+            say(f"  {'  ' * depth}{clean(line)}")
+    for one in e.transfers[:_MOST_TRANSFERS]:
+        say()
+        said = f"{clean(one.name or one.pattern_id)}, where it is {factor(one.gain)} the default"
+        say(f"carried over from {said}")
+        rows = [
+            (clean(step.text), clean(step.made) or "left out", _pairs(step), clean(step.reason))
+            for step in one.steps
+        ]
+        table(("step there", "step here", "matched (how far apart)", "why"), rows, indent="  ")
+
+
+def _pairs(step: TransferredStep) -> str:
+    told = (f"{clean(a)} with {clean(b)} ({apart:.2g})" for a, b, apart in step.matched)
+    return ", ".join(told) or "-"
 
 
 def emit_schedules(

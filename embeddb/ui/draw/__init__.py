@@ -5,6 +5,7 @@ Every function returns one `<svg>` to set into a page that has `style()`; `stand
 may come from anywhere: they are escaped and bounded here.
 """
 
+from embeddb.ui.draw.boxes import boxes
 from embeddb.ui.draw.files import check_target, png, stack, standalone, write
 from embeddb.ui.draw.lines import Line, curves
 from embeddb.ui.draw.matrix import spy
@@ -17,6 +18,7 @@ __all__ = [
     "Dot",
     "Line",
     "bars",
+    "boxes",
     "check_target",
     "curves",
     "dots",

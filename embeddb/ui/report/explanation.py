@@ -73,6 +73,7 @@ def explanation_body(e: Explanation) -> Markup:
         default_line=line(made.default),
         is_default=answer == made.default,
         query_spy=pictures.spy(e.pattern.thumbnail, title=f"nonzeros of {_named(e)}", key="query"),
+        nests=pictures.nests(e),
         attention=pictures.attention(e),
         features=_features(e),
         cards=pictures.cards(e, _MOST_CARDS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from embeddb.nests.lines import PARALLEL
 from embeddb.ui import draw
 from embeddb.ui.report.page import markup
 from embeddb.ui.wording import factor, shown
@@ -16,7 +17,17 @@ if TYPE_CHECKING:
     from embeddb.query.diagnostics import ParameterEffect
     from embeddb.query.recommendation import Recommendation
 
-__all__ = ["Card", "EffectPicture", "attention", "candidates", "cards", "effects", "simpler", "spy"]
+__all__ = [
+    "Card",
+    "EffectPicture",
+    "attention",
+    "candidates",
+    "cards",
+    "effects",
+    "nests",
+    "simpler",
+    "spy",
+]
 
 #: Parameters and values of one that are drawn.
 _MOST_PARAMETERS = 16
@@ -51,6 +62,23 @@ def spy(thumbnail: bytes, *, title: str, key: str, width: float = 168) -> Markup
     if not thumbnail:
         return None
     return markup(draw.spy(thumbnail, title=title, width=width, key=key))
+
+
+def nests(e: Explanation) -> list[tuple[str, Markup]]:
+    """The nest as it is written and as the answer has it, with what each picture shows; none for
+    what is no nest."""
+    nest = e.pattern.nest
+    if nest is None:
+        return []
+    name = shown(e.pattern.name or e.pattern.id)
+    parallel = [at for at, line in enumerate(nest.answer) if PARALLEL in line]
+    return [
+        (said, markup(draw.boxes(loops, nest.body, title=f"{name} {said}", strong=thick, key=key)))
+        for said, loops, thick, key in (
+            ("as it is written", nest.loops, [], "written"),
+            ("as the answer has it", nest.answer, parallel, "answered"),
+        )
+    ]
 
 
 def attention(e: Explanation) -> Markup | None:

@@ -8,9 +8,9 @@ from pycparser import c_ast
 
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Affine, Index, Loop
-from indexer.frontends.c.names import Scope
 from indexer.frontends.c.subscripts import index_of
 from indexer.frontends.indices import added, constant, scaled, whole
+from indexer.frontends.names import Scope
 
 __all__ = ["header"]
 

@@ -28,9 +28,9 @@ from pycparser import c_ast, c_parser
 
 from embeddb.core.errors import NestError
 from indexer.frontends.c.declarations import Declarations, holds_scop
-from indexer.frontends.c.names import Scope
 from indexer.frontends.c.statements import Statements, on_line
 from indexer.frontends.c.text import source_text
+from indexer.frontends.names import Scope
 from indexer.frontends.tree import Node, Program
 
 __all__ = ["c_program"]

@@ -9,14 +9,15 @@ from typing import Any
 from pycparser import c_ast
 
 from embeddb.core.errors import NestError
-from embeddb.nests.parts import Array, Call, Const, Expr, Index, Read, Statement
+from embeddb.nests.parts import Array, Call, Expr, Index, Read, Statement
 from indexer.frontends.c.declarations import Declarations
-from indexer.frontends.c.expressions import is_whole, value_of
+from indexer.frontends.c.expressions import value_of
 from indexer.frontends.c.loops import header
-from indexer.frontends.c.names import Refused, Scope
 from indexer.frontends.c.subscripts import access_of, index_of
 from indexer.frontends.combine import combined
+from indexer.frontends.names import Refused, Scope
 from indexer.frontends.tree import Block, Node, Step, reads, walk
+from indexer.frontends.values import chosen, is_whole, opposite, truth
 
 __all__ = ["Statements", "on_line"]
 
@@ -121,7 +122,7 @@ class Statements:
         condition = value_of(node.cond, scope)
         found = self.run([node.iftrue], scope.inner(), loops, _both(mask, condition))
         if node.iffalse is not None:
-            other = Call("==", (condition, Const(0)))
+            other = opposite(condition)
             found += self.run([node.iffalse], scope.inner(), loops, _both(mask, other))
             found = _merged(found, condition, mask)
         asked = {access.array for access in reads(condition)}
@@ -143,9 +144,7 @@ class Statements:
 
 
 def _both(mask: Expr | None, condition: Expr) -> Expr:
-    if not (isinstance(condition, Call) and condition.op in ("<", "<=", "==", "!=")):
-        condition = Call("!=", (condition, Const(0)))
-    return condition if mask is None else Call("*", (mask, condition))
+    return truth(condition) if mask is None else Call("*", (mask, truth(condition)))
 
 
 def _merged(nodes: list[Node], condition: Expr, mask: Expr | None) -> list[Node]:
@@ -155,7 +154,7 @@ def _merged(nodes: list[Node], condition: Expr, mask: Expr | None) -> list[Node]
             one.target,
             one.combine,
         ) == (other.target, other.combine):
-            value = Call("select", (condition, one.value, other.value))
+            value = chosen(condition, one.value, other.value)
             return [Step(Statement(one.target, one.combine, value, mask), line)]
     return nodes
 

@@ -9,10 +9,10 @@ from pycparser import c_ast
 
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Const, Index
-from indexer.frontends.c.names import Held, Scope
-from indexer.frontends.indices import added, constant, scaled, whole
+from indexer.frontends.indices import index_pair, scaled, whole
+from indexer.frontends.names import Held, Scope
 
-__all__ = ["access_of", "divided", "index_of", "number_of"]
+__all__ = ["access_of", "index_of", "number_of"]
 
 _NUMBER = re.compile(
     r"(0[xX][0-9a-fA-F]+|\d+)[uUlL]*|((?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fFlL]?"
@@ -40,7 +40,7 @@ def index_of(node: Any, scope: Scope) -> Index:
         case c_ast.UnaryOp(op="+"):
             return index_of(node.expr, scope)
         case c_ast.BinaryOp(op="+" | "-" | "*" | "/"):
-            return _index_of_pair(node.op, *(index_of(n, scope) for n in (node.left, node.right)))
+            return index_pair(node.op, *(index_of(n, scope) for n in (node.left, node.right)))
     raise NestError("a subscript or bound is not affine: sums and multiples of loops are known")
 
 
@@ -53,21 +53,6 @@ def _index_of_name(name: str, scope: Scope) -> Index:
     if isinstance(found, Held) and not scope.arrays[found.array].shape:
         raise NestError(f"{name} is computed: a subscript or bound is not affine")
     raise NestError(f"{name} is no whole number: a subscript or bound is not affine")
-
-
-def _index_of_pair(op: str, left: Index, right: Index) -> Index:
-    if op == "+":
-        return added(left, right)
-    if op == "-":
-        return added(left, scaled(right, -1))
-    a, b = constant(left), constant(right)
-    if op == "*" and a is not None:
-        return scaled(right, a)
-    if op == "*" and b is not None:
-        return scaled(left, b)
-    if op == "/" and a is not None and b:
-        return whole(divided(a, b))
-    raise NestError(f"a subscript or bound is not affine: {op} of two that vary")
 
 
 def access_of(node: Any, scope: Scope) -> Access:
@@ -99,9 +84,3 @@ def number_of(node: Any) -> int | float:
     if len(found[1]) > 1 and found[1][0] == "0" and found[1][1] not in "xX":
         return int(found[1], 8)
     return int(found[1], 0)
-
-
-def divided(one: int, other: int) -> int:
-    """As C divides: towards zero."""
-    found = abs(one) // abs(other)
-    return found if (one < 0) == (other < 0) else -found

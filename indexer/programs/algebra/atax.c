@@ -1,5 +1,5 @@
 // y += A' (A x).
-// sizes small: N=176 M=192; large: N=2200 M=2400
+// sizes small: N=360 M=384; large: N=2200 M=2400
 #define N 960
 #define M 1024
 

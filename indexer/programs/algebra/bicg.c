@@ -1,5 +1,5 @@
 // Both products of the biconjugate gradients in one sweep: s += A' r and q += A p.
-// sizes small: N=160 M=160; large: N=2400 M=2300
+// sizes small: N=368 M=352; large: N=2400 M=2300
 #define N 1000
 #define M 900
 

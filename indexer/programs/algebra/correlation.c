@@ -1,8 +1,8 @@
 // Sums of the columns, sums of squares around the means, the columns scaled, and the products
 // of different ones.
-// sizes small: N=96 M=56; large: N=420 M=240
-#define N 240
-#define M 144
+// sizes small: N=1200 M=48; large: N=20000 M=40
+#define N 4000
+#define M 72
 
 double X[N][M], Z[N][M], sum[M], square[M], corr[M][M];
 #pragma embeddb fill sum zero

@@ -1,8 +1,8 @@
 // Means of the columns, the columns without them, and the upper triangle of their products
 // over N - 1.
-// sizes small: N=80 M=64; large: N=400 M=256
-#define N 224
-#define M 160
+// sizes small: N=1000 M=40; large: N=12000 M=48
+#define N 3000
+#define M 64
 
 double X[N][M], mean[M], cov[M][M];
 #pragma embeddb fill mean zero

@@ -1,5 +1,5 @@
 // All shortest paths: through every k in turn, D[i][j] = min(D[i][j], D[i][k] + D[k][j]).
-// sizes small: N=80; large: N=304
+// sizes small: N=80; large: N=264
 #define N 176
 
 double D[N][N];

@@ -1,5 +1,5 @@
 // A += u v' + p q', then x += beta A' y, then w += alpha A x.
-// sizes small: N=176; large: N=2208
+// sizes small: N=352; large: N=2208
 #define N 992
 
 double A[N][N], u[N], v[N], p[N], q[N], x[N], y[N], w[N];

@@ -1,5 +1,5 @@
 // y += alpha A x + beta B x.
-// sizes small: N=128; large: N=1800
+// sizes small: N=256; large: N=1800
 #define N 720
 
 double A[N][N], B[N][N], x[N], y[N];

@@ -1,5 +1,5 @@
 // One column q made orthogonal to: its products r with all columns of A, which then lose r q.
-// sizes small: N=184 M=176; large: N=2400 M=2200
+// sizes small: N=344 M=360; large: N=2400 M=2200
 #define N 1000
 #define M 960
 

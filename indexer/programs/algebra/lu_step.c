@@ -1,5 +1,5 @@
 // One step of an elimination: every row below the pivot P less its share of the pivot's row.
-// sizes small: N=200 P=8; large: N=2200 P=64
+// sizes small: N=380 P=8; large: N=2200 P=64
 #define N 1024
 #define P 64
 

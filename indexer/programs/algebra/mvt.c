@@ -1,5 +1,5 @@
 // x += A y and u += A' v, a row of the result at a time.
-// sizes small: N=184; large: N=2304
+// sizes small: N=368; large: N=2304
 #define N 1008
 
 double A[N][N], x[N], y[N], u[N], v[N];

@@ -1,5 +1,5 @@
 // B = A'.
-// sizes small: N=176 M=184; large: N=1800 M=1700
+// sizes small: N=256 M=272; large: N=1500 M=1440
 #define N 800
 #define M 760
 

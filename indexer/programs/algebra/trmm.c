@@ -1,5 +1,5 @@
 // B += A' B in place, with A strictly lower triangular.
-// sizes small: N=88 M=64; large: N=320 M=304
+// sizes small: N=88 M=64; large: N=288 M=272
 #define N 192
 #define M 176
 

@@ -1,5 +1,5 @@
 // y += L x with a lower triangular L.
-// sizes small: N=240; large: N=2600
+// sizes small: N=400; large: N=2600
 #define N 1400
 
 double L[N][N], x[N], y[N];

@@ -1,5 +1,5 @@
 // Mean of 3 x 3 pixels in every channel: along the rows, then along the columns.
-// sizes small: H=128 W=128; large: H=1200 W=1600
+// sizes small: H=200 W=256; large: H=1200 W=1600
 #define H 480
 #define W 640
 

@@ -1,6 +1,6 @@
 // One level of Daubechies' wavelet of four taps along the rows:
 // h = (1 + r, 3 + r, 3 - r, 1 - r) / (4 sqrt 2) with r = sqrt 3, g = h reversed with signs.
-// sizes small: H=128 W=120; large: H=1200 W=1280
+// sizes small: H=160 W=192; large: H=1200 W=1280
 #define H 480
 #define W 500
 

@@ -1,5 +1,5 @@
 // One level of the Haar wavelet along the rows: scaled sums and differences of pairs.
-// sizes small: H=128 W=128; large: H=1280 W=1200
+// sizes small: H=160 W=200; large: H=1280 W=1200
 #define H 480
 #define W 512
 

@@ -1,6 +1,6 @@
 // Harris' corners: brightness, Sobel gradients, their products over 3 x 3 pixels, and
 // the response det M - 0.04 (trace M)^2 of the structure tensor M.
-// sizes small: H=96 W=128; large: H=960 W=1280
+// sizes small: H=180 W=240; large: H=960 W=1280
 #define H 360
 #define W 480
 

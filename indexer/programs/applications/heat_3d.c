@@ -1,5 +1,5 @@
 // One explicit step of the heat equation in space: v = u + 0.1 (sum of six neighbours - 6 u).
-// sizes small: N=32; large: N=176
+// sizes small: N=48; large: N=176
 #define N 80
 
 float u[N + 2][N + 2][N + 2], v[N + 2][N + 2][N + 2];

@@ -1,6 +1,6 @@
 // Diffusion of fourth order on every level, as weather models have it: the Laplacian, its fluxes
 // along both axes, cut to 0 where they run up the gradient, and their divergence.
-// sizes small: K=8 I=48 J=48; large: K=48 I=224 J=256
+// sizes small: K=16 I=64 J=64; large: K=48 I=224 J=256
 #define K 32
 #define I 96
 #define J 128

@@ -1,5 +1,5 @@
 // A perceptron of two layers for a batch of rows: Y += max(X V + b, 0) W.
-// sizes small: B=16 N=96 M=96 K=32; large: B=64 N=640 M=512 K=128
+// sizes small: B=32 N=128 M=160 K=64; large: B=64 N=640 M=512 K=128
 #define B 64
 #define N 256
 #define M 256

@@ -1,5 +1,5 @@
 // Row by row: Y = exp(X - max X) / sum of exp(X - max X).
-// sizes small: N=128 M=256; large: N=1600 M=2048
+// sizes small: N=256 M=512; large: N=1600 M=2048
 #define N 512
 #define M 1024
 

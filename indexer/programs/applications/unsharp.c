@@ -1,6 +1,6 @@
 // Sharpening: a binomial blur of five taps along rows and columns, and 2.5 times what it took
 // away added to the image, within 0 and 1.
-// sizes small: H=96 W=144; large: H=1120 W=1440
+// sizes small: H=160 W=200; large: H=1120 W=1440
 #define H 480
 #define W 560
 

@@ -1,5 +1,5 @@
 // Prices of calls, with the normal distribution as (1 + tanh(0.797885 d (1 + 0.044715 d^2))) / 2.
-// sizes small: N=16000; large: N=2000000
+// sizes small: N=16000; large: N=1200000
 #define N 250000
 
 double price[N], strike[N], years[N], d[N], call[N];

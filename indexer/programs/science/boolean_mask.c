@@ -1,5 +1,5 @@
 // The sum by row of what a mask lets through, and the rest doubled in place.
-// sizes small: N=160 M=200; large: N=2100 M=2300
+// sizes small: N=320 M=340; large: N=2100 M=2300
 #define N 900
 #define M 1000
 

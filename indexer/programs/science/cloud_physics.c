@@ -1,6 +1,6 @@
 // Saturation adjustment of a column model: where vapour exceeds what warm air holds, a part of
 // the excess becomes cloud; where not, cloud evaporates.
-// sizes small: L=16 N=2000; large: L=64 N=48000
+// sizes small: L=24 N=4000; large: L=64 N=48000
 #define L 40
 #define N 8000
 

@@ -1,5 +1,5 @@
 // The table of edit distances of two texts, free to begin anywhere: drop, add or replace a letter.
-// sizes small: N=240 M=260; large: N=3000 M=3100
+// sizes small: N=240 M=260; large: N=2600 M=2500
 #define N 1200
 #define M 1300
 

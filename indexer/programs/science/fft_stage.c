@@ -1,6 +1,6 @@
 // The first stage of a fast Fourier transform by decimation in frequency, over rows: sums and
 // twiddled differences of two halves.
-// sizes small: N=96 M=128; large: N=1024 M=1100
+// sizes small: N=160 M=192; large: N=1024 M=1100
 #define N 400
 #define M 512
 

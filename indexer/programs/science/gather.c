@@ -1,5 +1,5 @@
 // Rows of a table, by number.
-// sizes small: N=1500 T=1000 D=32; large: N=90000 T=100000 D=64
+// sizes small: N=3000 T=4000 D=48; large: N=90000 T=100000 D=64
 #define N 20000
 #define T 30000
 #define D 48

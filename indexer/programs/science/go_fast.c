@@ -1,5 +1,5 @@
 // The trace of tanh A, added to every element.
-// sizes small: N=176; large: N=2100
+// sizes small: N=280; large: N=2100
 #define N 1000
 
 double A[N][N], B[N][N], trace[1];

@@ -1,5 +1,5 @@
 // Squared distances of points and centres, and the least of every point.
-// sizes small: N=1500 C=16 D=8; large: N=24000 C=48 D=16
+// sizes small: N=3000 C=24 D=8; large: N=24000 C=48 D=16
 #define N 10000
 #define C 32
 #define D 16

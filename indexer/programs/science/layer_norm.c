@@ -1,5 +1,5 @@
 // Every row less its mean, over its deviation.
-// sizes small: N=96 M=256; large: N=2400 M=1536
+// sizes small: N=256 M=512; large: N=2400 M=1536
 #define N 512
 #define M 1024
 

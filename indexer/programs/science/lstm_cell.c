@@ -1,5 +1,5 @@
 // The end of a cell of an LSTM: s(v) = (1 + tanh(v / 2)) / 2 of three gates, and the new state.
-// sizes small: B=64 N=128; large: B=1024 N=1600
+// sizes small: B=64 N=128; large: B=1024 N=1400
 #define B 256
 #define N 512
 

@@ -1,6 +1,6 @@
 // z = z^2 + c for the points of a plane that have not left the circle of radius 2, and how many
 // steps each stayed.
-// sizes small: H=128 W=144; large: H=1100 W=1200
+// sizes small: H=192 W=200; large: H=1100 W=1200
 #define H 480
 #define W 500
 

@@ -1,5 +1,5 @@
 // The largest of every 2 x 2 pixels of every channel.
-// sizes small: C=16 H=32 W=32; large: C=64 H=224 W=224
+// sizes small: C=32 H=48 W=48; large: C=64 H=224 W=224
 #define C 32
 #define H 112
 #define W 112

@@ -1,5 +1,5 @@
 // Forces of the K neighbours that a list names for every particle, repelling within 0.5.
-// sizes small: N=4000 K=8; large: N=300000 K=12
+// sizes small: N=4000 K=8; large: N=240000 K=10
 #define N 40000
 #define K 12
 

@@ -1,5 +1,5 @@
 // A round of page ranks: what every page receives of those that link to it.
-// sizes small: N=4000 Z=32000; large: N=350000 Z=2100000
+// sizes small: N=4000 Z=32000; large: N=320000 Z=1500000
 #define N 60000
 #define Z 480000
 

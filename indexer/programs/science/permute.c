@@ -1,5 +1,5 @@
 // A vector in the order of a permutation.
-// sizes small: N=40000; large: N=4000000
+// sizes small: N=60000; large: N=2400000
 #define N 600000
 
 int place[N];

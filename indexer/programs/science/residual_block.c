@@ -1,6 +1,6 @@
 // The end of a residual block, channels last: a 1 x 1 convolution of stride 2, then scale, shift,
 // add the short cut, and cut off what is negative.
-// sizes small: H=14 W=14 C=32 O=64; large: H=48 W=48 C=96 O=128
+// sizes small: H=20 W=20 C=32 O=64; large: H=48 W=48 C=96 O=128
 #define H 28
 #define W 28
 #define C 64

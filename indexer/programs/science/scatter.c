@@ -1,5 +1,5 @@
 // Rows added to a table where their numbers say: how gradients reach it.
-// sizes small: N=1600 T=1000 D=32; large: N=80000 T=100000 D=64
+// sizes small: N=3000 T=4000 D=48; large: N=80000 T=100000 D=64
 #define N 20000
 #define T 24000
 #define D 48

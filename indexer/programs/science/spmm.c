@@ -1,5 +1,5 @@
 // C += A B of a sparse A in compressed rows and a dense B.
-// sizes small: N=1000 M=1000 Z=8000 K=32; large: N=60000 M=60000 Z=240000 K=96
+// sizes small: N=1000 M=1000 Z=8000 K=32; large: N=60000 M=60000 Z=180000 K=80
 #define N 8000
 #define M 8000
 #define Z 64000

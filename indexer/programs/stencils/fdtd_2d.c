@@ -1,6 +1,6 @@
 // A step of Maxwell's equations on Yee's grid in the plane: both electric fields, then the
 // magnetic one.
-// sizes small: N=160 M=176; large: N=1300 M=1200
+// sizes small: N=240 M=256; large: N=1300 M=1200
 #define N 640
 #define M 600
 

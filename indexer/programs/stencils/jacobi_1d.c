@@ -1,5 +1,5 @@
 // A step of Jacobi's method on a line.
-// sizes small: N=60000; large: N=3000000
+// sizes small: N=80000; large: N=3000000
 #define N 700000
 
 double a[N], b[N];

@@ -1,5 +1,5 @@
 // A step of Jacobi's method in the plane: the mean of a point and its four neighbours.
-// sizes small: N=240; large: N=1700
+// sizes small: N=280; large: N=1700
 #define N 800
 
 double A[N][N], B[N][N];

@@ -1,5 +1,5 @@
 // A recursive smoothing filter, down the columns and then along the rows.
-// sizes small: N=176 M=192; large: N=1500 M=1600
+// sizes small: N=288 M=304; large: N=1500 M=1600
 #define N 720
 #define M 700
 

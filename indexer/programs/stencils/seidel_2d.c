@@ -1,5 +1,5 @@
 // A sweep of Gauss and Seidel's method in place over nine points.
-// sizes small: N=240; large: N=2100
+// sizes small: N=240; large: N=2064
 #define N 760
 
 double A[N][N];

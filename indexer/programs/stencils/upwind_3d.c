@@ -1,5 +1,5 @@
 // A step of advection, the difference taken on the side that the wind comes from.
-// sizes small: N=28; large: N=160
+// sizes small: N=44; large: N=160
 #define N 72
 
 float c[N + 2][N + 2][N + 2], wind[N][N][N], after[N][N][N];

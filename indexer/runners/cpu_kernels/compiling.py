@@ -44,13 +44,15 @@ class _Problem(NamedTuple):
     of_machine: bool
 
 
-def compile_to(out: Path, source: str, command: Sequence[str]) -> str:
-    """Compile with a command that lacks input and output; empty if `out` is made, else the line
-    that says what is wrong with the source.
+def compile_to(
+    out: Path, source: str, command: Sequence[str], libraries: Sequence[str] = ()
+) -> str:
+    """Compile with a command that lacks input, output and the `libraries` behind them; empty if
+    `out` is made, else the line that says what is wrong with the source.
 
     Raises: RunnerUnavailable if the machine could not compile it.
     """
-    problem = _called([*command, "-x", "c", "-", "-o", str(out)], source)
+    problem = _called([*command, "-x", "c", "-", "-o", str(out), *libraries], source)
     if problem is None:
         return ""
     name = Path(command[0]).name

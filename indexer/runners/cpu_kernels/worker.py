@@ -1,39 +1,25 @@
 """The child process that runs compiled kernels: `python -m indexer.runners.cpu_kernels.worker`.
 
-It may crash or hang; whoever started it judges that from outside. Requests arrive on stdin as one
-line of JSON, followed by as many raw bytes as its `bytes` says; each is answered by one line on
-what was stdout (everything else that prints goes to stderr). Its status is that of a measurement,
-or `machine` for what is the fault of none. When stdin ends, the process ends,
-even in the middle of a kernel.
+It may crash or hang; whoever started it judges that from outside.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import os
 import resource
-import signal
-import sys
-import threading
-import traceback
-from queue import SimpleQueue
-from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import RunnerUnavailable
 from indexer.runners.baselines.baselines import time_baseline
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec, Refusal, aligned
 from indexer.runners.cpu_kernels.job import Loaded
+from indexer.runners.cpu_kernels.serving import Reply, serve
 from indexer.runners.cpu_kernels.tasks import scratch_values, strip_of
 
 __all__ = ["main"]
-
-Reply = dict[str, Any]
 
 
 class _Problem(ctypes.Structure):
@@ -59,6 +45,12 @@ class Worker:
         self.job: Loaded | None = None
         self.kernels: dict[str, Any] = {}
         self.converter: Converter | None = None
+
+    def answer(self, request: Reply, payload: bytes) -> Reply:
+        if request["do"] == "load":
+            return self.load(request, payload)
+        reply: Reply = getattr(self, request["do"])(request)
+        return reply
 
     def load(self, request: Reply, payload: bytes) -> Reply:
         self.job = None
@@ -150,54 +142,9 @@ def _timed(kernel: Any, problem: _Problem, plan: _Plan) -> tuple[Reply, int]:
     return {n: row[:done].tolist() for n, row in zip(names, out, strict=True)}, switches
 
 
-def _listen(stream: BinaryIO, inbox: SimpleQueue[tuple[Reply, bytes]]) -> None:
-    """Pass requests on; at the end of the stream end the process, whatever it is doing."""
-    while line := stream.readline():
-        request = json.loads(line)
-        count = request.get("bytes", 0)
-        payload = stream.read(count)
-        if len(payload) < count:
-            break
-        inbox.put((request, payload))
-    if os.getpgrp() == os.getpid():  # with compilers it may have started
-        os.killpg(0, signal.SIGKILL)
-    os._exit(0)
-
-
-def _give_up(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
-    """End at once: Python's own way out aborts on the lock of stdin, which the listener holds."""
-    traceback.print_exception(kind, error, at)
-    sys.stderr.flush()
-    os._exit(1)
-
-
 def main() -> None:
     """Serve until stdin ends."""
-    sys.excepthook = _give_up
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    answers = os.dup(1)
-    os.dup2(2, 1)
-    inbox: SimpleQueue[tuple[Reply, bytes]] = SimpleQueue()
-    threading.Thread(target=_listen, args=(sys.stdin.buffer, inbox), daemon=True).start()
-    worker = Worker()
-    while True:
-        request, payload = inbox.get()
-        try:
-            if request["do"] == "load":
-                reply = worker.load(request, payload)
-            else:
-                reply = getattr(worker, request["do"])(request)
-        except MemoryError:
-            reply = {"status": "oom", "error": "the system has no memory left"}
-        except (OSError, RunnerUnavailable) as error:
-            # A kernel opens nothing: its object cannot be loaded, a baseline not be compiled.
-            reply = {"status": "machine", "error": " ".join(str(error).split())}
-        _write(answers, (json.dumps(reply) + "\n").encode())
-
-
-def _write(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]
+    serve(Worker().answer)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,11 @@ def model_counts(
         shares.append(share_of(first, last, per_turn, most / workers))
         first = last
     sliced = caches.sliced(workers)
-    text = source(nest, sliced, [p for s in shares for p in (Pass("THREAD"), *_filled(nest, s, sliced), *s.passes)])
+    text = source(
+        nest,
+        sliced,
+        [p for s in shares for p in (Pass("THREAD"), *_filled(nest, s, sliced), *s.passes)],
+    )
     counts = np.zeros((threads, len(COUNTERS)))
     for at, row in enumerate(_printed(text, values, workers)):
         counts[at] = _counters(row) * _scale(shares[at], row, per_turn)
@@ -97,15 +101,16 @@ def share_of(first: int, last: int, per_turn: float, most: float) -> Share:
     if per_turn > most:
         return Share(turns, (Pass("INSIDE", first + (turns - 1) // 2, last, int(most)),))
     windows = 3 if 3 * per_turn <= most else 1
-    some = int(most / windows / per_turn)
+    some, quota = int(most / windows / per_turn), int(most / windows)
     middle = first + (turns - some) // 2
-    passes: list[Pass] = []
-    for start in (first, middle, last - some) if windows == 3 else (middle,):
-        # What ran before the first turns is, in a run after another, the last ones.
-        before = start - some if start - some >= first else last - some
-        counted = (start, start + some)
-        passes += _pair((before, before + some), counted, int(most / windows))
-    return Share(turns, tuple(passes))
+    before = max(first, middle - some)
+    passes = _pair((before, before + some), (middle, middle + some), quota)
+    if windows == 3:
+        end = last - some
+        # The first turns follow the last ones, in a run after another: these warm the caches.
+        ends = _pair((end - some, end), (end, last), quota)
+        passes = (*ends, Pass("COUNT", first, first + some, _ROOM * quota), *passes)
+    return Share(turns, passes)
 
 
 def _filled(nest: Nest, share: Share, caches: Caches) -> tuple[Pass, ...]:
@@ -115,7 +120,7 @@ def _filled(nest: Nest, share: Share, caches: Caches) -> tuple[Pass, ...]:
     return (Pass("FILL", first, last),) if share.sampled and fits else ()
 
 
-def _pair(warm: tuple[int, int], counted: tuple[int, int], most: int) -> tuple[Pass, Pass]:
+def _pair(warm: tuple[int, int], counted: tuple[int, int], most: int) -> tuple[Pass, ...]:
     return Pass("WARM", *warm, _ROOM * most), Pass("COUNT", *counted, _ROOM * most)
 
 
@@ -130,7 +135,7 @@ def _printed(text: str, values: Values, threads: int) -> list[dict[str, int]]:
         raise RunnerUnavailable(no_compiler())
     with tempfile.TemporaryDirectory(prefix="embeddb-") as name:
         folder = Path(name)
-        wrong = compile_to(folder / "model", text, [found[0], *_FLAGS])
+        wrong = compile_to(folder / "model", text, [found[0], *_FLAGS], ("-lm",))
         if wrong:
             raise NothingFound(f"the nest cannot be counted: {wrong}")
         with (folder / "arrays").open("wb") as out:

@@ -23,7 +23,7 @@ from embeddb.core.errors import NothingFound
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import canonical_schedule
-from indexer.runners.nest_counters import values
+from indexer.runners.nest_counters import values as nest_values
 from indexer.runners.nest_counters.caches import PLAIN, Caches, Level, caches_here
 from indexer.runners.nest_counters.model import model_counts, share_of
 from indexer.runners.nest_counters.source import Pass
@@ -64,12 +64,13 @@ class Memory:
 
 def expected(nest: Nest, caches: Caches, threads: int) -> dict[str, list[int]]:
     """By counter, what each thread counts in its second run."""
-    turns = outer_turns(nest, deciding_values(nest))
+    values = deciding_values(nest)
+    turns = outer_turns(nest, values)
     found: dict[str, list[int]] = {}
     for thread in range(threads):
         parts = [turns // threads + (t < turns % threads) for t in range(threads)]
         first = sum(parts[:thread])
-        trace, memory = Trace(nest, deciding_values(nest)), Memory(caches.sliced(threads))
+        trace, memory = Trace(nest, values), Memory(caches.sliced(threads))
         before, loads, stores = [0] * 6, 0, 0
         flops = 0
         for _ in range(2):
@@ -95,7 +96,6 @@ def sums(vector: CounterVector, names: Iterable[str]) -> list[float]:
 
 NESTS: list[tuple[str, Callable[[], Nest]]] = [
     ("matmul", lambda: matmul(13)),
-    ("double", lambda: matmul(8, "f64")),
     ("copy", lambda: copy(300)),
     ("gather", lambda: copy(300, "permutation")),
     ("mask", lambda: masked(500, 0.3)),
@@ -145,12 +145,11 @@ def test_a_copy_streams() -> None:
 
 
 def test_a_mask_is_foretold_where_it_is_always_the_same() -> None:
-    never, always, half = (
-        model_counts(masked(2000, share), threads=1, caches=PLAIN) for share in (0.0, 2.0, 0.5)
+    never, half = (
+        model_counts(masked(2000, share), threads=1, caches=PLAIN) for share in (0.0, 0.5)
     )
     assert never.of("stores") == 0 and never.of("f32_scalar") == 0
-    assert always.of("stores") == 2000 and always.of("branches") == 2 * 2000
-    assert max(never.of("mispredictions"), always.of("mispredictions")) == 0
+    assert never.of("branches") == 2 * 2000 and never.of("mispredictions") == 0
     assert 0.4 < half.of("mispredictions") / 2000 < 0.6
 
 
@@ -195,14 +194,16 @@ def test_what_stands_for_the_turns_of_a_thread() -> None:
     whole = share_of(0, 10, 10, 100)
     assert [(p.kind, p.first, p.last) for p in whole.passes] == [("WARM", 0, 10), ("COUNT", 0, 10)]
     three = share_of(100, 200, 10, 90)
-    assert [(p.first, p.last) for p in three.passes if p.kind == "COUNT"] == [
-        (100, 103),
-        (148, 151),
-        (197, 200),
+    assert [(p.kind, p.first, p.last) for p in three.passes] == [
+        ("WARM", 194, 197),
+        ("COUNT", 197, 200),
+        ("COUNT", 100, 103),  # the first turns follow the last ones, in a run after another
+        ("WARM", 145, 148),
+        ("COUNT", 148, 151),
     ]
-    # The first turns follow the last ones, in a run after another.
-    assert three.passes[0] == Pass("WARM", 197, 200, 120) and three.sampled
-    assert [p.kind for p in share_of(0, 3, 40, 50).passes] == ["WARM", "COUNT"]
+    assert three.sampled and not whole.sampled
+    one = share_of(0, 3, 40, 50)
+    assert [(p.kind, p.first, p.last) for p in one.passes] == [("WARM", 0, 1), ("COUNT", 1, 2)]
     assert share_of(0, 3, 400, 50).passes == (Pass("INSIDE", 1, 3, 50),)
 
 
@@ -228,6 +229,6 @@ def test_caches_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_arrays_too_large_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MOST_BYTES", 100)
+    monkeypatch.setattr(nest_values, "MOST_BYTES", 100)
     with pytest.raises(NothingFound, match="more than 100 bytes"):
         model_counts(copy(300, "permutation"), threads=1, caches=TINY)

@@ -1,4 +1,4 @@
-"""Names of a C program and what they stand for."""
+"""Names of a program and what they stand for."""
 
 from __future__ import annotations
 

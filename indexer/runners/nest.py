@@ -1,0 +1,146 @@
+"""Loop nests on this machine's processors: generated C, compiled by gcc, timed in a child."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.records import Measurement
+from embeddb.nests.nest_text import check
+from embeddb.nests.rules import NestJudge, canonical_schedule
+from embeddb.nests.schedule import Schedule
+from indexer.runners.base import RunOptions
+from indexer.runners.cpu import CpuRunner, threads_used
+from indexer.runners.cpu_kernels.session import Session
+from indexer.runners.nest_code import generate, library
+from indexer.runners.nest_code.measuring import Measuring
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from embeddb.nests.nest import Nest
+    from embeddb.platforms.platform import Platform
+
+__all__ = ["PLUGIN", "NestRunner"]
+
+_WORKER = "indexer.runners.nest_code.worker"
+_PLATFORM = "nest-cpu"
+#: Configurations compiled at a time, before any of them is timed.
+_AT_ONCE = 32
+
+
+class NestRunner:
+    """Measures schedules of loop nests on this machine's processors.
+
+    Each is compiled with others into one file, run once and checked, then timed in rounds in which
+    the others of that file's take turns; arrays that are read and written are restored before each
+    call, outside of the timed part. A call that takes more than ten times the default's time (and
+    a quarter of a second) is ended: a status `timeout`. From four times on it is not repeated.
+
+    The worker process, the compiler and the facts of the machine are those of runner `cpu`.
+    """
+
+    name = "nest"
+    kinds = ("nest",)
+
+    def __init__(self) -> None:
+        self._machine = CpuRunner()
+        env = {
+            "OMP_WAIT_POLICY": "passive",
+            "OMP_DYNAMIC": "false",
+            "OMP_PROC_BIND": "false",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        self._session = Session(_WORKER, env=env)
+
+    def __enter__(self) -> NestRunner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._session.close()
+        self._machine.close()
+
+    def available(self) -> str | None:
+        return self._machine.available()
+
+    def platform(self, *, threads: int = 0) -> Platform:
+        """Platform `nest-cpu`; the instance is 8 hex digits of the digest of what decides on the
+        code and its speed. The environment tells the facts of the machine beside.
+
+        Raises: RunnerUnavailable without a compiler.
+        """
+        from embeddb.platforms.platform import load_platform
+
+        known = self._machine.platform(threads=threads).environment
+        identity = {
+            **{key: known[key] for key in ("cpu", "compiler", "threads")},
+            "flags": " ".join(library.flags()),
+            "kernels": str(generate.GENERATION),
+            "wait_policy": "passive",
+            "proc_bind": "false",
+        }
+        text = "\\n".join(f"{key}={identity[key]}" for key in sorted(identity))
+        instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        return load_platform(_PLATFORM).at(instance, {**known, **identity})
+
+    def facts(self, *, threads: int = 0) -> dict[str, str]:
+        """Those of runner `cpu`."""
+        return self._machine.facts(threads=threads)
+
+    def state(self, *, threads: int = 0) -> dict[str, float]:
+        """Those of runner `cpu`."""
+        return self._machine.state(threads=threads)
+
+    def run(
+        self, nest: Nest, op: Op, configs: Sequence[Config], *, options: RunOptions
+    ) -> Iterator[tuple[Config, Measurement]]:
+        """Raises: UsageError for another operation than `nest`; NestError for a nest that could
+        leave an array, of which nothing is compiled; RunnerUnavailable, also for what the machine
+        fails at in the middle of it."""
+        from embeddb.platforms.platform import load_platform
+
+        if op.kernel != "nest":
+            raise UsageError(f"the nest runner has no {op}", hint="its operation is `nest`")
+        if (reason := self.available()) is not None:
+            raise RunnerUnavailable(reason)
+        nest = check(nest)
+        space = load_platform(_PLATFORM).space(op, nest.sizes).judged(NestJudge(nest))
+        with TemporaryDirectory(prefix="embeddb-nest-") as folder:
+            measuring = Measuring(
+                nest,
+                self._session,
+                Path(folder),
+                threads=threads_used(options.threads),
+                options=options,
+            )
+            for at in range(0, len(configs), _AT_ONCE):
+                part = configs[at : at + _AT_ONCE]
+                wrong = {config: space.reason(config) for config in part}
+                legal = [c for c in part if wrong[c] is None]
+                if legal and not measuring.begun:
+                    measuring.begin(canonical_schedule(nest))
+                asked = {c: Schedule.of(c, nest.depth) for c in legal}
+                found = measuring.measure(list(dict.fromkeys(asked.values())))
+                for config in part:
+                    if (reason := wrong[config]) is not None:
+                        yield config, Measurement("invalid", error=reason, when=time.time())
+                    else:
+                        yield config, found[asked[config]]
+
+
+PLUGIN = NestRunner

@@ -1,0 +1,202 @@
+"""What the arrays of a nest hold before it runs: the same numbers in numpy and in emitted C.
+
+Everything comes out of one hash of (seed, array, place), the finaliser of SplitMix64 (Steele, Lea,
+Flood 2014), so that an array can be filled in any order and on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.nests.parts import Array
+
+__all__ = ["DTYPE_OF", "fill_c", "filled"]
+
+DTYPE_OF: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}
+#: Elements that are made at once: they stay in the cache.
+_CHUNK = 1 << 16
+_BELOW = 10
+_ROUNDS = 4
+_WEIGHT = 1 << 20
+
+
+def filled(array: Array, number: int, seed: int = 0) -> NDArray[Any]:
+    """The content of a nest's array `number` (flat, `dtype[elements]`), by its `fill`. `uniform`
+    means odd multiples of 2**-24 in (0, 1), and for whole numbers 0 to 9."""
+    made = np.zeros(array.elements, DTYPE_OF[array.dtype])
+    kind, *told = array.fill.split(":")
+    if kind == "zero":
+        return made
+    if kind == "offsets":
+        made[:] = _offsets(array.elements, told, number, seed)
+        return made
+    one = _maker(kind, array, number, seed, told)
+    for low in range(0, made.size, _CHUNK):
+        at = np.arange(low, min(low + _CHUNK, made.size), dtype=np.uint64)
+        made[low : low + _CHUNK] = one(at)
+    return made
+
+
+def _maker(
+    kind: str, array: Array, number: int, seed: int, told: list[str]
+) -> Callable[[NDArray[np.uint64]], NDArray[Any]]:
+    """The elements at given places."""
+    if kind == "range":
+        return lambda at: at
+    if kind == "permutation":
+        return lambda at: _permuted(at, array.elements, _key(number, seed))
+    if kind == "below" or array.dtype in ("i32", "i64"):
+        below = np.uint64(told[0] if told else _BELOW)
+        return lambda at: _hash(at, _key(number, seed)) % below
+    return lambda at: _real(_hash(at, _key(number, seed)))
+
+
+def _key(number: int, seed: int) -> int:
+    return (seed * 64 + number + 1) << 40
+
+
+def _hash(at: NDArray[np.uint64], key: int) -> NDArray[np.uint64]:
+    x = (at + np.uint64(key & (2**64 - 1))) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _real(hashed: NDArray[np.uint64]) -> NDArray[np.float64]:
+    odd = (hashed >> np.uint64(41)) * np.uint64(2) + np.uint64(1)
+    return odd.astype(np.float64) * 2.0**-24
+
+
+def _permuted(at: NDArray[np.uint64], count: int, key: int) -> NDArray[np.uint64]:
+    """A permutation of 0 to count - 1: a Feistel network on the least even number of bits that
+    holds them, walked on until it is inside."""
+    half = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    found = at.copy()
+    left = np.arange(at.size)
+    while left.size:
+        x = found[left]
+        for turn in range(_ROUNDS):
+            low, high = x & mask, x >> half
+            x = (low << half) | (high ^ (_hash(low, key + (turn << 32)) & mask))
+        found[left] = x
+        left = left[x >= count]
+    return found
+
+
+def _offsets(count: int, told: list[str], number: int, seed: int) -> NDArray[np.int64]:
+    """Offsets of `count - 1` rows of `told[0]` entries in all. The lengths of rows by chance have
+    a variance equal to their mean; these have S * S times that, S being 1 if not told."""
+    total, uneven = int(told[0]), float(told[1]) if len(told) > 1 else 1.0
+    rows = count - 1
+    if rows < 1:
+        return np.zeros(count, np.int64)
+    square = uneven * uneven * rows / max(total, 1)
+    u = _real(_hash(np.arange(rows, dtype=np.uint64), _key(number, seed)))
+    weight = _weights(u, square)
+    sums = np.cumsum((weight * _WEIGHT).astype(np.int64) + 1)
+    offsets = np.zeros(count, np.int64)
+    offsets[1:] = np.floor(sums.astype(np.float64) / float(sums[-1]) * float(total))
+    offsets[-1] = total
+    return offsets
+
+
+def _weights(u: NDArray[np.float64], square: float) -> NDArray[np.float64]:
+    """Weights whose squared coefficient of variation is about `square`: uniform around 1, and
+    beyond what that can have, a power of uniform numbers."""
+    if square <= 1 / 3:
+        return np.asarray(1.0 + sqrt(3 * square) * (2.0 * u - 1.0))
+    power = _power(square)
+    weight = u.copy()
+    for _ in range(power - 1):
+        weight *= u
+    return weight * (power + 1.0)
+
+
+def _power(square: float) -> int:
+    return max(1, min(64, round(square + sqrt(square * square + square))))
+
+
+#: The same in C, above `fill_c`.
+FILL_FUNCTIONS = """\
+static uint64_t hash(uint64_t at, uint64_t key)
+{
+    uint64_t x = (at + key) * 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+static double real(uint64_t hashed) { return (double)((hashed >> 41) * 2 + 1) * 0x1p-24; }
+
+/* A permutation of 0 to count - 1: a Feistel network, walked on until it is inside. */
+static uint64_t permuted(uint64_t at, uint64_t count, uint64_t key)
+{
+    int half = 1;
+    while (half < 32 && (count - 1) >> (2 * half))
+        half++;
+    const uint64_t mask = ((uint64_t)1 << half) - 1;
+    do
+        for (uint64_t turn = 0; turn < 4; turn++) {
+            const uint64_t low = at & mask, high = at >> half;
+            at = (low << half) | (high ^ (hash(low, key + (turn << 32)) & mask));
+        }
+    while (at >= count);
+    return at;
+}
+
+/* Offsets of rows of `total` entries in all: weights around 1, or a power of uniform numbers. */
+static int64_t weight(uint64_t row, uint64_t key, double spread, int power)
+{
+    const double u = real(hash(row, key));
+    double w = u;
+    for (int n = 1; n < power; n++)
+        w *= u;
+    w = power ? w * (power + 1.0) : 1.0 + spread * (2.0 * u - 1.0);
+    return (int64_t)(w * 1048576.0) + 1;
+}
+"""
+
+
+def fill_c(array: Array, number: int, name: str, c_type: str, seed: int = 0) -> list[str]:
+    """Lines of C that fill the array at `name` as `filled` does; they need `FILL_FUNCTIONS`."""
+    kind, *told = array.fill.split(":")
+    key, count = f"{_key(number, seed)}u", array.elements
+    if kind == "zero":
+        return [f"memset({name}, 0, {array.bytes});"]
+    if kind == "offsets":
+        return _offsets_c(array, name, key, told)
+    value = {
+        "range": "x",
+        "permutation": f"permuted(x, {count}, {key})",
+        "below": f"hash(x, {key}) % {told[0] if told else _BELOW}",
+        "uniform": f"real(hash(x, {key}))",
+    }[kind]
+    if kind == "uniform" and array.dtype in ("i32", "i64"):
+        value = f"hash(x, {key}) % {_BELOW}"
+    return [f"for (uint64_t x = 0; x < {count}; x++)", f"    {name}[x] = ({c_type})({value});"]
+
+
+def _offsets_c(array: Array, name: str, key: str, told: list[str]) -> list[str]:
+    total, uneven = int(told[0]), float(told[1]) if len(told) > 1 else 1.0
+    rows = array.elements - 1
+    square = uneven * uneven * max(rows, 1) / max(total, 1)
+    spread, power = (sqrt(3 * square), 0) if square <= 1 / 3 else (0.0, _power(square))
+    weigh = f"weight(x, {key}, {spread!r}, {power})"
+    return [
+        "{",
+        "    int64_t all = 0, sum = 0;",
+        f"    for (uint64_t x = 0; x < {rows}; x++)",
+        f"        all += {weigh};",
+        f"    for (uint64_t x = 0; x < {rows}; x++) {{",
+        f"        {name}[x] = (int64_t)((double)sum / (double)all * {total}.0);",
+        f"        sum += {weigh};",
+        "    }",
+        f"    {name}[{rows}] = {total if rows else 0};",
+        "}",
+    ]

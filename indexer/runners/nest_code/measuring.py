@@ -1,0 +1,204 @@
+"""Schedules of one nest, compiled, checked and timed in rounds in which they take turns."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embeddb.core.errors import RunnerUnavailable
+from embeddb.core.records import Measurement
+from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import nest_text
+from embeddb.nests.schedule import Schedule
+from indexer.runners.base import RunOptions
+from indexer.runners.nest_code import job as nest_job
+from indexer.runners.nest_code import library, reference
+from indexer.runners.nest_code.rounding import checked_nest, tolerance_of
+
+if TYPE_CHECKING:
+    from indexer.runners.cpu_kernels.session import Session
+
+__all__ = ["Measuring"]
+
+#: A call may take so many times the default's, and this much beside: threads have to be woken.
+SLOWEST, SLOWEST_BESIDE_S = 10.0, 0.25
+#: From so many times the default's and this long on, one call tells enough: it is no candidate.
+SLOW, SLOW_S = 4.0, 0.02
+#: Time to make arrays and expected values, at least.
+_LOAD_S = 60.0
+_LOADS = 6.0
+_CHECK_S = 60.0
+#: Bytes a second in which arrays are put back before a call, at least.
+_RESTORED = 2e8
+
+
+@dataclass
+class _Turn:
+    """One schedule on its way."""
+
+    built: library.Built
+    times_s: list[float] = field(default_factory=list)
+    status: str = ""
+    error: str = ""
+
+    def end(self, status: str, error: str = "") -> None:
+        self.status, self.error = status, error
+
+
+class Measuring:
+    """Measures schedules of one nest by requests to a worker; `folder` is for what is compiled and
+    for the expected values, and has to outlive it."""
+
+    def __init__(
+        self, nest: Nest, session: Session, folder: Path, *, threads: int, options: RunOptions
+    ) -> None:
+        self.nest, self.folder = nest, folder
+        self._session, self._threads, self._options = session, threads, options
+        self._generation = -1
+        self._refused: dict[str, Any] | None = None
+        self._reference = ""
+        self._base_s: float | None = None
+        self.begun = False
+        self.tolerance = tolerance_of(nest) if options.check else None
+
+    def begin(self, default: Schedule) -> None:
+        """Load the nest and time its default, from which the limit of all others comes.
+
+        Raises: RunnerUnavailable.
+        """
+        self.begun = True
+        need = nest_job.bytes_needed(self.nest, check=self._options.check)
+        if need > self._options.max_bytes:
+            reason = f"the arrays need {need} bytes of {self._options.max_bytes}"
+            self._refused = {"status": "oom", "error": reason}
+            return
+        if self._options.check and not reference.suits(self.nest):
+            built = library.build_reference(checked_nest(self.nest).nest, self.folder)
+            self._reference = str(built)
+        (built_default,) = library.build_all(self.nest, [default], self.folder).values()
+        if built_default.status != "ok":
+            return
+        for first in (True, False):
+            reply = self._call(built_default, self._options.timeout_s, first=first)
+            if reply["status"] == "ok":
+                self._base_s = min(reply["seconds"], self._base_s or reply["seconds"])
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that one call may take."""
+        most = self._options.timeout_s
+        if self._base_s is None:
+            return most
+        return min(most, SLOWEST * self._base_s + SLOWEST_BESIDE_S)
+
+    def measure(self, schedules: Sequence[Schedule]) -> dict[Schedule, Measurement]:
+        """Each of them, all of which are legal.
+
+        Raises: RunnerUnavailable.
+        """
+        if self._refused is not None:
+            return {s: self._failed(dict(self._refused)) for s in schedules}
+        built = library.build_all(self.nest, schedules, self.folder)
+        turns = {schedule: _Turn(one) for schedule, one in built.items()}
+        for turn in turns.values():
+            if turn.built.status != "ok":
+                turn.end(turn.built.status, turn.built.error)
+            else:
+                self._first(turn)
+        while waiting := [turn for turn in turns.values() if not turn.status]:
+            for turn in waiting:
+                self._again(turn)
+        return {schedule: self._measurement(turn) for schedule, turn in turns.items()}
+
+    def _first(self, turn: _Turn) -> None:
+        """The run that is checked; it warms the caches for the others and does not count, unless it
+        is so slow that no other is made."""
+        reply = self._call(turn.built, self.limit_s, first=True)
+        if reply["status"] == "ok" and self._options.check:
+            seconds = reply["seconds"]
+            reply = {**self._request({"do": "check"}, _CHECK_S), "seconds": seconds}
+        if reply["status"] != "ok":
+            turn.end(reply["status"], reply["error"])
+        elif self._base_s is not None and reply["seconds"] > max(SLOW * self._base_s, SLOW_S):
+            turn.times_s.append(reply["seconds"])
+            turn.end("ok")
+
+    def _again(self, turn: _Turn) -> None:
+        reply = self._call(turn.built, self.limit_s, first=False)
+        if reply["status"] != "ok":
+            turn.end(reply["status"], reply["error"])
+            return
+        turn.times_s.append(reply["seconds"])
+        done, spent, asked = len(turn.times_s), sum(turn.times_s), self._options
+        enough = done >= asked.repeats and spent >= asked.min_time_s
+        if enough or done >= asked.max_repeats or spent + turn.times_s[-1] > asked.timeout_s:
+            turn.end("ok")
+
+    # -- the worker --------------------------------------------------------------------------------
+
+    def _call(self, built: library.Built, limit_s: float, *, first: bool) -> dict[str, Any]:
+        message = {
+            "do": "call",
+            "library": str(built.library),
+            "which": built.which,
+            "threads": self._threads,
+            "first": first,
+        }
+        return self._request(message, limit_s + self._written_bytes() / _RESTORED)
+
+    def _written_bytes(self) -> int:
+        return sum(self.nest.arrays[a].bytes for a in self.nest.written)
+
+    def _request(self, message: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """The worker's reply, with the nest brought there first if it is not there yet."""
+        if self._refused is not None:
+            return self._refused
+        if self._generation != self._session.ensure():
+            reply = self._load()
+            if reply["status"] != "ok":
+                self._refused = reply
+                return reply
+            self._generation = self._session.generation
+        return self._session.request(message, timeout_s=timeout_s)
+
+    def _load(self) -> dict[str, Any]:
+        message = {
+            "do": "load",
+            "seed": self._options.seed,
+            "check": self._options.check,
+            "folder": str(self.folder),
+            "reference": self._reference,
+        }
+        limit_s = max(_LOAD_S, _LOADS * self._options.timeout_s)
+        reply = self._session.request(message, (nest_text(self.nest),), timeout_s=limit_s)
+        if reply["status"] == "timeout":
+            reply["error"] = f"in its own order the nest takes more than {limit_s:g} s"
+        if reply["status"] == "crash":  # no schedule has run yet
+            raise RunnerUnavailable(f"the worker cannot take a nest: {reply['error']}")
+        return reply
+
+    # -- what is told ------------------------------------------------------------------------------
+
+    def _measurement(self, turn: _Turn) -> Measurement:
+        context: dict[str, float | str] = {
+            "cache": "warm",
+            "load1": round(os.getloadavg()[0], 2),
+            "threads": self._threads,
+            "limit_s": round(self.limit_s, 6),
+        }
+        return Measurement(
+            status=turn.status,
+            times_s=tuple(turn.times_s) if turn.status == "ok" else (),
+            compile_s=turn.built.compile_s or None,
+            tolerance=self.tolerance,
+            when=time.time(),
+            error=turn.error,
+            context=context,
+        )
+
+    def _failed(self, reply: dict[str, Any]) -> Measurement:
+        return Measurement(status=reply["status"], error=reply["error"], when=time.time())

@@ -1,0 +1,234 @@
+"""A nest evaluated by numpy, in double precision and in the order of its text.
+
+Loops of which no two turns meet in an element are expanded into flat vectors of indices, some
+thousand points at a time; the others run turn by turn. Nothing here is shared with the generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations_with_replacement
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.nests.nest import Nest
+from embeddb.nests.parts import Access, Call, Const, Expr, Index, LoopIndex, Read, Statement
+from indexer.runners.nest_code.meets import fixed_loops
+
+__all__ = ["evaluate", "free_loops", "suits"]
+
+#: Points and turns one by one, beyond which a compiled nest is the reference.
+MOST_POINTS = 2e7
+MOST_TURNS = 20_000
+_CHUNK = 1 << 16
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+    "<": np.less,
+    "<=": np.less_equal,
+    "==": np.equal,
+    "!=": np.not_equal,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+}
+_COMBINES = {"+=": np.add, "*=": np.multiply, "min=": np.minimum, "max=": np.maximum}
+
+#: By loop, the index of each point: int64 that broadcast to [p, k], where k is 1 or the turns of
+#: the innermost loop.
+_Points = dict[int, NDArray[np.int64]]
+_Shape = tuple[int, int]
+
+
+def suits(nest: Nest) -> bool:
+    """Whether numpy can evaluate it in seconds."""
+    turns = 1
+    for loop in set(range(nest.depth)) - free_loops(nest):
+        turns *= nest.trips[loop]
+    return nest.points <= MOST_POINTS and turns <= MOST_TURNS
+
+
+def free_loops(nest: Nest) -> frozenset[int]:
+    """Loops that may run as one vector, the others in their order around them."""
+    every = frozenset(range(nest.depth))
+    free = every & _fixed_by(nest, overwriting=False)
+    # In the order of the text the last of those that overwrite each other is the last.
+    return free if free == every else free & _fixed_by(nest, overwriting=True)
+
+
+def _fixed_by(nest: Nest, *, overwriting: bool) -> frozenset[int]:
+    """The loops that are the same in any two turns that meet where that matters; what an assignment
+    does to itself matters only with `overwriting`."""
+    free = frozenset(range(nest.depth))
+    touching = [(s, a, w) for s, a, w in nest.accesses() if a.array in nest.written]
+    for one, other in combinations_with_replacement(touching, 2):
+        if one[1].array != other[1].array or not (one[2] or other[2]):
+            continue
+        if one[2] and other[2]:
+            hows = {nest.body[one[0]].combine, nest.body[other[0]].combine}
+            if len(hows) == 1 and "=" not in hows:
+                continue  # in any order
+            if one[0] == other[0] and not overwriting:
+                continue
+        free &= fixed_loops(one[1], other[1])
+    return free
+
+
+def evaluate(nest: Nest, arrays: Mapping[int, NDArray[Any]]) -> dict[int, NDArray[Any]]:
+    """What the written arrays hold afterwards, float64[elements] each, from what all arrays hold
+    before (flat). Nothing given is changed."""
+    held = {
+        a: array.astype(np.float64) if a in nest.written or array.dtype.kind == "f" else array
+        for a, array in arrays.items()
+    }
+    with np.errstate(all="ignore"):
+        _Evaluation(nest, held).run()
+    return {a: held[a] for a in sorted(nest.written)}
+
+
+class _Evaluation:
+    """One run; `held` is what the arrays hold now."""
+
+    def __init__(self, nest: Nest, held: dict[int, NDArray[Any]]) -> None:
+        self.nest, self.held = nest, held
+        self.free = free_loops(nest)
+
+    def run(self) -> None:
+        self._loop(0, {}, 1)
+
+    def _loop(self, loop: int, points: _Points, count: int) -> None:
+        """The loops from `loop` inwards, for so many points of those around: int64[count, 1]."""
+        if loop == self.nest.depth:
+            self._body(points, (count, 1))
+            return
+        step = self.nest.loops[loop].step
+        lower = self._bound(self.nest.loops[loop].lower, points, count)
+        upper = self._bound(self.nest.loops[loop].upper, points, count)
+        trips = np.maximum(0, -(-(upper - lower) // step))
+        if loop not in self.free:
+            for turn in range(int(trips.max(initial=0))):
+                on = np.flatnonzero(turn < trips)
+                around = {k: v[on] for k, v in points.items()}
+                self._loop(loop + 1, {**around, loop: lower[on, None] + step * turn}, on.size)
+            return
+        for part in _parts(trips):
+            around = {k: v[part] for k, v in points.items()}
+            turns = trips[part]
+            if loop == self.nest.depth - 1 and turns.min() == turns.max():
+                inside = np.arange(turns[0], dtype=np.int64)[None, :]
+                around[loop] = lower[part, None] + step * inside
+                self._body(around, (turns.size, int(turns[0])))
+                continue
+            of = np.repeat(np.arange(turns.size), turns)
+            inside = np.arange(of.size, dtype=np.int64) - (np.cumsum(turns) - turns)[of]
+            around = {k: v[of] for k, v in around.items()}
+            around[loop] = (lower[part][of] + step * inside)[:, None]
+            self._loop(loop + 1, around, of.size)
+
+    def _bound(self, index: Index, points: _Points, count: int) -> NDArray[np.int64]:
+        found = np.int64(index.affine.constant) + self._affine(index.affine.coefs, points)
+        if index.of is not None:
+            found = found + self.held[index.of.array][self.place(index.of, points)]
+        return np.asarray(np.broadcast_to(found, (count, 1))[:, 0], np.int64)
+
+    def _affine(self, coefs: tuple[int, ...], points: _Points) -> Any:
+        found: Any = np.zeros((1, 1), np.int64)
+        for loop, coef in enumerate(coefs):
+            if coef:
+                found = found + coef * points[loop]
+        return found
+
+    def place(self, access: Access, points: _Points) -> NDArray[np.int64]:
+        """The place of the element in row-major order."""
+        array = self.nest.arrays[access.array]
+        coefs = [0] * self.nest.depth
+        place: Any = np.int64(0)
+        for index, stride in zip(access.at, array.strides, strict=True):
+            place = place + index.affine.constant * stride
+            for loop, coef in enumerate(index.affine.coefs):
+                coefs[loop] += coef * stride
+            if index.of is not None:
+                place = place + stride * self.held[index.of.array][self.place(index.of, points)]
+        return np.asarray(place + self._affine(tuple(coefs), points))
+
+    def _body(self, points: _Points, shape: _Shape) -> None:
+        for statement in self.nest.body:
+            here, size = points, shape
+            values = _Values(self, here)
+            if statement.where is not None:
+                on = np.broadcast_to(values.of(statement.where) != 0, shape)
+                size = int(np.count_nonzero(on)), 1
+                here = {k: np.broadcast_to(v, shape)[on][:, None] for k, v in points.items()}
+                values = _Values(self, here)
+            self._combine(statement, values.of(statement.value), here, size)
+
+    def _combine(self, s: Statement, value: NDArray[Any], points: _Points, shape: _Shape) -> None:
+        target = self.held[s.target.array]
+        if self.nest.arrays[s.target.array].dtype in ("i32", "i64"):
+            value = np.trunc(value)
+        value = np.broadcast_to(value, shape)
+        place = self.place(s.target, points)
+        alike = place.shape[1] < shape[1]
+        combine = _COMBINES.get(s.combine)
+        if alike:  # the innermost loop stays with one element
+            value = value[:, -1:] if combine is None else combine.reduce(value, 1, keepdims=True)
+        place = np.broadcast_to(place, value.shape)
+        if combine is None:
+            target[place] = value  # the last one of several that meet stays
+            return
+        apart = fixed_loops(s.target, s.target) | ({self.nest.depth - 1} if alike else set())
+        if len(apart) == self.nest.depth:
+            target[place] = combine(target[place], value)
+        else:
+            combine.at(target, place.ravel(), value.ravel())
+
+
+class _Values:
+    """Expressions at some points; one that is met twice is computed once."""
+
+    def __init__(self, run: _Evaluation, points: _Points) -> None:
+        self._run, self._points = run, points
+        self._known: dict[int, NDArray[Any]] = {}
+
+    def of(self, expression: Expr) -> NDArray[Any]:
+        """float64 that broadcasts to [p, k]."""
+        known = self._known.get(id(expression))
+        if known is None:
+            known = np.asarray(self._computed(expression), np.float64)
+            self._known[id(expression)] = known
+        return known
+
+    def _computed(self, expression: Expr) -> Any:
+        match expression:
+            case Const(value):
+                return np.full((1, 1), value)
+            case LoopIndex(loop):
+                return self._points[loop]
+            case Read(access):
+                return self._run.held[access.array][self._run.place(access, self._points)]
+            case Call("select", args):
+                return np.where(self.of(args[0]) != 0, self.of(args[1]), self.of(args[2]))
+            case Call(op, args):
+                return _OPERATORS[op](*map(self.of, args))
+
+
+def _parts(trips: NDArray[np.int64]) -> Iterator[slice]:
+    """Points taken together, so that they have a bounded number of turns in all, or one has more;
+    none without a turn."""
+    ends = np.cumsum(trips)
+    low, done = 0, 0
+    while low < trips.size:
+        high = max(low + 1, int(np.searchsorted(ends, done + _CHUNK, side="right")))
+        if ends[high - 1] > done:
+            yield slice(low, high)
+        low, done = high, int(ends[high - 1])

@@ -1,0 +1,210 @@
+"""The processor's own counters, by `perf_event_open`, for each thread of its own.
+
+At most four events are opened together: with more the kernel takes turns, and what it extrapolates
+jumps by multiples of 2^48. One value in sixty jumps even so, hence differences are taken modulo
+2^44, and the median of three runs. Reads that were not counted for all of their time are none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.runners.nest_counters.events import Event, Events, events_of
+
+__all__ = ["TOGETHER", "Kernel", "Linux", "available", "count_threads", "events_here"]
+
+#: Events counted at one time.
+TOGETHER = 4
+_REPEATS = 3
+_WRAP = 1 << 44
+_SYSCALL = 298  # x86-64: the only processors whose events are known here
+_ENABLE = 0x2400
+_ALL_OF_GROUP = 1
+#: Time enabled, time running, all values of the group in one read.
+_READ_FORMAT = 1 | 2 | 8
+_DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1, 1 << 5, 1 << 6
+#: Type, size, config, period, sample type, read format, flags, wake-up, breakpoint, address.
+_ATTRIBUTE = struct.Struct("=IIQQQQQIIQ")
+_CPUINFO = Path("/proc/cpuinfo")
+_PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+
+
+class Kernel(Protocol):
+    """The system calls that are needed; each raises OSError."""
+
+    def open(self, attribute: bytes, thread: int, group: int) -> int:
+        """A descriptor that counts for one thread, in the group of another descriptor or -1."""
+        ...
+
+    def control(self, descriptor: int, request: int, argument: int) -> None: ...
+
+    def read(self, descriptor: int, size: int) -> bytes: ...
+
+    def close(self, descriptor: int) -> None: ...
+
+
+class Linux:
+    """The kernel itself."""
+
+    def __init__(self) -> None:
+        self._c = ctypes.CDLL(None, use_errno=True)
+
+    def open(self, attribute: bytes, thread: int, group: int) -> int:
+        any_processor, close_on_exec = -1, 8
+        told = (ctypes.c_long(x) for x in (thread, any_processor, group, close_on_exec))
+        return self._checked(self._c.syscall(ctypes.c_long(_SYSCALL), attribute, *told))
+
+    def control(self, descriptor: int, request: int, argument: int) -> None:
+        self._checked(self._c.ioctl(descriptor, ctypes.c_ulong(request), ctypes.c_ulong(argument)))
+
+    def read(self, descriptor: int, size: int) -> bytes:
+        return os.read(descriptor, size)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    @staticmethod
+    def _checked(result: int) -> int:
+        if result < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return result
+
+
+def events_here(path: Path = _CPUINFO) -> Events | None:
+    """The events of this machine's processor; None where they are not known."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
+    except OSError:
+        return None
+    return events_of(dict(re.findall(r"^([^\n:]+?)\s*: ([^\n]*)$", text, re.MULTILINE)))
+
+
+def available(kernel: Kernel | None = None, events: Events | None = None) -> str | None:
+    """Why nothing can be counted here, in a line; None where it can."""
+    events = events or events_here()
+    if events is None:
+        return "the events of this processor are not known here"
+    kernel = kernel or Linux()
+    try:
+        descriptor = kernel.open(_attribute(events.events[0], leads=True), 0, -1)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return f"the system forbids counting (kernel.perf_event_paranoid is {_paranoid()})"
+        if error.errno in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.ENOSYS):
+            return f"{events.processor}: this machine shows no counters, as most virtual ones do"
+        return f"counters cannot be opened: {error.strerror}"
+    kernel.close(descriptor)
+    return None
+
+
+def count_threads(
+    call: Callable[[], object],
+    threads: Sequence[int],
+    events: Sequence[Event],
+    *,
+    kernel: Kernel,
+    idle: Callable[[], object] = lambda: None,
+    prepare: Callable[[], object] = lambda: None,
+) -> NDArray[np.float64]:
+    """float64[t,e]: what each thread (its number of the system) counts of each event in one call;
+    nan where it was not counted for the whole time. What `idle` counts is taken off; `prepare`
+    comes before each call and is not counted.
+
+    Raises: OSError where an event cannot be opened.
+    """
+    counts = np.full((len(threads), len(events)), np.nan)
+    for at in range(0, len(events), TOGETHER):
+        group = events[at : at + TOGETHER]
+        with _opened(kernel, threads, group) as leaders:
+            run, empty = (_median(c, prepare, kernel, leaders, len(group)) for c in (call, idle))
+        counts[:, at : at + len(group)] = np.maximum(run - empty, 0)
+    return counts
+
+
+class _Reading(NamedTuple):
+    enabled: int
+    running: int
+    values: tuple[int, ...]
+
+
+@contextmanager
+def _opened(kernel: Kernel, threads: Sequence[int], events: Sequence[Event]) -> Iterator[list[int]]:
+    """The first descriptor of each thread; all of them count."""
+    opened: list[int] = []
+    leaders: list[int] = []
+    try:
+        for thread in threads:
+            leader = -1
+            for event in events:
+                attribute = _attribute(event, leads=leader < 0)
+                opened.append(kernel.open(attribute, thread, leader))
+                if leader < 0:
+                    leader = opened[-1]
+                    leaders.append(leader)
+        for leader in leaders:
+            kernel.control(leader, _ENABLE, _ALL_OF_GROUP)
+        yield leaders
+    finally:
+        for descriptor in reversed(opened):
+            with suppress(OSError):
+                kernel.close(descriptor)
+
+
+def _median(
+    call: Callable[[], object],
+    prepare: Callable[[], object],
+    kernel: Kernel,
+    leaders: Sequence[int],
+    events: int,
+) -> NDArray[np.float64]:
+    """float64[t,e]: over the runs that were counted for all of their time."""
+    samples = np.full((_REPEATS, len(leaders), events), np.nan)
+    for sample in samples:
+        prepare()
+        before = [_read(kernel, leader, events) for leader in leaders]
+        call()
+        after = [_read(kernel, leader, events) for leader in leaders]
+        for row, old, new in zip(sample, before, after, strict=True):
+            if new.enabled - old.enabled == new.running - old.running:
+                row[:] = [(n - o) % _WRAP for n, o in zip(new.values, old.values, strict=True)]
+    counted = ~np.isnan(samples[:, :, 0]).any(axis=1)
+    found: NDArray[np.float64] = (
+        np.median(samples[counted], axis=0) if counted.any() else samples[0]
+    )
+    return found
+
+
+def _read(kernel: Kernel, leader: int, events: int) -> _Reading:
+    size = 8 * (3 + events)
+    data = kernel.read(leader, size)
+    if len(data) != size:
+        raise OSError(errno.EIO, "a group of counters was read in part")
+    count, enabled, running, *values = struct.unpack(f"={3 + events}Q", data)
+    if count != events:
+        raise OSError(errno.EIO, f"a group of {events} counters has {count}")
+    return _Reading(enabled, running, tuple(values))
+
+
+def _attribute(event: Event, *, leads: bool) -> bytes:
+    flags = _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR | (_DISABLED if leads else 0)
+    told = (event.type, _ATTRIBUTE.size, event.config, 0, 0, _READ_FORMAT, flags, 0, 0, 0)
+    return _ATTRIBUTE.pack(*told)
+
+
+def _paranoid() -> str:
+    try:
+        return _PARANOID.read_text(encoding="ascii").strip()
+    except OSError:
+        return "unknown"
