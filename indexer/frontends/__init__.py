@@ -11,12 +11,13 @@ from embeddb.core.gate import read_bounded, refusing
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
 from indexer.frontends.c.scop import c_program
+from indexer.frontends.dace.sdfg import sdfg_program
 from indexer.frontends.distribute import nests_of
 from indexer.frontends.tree import Extraction
 
 __all__ = ["extract", "read_nests"]
 
-_MOST_BYTES = {".json": 16 << 20, ".c": 1 << 20}
+_MOST_BYTES = {".json": 16 << 20, ".c": 1 << 20, ".sdfg": 64 << 20}
 _MOST_NESTS = 10_000
 
 
@@ -42,6 +43,9 @@ def extract(path: str | Path, *, defines: Mapping[str, int | float] | None = Non
         data = read_bounded(path, _MOST_BYTES[suffix])
         if suffix == ".c":
             return nests_of(c_program(data.decode(), name=path.stem, defines=defines))
+        if suffix == ".sdfg":
+            program, notes = sdfg_program(data, name=path.stem, defines=defines)
+            return nests_of(program, notes)
         return _nests_of_json(data)
 
 
