@@ -177,13 +177,12 @@ class _State:
             _part_of(name, subset, place)
             for name, subset in zip((source, target), subsets, strict=True)
         ]
-        parts = parts_of(near, place)
-        sizes = [part.size for part in parts if not part.single]
-        sizes = [size for size in sizes if size.affine.coefs or size.affine.constant != 1]
-        if any(view.rank != len(sizes) for view in views if not view.single):
+        sizes = [part.size for part in parts_of(near, place) if not part.single]
+        first = len(place.loops)
+        at = [Index(Affine(0, (*[0] * (first + d), 1))) for d in range(len(sizes))]
+        if any(view.rank != len(sizes) for view in views if sizes and not view.single):
             raise NestError("a copy between parts of unlike dimensions")
-        at = [Index(Affine(0, (*[0] * (len(place.loops) + d), 1))) for d in range(len(sizes))]
-        one, other = (view.access(at) for view in views)
+        one, other = (view.access(at or [Index()] * view.rank) for view in views)
         where = f"state {self._label}, copy of {source} to {target}"
         statement = Statement(other, combine_of(edge.memlet.get("wcr")), Read(one))
         inside: Node = Step(statement, where)
