@@ -235,7 +235,8 @@ def test_copies_are_loops(tmp_path: Path) -> None:
 
 
 CODE = {
-    "a command": ("__import__('os').system('touch {marker}')", "a call of this kind"),
+    "a command": ("o = __import__('os').system('touch {marker}')", "a call of this kind"),
+    "a statement": ("__import__('os').system('touch {marker}')", "Expr is not known"),
     "an import": ("import os\no = os.system('touch {marker}')", "Import is not known"),
     "eval": ("o = eval('1')", "is not known in a tasklet"),
     "a function": ("o = exec(a)", "function exec with 1 operands"),
@@ -289,9 +290,9 @@ WRONG = {
     "not affine": (f"{MAP}/end", "N * i", "is not known"),
     "a power": (f"{MAP}/end", "N ** 2", "not affine"),
     "outside": (f"{MAP}/end", "N", "outside 0 to 7"),
-    "overflow": (f"{MAP}/end", "99999999999999999999", "runs from"),
+    "overflow": (f"{MAP}/end", "99999999999999999999", "must be a whole number of at most"),
     "empty": (f"{MAP}/end", "-5", "runs from"),
-    "backwards": (f"{MAP}/step", "-1", "must be"),
+    "backwards": (f"{MAP}/step", "-1", "step -1 is not positive"),
     "a gap": (
         "nodes/0/edges/2/attributes/data/attributes/subset/ranges/0",
         {"start": "0", "end": "6", "step": "2"},
@@ -312,7 +313,7 @@ WRONG = {
     "complex": ("attributes/_arrays/A/attributes/dtype", "complex64", "elements of type complex64"),
     "no shape": ("attributes/_arrays/A/attributes/shape", [], "has no elements"),
     "a shape of text": ("attributes/_arrays/A/attributes/shape", ["open('x')"], "not affine"),
-    "a library": ("nodes/0/nodes/2/type", "LibraryNode", "expand_library_nodes"),
+    "a library": ("nodes/0/nodes/3/type", "LibraryNode", "expand_library_nodes"),
     "no states": ("nodes", [], "has no loop nest"),
     "no arrays": ("attributes/_arrays", None, "has no arrays"),
     "no sdfg": ("type", "Graph", "is no SDFG"),
@@ -336,7 +337,7 @@ def test_deep_and_huge_files(tmp_path: Path) -> None:
         extract(path)
     with path.open("wb") as file:
         file.truncate(100 << 20)
-    with pytest.raises(NestError, match="File too large|larger than"):
+    with pytest.raises(NestError, match="File too large"):
         extract(path)
 
 
