@@ -157,7 +157,7 @@ class Values:
             case ast.IfExp(test, one, other):
                 return chosen(self.of(test), self.of(one), self.of(other))
             case ast.Call(called, args, []):
-                return self._call(called, [self.of(a) for a in args])
+                return self._call(called, args)
         raise NestError(f"{type(node).__name__} is not known in a tasklet")
 
     def element(self, name: str, at: ast.expr) -> Access:
@@ -188,7 +188,7 @@ class Values:
             return symbol
         raise NestError(f"{name} is no number")
 
-    def _call(self, called: ast.expr, args: list[Expr]) -> Expr:
+    def _call(self, called: ast.expr, operands: list[ast.expr]) -> Expr:
         match called:
             case ast.Name(name):
                 pass
@@ -196,6 +196,7 @@ class Values:
                 pass
             case _:
                 raise NestError("a call of this kind is not known in a tasklet")
+        args = [self.of(one) for one in operands]
         if len(args) == 1 and name in _FLOATS:
             return args[0]
         if len(args) == 1 and name in _WHOLES:
