@@ -69,7 +69,7 @@ def meet(late: Site, early: Site, loop: int) -> bool:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(pairs())
 def test_what_meets_is_never_missed(pair: tuple[Site, Site, int]) -> None:
     late, early, loop = pair
