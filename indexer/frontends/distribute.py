@@ -56,12 +56,13 @@ class _Bound(Exception):
         return f"{names[self.array]} goes from {_told(self.below)} back to {_told(self.above)}"
 
 
-def nests_of(program: Program) -> Extraction:
+def nests_of(program: Program, left_out: Sequence[str] = ()) -> Extraction:
     """The perfect nests of a program, named by it, in the order of the text.
 
     Raises: NestError with the line of what is no nest, and where there is none at all.
     """
-    program, notes = with_fills(program)
+    program, chosen = with_fills(program)
+    notes = [*left_out, *chosen]
     program = without_scalars(program)
     chains: list[_Chain] = []
     for node in program.body:
