@@ -106,7 +106,7 @@ class PatternView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.m, self.n, self.nnz, tuple(self.named.items()))
+        return Sizes(self.m, self.n, self.nnz).naming(self.named)
 
 
 class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.m, self.n, self.nnz, tuple(self.named.items()))
+        return Sizes(self.m, self.n, self.nnz).naming(self.named)
 
 
 class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):

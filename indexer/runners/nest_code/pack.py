@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from embeddb.nests.extents import loop_range
 from embeddb.nests.dependence.legality import packable
+from embeddb.nests.extents import loop_range
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, Access, Affine
 from embeddb.nests.schedule import Piece, Schedule
