@@ -140,8 +140,8 @@ def test_the_start_is_where_no_edge_leads(tmp_path: Path) -> None:
 
 def test_a_loop_without_a_known_end(tmp_path: Path) -> None:
     told = loop_over_time()
-    for edge in told["edges"][1:3]:
-        condition = edge["attributes"]["data"]["attributes"]["condition"]
+    for one in told["edges"][1:3]:
+        condition = one["attributes"]["data"]["attributes"]["condition"]
         condition["string_data"] = condition["string_data"].replace("10", "T")
     found = read(tmp_path, told)
     assert len(found.nests) == 2 and "T is not known" in found.notes[0]
