@@ -75,7 +75,7 @@ def packing(
     if nth >= len(arrays):
         return f"no array {nth + 1} that is read alone"
     array = arrays[nth]
-    name = nest.array_name(array)
+    name = names.arrays[array]
     accesses = [a for _, a, _ in nest.accesses() if a.array == array]
     used = frozenset().union(*(a.loops for a in accesses))
     after = max((q for q, p in enumerate(pieces) if p.block and p.loop in used), default=-1)
