@@ -100,8 +100,10 @@ class Legality:
 
     def _of_parallel(self, shape: _Shape) -> Iterator[str]:
         loop = shape.parallel_loop
-        if shape.parallel != "none" and loop < 0:
-            yield "there is no second loop that could run in parallel"
+        if loop < 0:
+            if shape.parallel != "none":
+                yield "there is no second loop that could run in parallel"
+            return
         named = f"loop {self.nest.loop_name(loop)} cannot run in parallel"
         for dependence in self._carried(shape):
             name = self.nest.array_name(dependence.array)

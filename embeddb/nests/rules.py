@@ -3,7 +3,7 @@ is taken where none is known. The rules themselves are those of `embeddb.nests.l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from embeddb.nests.dependences import dependences, parallel_loops, reduction_loops
@@ -23,12 +23,18 @@ __all__ = [
 ]
 
 
-class NestJudge:
-    """The rules of a nest as one more constraint of a space (`embeddb.platforms.space.rules`)."""
+#: What decides beside order and blocks.
+_CHOICES = ("parallel", "inner", "pack")
 
-    def __init__(self, nest: Nest) -> None:
+
+class NestJudge:
+    """The rules of a nest as one more constraint (`embeddb.platforms.space.rules`) of a space that
+    has the parameters `given`; what it has no parameter for is as in the nest as it stands."""
+
+    def __init__(self, nest: Nest, given: Collection[str] | None = None) -> None:
         self.legality = Legality(nest)
-        self.names = parameters(nest.depth)
+        decisive = parameters(nest.depth)
+        self.names = decisive if given is None else decisive & frozenset(given)
         self.text = f"the dependences of {nest.name or nest.id[:12]}"
         self._order = f"order_{nest.depth}"
         self._tiles = [f"tile_{at + 1}" for at in range(nest.depth)]
@@ -36,12 +42,10 @@ class NestJudge:
 
     def holds(self, env: Mapping[str, Any]) -> bool | None:
         """Whether the schedule is legal; None while a parameter that decides it is open."""
-        try:
-            tiled = tuple([env[name] != 0 for name in self._tiles])
-            order = env[self._order] if len(tiled) > 1 else ()
-            key = (order, tiled, env["parallel"], env["inner"], env["pack"])
-        except KeyError:
+        if not self.names <= env.keys():
             return None
+        tiled = tuple([env.get(name, 0) != 0 for name in self._tiles])
+        key = (env.get(self._order), tiled, *(env.get(name) for name in _CHOICES))
         known = self._holds.get(key)
         if known is None:
             known = self._holds[key] = self._reason(env) is None

@@ -7,7 +7,6 @@ translation of addresses, lines that threads take from one another.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,15 +100,16 @@ def share_of(first: int, last: int, per_turn: float, most: float) -> Share:
     if per_turn > most:
         return Share(turns, (Pass("INSIDE", first + (turns - 1) // 2, last, int(most)),))
     windows = 3 if 3 * per_turn <= most else 1
-    some = int(most / windows / per_turn)
+    some, quota = int(most / windows / per_turn), int(most / windows)
     middle = first + (turns - some) // 2
-    passes: list[Pass] = []
-    for start in (first, middle, last - some) if windows == 3 else (middle,):
-        # What ran before the first turns is, in a run after another, the last ones.
-        before = start - some if start - some >= first else last - some
-        counted = (start, start + some)
-        passes += _pair((before, before + some), counted, int(most / windows))
-    return Share(turns, tuple(passes))
+    before = max(first, middle - some)
+    passes = _pair((before, before + some), (middle, middle + some), quota)
+    if windows == 3:
+        end = last - some
+        # The first turns follow the last ones, in a run after another: these warm the caches.
+        ends = _pair((end - some, end), (end, last), quota)
+        passes = (*ends, Pass("COUNT", first, first + some, _ROOM * quota), *passes)
+    return Share(turns, passes)
 
 
 def _filled(nest: Nest, share: Share, caches: Caches) -> tuple[Pass, ...]:
@@ -119,7 +119,7 @@ def _filled(nest: Nest, share: Share, caches: Caches) -> tuple[Pass, ...]:
     return (Pass("FILL", first, last),) if share.sampled and fits else ()
 
 
-def _pair(warm: tuple[int, int], counted: tuple[int, int], most: int) -> tuple[Pass, Pass]:
+def _pair(warm: tuple[int, int], counted: tuple[int, int], most: int) -> tuple[Pass, ...]:
     return Pass("WARM", *warm, _ROOM * most), Pass("COUNT", *counted, _ROOM * most)
 
 

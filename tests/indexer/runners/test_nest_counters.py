@@ -194,14 +194,16 @@ def test_what_stands_for_the_turns_of_a_thread() -> None:
     whole = share_of(0, 10, 10, 100)
     assert [(p.kind, p.first, p.last) for p in whole.passes] == [("WARM", 0, 10), ("COUNT", 0, 10)]
     three = share_of(100, 200, 10, 90)
-    assert [(p.first, p.last) for p in three.passes if p.kind == "COUNT"] == [
-        (100, 103),
-        (148, 151),
-        (197, 200),
+    assert [(p.kind, p.first, p.last) for p in three.passes] == [
+        ("WARM", 194, 197),
+        ("COUNT", 197, 200),
+        ("COUNT", 100, 103),  # the first turns follow the last ones, in a run after another
+        ("WARM", 145, 148),
+        ("COUNT", 148, 151),
     ]
-    # The first turns follow the last ones, in a run after another.
-    assert three.passes[0] == Pass("WARM", 197, 200, 120) and three.sampled
-    assert [p.kind for p in share_of(0, 3, 40, 50).passes] == ["WARM", "COUNT"]
+    assert three.sampled and not whole.sampled
+    one = share_of(0, 3, 40, 50)
+    assert [(p.kind, p.first, p.last) for p in one.passes] == [("WARM", 0, 1), ("COUNT", 1, 2)]
     assert share_of(0, 3, 400, 50).passes == (Pass("INSIDE", 1, 3, 50),)
 
 
