@@ -45,7 +45,7 @@ def show_verb(
     Example:
       embeddb nest show nests.db gemm
       embeddb nest show gemm.c -D N=64 --as json
-      embeddb nest show nests.db gemm --as c --config "order_3=[1,3,2],tile_2=32,parallel=outer"
+      embeddb nest show nests.db gemm --as c --config 'tile_2=32,parallel=outer,schedule=static'
     """
     nest = _nest(place, name, defines)
     schedule = _schedule(nest, given)
