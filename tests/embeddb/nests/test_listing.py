@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from embeddb.nests.listing import array_rows, dependence_lines, listing, loop_words
 from nests import nest_of, sample_nests
 
-from embeddb.nests.listing import array_rows, dependence_lines, listing, loop_words
 from embeddb.nests.schedule import Schedule
 
 NESTS = sample_nests()
