@@ -89,8 +89,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
     `pattern` is what was known of the matrix, with its thumbnail, without its features.
     `reproducible`: configurations whose sums run in varying order were left out. `transfers`: those
-    of the candidates that are schedules of neighbours, carried over to the asked nest. `nest` is the
-    latter's text (`embeddb.nests.nest_text`), which need not be in the store.
+    of the candidates that are schedules of neighbours, carried over to the asked nest, and what the
+    fastest of each neighbour became, that first. `nest` is the latter's text (`embeddb.nests.nest_text`), which need not be in the store.
     """
 
     id: str

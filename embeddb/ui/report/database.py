@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from embeddb.core.wording import value_text
 from embeddb.ui import draw
 from embeddb.ui.report.page import markup, render
 from embeddb.ui.wording import factor, share, shown
@@ -118,8 +119,7 @@ def _map(s: ScopeFacts, parameter: str, key: str) -> Markup:
 def _kind(place: Place, parameter: str, kinds: Sequence[str]) -> str:
     if not place.winner or not parameter:
         return "measured"
-    value = place.winner.get(parameter)
-    text = "(not used)" if value is None else str(value)
+    text = value_text(place.winner.get(parameter))
     return shown(text, 40) if text in kinds else "other"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from embeddb.core.config import Config
+from embeddb.core.wording import value_text
 from embeddb.nests.lines import PARALLEL
 from embeddb.ui import draw
 from embeddb.ui.report.page import markup
@@ -138,7 +140,7 @@ def simpler(e: Explanation) -> Markup | None:
     """What each simpler method's answer is expected to gain, beside this one."""
     answer = e.answer
     rows = [
-        draw.Bar(shown(s.method), s.expected_gain, marked=s.config == answer)
+        draw.Bar(shown(s.method), s.expected_gain, marked=Config(s.config) == Config(answer))
         for s in e.recommendation.insight.simpler
         if s.expected_gain is not None
     ]
@@ -184,8 +186,7 @@ def _effect(
     name: str, held: Iterable[ParameterEffect], answer: Mapping[str, Any], key: str
 ) -> EffectPicture:
     ranked = sorted(held, key=lambda x: -x.best_gain)[:_MOST_VALUES]
-    value = answer.get(name)
-    chosen = "(not used)" if value is None else str(value)
+    chosen = value_text(answer.get(name))
     rows = [
         draw.Bar(
             shown(x.value, 40),

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.records import PatternInfo
+from embeddb.core.wording import value_text
 from embeddb.index.run_matrix import RunMatrix
 
 __all__ = ["Best", "ClassChoice", "Preference", "Winner", "choices"]
@@ -117,7 +118,7 @@ class Best:
         won = [self.evidence.configs[c] for c in self.column if c >= 0]
         found = []
         for name in sorted({n for config in won for n in config}):
-            counts = Counter(_text(config.get(name)) for config in won)
+            counts = Counter(value_text(config.get(name)) for config in won)
             if len(counts) > 1:
                 shares = {v: n / len(won) for v, n in counts.most_common(_MOST_VALUES)}
                 others = max(0, len(counts) - _MOST_VALUES)
@@ -181,7 +182,3 @@ def _row_length(info: PatternInfo | None) -> str:
 def _mean_factor(logs: NDArray[np.float64]) -> float | None:
     known = logs[np.isfinite(logs)]
     return float(np.exp(known.mean())) if known.size else None
-
-
-def _text(value: object) -> str:
-    return "(not used)" if value is None else str(value)
