@@ -144,7 +144,6 @@ def carriers() -> dict[str, Carry]:
 def learned_vectors() -> NodeVectors | None:
     """The shipped network's vectors of nodes; None where there is none."""
     from embeddb.featurizers.nest_embedding import PLUGIN
-
     from embeddb.nests.graph import graph_of
 
     plug = PLUGIN.for_database(None)

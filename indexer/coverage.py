@@ -17,9 +17,21 @@ from embeddb.query.prediction import judged
 __all__ = ["Question", "example", "scope_states"]
 
 
+#: Where nothing can be embedded, and where stubs are, by kind: what would help.
+_UNREADABLE = {
+    "matrix": "the sizes of its matrices are not known: give --matrices DIR, or columns m, n, nnz",
+    "nest": "its nests are known by name only: give --matrices DIR, or `embeddb nest import`",
+}
+_ADDS = {
+    "matrix": "--matrices DIR adds the structures",
+    "nest": "--matrices DIR or `embeddb nest import` adds their code",
+}
+
+
 @dataclass(frozen=True)
 class Question:
-    """What can be asked of a database: a matrix (file, name or id), a platform, an operation."""
+    """What can be asked of a database: a matrix (file, name or id) or the name or id of a nest, a
+    platform, an operation."""
 
     matrix: str
     platform: str
@@ -48,6 +60,7 @@ def _state(db: Lookup, op: Op, scope: str) -> dict[str, Any]:
     partition = db.partition(op, platform)
     state: dict[str, Any] = {
         "op": str(op),
+        "kind": op.kind,
         "platform": scope,
         "instances": sorted(members),
         "simulated": platform.simulated,
@@ -78,11 +91,9 @@ def _cost_model(db: Lookup, platform: Platform, op: Op) -> dict[str, Any] | None
 
 
 def _missing(state: dict[str, Any]) -> list[str]:
-    lines = []
+    kind, lines = state["kind"], list[str]()
     if state["featurizer"] is None:
-        return [
-            "the sizes of its matrices are not known: give --matrices DIR, or columns m, n, nnz"
-        ]
+        return [_UNREADABLE[state["kind"]]]
     if state["without_default"] and "winner_hits_held_out" not in state:
         lines.append(
             f"{plural(state['without_default'], 'pattern')} without an ok run of the default "
@@ -91,14 +102,14 @@ def _missing(state: dict[str, Any]) -> list[str]:
     if state["stubs"]:
         lines.append(
             f"{state['stubs']:,} of {plural(state['patterns'], 'pattern')} known by name and size "
-            f"only, compared by `{state['featurizer']}`: --matrices DIR adds the structures"
+            f"only, compared by `{state['featurizer']}`: {_ADDS[state['kind']]}"
         )
     if state["indexed"] < state["patterns"]:
         gone = state["patterns"] - state["indexed"]
         lines.append(f"{plural(gone, 'pattern')} lack what `{state['featurizer']}` needs: no votes")
     if state["disagreeing"]:
         lines.append(
-            f"{plural(state['disagreeing'], 'configuration')} of one matrix with runs that differ "
+            f"{plural(state['disagreeing'], 'configuration')} of one {kind} with runs that differ "
             "by more than 20 %: the median counts"
         )
     lines += _quality(state)
@@ -107,30 +118,32 @@ def _missing(state: dict[str, Any]) -> list[str]:
 
 def _quality(state: dict[str, Any]) -> list[str]:
     hits = state.get("winner_hits_held_out")
+    several = "matrices" if state["kind"] == "matrix" else "nests"
     if hits is not None:
         often = share(state["static_best_hits_held_out"])
         return [
             f"only winners are recorded: the first proposal is the winner of {share(hits)} of "
-            f"held-out matrices (one fixed choice: {often}); what it gains is not known"
+            f"held-out {several} (one fixed choice: {often}); what it gains is not known"
         ]
     if state["of_optimum_held_out"] is None:
-        return [f"{plural(state['groups'], 'group')} of matrices: too few to know how good it is"]
+        return [f"{plural(state['groups'], 'group')} of {several}: too few to know how good it is"]
     if state["shrink"] is None:
         return ["neighbours do not beat the platform's best fixed choice: that is the answer"]
     if state["of_optimum_held_out"] < GOOD:
-        return ["held-out answers are far from the optimum: more matrices would help"]
+        return [f"held-out answers are far from the optimum: more {several} would help"]
     return []
 
 
 def example(db: Lookup, states: list[dict[str, Any]], *, matrix: str = "") -> Question | None:
-    """What can be asked now, of where most is known; about `matrix` if given, else a pattern of
-    the database. None where nothing can."""
+    """What can be asked now, of where most is known; of a kernel on matrices about `matrix` if
+    given, else about a pattern of the database. None where nothing can."""
     able = [s for s in states if s["featurizer"] is not None]
     if not able:
         return None
     best = max(able, key=lambda s: (s["of_optimum_held_out"] is not None, s["patterns"]))
     op = Op.parse(best["op"])
-    asked = matrix or _askable(db, op, best["platform"])
+    given = matrix if op.kind == "matrix" else ""
+    asked = given or _askable(db, op, best["platform"])
     return Question(asked, best["platform"], op)
 
 

@@ -19,10 +19,11 @@ from embeddb.featurizers import reads
 from embeddb.featurizers.base import Featurizer, Joint
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
+from embeddb.nests.nest import Content
 from embeddb.store import Store
 from indexer.library import Library, info_of
 
-__all__ = ["EmbedReport", "adopt_stubs", "embed"]
+__all__ = ["EmbedReport", "adopt_stubs", "adopted", "embed"]
 
 #: Most vectors and seconds of work per transaction: what a kill can cost.
 _BATCH, _BATCH_S = 256, 1.0
@@ -195,17 +196,23 @@ def _joined(
 
 
 def adopt_stubs(db: Lookup, library: Library) -> int:
-    """Give stubs their structure where the library has a matrix of that name and size.
+    """Give stubs their structure where the library has a matrix of that name and size, or a nest of
+    that name.
 
     Returns the number of runs that moved from a stub to its pattern.
     """
     moved = 0
     for info in [info for info in db.store.patterns() if info.stub]:
-        pattern = library.find(info.name, m=info.m, n=info.n, nnz=info.nnz)
+        pattern = library.subject(info.kind, info.name, info.sizes)
         if pattern is not None:
-            found = info_of(pattern)
-            if info.group not in ("", info.name):  # the run log knew the family
-                found = msgspec.structs.replace(found, group=info.group)
-            db.store.put_structure(pattern, found)
-            moved += db.store.adopt(info.id, found)
+            moved += adopted(db, info, pattern)
     return moved
+
+
+def adopted(db: Lookup, stub: PatternInfo, pattern: Content) -> int:
+    """Give a stub its structure; returns the number of runs that moved to its pattern."""
+    found = info_of(pattern)
+    if stub.group not in ("", stub.name):  # the run log knew the family
+        found = msgspec.structs.replace(found, group=stub.group)
+    db.store.put_structure(pattern, found)
+    return db.store.adopt(stub.id, found)

@@ -15,12 +15,14 @@ from typing import Any, BinaryIO
 import msgspec
 
 from embeddb.core import plugins
-from embeddb.core.config import Config, Op, Value
+from embeddb.core.config import WIDE, Config, Op, Value
 from embeddb.core.errors import InputError, PlatformError, ReaderError, UsageError
 from embeddb.core.gate import open_regular, refusing
 from embeddb.core.own_files import open_own
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.sizes import UNKNOWN
+from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.platforms.space.rules import show
 from embeddb.platforms.space.space import ConfigSpace
@@ -54,8 +56,8 @@ class IngestReport:
     patterns: int = 0
     stubs: int = 0
     seconds: float = 0.0
-    #: Where matrices were looked for, how many of the names in the file were found there (or known
-    #: already), and the others.
+    #: Where matrices and nests were looked for, how many of the names in the file were found there
+    #: (or known already), and the others.
     matrices: str = ""
     matrices_found: int = 0
     matrices_missing: list[str] = field(default_factory=list)
@@ -126,7 +128,7 @@ def _completed(options: ReadOptions, platform: Platform) -> ReadOptions:
 
 
 def _any_op(kernel: str) -> Op:
-    return Op(kernel, 1 if kernel == "spmv" else 128)
+    return Op(kernel, 128 if kernel in WIDE else 1)
 
 
 def _journal_key(path: Path, reader: str, platform: Platform, options: ReadOptions) -> str:
@@ -153,7 +155,7 @@ class _Job:
         self, store: Store, path: Path, base: Platform, library: Library, report: IngestReport
     ) -> None:
         self.store, self.path, self.report = store, path, report
-        self._matrices = _Matrices(store, library, report)
+        self._subjects = _Subjects(store, library, report)
         self._platforms = _Platforms(store, base)
         self._rejects = _beside(path, store)
         self._judges: dict[tuple[str, Op, str], tuple[ConfigSpace, dict[str, Config]]] = {}
@@ -195,7 +197,7 @@ class _Job:
             mark = self._mark()
             result = self.store.append(
                 runs,
-                patterns=self._matrices.fresh(),
+                patterns=self._subjects.fresh(),
                 journal={journal: mark} if journal else None,
             )
             report.added += result.added
@@ -203,8 +205,8 @@ class _Job:
             if progress is not None:
                 progress(report.rows)
         report.seconds = time.monotonic() - started
-        report.problems = self._matrices.library.problems
-        self._matrices.told(report)
+        report.problems = self._subjects.library.problems
+        self._subjects.told(report)
 
     def _mark(self) -> bytes:
         """What the journal keeps of a file read so far."""
@@ -227,11 +229,11 @@ class _Job:
         return runs, rejects
 
     def _run(self, row: RunRow) -> Run:
-        """Rows of one matrix, op and platform mostly follow each other: what holds for all of
+        """Rows of one subject, op and platform mostly follow each other: what holds for all of
         them is looked up when one of the three changes."""
         if row.matrix is not self._matrix or row.op is not self._op or self._named(row):
             platform = self._platforms.of(row)
-            info, pattern_id = self._matrices.of(row.matrix)
+            info, pattern_id = self._subjects.of(row.matrix, row.op.kind)
             judge = self._judge_of(platform, row.op, info)
             # Nothing above has changed `self`: a row that raised leaves the last good one's facts.
             self._judge, self._pattern_id, self._platform_id = judge, pattern_id, platform.id
@@ -246,15 +248,15 @@ class _Job:
         return (row.platform, row.instance) != self._place
 
     def _judge_of(
-        self, platform: Platform, op: Op, matrix: PatternInfo
+        self, platform: Platform, op: Op, info: PatternInfo
     ) -> tuple[ConfigSpace, dict[str, Config]]:
-        """The space, and what was found legal in it; one for all matrices where sizes do not
+        """The space, and what was found legal in it; one for all subjects where sizes do not
         matter to it."""
         fixed = not platform.space(op).unresolved
-        key = (platform.id, op, "" if fixed else matrix.id)
+        key = (platform.id, op, "" if fixed else info.id)
         found = self._judges.get(key)
         if found is None:
-            space = platform.space(op, matrix.sizes)
+            space = space_of(platform, op, self.store.known(info))
             found = self._judges[key] = (space, {})
         return found
 
@@ -335,22 +337,23 @@ class _Platforms:
         return found
 
 
-class _Matrices:
-    """Which pattern a row is about: a file of the library, a known pattern, or a stub."""
+class _Subjects:
+    """Which pattern a row is about: a file of the library, a known pattern, or a stub; of the kind
+    that its operation runs on."""
 
     def __init__(self, store: Store, library: Library, report: IngestReport) -> None:
         self._store, self.library, self._report = store, library, report
-        self._known: dict[tuple[str, int, int, int], tuple[PatternInfo, str]] = {}
+        self._known: dict[tuple[str, str, int, int, int], tuple[PatternInfo, str]] = {}
         self._fresh: list[PatternInfo] = []
         self._structures: dict[str, bool] = {}
 
-    def of(self, ref: MatrixRef) -> tuple[PatternInfo, str]:
-        key = (ref.name, ref.m, ref.n, ref.nnz)
+    def of(self, ref: MatrixRef, kind: str) -> tuple[PatternInfo, str]:
+        key = (kind, ref.name, ref.m, ref.n, ref.nnz)
         found = self._known.get(key)
         if found is None:
             if max(ref.m, ref.n, ref.nnz) >= 1 << 62 or min(ref.m, ref.n, ref.nnz) < -1:
                 raise ReaderError(f"{ref.m} x {ref.n} with {ref.nnz} entries cannot be a size")
-            info = self._resolved(ref)
+            info = self._resolved(ref, kind)
             self._structures[ref.name] = not info.stub and self._structures.get(ref.name, True)
             found = self._known[key] = (info, info.id)
         return found
@@ -367,10 +370,12 @@ class _Matrices:
         fresh, self._fresh = self._fresh, []
         return fresh
 
-    def _resolved(self, ref: MatrixRef) -> PatternInfo:
+    def _resolved(self, ref: MatrixRef, kind: str) -> PatternInfo:
         if not ref.sizes.possible:
             raise ReaderError(f"{ref.name[:80]}: {ref.sizes} is impossible")
-        pattern = self.library.find(ref.name, m=ref.m, n=ref.n, nnz=ref.nnz)
+        if kind != "matrix" and ref.sizes != UNKNOWN:
+            raise ReaderError(f"{ref.name[:80]}: m, n and nnz are sizes of a matrix, not a {kind}")
+        pattern = self.library.subject(kind, ref.name, ref.sizes)
         if pattern is not None:
             info = _told(info_of(pattern), ref)
             self._store.put_structure(pattern, info)
@@ -379,13 +384,14 @@ class _Matrices:
         wanted = (ref.m, ref.n, ref.nnz)
         for known in self._store.find(ref.name):
             have = (known.m, known.n, known.nnz)
-            if all(w in (-1, h) for w, h in zip(wanted, have, strict=True)):
-                self._note(ref, known.id, stub=known.stub)
+            fits = all(w in (-1, h) for w, h in zip(wanted, have, strict=True))
+            if fits and known.kind == kind:
+                self._note(ref, known.id, kind, stub=known.stub)
                 return known
         self._report.stubs += 1
-        return self._note(ref, stub_id(ref.name, *wanted), stub=True)
+        return self._note(ref, stub_id(ref.name, *wanted, kind=kind), kind, stub=True)
 
-    def _note(self, ref: MatrixRef, pattern_id: str, *, stub: bool) -> PatternInfo:
+    def _note(self, ref: MatrixRef, pattern_id: str, kind: str, *, stub: bool) -> PatternInfo:
         info = PatternInfo(
             id=pattern_id,
             m=ref.m,
@@ -396,13 +402,14 @@ class _Matrices:
             stub=stub,
             features=dict(ref.features),
             about=dict(ref.about),
+            kind=kind,
         )
         self._fresh.append(info)
         return info
 
 
 def _told(info: PatternInfo, ref: MatrixRef) -> PatternInfo:
-    """A matrix of the library with what the row says of it: the run log knows the families."""
+    """A pattern of the library with what the row says of it: the run log knows the families."""
     return msgspec.structs.replace(
         info,
         group=ref.group or info.group,

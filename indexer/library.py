@@ -1,21 +1,26 @@
-"""Matrix files in a folder, found by the names that run logs use."""
+"""Files in a folder, matrices and loop nests, found by the names that run logs use."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.thumbnail import thumbnail
 from embeddb.matrix_files import matrix_files, plain_name, read_pattern
 from embeddb.matrix_files.source import plain_text
+from embeddb.nests.nest import Content
+from indexer.nest_files import NestFiles
 
 __all__ = ["Library", "info_of"]
 
 
 class Library:
-    """The matrix files below `folder`, read when a name is asked for.
+    """The matrix files below `folder` and those with nests, read when a name is asked for.
 
     A run log may name a matrix with folders and endings or without (`HB/bcspwr10.mtx`,
     `bcspwr10.mtx.gz`, `bcspwr10`); so does the folder. `problems` collects one line for every file
@@ -30,12 +35,20 @@ class Library:
         self.problems: list[str] = []
         for file in matrix_files(folder) if folder is not None else ():
             self._files.setdefault(matrix_name(file), []).append(file)
+        self._nests = NestFiles(folder, self.problems) if folder is not None else None
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._files) + (len(self._nests) if self._nests is not None else 0)
 
     def names(self) -> list[str]:
         return sorted(self._files)
+
+    def subject(self, kind: str, name: str, sizes: Sizes = UNKNOWN) -> Content | None:
+        """The matrix (`find`) or the nest of that name, or None."""
+        if kind == "matrix":
+            m, n, nnz = sizes
+            return self.find(name, m=m, n=n, nnz=nnz)
+        return self._nests.find(name) if self._nests is not None else None
 
     def find(self, name: str, *, m: int = -1, n: int = -1, nnz: int = -1) -> Pattern | None:
         """The pattern of that name and those sizes (-1: any), or None, also where files that differ
@@ -107,15 +120,9 @@ def matrix_name(file: Path) -> str:
     return name.rsplit(".", 1)[0] if "." in name else name
 
 
-def info_of(pattern: Pattern) -> PatternInfo:
+def info_of(pattern: Content) -> PatternInfo:
     """What the store keeps about a pattern beside its structure."""
-    m, n = pattern.shape
-    return PatternInfo(
-        id=pattern.id,
-        m=m,
-        n=n,
-        nnz=pattern.nnz,
-        name=pattern.name,
-        group=pattern.group,
-        thumbnail=thumbnail(pattern),
-    )
+    info = PatternInfo.of(pattern)
+    if isinstance(pattern, Pattern):
+        return msgspec.structs.replace(info, thumbnail=thumbnail(pattern))
+    return info

@@ -48,7 +48,7 @@ __all__ = [
     "version_of",
 ]
 
-KINDS = ("featurizer", "costmodel", "checkpoint", "nests")
+KINDS = ("featurizer", "costmodel", "nests", "checkpoint")
 #: Largest file that is read: a hundred times the largest network here.
 MAX_BYTES = 1 << 30
 _MAX_HEADER = 1 << 20
@@ -113,8 +113,9 @@ def load(path: str | Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, A
     return tensors, card
 
 
-def read_card(path: str | Path, *, kind: str) -> dict[str, Any]:
-    """The card alone; needs neither torch nor safetensors and reads only the header.
+def read_card(path: str | Path, *, kind: str = "") -> dict[str, Any]:
+    """The card alone, of any kind if none is given; needs neither torch nor safetensors and reads
+    only the header.
 
     Raises: ModelError as `load` does for everything but the weights' values.
     """
@@ -279,7 +280,7 @@ def _check_card(card: Mapping[str, Any], kind: Any, *, where: str) -> None:
     found = card.get("kind")
     if found not in KINDS:
         raise ModelError(f"kind {found!r} is none of {', '.join(KINDS)}", where=where)
-    if found != kind:
+    if kind and found != kind:
         raise ModelError(f"is a {found}, not a {kind}", where=where, hint=f"give a {kind} file")
     for key in _REQUIRED.get(found, ()):
         if not isinstance(card.get(key), Mapping):

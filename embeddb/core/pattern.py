@@ -118,9 +118,12 @@ class Pattern:
         return csr_array((data, self.indices, self.indptr.astype(index)), shape=self.shape)
 
 
-def stub_id(name: str, m: int, n: int, nnz: int) -> str:
-    """Id of a matrix that is known by name and size only (-1 where a size is unknown)."""
+def stub_id(name: str, m: int, n: int, nnz: int, *, kind: str = "matrix") -> str:
+    """Id of a matrix that is known by name and size only (-1 where a size is unknown), or of a
+    subject of another kind, known by name."""
     text = f"stub\x00{name}\x00{m}\x00{n}\x00{nnz}"
+    if kind != "matrix":
+        text = f"{kind} {text}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

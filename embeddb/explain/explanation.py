@@ -93,6 +93,16 @@ def carried_best(made: Recommendation, pattern_id: str) -> dict[str, Any]:
     return next(found, {})
 
 
+def _of_matrix(body: dict[str, Any]) -> dict[str, Any]:
+    """The document without what only nests have: as it was before there were any."""
+    del body["transfers"]
+    for name in ("kind", "named", "nest"):
+        del body["pattern"][name]
+    for near in body["neighbours"]:
+        del near["named"]
+    return body
+
+
 class NestView(msgspec.Struct, frozen=True, kw_only=True):
     """A loop nest as text: its `loops` from the outermost and its `body` as they were written, and
     the loops as the answer has them, the generated ones."""
@@ -323,7 +333,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "transfers": made.transfers,
         }
         body: dict[str, Any] = msgspec.to_builtins(told)
-        return body
+        return body if self.pattern.kind != "matrix" else _of_matrix(body)
 
     def __repr__(self) -> str:
         made = self.recommendation

@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
-from embeddb.core.gate import read_bounded, refusing
-from embeddb.core.model_file import MAX_BYTES, digest, fill, load, read_card, version_of
-from embeddb.core.own_files import OwnFolder
+from embeddb.core.model_file import fill, load, read_card, version_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling
+from embeddb.featurizers.own_weights import adopt
 
 __all__ = ["PLUGIN", "Scnn", "install"]
 
@@ -129,12 +128,7 @@ def install(weights: Path, folder: Path) -> str:
     """
     tried = Scnn(weights)
     tried.embed(Pattern.from_coo((1, 1), np.zeros(1, np.int64), np.zeros(1, np.int64)))
-    with refusing(ModelError, where=str(weights)):
-        data = read_bounded(weights, MAX_BYTES)
-    if digest(data) != tried.version:
-        raise ModelError("it changed while it was copied", where=str(weights), hint="try again")
-    with refusing(ModelError, where=str(folder / OWN)):
-        OwnFolder(folder, OWN.parent.name).write(OWN.name, data)
+    adopt(weights, folder, OWN, version=tried.version)
     return tried.version
 
 

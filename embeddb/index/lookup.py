@@ -19,6 +19,7 @@ from embeddb.core.errors import (
     StoreCorrupt,
     UsageError,
 )
+from embeddb.core.model_file import read_card
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.wording import plural
@@ -89,17 +90,19 @@ class Lookup:
         return str(self.featurizers().named(name).version) if name else ""
 
     def use_weights(self, file: str | Path) -> str:
-        """Make a model file the weights of this database's `scnn`; returns their version. The
-        vectors are made by `indexer.embed.embed`.
+        """Make a model file the weights of this database's `scnn`, or `nest-embedding`, whichever
+        it is for; returns their version. The vectors are made by `indexer.embed.embed`.
 
         Raises: ModelError for a file that cannot be used; UsageError for a database in memory;
-        MissingDependency without torch, with which the file is checked.
+        MissingDependency without torch, with which that of `scnn` is checked.
         """
-        from embeddb.featurizers.scnn import install
+        from embeddb.featurizers import nest_embedding, scnn
 
         if self.store.path is None:
             raise UsageError("a database in memory has no folder for weights")
         before = model_entries(self.store)
+        nests = read_card(file)["kind"] == "nests"
+        install = nest_embedding.install if nests else scnn.install
         version = install(Path(file), self.store.path)
         self._featurizers = Featurizers(self.store.path)
         self._files = IndexFiles(self.store)  # open ones hold vectors of the old weights

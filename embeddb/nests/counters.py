@@ -122,8 +122,21 @@ class CounterVector:
     def memory_bytes(self) -> float:
         """Read from and written to main memory, all threads together; reads alone where writes are
         not counted; nan where neither is."""
-        reads, writes = self.of("memory_reads"), self.of("memory_writes")
-        return LINE_BYTES * (reads + (0.0 if math.isnan(writes) else writes))
+        return self._moved("memory_reads", "memory_writes")
+
+    @property
+    def l3_bytes(self) -> float:
+        """The same between L2 and what is behind it."""
+        return self._moved("l2_lines_in", "l2_writebacks")
+
+    @property
+    def l2_bytes(self) -> float:
+        """The same between L1 and L2."""
+        return self._moved("l1_lines_in", "l1_modified_evictions")
+
+    def _moved(self, reads: str, writes: str) -> float:
+        out = self.of(writes)
+        return LINE_BYTES * (self.of(reads) + (0.0 if math.isnan(out) else out))
 
     @property
     def text(self) -> str:

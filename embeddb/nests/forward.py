@@ -26,7 +26,9 @@ from embeddb.core.errors import ModelError
 from embeddb.core.gate import refusing
 from embeddb.core.model_file import arrays_of, product
 from embeddb.nests.encoding.features import FEATURES
-from embeddb.nests.graph import NestGraph
+from embeddb.nests.graph import NestGraph, Node, graph_of
+from embeddb.nests.nest import Nest
+from embeddb.nests.schedule import Schedule
 
 __all__ = ["DIM", "INPUTS", "NestNetwork", "encoding_version", "shapes_of"]
 
@@ -127,6 +129,11 @@ class NestNetwork:
             passed = self._attended(f"layers.{at}", x, flow)
             x = self._normed(f"norms.{at}", x + np.maximum(passed, 0))
         return x
+
+    def node_vectors(self, nest: Nest, schedule: Schedule) -> tuple[tuple[Node, ...], Floats]:
+        """The nodes of a nest as that schedule runs it, and `node_embeddings` of them."""
+        graph = graph_of(nest, schedule)
+        return graph.nodes, self.node_embeddings(graph)
 
     def embedding(self, graph: NestGraph, counters: Floats | None = None) -> Floats:
         """float32[128] of the nest; `counters` float32[c], nan where absent (None: all are)."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from embeddb.nests.counters import CounterVector
 from embeddb.nests.extents import index_range
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, Access, Call, Expr, Index, Read, Statement
@@ -56,14 +55,14 @@ def least_bytes(nest: Nest, fast_bytes: int) -> float:
     return least
 
 
-def data_locality(nest: Nest, counters: CounterVector, fast_bytes: int) -> float:
-    """Q/D, D being the bytes that were moved to and from main memory; 1 where no more were moved
-    than had to be (warm caches may hold everything), nan where D was not counted."""
-    moved = counters.memory_bytes
-    if math.isnan(moved):
+def data_locality(nest: Nest, moved_bytes: float, fast_bytes: int) -> float:
+    """Q/D, D being the bytes that were moved to and from the memory behind a fast one of so many
+    bytes (`CounterVector.memory_bytes`); 1 where no more were moved than had to be, as warm caches
+    may hold everything; nan where D was not counted."""
+    if math.isnan(moved_bytes):
         return math.nan
     least = least_bytes(nest, fast_bytes)
-    return 1.0 if moved <= least else least / moved
+    return 1.0 if moved_bytes <= least else least / moved_bytes
 
 
 def _around(nest: Nest, access: Access) -> frozenset[int]:

@@ -6,9 +6,10 @@ anew on those, and applied if it fits and is legal; else it is left out, and why
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from embeddb.core.errors import NestError
 from embeddb.nests.matching.matchers import Matcher, Matching, by_slot
@@ -71,6 +72,19 @@ class Transfer:
     def applied(self) -> int:
         """How many steps were applied."""
         return sum(step.applied for step in self.steps)
+
+    def document(self) -> dict[str, Any]:
+        """As plain values, for explanations."""
+        steps = [
+            {
+                "step": step.text,
+                "matched": [pair._asdict() for pair in step.pairs],
+                "made": step.made,
+                "reason": step.reason,
+            }
+            for step in self.steps
+        ]
+        return {"config": json.loads(self.schedule.config.json), "steps": steps}
 
 
 def transfer(
@@ -137,7 +151,9 @@ def _instances(
             exact = [replace(step, loop=loop) for loop in at]
             outer = made.pieces(target)[:2]
             others = [replace(step, loop=piece.loop, block=piece.block) for piece in outer]
-            return [*exact, *others], "" if at else "nothing in the target matches"
+            return list(
+                dict.fromkeys([*exact, *others])
+            ), "" if at else "nothing in the target matches"
         case Inner():
             return [replace(step, loop=at[0])], ""
         case Pack():

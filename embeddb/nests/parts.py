@@ -104,6 +104,8 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Const:
+    """A number."""
+
     value: int | float
 
 
@@ -116,6 +118,8 @@ class LoopIndex:
 
 @dataclass(frozen=True, slots=True)
 class Read:
+    """An element of an array."""
+
     access: Access
 
 

@@ -36,8 +36,6 @@ __all__ = [
 _POLICIES = ("static", "dynamic", "guided")
 _INNER = ("plain", "simd", "unroll4", "jam4")
 _PLACES = ("outer", "second")
-#: How many arrays a schedule can name: `read1` and `read2`.
-_PACKABLE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,7 @@ def apply(nest: Nest, schedule: Schedule, step: Step) -> Schedule:
                 raise NestError(f"loop {name} is not the innermost, {inmost} is")
             return replace(schedule, inner=how)
         case Pack(array):
-            offered = packable(nest)[:_PACKABLE]
+            offered = packable(nest)[:2]  # read1 and read2
             if array not in offered:
                 raise NestError(f"array {nest.array_name(array)} is not one that can be packed")
             return replace(schedule, pack=f"read{offered.index(array) + 1}")
@@ -216,8 +214,8 @@ def step_from_json(value: Any, *, where: str = "step") -> Step:
 
 def _field(name: str, value: Any, where: str) -> Any:
     wanted = {"loops": list, "block": bool, "policy": str, "how": str}.get(name, int)
-    known = type(value) is wanted
-    if not known or (wanted is int and not 0 <= value < 1 << 31):
+    fits = type(value) is wanted
+    if not fits or (wanted is int and not 0 <= value < 1 << 31):
         raise NestError(f"{where}.{name}: {str(value)[:40]!r} is no {wanted.__name__}")
     if name == "loops":
         return tuple(_field("loop", at, where) for at in value)

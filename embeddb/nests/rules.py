@@ -1,12 +1,13 @@
-"""Which schedules of a nest are legal: they compute what it computes as it stands, but for the
-order in which reductions add up."""
+"""The rules of a nest, as others ask for them: a judge of its configurations, and the schedule that
+is taken where none is known. The rules themselves are in `embeddb.nests.dependence.legality`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from embeddb.nests.dependences import Dependence, Vector, dependences
+from embeddb.nests.dependence.dependences import dependences, parallel_loops, reduction_loops
+from embeddb.nests.dependence.legality import MOST_PRIVATE, Legality, packable
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule, parameters
 
@@ -15,189 +16,25 @@ __all__ = [
     "Legality",
     "NestJudge",
     "canonical_schedule",
+    "dependences",
     "packable",
     "parallel_loops",
     "reduction_loops",
 ]
 
-#: Elements of an array of which every thread may have a copy of its own for a reduction.
-MOST_PRIVATE = 4096
 
-#: What `pack` names, by place among the arrays that can be packed.
-_PACKED = {"read1": (0, "first"), "read2": (1, "second")}
-
-
-class Legality:
-    """Of one nest, whose dependences are found once; answers are kept.
-
-    A schedule is legal where (Section 3.3 of "Performance Embeddings" names the steps)
-    - every dependence but those of reductions stays positive in the order, and no loop comes
-      outside of one that its bounds depend on;
-    - no dependence goes back along a loop that is split into blocks;
-    - no dependence is carried by the parallel loop; reductions only into arrays that every thread
-      can have a copy of (`privatised`);
-    - `simd` carries no dependence, and reduces only into what does not vary with the loop;
-    - `jam4` could exchange the two innermost loops.
-    """
-
-    def __init__(self, nest: Nest) -> None:
-        self.nest = nest
-        self.dependences = dependences(nest)
-        moving = [d for d in self.dependences if any(part != (0, 0) for part in d.vector)]
-        self._plain = [d for d in moving if not d.reduction]
-        self._reductions = [d for d in moving if d.reduction]
-        self._packable = len(packable(nest))
-        self._orders: dict[tuple[int, ...], str | None] = {}
-        self._asked: dict[_Shape, str | None] = {}
-
-    def reason(self, schedule: Schedule) -> str | None:
-        """Why the schedule is not legal, in one line; None where it is."""
-        depth = self.nest.depth
-        if sorted(schedule.order) != list(range(depth)) or len(schedule.tiles) != depth:
-            return f"the schedule is for {len(schedule.order)} loops, the nest has {depth}"
-        shape = _Shape.of(schedule)
-        if shape not in self._asked:
-            self._asked[shape] = next(self._reasons(shape), None)
-        return self._asked[shape]
-
-    def privatised(self, schedule: Schedule) -> tuple[int, ...]:
-        """The arrays that the parallel loop reduces into, ascending: each thread needs its own copy
-        of the whole array, combined at the end. Of a legal schedule."""
-        carried = self._carried(_Shape.of(schedule))
-        return tuple(sorted({d.array for d in carried if d.reduction}))
-
-    # -- rules ---------------------------------------------------------------------------------
-
-    def _reasons(self, shape: _Shape) -> Iterator[str]:
-        if shape.order not in self._orders:
-            self._orders[shape.order] = next(self._of_order(shape.order), None)
-        wrong = self._orders[shape.order]
-        if wrong is not None:
-            yield wrong
-        for loop in shape.tiled:
-            yield from self._of_tile(loop)
-        yield from self._of_parallel(shape)
-        yield from self._of_innermost(shape)
-        place, word = _PACKED.get(shape.pack, (-1, ""))
-        if place >= self._packable:
-            yield f"pack {shape.pack}: there is no {word} array that is only read, at plain indices"
-
-    def _of_order(self, order: tuple[int, ...]) -> Iterator[str]:
-        named = f"order {' '.join(map(self.nest.loop_name, order))}"
-        for at, loop in enumerate(order):
-            for outer in order[at + 1 :]:
-                if outer in self._bounds(loop):
-                    one, other = self.nest.loop_name(loop), self.nest.loop_name(outer)
-                    yield f"{named}: the bounds of {one} depend on {other}, which is inside it"
-        for dependence in self._plain:
-            if _turned(dependence.vector, order):
-                yield f"{named}: {self._told(dependence)}"
-
-    def _of_tile(self, loop: int) -> Iterator[str]:
-        own = self.nest.loops[loop]
-        named = f"loop {self.nest.loop_name(loop)} cannot be split into blocks"
-        for bound in (own.lower, own.upper):
-            if bound.of is not None:
-                yield f"{named}: its bounds come out of {self.nest.array_name(bound.of.array)}"
-        if own.step > 1 and own.lower.loops:
-            yield f"{named}: it takes steps of {own.step} from a bound that varies"
-        for dependence in self._plain:
-            if dependence.vector[loop][0] < 0:
-                yield f"{named}: {self._told(dependence)}"
-
-    def _of_parallel(self, shape: _Shape) -> Iterator[str]:
-        loop = shape.parallel_loop
-        if loop < 0:
-            if shape.parallel != "none":
-                yield "there is no second loop that could run in parallel"
-            return
-        named = f"loop {self.nest.loop_name(loop)} cannot run in parallel"
-        for dependence in self._carried(shape):
-            name = self.nest.array_name(dependence.array)
-            elements = self.nest.arrays[dependence.array].elements
-            if not dependence.reduction:
-                yield f"{named}: {self._told(dependence)}"
-            elif elements > MOST_PRIVATE:
-                yield (
-                    f"{named}: {name} carries a reduction, and {elements} elements are too many "
-                    f"for a copy by thread ({MOST_PRIVATE})"
-                )
-            elif not self._combined_only(dependence.array):
-                yield f"{named}: {name} carries a reduction and is used in another way too"
-
-    def _carried(self, shape: _Shape) -> Iterator[Dependence]:
-        """The dependences between turns of the parallel loop that run at one time."""
-        loop = shape.parallel_loop
-        if loop < 0:
-            return
-        # A block and the next may hold turns that are close together, and so may jammed turns.
-        parted = shape.parallel == "second" and not shape.tiled
-        jammed = shape.inner == "jam4" and len(shape.order) == 2
-        outer = shape.order[:1] if parted and not jammed else ()
-        for dependence in (*self._plain, *self._reductions):
-            apart = any(_nonzero(dependence.vector[at]) for at in outer)
-            if dependence.vector[loop] != (0, 0) and not apart:
-                yield dependence
-
-    def _of_innermost(self, shape: _Shape) -> Iterator[str]:
-        inner, order = shape.order[-1], shape.order
-        name = self.nest.loop_name(inner)
-        if shape.inner == "simd":
-            named = f"loop {name} cannot run as simd"
-            for dependence in self._within(order[:-1]):
-                if dependence.vector[inner] != (0, 0) and not self._scalar(dependence, inner):
-                    what = "carries a reduction into many elements, or several"
-                    array = self.nest.array_name(dependence.array)
-                    told = f"{array} {what}" if dependence.reduction else self._told(dependence)
-                    yield f"{named}: {told}"
-        if shape.inner == "jam4":
-            if len(order) < 2:
-                yield "inner jam4: the nest has one loop only"
-                return
-            around = order[-2]
-            named = f"loop {self.nest.loop_name(around)} cannot be jammed into loop {name}"
-            if around in self._bounds(inner):
-                yield f"{named}: the bounds of {name} depend on it"
-            for dependence in self._within(order[:-2]):
-                if not dependence.reduction and dependence.vector[inner][0] < 0:
-                    yield f"{named}: {self._told(dependence)}"
-
-    # -- parts ---------------------------------------------------------------------------------
-
-    def _bounds(self, loop: int) -> frozenset[int]:
-        return self.nest.loops[loop].lower.loops | self.nest.loops[loop].upper.loops
-
-    def _within(self, outer: tuple[int, ...]) -> Iterator[Dependence]:
-        """Those that may be within one turn of these loops."""
-        for dependence in (*self._plain, *self._reductions):
-            if not any(_nonzero(dependence.vector[at]) for at in outer):
-                yield dependence
-
-    def _scalar(self, dependence: Dependence, inner: int) -> bool:
-        """Whether it is a reduction into one element while the innermost loop runs."""
-        target = self.nest.body[dependence.sink].target
-        alone = dependence.source == dependence.sink
-        return dependence.reduction and alone and inner not in target.loops
-
-    def _combined_only(self, array: int) -> bool:
-        """Whether the nest does nothing with an array but combine, in one way, with what it
-        holds."""
-        combines = {s.combine for s in self.nest.body if s.target.array == array}
-        read = any(a.array == array for _, a, writes in self.nest.accesses() if not writes)
-        return len(combines) == 1 and not read
-
-    def _told(self, dependence: Dependence) -> str:
-        name = self.nest.array_name(dependence.array)
-        exact = "at distance" if dependence.distance is not None else "in direction"
-        return f"{name} depends on its own element {exact} {dependence.told}"
+#: What decides beside order and blocks.
+_CHOICES = ("parallel", "inner", "pack")
 
 
 class NestJudge:
-    """The rules of a nest as one more constraint of a space (`embeddb.platforms.space.rules`)."""
+    """The rules of a nest as one more constraint (`embeddb.platforms.space.rules`) of a space that
+    has the parameters `given`; what it has no parameter for is as in the nest as it stands."""
 
-    def __init__(self, nest: Nest) -> None:
+    def __init__(self, nest: Nest, given: Collection[str] | None = None) -> None:
         self.legality = Legality(nest)
-        self.names = parameters(nest.depth)
+        decisive = parameters(nest.depth)
+        self.names = decisive if given is None else decisive & frozenset(given)
         self.text = f"the dependences of {nest.name or nest.id[:12]}"
         self._order = f"order_{nest.depth}"
         self._tiles = [f"tile_{at + 1}" for at in range(nest.depth)]
@@ -205,12 +42,10 @@ class NestJudge:
 
     def holds(self, env: Mapping[str, Any]) -> bool | None:
         """Whether the schedule is legal; None while a parameter that decides it is open."""
-        try:
-            tiled = tuple([env[name] != 0 for name in self._tiles])
-            order = env[self._order] if len(tiled) > 1 else ()
-            key = (order, tiled, env["parallel"], env["inner"], env["pack"])
-        except KeyError:
+        if not self.names <= env.keys():
             return None
+        tiled = tuple([env.get(name, 0) != 0 for name in self._tiles])
+        key = (env.get(self._order), tiled, *(env.get(name) for name in _CHOICES))
         known = self._holds.get(key)
         if known is None:
             known = self._holds[key] = self._reason(env) is None
@@ -229,70 +64,3 @@ def canonical_schedule(nest: Nest) -> Schedule:
     still = Schedule(tuple(range(nest.depth)), (0,) * nest.depth)
     parallel = Schedule(still.order, still.tiles, parallel="outer")
     return still if Legality(nest).reason(parallel) else parallel
-
-
-def parallel_loops(nest: Nest) -> tuple[int, ...]:
-    """The loops whose turns are independent for one turn of the loops around."""
-    found = dependences(nest)
-    return tuple(at for at in range(nest.depth) if not any(_carries(found, at)))
-
-
-def reduction_loops(nest: Nest) -> tuple[int, ...]:
-    """The loops whose turns would be independent if it were not for reductions."""
-    found = dependences(nest)
-    carried = [list(_carries(found, at)) for at in range(nest.depth)]
-    return tuple(at for at, d in enumerate(carried) if d and all(one.reduction for one in d))
-
-
-def packable(nest: Nest) -> tuple[int, ...]:
-    """The arrays that a schedule may pack, `read1` first: those that statements only read, and only
-    at affine indices, and that are no indices or bounds themselves; in the order they are met."""
-    refused = set(nest.written)
-    for statement, access, _ in nest.accesses():
-        refused |= {inner.array for inner in access.inner()}
-        if statement < 0 or not access.affine:
-            refused.add(access.array)
-    read = {access.array for _, access, writes in nest.accesses() if not writes}
-    return tuple(sorted(read - refused))
-
-
-class _Shape(NamedTuple):
-    """What decides about legality: of tiles only whether there are any."""
-
-    order: tuple[int, ...]
-    tiled: tuple[int, ...]
-    parallel: str
-    inner: str
-    pack: str
-
-    @classmethod
-    def of(cls, schedule: Schedule) -> _Shape:
-        tiled = tuple(loop for loop in schedule.order if schedule.tiles[loop])
-        return cls(schedule.order, tiled, schedule.parallel, schedule.inner, schedule.pack)
-
-    @property
-    def parallel_loop(self) -> int:
-        """The loop that the parallel generated loop comes from; -1 without one."""
-        at = {"outer": 0, "second": 1}.get(self.parallel, -1)
-        pieces = (*self.tiled, *self.order)
-        return pieces[at] if 0 <= at < len(pieces) else -1
-
-
-def _nonzero(between: tuple[int, int]) -> bool:
-    return between[0] > 0 or between[1] < 0
-
-
-def _turned(vector: Vector, order: tuple[int, ...]) -> bool:
-    """Whether a turn that must come later may come first in this order."""
-    for at in order:
-        least = vector[at][0]
-        if least:
-            return least < 0
-    return False
-
-
-def _carries(found: Iterable[Dependence], loop: int) -> Iterator[Dependence]:
-    for dependence in found:
-        apart = any(_nonzero(part) for part in dependence.vector[:loop])
-        if dependence.vector[loop] != (0, 0) and not apart:
-            yield dependence

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from embeddb.core.config import Config
 from embeddb.nests.nest import Nest
+from embeddb.nests.parts import MOST_LOOPS
 
-__all__ = ["Piece", "Schedule", "parameters"]
+__all__ = ["KNOWN", "Piece", "Schedule", "parameters"]
 
 #: Blocks of the second loop from inside that `jam4` runs at once.
 JAMMED = 4
@@ -102,3 +103,13 @@ def parameters(depth: int) -> frozenset[str]:
     order = {f"order_{depth}"} if depth > 1 else set()
     tiles = {f"tile_{at + 1}" for at in range(depth)}
     return frozenset({*order, *tiles, "parallel", "inner", "pack"})
+
+
+#: Every parameter that a schedule is made of, at any depth.
+KNOWN = frozenset(
+    {
+        "schedule",
+        "chunk",
+        *(name for depth in range(1, MOST_LOOPS + 1) for name in parameters(depth)),
+    }
+)

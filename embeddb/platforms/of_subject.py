@@ -9,6 +9,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.sizes import Sizes
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import NestJudge, canonical_schedule
+from embeddb.nests.schedule import parameters
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 
@@ -23,13 +24,17 @@ class Sized(Protocol):
 
 
 def space_of(platform: Platform, op: Op, subject: Sized) -> ConfigSpace:
-    """The legal configurations for a subject. Of a nest that is known by name only, what its
-    dependences forbid is among them.
+    """The legal configurations for a subject. What the dependences of a nest forbid is among them
+    where the nest is known by name only, and where none of the platform's parameters is one of a
+    schedule (`embeddb.nests.schedule`).
 
     Raises: UsageError if the platform does not run this kernel.
     """
     space = platform.space(op, subject.sizes)
-    return space.judged(_judge(subject)) if isinstance(subject, Nest) else space
+    given = frozenset(param.name for param in space.params)
+    if not isinstance(subject, Nest) or not given & parameters(subject.depth):
+        return space
+    return space.judged(_judge(subject, given))
 
 
 def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
@@ -52,5 +57,5 @@ def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
 
 
 @lru_cache(maxsize=1024)
-def _judge(nest: Nest) -> NestJudge:
-    return NestJudge(nest)
+def _judge(nest: Nest, given: frozenset[str]) -> NestJudge:
+    return NestJudge(nest, given)

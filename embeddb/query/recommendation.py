@@ -90,7 +90,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     `pattern` is what was known of the matrix, with its thumbnail, without its features.
     `reproducible`: configurations whose sums run in varying order were left out. `transfers`: those
     of the candidates that are schedules of neighbours, carried over to the asked nest, and what the
-    fastest of each neighbour became, that first. `nest` is the latter's text (`embeddb.nests.nest_text`), which need not be in the store.
+    fastest of each neighbour became, which is its first; `nest` is the text of the asked nest
+    (`embeddb.nests.nest_text`), which need not be in the store.
     """
 
     id: str

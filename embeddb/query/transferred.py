@@ -19,7 +19,7 @@ from embeddb.nests.matching.matchers import Matcher
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import recipe_of
 from embeddb.nests.rules import Legality
-from embeddb.nests.schedule import Schedule
+from embeddb.nests.schedule import KNOWN, Schedule
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.query.query import Transferred, Vote
 
@@ -102,6 +102,9 @@ def _carried(
     space: ConfigSpace,
     matching: Matching,
 ) -> Iterator[_Carried]:
+    names = {param.name for param in space.params}
+    if not names <= KNOWN:
+        return  # what a platform's own parameters mean for other loops, nobody can say
     rules = Legality(nest)
     for row, near in enumerate(vote.neighbours[:NEIGHBOURS]):
         source = known.get(near.pattern_id)
@@ -116,7 +119,8 @@ def _carried(
             found = transfer(
                 steps, source, target=nest, legal=rules.reason, matcher=matching(source, nest)
             )
-            made = space.canonical(found.schedule.config)
+            told = found.schedule.config
+            made = space.canonical(Config({n: told[n] for n in told if n in names}))
             if space.reason(made) is None:
                 yield _Carried(row, column, config, made, found)
 

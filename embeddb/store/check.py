@@ -80,8 +80,8 @@ def _of_nests(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
         info = patterns.get(key)
         if info is None:
             yield f"nest {key.hex()}: its pattern is missing"
-        elif (info.kind, info.sizes.named) != (nest.kind, nest.sizes.named):
-            yield f"pattern {key.hex()}: says {info.kind} of {info.sizes}, it is {nest.sizes}"
+        elif (info.kind, info.named) != (nest.kind, dict(nest.sizes.named)):
+            yield f"pattern {key.hex()}: says {info.kind} of {info.sizes}, its nest is {nest.sizes}"
 
 
 def _of_names(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:

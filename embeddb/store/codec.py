@@ -171,8 +171,8 @@ def decode_structure(raw: bytes, *, pattern_id: str, name: str, group: str) -> P
 
 
 def encode_nest(nest: Nest) -> bytes:
-    """Its file form, deflated."""
-    return zlib.compress(nest_text(nest), 6)
+    """Its file form, deflated; name and group are among its pattern's facts alone."""
+    return zlib.compress(nest_text(replace(nest, name="", group="")), 6)
 
 
 def decode_nest(raw: bytes, *, pattern_id: str, name: str, group: str) -> Nest:

@@ -24,13 +24,13 @@ from embeddb.store.engine import SCHEMA, Engine, Txn, generation_of, raise_gener
 from embeddb.store.merge.contradiction import Contradiction
 from embeddb.store.merge.patterns import (
     adopted_info,
-    complete_info,
     merge_info,
     name_key,
     resolved,
 )
 from embeddb.store.merge.platforms import changed_meaning, refuse_other_space, told_otherwise
-from embeddb.store.merge.runs import AppendResult, Keyed, add_runs, counting, renamed
+from embeddb.store.merge.runs import AppendResult, add_runs, counting, renamed
+from embeddb.store.merge.told import Told
 from embeddb.store.models.table import ModelTable
 from embeddb.store.tables import AnswerTable, BlobTable, VectorTable, decoded, reading
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under, renamed_marks
@@ -145,33 +145,15 @@ class Store:
 
         return self._engine.write(body)
 
-    def take(self, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> Taken:
+    def take(
+        self, runs: Iterable[Run], patterns: Iterable[PatternInfo], nests: Iterable[Nest] = ()
+    ) -> Taken:
         """Add what an import tells, in one transaction: it adds to what is known and changes none
         of it. Facts of patterns fill what is empty, and no run is retired. What cannot be stored is
-        refused alone."""
-        unfit: list[Contradiction] = []
-        infos: list[PatternInfo] = []
-        keyed: list[Keyed] = []
-        for info in patterns:
-            try:
-                codec.pattern_key(info.id)
-                codec.encode_info(info)
-                infos.append(info)
-            except UsageError as e:
-                unfit.append(Contradiction(f"pattern {info.id[:40]}", str(e), refused=True))
-        for run in runs:
-            try:
-                keyed.append((run, bytes.fromhex(run.id), True))
-            except UsageError as e:
-                what = f"run of pattern {run.pattern_id[:40]}"
-                unfit.append(Contradiction(what, str(e), refused=True))
-
-        def body(txn: Txn) -> Taken:
-            against = [c for info in infos if (c := complete_info(txn, info)) is not None]
-            done = add_runs(txn, keyed, against)
-            return Taken(done.added, done.duplicates, (*unfit, *against))
-
-        return self._engine.write(body)
+        refused alone; so is a nest of which no facts are known, or others."""
+        told = Told.of(runs, patterns, nests)
+        done, against = self._engine.write(told.add)
+        return Taken(done.added, done.duplicates, against)
 
     def runs(self, platform: str, op: Op, pattern_id: str | None = None) -> Iterator[Run]:
         """Runs of one partition, those of one pattern after the other; replaced and withdrawn ones

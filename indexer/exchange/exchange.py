@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TextIO
 import msgspec
 import numpy as np
 
-from embeddb.core.config import Op
+from embeddb.core.config import KINDS, Op
 from embeddb.core.errors import (
     EmbeddbError,
     InputError,
@@ -30,6 +30,8 @@ from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
 from embeddb.featurizers.base import Travelling
 from embeddb.index.lookup import Lookup
+from embeddb.nests.nest import Nest
+from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Contradiction, Partition, Store
@@ -52,8 +54,8 @@ __all__ = [
 FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
 #: Records per transaction.
 _BATCH = 10_000
-#: Cards per transaction: a hostile one may be of a quarter of a megabyte.
-_MODELS = 64
+#: Cards and nests per transaction: a hostile one may be of a quarter of a megabyte.
+_MODELS = _NESTS = 64
 #: The featurizers whose vectors travel with the patterns, so that they answer without structure.
 _TRAVELS = ("stats", "scnn")
 
@@ -158,7 +160,8 @@ def export(
     """Write runs with the patterns and platforms they need. `platform` is an id or a bare name
     (all its instances), `op` one operation; without both, everything is written.
 
-    Structures stay behind: patterns travel with their statistics and thumbnails. With `brief`,
+    Structures of matrices stay behind: they travel with their statistics and thumbnails; nests
+    travel whole. With `brief`,
     minimum, median and maximum stand for the repeats of a run, to four digits, and its context
     stays behind.
     Raises: UsageError for an unknown format; NothingFound if the selection is empty; StoreCorrupt
@@ -181,7 +184,8 @@ def export(
         report.platforms = [d.id for d in docs]
         models = list(model_docs(db.store, chosen if platform or op else None))
         report.models = len(models)
-        write_jsonl(out, runs, _with_features(db, infos), docs, models)
+        nests = _nests(db.store, infos)
+        write_jsonl(out, runs, _with_features(db, infos), docs, models, nests)
     elif format in FORMATS:
         plain = {"csv": write_csv, "t4": write_t4, "c-header": write_c_header}
         plain[format](out, runs, infos)
@@ -250,6 +254,11 @@ def _platform_docs(store: Store) -> list[PlatformDoc]:
     return docs
 
 
+def _nests(store: Store, infos: list[PatternInfo]) -> Iterator[Nest]:
+    found = (store.nest(info.id) for info in infos if info.kind == "nest")
+    return (nest for nest in found if nest is not None)
+
+
 def _with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo]:
     """Patterns with their vector among the features: that is what answers where it is read."""
     there = db.featurizers()
@@ -285,7 +294,8 @@ def import_file(
     try:
         for record in documents(path):
             job.take(record)
-            if len(job.runs) + len(job.infos) >= _BATCH or len(job.models) >= _MODELS:
+            large = len(job.nests) >= _NESTS or len(job.models) >= _MODELS
+            if large or len(job.runs) + len(job.infos) >= _BATCH:
                 job.write()
                 if progress is not None:
                     progress(job.report.runs + job.report.patterns)
@@ -303,11 +313,12 @@ class _Import:
         self.report = ImportReport(str(path))
         self.runs: list[Run] = []
         self.infos: list[PatternInfo] = []
+        self.nests: dict[str, Nest] = {}
         self.models: list[ModelEntry] = []
         self._store = store
         self._rejects_path = path.with_name(path.name + ".rejects.jsonl") if rejects else None
         self._rejects_out: TextIO | None = None
-        self._spaces: dict[tuple[str, Op], tuple[ConfigSpace, set[str]]] = {}
+        self._spaces: dict[tuple[str, Op], tuple[str, tuple[ConfigSpace, set[str]]]] = {}
 
     def take(self, record: Record) -> None:
         """A record that fails costs itself alone; a store that fails ends the import."""
@@ -325,11 +336,13 @@ class _Import:
             text = getattr(record, "id", getattr(record, "version", ""))
             self._reject(Reject(0, str(e), f"{type(record).__name__} {text}"[:200]))
 
-    def _take(self, record: PlatformDoc | PatternInfo | ModelDoc | Reject) -> None:
+    def _take(self, record: PlatformDoc | PatternInfo | Nest | ModelDoc | Reject) -> None:
         if isinstance(record, PatternInfo):
             _check_pattern(record)
             self.report.patterns += 1
             self.infos.append(record)
+        elif isinstance(record, Nest):
+            self.nests[record.id] = record
         elif isinstance(record, PlatformDoc):
             self._put_platform(record)
         elif isinstance(record, ModelDoc):
@@ -359,16 +372,7 @@ class _Import:
 
     def _check(self, run: Run) -> None:
         """Raises: ReaderError unless platform and configuration are what the platform says."""
-        key = (run.platform, run.op)
-        found = self._spaces.get(key)
-        if found is None:
-            # The stored one: what the file says of it may be wider.
-            platform = self._store.platform(run.platform)
-            if platform is None:
-                raise ReaderError(f"platform {run.platform} is not known")
-            with refusing(ReaderError):
-                found = self._spaces[key] = (platform.space(run.op), set())
-        space, legal = found
+        space, legal = self._space_of(run)
         if run.config.json not in legal:
             with refusing(ReaderError):
                 reason = space.reason(run.config)
@@ -376,6 +380,22 @@ class _Import:
                 raise ReaderError(reason)
             legal.add(run.config.json)
         _check_id(run.pattern_id)
+
+    def _space_of(self, run: Run) -> tuple[ConfigSpace, set[str]]:
+        """The space and what was found legal in it: one for all matrices, and for the nest that the
+        runs were on last, whose dependences decide."""
+        own = run.pattern_id if run.op.kind == "nest" else ""
+        known, found = self._spaces.get((run.platform, run.op), ("", None))
+        if found is None or known != own:
+            # The stored one: what the file says of it may be wider.
+            platform = self._store.platform(run.platform)
+            if platform is None:
+                raise ReaderError(f"platform {run.platform} is not known")
+            nest = (self.nests.get(own) or self._store.nest(own)) if own else None
+            with refusing(ReaderError):
+                found = (space_of(platform, run.op, nest or PatternInfo(id=own)), set())
+            self._spaces[run.platform, run.op] = (own, found)
+        return found
 
     def _contradicted(self, against: Contradiction) -> None:
         reject = Reject(0, against.reason, against.what)
@@ -400,13 +420,13 @@ class _Import:
         self._rejects_out.write(json.dumps({k: v for k, v in body.items() if v}) + "\n")
 
     def write(self) -> None:
-        if self.runs or self.infos:
-            result = self._store.take(self.runs, self.infos)
+        if self.runs or self.infos or self.nests:
+            result = self._store.take(self.runs, self.infos, self.nests.values())
             self.report.added += result.added
             self.report.duplicates += result.duplicates
             for against in result.against:
                 self._contradicted(against)
-            self.runs, self.infos = [], []
+            self.runs, self.infos, self.nests = [], [], {}
         if self.models:
             self._store.models.register(self.models)
             self.models = []
@@ -423,14 +443,16 @@ def _opened(rejects: Path) -> BinaryIO:
 
 
 def _check_pattern(info: PatternInfo) -> None:
-    """Raises: ReaderError, also for a stub under another id than its own: the matrix that adopts it
-    would get the runs of the pattern that has this id."""
+    """Raises: ReaderError, also for a stub under another id than its own: the pattern that adopts
+    it would get the runs of the pattern that has this id."""
     _check_id(info.id)
-    own = info.id == stub_id(info.name, info.m, info.n, info.nnz)
+    if info.kind not in KINDS.values() or (info.kind == "matrix" and info.named):
+        raise ReaderError(f"no kind of pattern {info.kind[:40]!r} that has sizes {info.sizes}")
+    own = info.id == stub_id(info.name, info.m, info.n, info.nnz, kind=info.kind)
     if info.stub and not own:
         raise ReaderError("a stub, but its id is not that of its name and sizes")
     if own and not info.stub:
-        raise ReaderError("its id is that of a stub, but it is told as a matrix")
+        raise ReaderError(f"its id is that of a stub, but it is told as a {info.kind}")
 
 
 def _check_id(pattern_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Programs of others as loop nests: nest files, C with `#pragma scop`, `.sdfg` files of DaCe."""
+"""Programs of others as loop nests: nest files, C with `#pragma scop`, and what DaCe reads."""
 
 from __future__ import annotations
 
@@ -11,38 +11,76 @@ from embeddb.core.gate import read_bounded, refusing
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
 from indexer.frontends.c.scop import c_program
+from indexer.frontends.dace.python_program import sdfg_files
+from indexer.frontends.dace.sdfg import sdfg_program
 from indexer.frontends.distribute import nests_of
 from indexer.frontends.tree import Extraction
 
 __all__ = ["extract", "read_nests"]
 
-_MOST_BYTES = {".json": 16 << 20, ".c": 1 << 20}
+_MOST_BYTES = {".json": 16 << 20, ".c": 1 << 20, ".sdfg": 64 << 20}
 _MOST_NESTS = 10_000
 
 
-def read_nests(path: str | Path, *, defines: Mapping[str, int | float] | None = None) -> list[Nest]:
-    """The nests of a file: `.json` (one nest or a list of them), `.c`, `.sdfg`.
+def read_nests(
+    path: str | Path,
+    *,
+    defines: Mapping[str, int | float] | None = None,
+    dace_python: str | None = None,
+) -> list[Nest]:
+    """The nests of a file: `.json` (one nest or a list of them), `.c`, `.sdfg`, or Python
+    that DaCe reads (`.py`), by the interpreter `dace_python` or the one in `EMBEDDB_DACE_PYTHON`.
 
     `defines` are values of macros, parameters and symbols that the file leaves open, or gives.
-    Raises: NestError, one line that names the file.
+    Raises: NestError, one line that names the file; MissingDependency without DaCe.
     """
-    return list(extract(path, defines=defines).nests)
+    return list(extract(path, defines=defines, dace_python=dace_python).nests)
 
 
-def extract(path: str | Path, *, defines: Mapping[str, int | float] | None = None) -> Extraction:
+def extract(
+    path: str | Path,
+    *,
+    defines: Mapping[str, int | float] | None = None,
+    dace_python: str | None = None,
+) -> Extraction:
     """As `read_nests`, with what was left out or cut off.
 
-    Raises: NestError.
+    Raises: NestError; MissingDependency.
     """
     path = Path(path)
+    suffix = path.suffix.lower()
     with refusing(NestError, where=str(path)):
-        suffix = path.suffix.lower()
+        if suffix == ".py":
+            return _nests_of_python(path, defines, dace_python)
         if suffix not in _MOST_BYTES:
-            raise NestError(f"a program is one of {', '.join(_MOST_BYTES)}, not {suffix or path}")
+            kinds = ", ".join((*_MOST_BYTES, ".py"))
+            raise NestError(f"a program is one of {kinds}, not {suffix or path.name}")
         data = read_bounded(path, _MOST_BYTES[suffix])
         if suffix == ".c":
             return nests_of(c_program(data.decode(), name=path.stem, defines=defines))
+        if suffix == ".sdfg":
+            program, notes = sdfg_program(data, name=path.stem, defines=defines)
+            return nests_of(program, notes)
         return _nests_of_json(data)
+
+
+def _nests_of_python(
+    path: Path, defines: Mapping[str, int | float] | None, dace_python: str | None
+) -> Extraction:
+    """Of every program in a Python file; those without a nest are noted."""
+    nests: list[Nest] = []
+    with sdfg_files(path, python=dace_python) as (files, notes):
+        for file in files:
+            try:
+                found = extract(file, defines=defines)
+            except NestError as error:
+                notes.append(f"{file.stem}: {error.reason}")
+                continue
+            nests += found.nests
+            notes += [f"{file.stem}: {note}" for note in found.notes]
+    if not nests:
+        raise NestError(f"has no loop nest; {notes[0]}")
+    return Extraction(tuple(nests), tuple(notes))
 
 
 def _nests_of_json(data: bytes) -> Extraction:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -36,8 +37,8 @@ class _Chain:
     steps: tuple[Step, ...]
 
     @property
-    def line(self) -> int:
-        return self.blocks[0].line if self.blocks else self.steps[0].line
+    def place(self) -> int | str:
+        return self.blocks[0].place if self.blocks else self.steps[0].place
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -45,26 +46,28 @@ class _Chain:
 
 
 class _Bound(Exception):
-    """A loop cannot be distributed: a line depends on one below it, an earlier turn of the loop."""
+    """A loop cannot be distributed: what is above depends on an earlier turn of what is below."""
 
-    def __init__(self, line: int, below: int, array: int) -> None:
+    def __init__(self, above: int | str, below: int | str, array: int) -> None:
         super().__init__()
-        self.line, self.below, self.array = line, below, array
+        self.above, self.below, self.array = above, below, array
 
     def told(self, names: Sequence[str]) -> str:
-        return f"{names[self.array]} goes from line {self.below} back to line {self.line}"
+        return f"{names[self.array]} goes from {_told(self.below)} back to {_told(self.above)}"
 
 
-def nests_of(program: Program) -> Extraction:
+def nests_of(program: Program, left_out: Sequence[str] = ()) -> Extraction:
     """The perfect nests of a program, named by it, in the order of the text.
 
     Raises: NestError with the line of what is no nest, and where there is none at all.
     """
-    program, notes = with_fills(program)
+    program, chosen = with_fills(program)
+    notes = [*left_out, *chosen]
     program = without_scalars(program)
-    chains = [chain for node in program.body for chain in _chains_of(node, program, notes)]
-    if not chains:
-        raise NestError("has no loop nest" + "".join(f"; {note}" for note in notes[:1]))
+    chains: list[_Chain] = []
+    for node in program.body:
+        with _noted(notes, program.strict):
+            chains += _chains_of(node, program, notes)
     touched = Counter(array for chain in chains for array in _arrays_of(chain))
     nests: list[Nest] = []
     earlier: set[int] = set()
@@ -72,14 +75,28 @@ def nests_of(program: Program) -> Extraction:
         name = program.name if len(chains) == 1 else f"{program.name}_{at + 1}"
         written = {step.statement.target.array for step in chain.steps}
         alone = {a for a in program.local & written if touched[a] == 1}
-        nests.append(_nest(chain, _within(program, earlier), name, alone))
+        with _noted(notes, program.strict):
+            nests.append(_nest(chain, _within(program, earlier), name, alone))
         earlier |= written
+    if not nests:
+        raise NestError("has no loop nest" + "".join(f"; {note}" for note in notes[:1]))
     return Extraction(tuple(nests), tuple(notes))
+
+
+@contextmanager
+def _noted(notes: list[str], strict: bool) -> Iterator[None]:
+    """What is refused inside is a note, unless `strict`."""
+    try:
+        yield
+    except NestError as error:
+        if strict:
+            raise
+        notes.append(error.reason)
 
 
 def _chains_of(node: Node, program: Program, notes: list[str]) -> list[_Chain]:
     if isinstance(node, Step):
-        notes.append(f"line {node.line}: a statement outside of loops is left out")
+        notes.append(f"{_told(node.place)}: a statement outside of loops is left out")
         return []
     try:
         return _distributed(node, ())
@@ -112,7 +129,7 @@ def _check_free(early: _Chain, late: _Chain, around: tuple[Block, ...]) -> None:
             if not (one_writes or other_writes) or (one_sum and one_sum == other_sum):
                 continue
             if meet_later(other, one, len(around) - 1):
-                raise _Bound(early.line, late.line, one.access.array)
+                raise _Bound(early.place, late.place, one.access.array)
 
 
 def _sites(chain: _Chain, around: tuple[Block, ...]) -> list[tuple[Site, bool, str]]:
@@ -135,10 +152,10 @@ def _cut(block: Block, program: Program, notes: list[str], why: str) -> list[_Ch
     """The chains of one turn of a loop: of first, middle and last the one with the most work."""
     first, end = constant(block.loop.lower), constant(block.loop.upper)
     if first is None or end is None:
-        raise NestError(f"loop {block.name} cannot be distributed: {why}", line=block.line)
+        raise _refusal(f"loop {block.name} cannot be distributed: {why}", block.place)
     turns = range(first, end, block.loop.step)
     if not turns:
-        raise NestError(f"loop {block.name} never runs", line=block.line)
+        raise _refusal(f"loop {block.name} never runs", block.place)
     tried = []
     for turn in dict.fromkeys((turns[0], turns[len(turns) // 2], turns[-1])):
         own: list[str] = []
@@ -150,17 +167,18 @@ def _cut(block: Block, program: Program, notes: list[str], why: str) -> list[_Ch
         points = [_points(chain, program) for chain in chains]
         running = [chain for chain, times in zip(chains, points, strict=True) if times]
         never = [chain for chain, times in zip(chains, points, strict=True) if not times]
-        own += [f"line {chain.line}: never runs in this turn" for chain in never]
+        own += [f"{_told(chain.place)}: never runs in this turn" for chain in never]
         tried.append((len(running), sum(points), turn, running, own))
     _, _, turn, running, own = max(tried, key=lambda one: one[:2])
-    notes.append(f"line {block.line}: loop {block.name} is cut off at {block.name} = {turn}: {why}")
+    name, place = block.name, _told(block.place)
+    notes.append(f"{place}: loop {name} is cut off at {name} = {turn}: {why}")
     notes += own
     return running
 
 
 def _at_turn(node: Node, turn: int) -> Node:
     if isinstance(node, Step):
-        return Step(fixed(node.statement, turn), node.line)
+        return Step(fixed(node.statement, turn), node.place)
     inside = tuple(_at_turn(one, turn) for one in node.inside)
     return replace(node, loop=fixed_loop(node.loop, turn), inside=inside)
 
@@ -200,7 +218,7 @@ def _nest(chain: _Chain, program: Program, name: str, alone: set[int]) -> Nest:
         # Read back, as a stranger's: every limit of the file form holds for it.
         return nest_from_text(nest_text(made))
     except NestError as error:
-        raise NestError(error.reason, line=chain.line) from error
+        raise _refusal(error.reason, chain.place) from error
 
 
 def _fill(array: int, statements: Sequence[Statement]) -> str:
@@ -212,6 +230,16 @@ def _fill(array: int, statements: Sequence[Statement]) -> str:
             over = statement.combine == "=" and statement.where is None
             return "zero" if over else "uniform"
     return "uniform"
+
+
+def _told(place: int | str) -> str:
+    return f"line {place}" if isinstance(place, int) else place
+
+
+def _refusal(reason: str, place: int | str) -> NestError:
+    if isinstance(place, int):
+        return NestError(reason, line=place)
+    return NestError(f"{place}: {reason}")
 
 
 def _arrays_of(chain: _Chain) -> set[int]:

@@ -23,6 +23,7 @@ from embeddb.nests.parts import (
 __all__ = [
     "added",
     "constant",
+    "counted",
     "divided",
     "expression_of",
     "fixed",
@@ -102,6 +103,22 @@ def expression_of(index: Index) -> Expr:
     for part in parts[1:]:
         made = Call("+", (made, part))
     return made
+
+
+def counted(start: Index, within: str, end: Index, step: int, depth: int) -> tuple[Loop, Index]:
+    """The loop that counts from `start` by `step` while its index is `within` (`<`, `>=`, ...) the
+    end, below `depth` others, and the value of its index. One that counts down becomes one that
+    counts up from 0, whose index is subtracted from the start.
+
+    Raises: NestError where it would not end.
+    """
+    own = Index(Affine(0, (*[0] * depth, 1)))
+    if step > 0 and within in ("<", "<="):
+        return Loop(start, added(end, whole(within == "<=")), step), own
+    if step < 0 and within in (">", ">="):
+        turns = added(added(start, scaled(end, -1)), whole(within == ">="))
+        return Loop(whole(0), turns, -step), added(start, scaled(own, -1))
+    raise NestError(f"a loop steps by {step} while its index {within} its end")
 
 
 def mapped_index(index: Index, change: Callable[[Index], Index]) -> Index:

@@ -92,7 +92,7 @@ def _placed(nodes: tuple[Node, ...], homes: Mapping[int, tuple[Index, ...]]) -> 
         told = node.statement
         where = None if told.where is None else mapped(told.where, leaf)
         one = Statement(place(told.target), told.combine, mapped(told.value, leaf), where)
-        made.append(Step(one, node.line))
+        made.append(Step(one, node.place))
     return tuple(made)
 
 
@@ -166,7 +166,7 @@ def _put_in(run: Sequence[Step], own: frozenset[int]) -> list[Step]:
             values[target] = value
             stale.discard(target)
             continue
-        made.append(Step(Statement(told.target, told.combine, value, where), step.line))
+        made.append(Step(Statement(told.target, told.combine, value, where), step.place))
         stale |= {s for s, v in values.items() if any(a.array == target for a in reads(v))}
     return made
 

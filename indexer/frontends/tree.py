@@ -18,20 +18,20 @@ __all__ = ["Block", "Extraction", "Node", "Program", "Step", "accesses", "reads"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A statement and the line it stands on."""
+    """A statement and where it stands: a line, or in words."""
 
     statement: Statement
-    line: int
+    place: int | str
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A loop, its name and line, and what runs in it."""
+    """A loop, its name and where it stands, and what runs in it."""
 
     name: str
     loop: Loop
     inside: tuple[Node, ...]
-    line: int
+    place: int | str
 
 
 Node = Step | Block
@@ -40,13 +40,15 @@ Node = Step | Block
 @dataclass(frozen=True, slots=True)
 class Program:
     """A tree, with all arrays of the program. What an array with an empty `fill` holds is up to the
-    nest: zero where it is overwritten first, else uniform. `local`: what nobody sees in the end."""
+    nest: zero where it is overwritten first, else uniform. `local`: what nobody sees in the end.
+    `strict`: a part that is no nest is an error; else it is left out, with a note."""
 
     name: str
     arrays: tuple[Array, ...]
     array_names: tuple[str, ...]
     body: tuple[Node, ...]
     local: frozenset[int] = frozenset()
+    strict: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,15 +48,18 @@ def nests_of(program: str, size: str | Mapping[str, int] = "medium") -> list[Nes
     """The nests of a program in the order of its text, of the group PROGRAM and called
     PROGRAM_SIZE or PROGRAM_1_SIZE, ...; a mapping gives the macros other values.
 
-    Raises: UsageError for a program or size there is not; NestError where the values given let a
-    loop leave an array.
+    Raises: UsageError for a program, size or macro there is not; NestError where the values given
+    let a loop leave an array.
     """
-    path = _path(program)
+    sizes = sizes_of(program)
     if not isinstance(size, str):
-        return read_nests(path, defines=size)
+        if unknown := size.keys() - sizes["medium"].keys():
+            told = ", ".join(sizes["medium"])
+            raise UsageError(f"{program} has no size {min(unknown)!r}", hint=f"it has: {told}")
+        return read_nests(_path(program), defines=size)
     if size not in SIZES:
         raise UsageError(f"no size {size!r}", hint=f"sizes: {', '.join(SIZES)}")
-    nests = read_nests(path, defines=sizes_of(program)[size])
+    nests = read_nests(_path(program), defines=sizes[size])
     return [replace(nest, name=f"{nest.name}_{size}") for nest in nests]
 
 

@@ -3,7 +3,8 @@
 The first line is `{"format": "embeddb", "version": 1}`. Every other line is an array:
 
     ["platform", 0, id, text, environment]
-    ["pattern", 0, id, m, n, nnz, name, group, stub, thumbnail, features, about]
+    ["pattern", 0, id, m, n, nnz, name, group, stub, thumbnail, features, about, kind, sizes]
+    ["nest", pattern, {the nest as in its file}]
     ["op", 0, "spmm:128"]
     ["config", 0, {"tile": 4}]
     ["run", pattern, op, platform, config, measurement, campaign, replaces]
@@ -12,9 +13,11 @@ The first line is `{"format": "embeddb", "version": 1}`. Every other line is an 
 
 A run names its pattern, op, platform and config by the numbers their lines gave them, so that a
 damaged line costs only what refers to it. Its id is not written: it follows from the content.
-`measurement` holds the fields of `Measurement` in
-order. Trailing fields that have their default are left out. The thumbnail is base64; a number that
-JSON lacks is `{"$float": "nan"}`. The end line tells a complete file from a truncated one.
+`measurement` holds the fields of `Measurement` in order. Trailing fields that have their default
+are left out. `sizes` are those of a nest, by name; its code (`embeddb.nests.nest_text`, without
+name and group) must give the id and the sizes that its pattern's line says. The thumbnail is
+base64; a number that JSON lacks is `{"$float": "nan"}`. The end line tells a complete file from a
+truncated one.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +36,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.gate import reason_of
 from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
+from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import nest_from_text
 from indexer.readers.base.lines import json_lines
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
@@ -63,7 +68,7 @@ class ModelDoc:
 
 
 #: What a line of an export may hold.
-Record = PlatformDoc | PatternInfo | Run | ModelDoc | Reject
+Record = PlatformDoc | PatternInfo | Nest | Run | ModelDoc | Reject
 
 
 @dataclass(slots=True)
@@ -157,6 +162,8 @@ def _record(record: Any, seen: _Seen) -> Record | None:
         _check_end(rest, seen)
         return None
     number, *rest = rest
+    if kind == "nest":
+        return _nest(_defined("pattern", seen.patterns, number), rest[0])
     if kind == "config":
         seen.configs[number] = Config(rest[0])
     elif kind == "op":
@@ -215,6 +222,18 @@ _FIELDS = PatternInfo.__struct_fields__
 def _pattern(rest: list[Any]) -> PatternInfo:
     """Thumbnails come as base64, which `msgspec.convert` undoes."""
     return msgspec.convert(dict(zip(_FIELDS, rest, strict=False)), PatternInfo)
+
+
+def _nest(pattern: PatternInfo, told: Any) -> Nest:
+    """Named as its pattern is. Raises: ReaderError unless it is what the pattern's line says."""
+    nest = nest_from_text(json.dumps(told))
+    if nest.id != pattern.id:
+        raise ReaderError(f"the code of another nest than {pattern.id}")
+    if (pattern.kind, pattern.named) != (nest.kind, dict(nest.sizes.named)):
+        raise ReaderError(
+            f"a {pattern.kind} of {pattern.sizes}, its code is a nest of {nest.sizes}"
+        )
+    return replace(nest, name=pattern.name, group=pattern.group)
 
 
 def _check_end(rest: list[Any], seen: _Seen) -> None:

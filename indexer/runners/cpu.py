@@ -130,7 +130,12 @@ class CpuRunner:
         if self._probing.error:
             return {}
         library = str(self._probing.path)
-        request = {"do": "probe", "library": library, "threads": threads_used(threads), "short": short}
+        request = {
+            "do": "probe",
+            "library": library,
+            "threads": threads_used(threads),
+            "short": short,
+        }
         reply = self._session.request(request, timeout_s=_PROBE_TIMEOUT_S)
         return dict(reply.get("figures", {}))
 

@@ -376,5 +376,5 @@ def test_a_told_matrix_has_no_structure(tmp_path: Path) -> None:
         taken(db, tmp_path, ["pattern", 0, matrix.id, 7, 7, 7, "lie"])
         db.add_pattern(matrix)
         found = db.store.pattern(matrix.id)
-        assert found is not None and found.sizes == (30, 30, 60)
+        assert found is not None and tuple(found.sizes) == (30, 30, 60)
         assert db.store.problems() == []

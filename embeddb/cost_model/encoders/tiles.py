@@ -28,7 +28,7 @@ def tiles(nests: NDArray[np.float32], sizes: Sizes, width: int) -> NDArray[np.fl
     found = np.zeros((len(nests), TILES_DIM), dtype=np.float32)
     if min(sizes) <= 0:
         return found
-    rows, columns, nonzeros = np.log2(np.array(sizes, dtype=np.float64))
+    rows, columns, nonzeros = np.log2(np.array(tuple(sizes), dtype=np.float64))
     dense = np.log2(max(width, 1))
     size = np.minimum(nests[:, :4], [rows, columns, dense, dense])
     count = np.array([rows, columns, dense, dense]) - size

@@ -50,7 +50,8 @@ FEATURES: tuple[str, ...] = (
     *(f"array.fill.{name}" for name in _FILLS),
     *(f"entry.{name}" for name in ("level", "inside", "trip", "turns", "step", "block")),
     *(f"entry.{name}" for name in ("dynamic", "triangular", "parallel", "chunk")),
-    *(f"entry.{name}" for name in (*_POLICIES, *_INNER)),
+    *(f"entry.policy.{name}" for name in _POLICIES),
+    *(f"entry.{name}" for name in _INNER),
     *(f"body.{name}" for name in ("statements", *OPERATIONS, "reads", "masked", "loop_index")),
     *(f"memlet.{name}" for name in ("writes", "level", "inside", "of_bound", "accesses")),
     *(f"memlet.start.{d}.{c}" for d in _DIMS for c in _COLUMNS),
@@ -115,7 +116,7 @@ class Encoder:
             "triangular": bool(loop.lower.affine.coefs or loop.upper.affine.coefs),
         }
         if self._parallel == piece:
-            values |= {"parallel": 1.0, schedule.policy: 1.0}
+            values |= {"parallel": 1.0, f"policy.{schedule.policy}": 1.0}
             if schedule.policy == "dynamic":
                 values["chunk"] = log_size(schedule.chunk)
         if level == len(pieces) - 1 and schedule.inner in _INNER:

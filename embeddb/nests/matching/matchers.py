@@ -6,6 +6,7 @@ vectors of nodes, in which only like meets like.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -86,20 +87,26 @@ def _match_loops(here: _Seen, wanted: list[int], there: _Seen, offered: list[int
 def _match_array(array: int, here: _Seen, there: _Seen, offered: Sequence[int]) -> Matching:
     """An array is matched with its memlets, which tell two arrays of one shape apart: its own
     distance and the mean of theirs."""
-    cost = [_array_distance(here, array, there, other) for other in offered]
-    if not cost:
+    cost = [(_array_distance(here, array, there, other), other) for other in offered]
+    finite = [(distance, other) for distance, other in cost if math.isfinite(distance)]
+    if not finite:
         return {}
-    least = min(cost)
-    return {array: (offered[cost.index(least)], least)}
+    distance, nearest = min(finite)
+    return {array: (nearest, distance)}
 
 
 def _array_distance(here: _Seen, array: int, there: _Seen, other: int) -> float:
-    found = 0.0
-    for kind in ("array", "memlet"):
-        cost = _distances(here, _reads(here, kind, array), there, _reads(there, kind, other))
-        pairs = assign(cost)
-        found += sum(float(cost[pair]) for pair in pairs) / max(len(pairs), 1)
-    return found
+    own, memlets = (
+        _distances(here, _reads(here, kind, array), there, _reads(there, kind, other))
+        for kind in ("array", "memlet")
+    )
+    return _mean_distance(own) + (_mean_distance(memlets) if memlets.size else 0.0)
+
+
+def _mean_distance(cost: NDArray[np.float64]) -> float:
+    """Over the pairs of the assignment; infinite without any."""
+    pairs = assign(cost)
+    return sum(float(cost[pair]) for pair in pairs) / len(pairs) if pairs else math.inf
 
 
 def _entries(seen: _Seen, block: bool) -> list[int]:

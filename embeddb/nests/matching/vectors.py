@@ -27,7 +27,7 @@ NodeVectors = Callable[[Nest, Schedule], tuple[Sequence[Node], NDArray[np.float3
 _DOUBLINGS = 8.0
 
 
-def remembered(vectors: NodeVectors, most: int = 4096) -> NodeVectors:
+def remembered(vectors: NodeVectors, most: int = 512) -> NodeVectors:
     """The same, computed once for each nest and schedule: every transfer to a target begins with
     the same schedules of it."""
     return lru_cache(maxsize=most)(vectors)

@@ -60,7 +60,7 @@ def _addressed(txn: Txn, info: PatternInfo) -> tuple[bytes, PatternInfo]:
     key = codec.pattern_key(info.id)
     target = resolved(txn, key)
     if target != key:
-        info = msgspec.structs.replace(info, id=target.hex(), m=-1, n=-1, nnz=-1)
+        info = msgspec.structs.replace(info, id=target.hex(), m=-1, n=-1, nnz=-1, named={})
     return target, info
 
 

@@ -112,10 +112,12 @@ def _bytes(run_id: str) -> bytes:
 
 def _head(txn: Txn, run: Run, *, told: bool) -> tuple[bytes, str]:
     """The key prefix for the runs of a partition and pattern, and the pattern's own id; that is
-    empty where runs that are only told have no pattern."""
+    empty where runs that are only told have no pattern, or one of another kind."""
     pattern = resolved(txn, codec.pattern_key(run.pattern_id))
-    if told and txn.get("pattern", pattern) is None:
-        return b"-", ""
+    if told:
+        raw = txn.get("pattern", pattern)
+        if raw is None or codec.decode_info(raw).kind != run.op.kind:
+            return b"-", ""
     key = f"{run.op}\0{run.platform}".encode()
     number = txn.get("partition", key)
     if number is None:

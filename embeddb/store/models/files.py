@@ -34,7 +34,11 @@ _SAID = {
     "file damaged": "the file cannot be read",
 }
 #: Kind of model by the names that a database looks for.
-_KINDS = {"costmodel-*.safetensors": "costmodel", "scnn.safetensors": "featurizer"}
+_KINDS = {
+    "costmodel-*.safetensors": "costmodel",
+    "scnn.safetensors": "featurizer",
+    "nests.safetensors": "nests",
+}
 
 
 def entry_of(path: Path) -> ModelEntry:

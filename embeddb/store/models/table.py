@@ -147,7 +147,7 @@ def _fault(body: Any) -> str:
     card = body.get("card") if isinstance(body, dict) else None
     if not isinstance(card, dict):
         return "has no card"
-    if card.get("kind") not in KINDS[:2]:
+    if card.get("kind") not in KINDS[:-1]:
         return "its card is of no kind of model"
     if not _plain(card):
         return f"its card is nested deeper than {_MOST_LEVELS} levels or holds text that is none"

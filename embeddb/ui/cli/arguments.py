@@ -20,6 +20,7 @@ from embeddb.ui.cli.output import Progress, note
 from indexer.starter import STARTER
 
 __all__ = [
+    "defined",
     "families",
     "known_answer",
     "known_pattern",
@@ -43,20 +44,21 @@ def open_database(place: str, *, readonly: bool = False, create: bool = False) -
         return database.open_database(place, readonly=readonly, note=note, progress=progress)
 
 
-def known_pattern(db: Database, text: str) -> Content | PatternInfo:
-    """The matrix a user means: a file, else the name or id of a pattern in the database.
+def known_pattern(db: Database, text: str, *, kind: str = "") -> Content | PatternInfo:
+    """The matrix a user means: a file, else the name or id of a pattern in the database; with
+    `kind`, the name is one of such patterns.
 
     Raises: MatrixError for a file that cannot be read and for a name nobody has; UsageError for
     a name that several patterns have.
     """
-    if Path(text).exists():
+    if Path(text).exists() and kind != "nest":
         from embeddb.matrix_files import read_pattern
 
         return read_pattern(text)
-    named = db.store.find(text)
+    named = [info for info in db.store.find(text) if kind in ("", info.kind)]
     known = [info for info in named if not info.stub] or named
     if len(known) > 1:
-        ids = ", ".join(f"{i.id} ({i.m} x {i.n}, {i.nnz})" for i in known[:5])
+        ids = ", ".join(f"{i.id} ({_sizes(i)})" for i in known[:5])
         raise UsageError(f"{len(known)} patterns are called {text}", hint=f"give an id: {ids}")
     found = known[0] if known else _by_id(db, text)
     if found is None:
@@ -80,10 +82,19 @@ def known_subjects(
     if op.kind != "nest" or not _is_file(text):
         if defines:
             raise UsageError("--define is for a program with loop nests", hint="see docs/nests.md")
-        return [known_pattern(db, text)]
+        return [known_pattern(db, text, kind=op.kind)]
     from indexer.frontends import read_nests
 
-    return list(read_nests(text, defines=dict(map(_define, defines))))
+    return list(read_nests(text, defines=defined(defines)))
+
+
+def defined(texts: Sequence[str]) -> dict[str, int]:
+    """The numbers of `-D N=64` by name. Raises: UsageError for what defines nothing."""
+    return dict(map(_define, texts))
+
+
+def _sizes(info: PatternInfo) -> str:
+    return f"{info.m} x {info.n}, {info.nnz}" if info.kind == "matrix" else str(info.sizes)
 
 
 def _define(text: str) -> tuple[str, int]:

@@ -37,6 +37,7 @@ VERBS = (
     "report",
     "serve",
     "platform",
+    "nest",
     "db",
     "completion",
 )

@@ -62,7 +62,7 @@ def emit_schedules(
 
     Raises: UsageError for what is no nest; NothingFound for a nest known by name only.
     """
-    from indexer.runners.nest_code.generate import c_program
+    from indexer.runners.nest_code.program import c_program
 
     path = Path(place)
     for subject, made in zip(subjects, answers, strict=True):

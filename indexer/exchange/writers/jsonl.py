@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from typing import Any, TextIO
 
 import msgspec
 
 from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import nest_text
 from indexer.readers.embeddb import VERSION, ModelDoc, PlatformDoc
 
 __all__ = ["write_jsonl"]
@@ -23,6 +27,7 @@ def write_jsonl(
     patterns: Iterable[PatternInfo],
     platforms: Iterable[PlatformDoc] = (),
     models: Iterable[ModelDoc] = (),
+    nests: Iterable[Nest] = (),
 ) -> None:
     """Write a complete export: loss-free, and the same bytes for the same records in the same
     order. Patterns and platforms that only runs mention are written with their id alone."""
@@ -33,6 +38,9 @@ def write_jsonl(
     for info in patterns:
         fields = [getattr(info, name) for name in PatternInfo.__struct_fields__]
         lines.number("pattern", info.id, _trimmed(fields, _UNKNOWN))
+    for nest in nests:
+        number = lines.number("pattern", nest.id, [nest.id])
+        lines.put(["nest", number, json.loads(nest_text(replace(nest, name="", group="")))])
     written = 0
     for run in runs:
         written += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from pycparser import c_ast
@@ -47,7 +48,8 @@ def value_of(node: Any, scope: Scope) -> Expr:
         case c_ast.UnaryOp(op="!"):
             return opposite(value_of(node.expr, scope))
         case c_ast.BinaryOp():
-            return _pair(node.op, *(value_of(n, scope) for n in (node.left, node.right)), scope)
+            left, right = value_of(node.left, scope), value_of(node.right, scope)
+            return _pair(node.op, left, right, scope)
         case c_ast.TernaryOp():
             return chosen(*(value_of(n, scope) for n in (node.cond, node.iftrue, node.iffalse)))
         case c_ast.FuncCall():
@@ -93,13 +95,10 @@ def _pair(op: str, left: Expr, right: Expr, scope: Scope) -> Expr:
 
 
 def _function(name: str, args: Sequence[Expr]) -> Expr:
-    try:
-        return function(name, args)
-    except NestError:
-        # As C names them for float.
-        return (
-            function(name[:-1], args) if name.endswith("f") and name[:-1] else function(name, args)
-        )
+    for known in (name, name.removesuffix("f")):  # as C names them for float
+        with suppress(NestError):
+            return function(known, args)
+    return function(name, args)
 
 
 def _name_of(node: Any) -> str:

@@ -7,17 +7,16 @@ from typing import Any
 from pycparser import c_ast
 
 from embeddb.core.errors import NestError
-from embeddb.nests.parts import Affine, Index, Loop
+from embeddb.nests.parts import Index, Loop
 from indexer.frontends.c.subscripts import index_of
-from indexer.frontends.indices import added, constant, scaled, whole
+from indexer.frontends.indices import constant, counted
 from indexer.frontends.names import Scope
 
 __all__ = ["header"]
 
 
 def header(node: Any, depth: int, scope: Scope) -> tuple[str, Loop, Index]:
-    """Name and loop, and the value of its index; `depth`: loops around it. A loop that counts down
-    becomes one that counts up from 0, whose index is subtracted from the start.
+    """Name and loop, and the value of its index; `depth`: loops around it.
 
     Raises: NestError for what is no loop over equally spaced whole numbers.
     """
@@ -25,13 +24,8 @@ def header(node: Any, depth: int, scope: Scope) -> tuple[str, Loop, Index]:
     step = _step(node.next, name, scope)
     last, within = _last(node.cond, name)
     start, end = index_of(first, scope), index_of(last, scope)
-    own = Index(Affine(0, (*[0] * depth, 1)))
-    if step > 0 and within in ("<", "<="):
-        return name, Loop(start, added(end, whole(within == "<=")), step), own
-    if step < 0 and within in (">", ">="):
-        turns = added(added(start, scaled(end, -1)), whole(within == ">="))
-        return name, Loop(whole(0), turns, -step), added(start, scaled(own, -1))
-    raise NestError(f"loop {name} steps by {step} while {name} {within} its end")
+    loop, index = counted(start, within, end, step, depth)
+    return name, loop, index
 
 
 def _first(init: Any) -> tuple[str, Any]:

@@ -1,0 +1,1 @@
+"""Programs of DaCe: `.sdfg` files, read without DaCe, and DaCe in an interpreter of its own."""

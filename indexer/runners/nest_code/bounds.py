@@ -7,7 +7,7 @@ its place, so that blocks cover what there is and empty ones end at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embeddb.core.errors import NestError
@@ -44,8 +44,9 @@ def bounds_of(writer: Writer, names: Names, pieces: Sequence[Piece], at: int) ->
             raise NestError(
                 f"loop {nest.loop_name(piece.loop)}: bounds out of an array have no blocks"
             )
-        first, end = around.furthest(loop.lower, up=False), around.furthest(loop.upper, up=True)
-        return Bounds(first[0], end[0], first[1] | end[1])
+        least, least_needs = around.furthest(loop.lower, up=False)
+        most, most_needs = around.furthest(loop.upper, up=True)
+        return Bounds(least, most, least_needs | most_needs)
     for bound in (loop.lower, loop.upper):
         if hidden := bound.loops - around.points:
             inner, outer = nest.loop_name(min(hidden)), nest.loop_name(piece.loop)
@@ -82,7 +83,7 @@ class _Around:
 
     def __init__(self, nest: Nest, names: Names, pieces: Sequence[Piece]) -> None:
         self.nest, self.names = nest, names
-        self.points: Collection[int] = frozenset(p.loop for p in pieces if not p.block)
+        self.points = frozenset(p.loop for p in pieces if not p.block)
         self._blocks = {p.loop: p.step for p in pieces if p.block}
 
     def furthest(self, index: Index, *, up: bool) -> tuple[str, frozenset[str]]:

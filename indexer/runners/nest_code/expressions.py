@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import Access, Affine, Call, Const, Expr, Index, LoopIndex, Read
+from embeddb.nests.parts import Access, Affine, Call, Const, Expr, Index, LoopIndex, Read, Statement
 
 __all__ = ["C_TYPES", "HELPERS", "Site", "Writer", "linear", "type_of"]
 
@@ -129,6 +129,21 @@ class Writer:
             terms += [*added, *([(-stride, low)] if low else [])]
         return f"{buffer}[{linear(constant, _merged(terms))}]"
 
+    def statement(self, statement: Statement, site: Site, target: str = "") -> str:
+        """The statement, for its own target or another variable in its place."""
+        target = target or self.access(statement.target, site, write=True)
+        dtype = self.nest.arrays[statement.target.array].dtype
+        value = self.value(statement.value, site, dtype)
+        if dtype in ("i32", "i64") and type_of(self.nest, statement.value) in ("f32", "f64"):
+            value = f"({C_TYPES[dtype]}){value}"
+        if statement.combine in ("min=", "max="):
+            line = f"{target} = {statement.combine[:-1]}_{dtype}({target}, {value});"
+        else:
+            line = f"{target} {statement.combine} {_bare(value)};"
+        if statement.where is None:
+            return line
+        return f"if ({_bare(self.truth(statement.where, site))}) {line}"
+
     def index(self, index: Index, site: Site) -> str:
         """A bound or an index."""
         constant, terms = site.affine(index.affine)
@@ -192,3 +207,15 @@ def _merged(terms: list[tuple[int, str]]) -> list[tuple[int, str]]:
     for coef, name in terms:
         sums[name] = sums.get(name, 0) + coef
     return [(coef, name) for name, coef in sums.items() if coef]
+
+
+def _bare(text: str) -> str:
+    """Without the parentheses around the whole of it."""
+    if not text.startswith("(") or not text.endswith(")"):
+        return text
+    depth = 0
+    for at, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if not depth and at < len(text) - 1:
+            return text
+    return text[1:-1]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from embeddb.nests.parts import Array
 
-__all__ = ["DTYPE_OF", "filled", "fill_c"]
+__all__ = ["DTYPE_OF", "fill_c", "filled"]
 
 DTYPE_OF: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}
 #: Elements that are made at once: they stay in the cache.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from embeddb.nests.dependence.legality import Legality
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Statement
-from embeddb.nests.rules import Legality
-from embeddb.nests.schedule import Schedule
+from embeddb.nests.schedule import JAMMED, Schedule
 from indexer.runners.nest_code.bounds import Bounds, bounds_of
-from indexer.runners.nest_code.expressions import C_TYPES, HELPERS, Site, Writer, type_of
+from indexer.runners.nest_code.expressions import C_TYPES, HELPERS, Site, Writer
 from indexer.runners.nest_code.names import Names, names_of
 from indexer.runners.nest_code.pack import Packing, packing
 
@@ -25,8 +25,7 @@ GENERATION = 1
 
 #: What stands once above all functions of a file.
 PRELUDE = f"#include <math.h>\n#include <stdint.h>\n\n{HELPERS}\n"
-#: Turns of the second loop from inside that `jam4` runs at once.
-JAMMED = 4
+_WIDTH = 100
 _OMP_OPERATORS = {"+=": "+", "*=": "*", "min=": "min", "max=": "max"}
 
 
@@ -47,7 +46,9 @@ class _Lines:
     depth: int = 1
 
     def add(self, *lines: str) -> None:
-        self.told += [line if line.startswith("#") else "    " * self.depth + line for line in lines]
+        self.told += [
+            line if line.startswith("#") else "    " * self.depth + line for line in lines
+        ]
 
     def open(self, line: str) -> None:
         self.add(line + " {")
@@ -84,17 +85,18 @@ class _Function:
         """The helper function first."""
         head, rest = _Lines([]), _Lines([])
         self._level(0, head, rest)
-        arrays = ", ".join(
+        arrays = [
             f"{'' if a in self.nest.written else 'const '}{C_TYPES[array.dtype]} *restrict {name}"
             for a, (array, name) in enumerate(zip(self.nest.arrays, self.names.arrays, strict=True))
-        )
+        ]
         found = [f"/* {note} */" for note in self.notes]
         if rest.told:
             # Not inlined: there the pointers would be those that OpenMP has captured.
-            signature = ", ".join([arrays, *self._captured()])
-            found += [f"static __attribute__((noinline)) void {self.name}_turn({signature})", "{"]
+            head_of_turn = f"static __attribute__((noinline)) void {self.name}_turn"
+            found += [*_signature(head_of_turn, [*arrays, *self._captured()]), "{"]
             found += [*rest.told, "}", ""]
-        return "\n".join([*found, f"void {self.name}({arrays})", "{", *head.told, "}", ""])
+        found += [*_signature(f"void {self.name}", arrays), "{", *head.told, "}", ""]
+        return "\n".join(found)
 
     # -- loops -------------------------------------------------------------------------------------
 
@@ -213,21 +215,8 @@ class _Function:
                     name = sums.setdefault(target, f"sum_{len(sums)}")
                     told[name] = target, self.nest.arrays[array].dtype, statement.combine
                     target = name
-                lines.append(self._combined(statement, target, site))
+                lines.append(self.writer.statement(statement, site, target))
         return lines, told
-
-    def _combined(self, statement: Statement, target: str, site: Site) -> str:
-        dtype = self.nest.arrays[statement.target.array].dtype
-        value = self.writer.value(statement.value, site, dtype)
-        if dtype in ("i32", "i64") and type_of(self.nest, statement.value) in ("f32", "f64"):
-            value = f"({C_TYPES[dtype]}){value}"
-        if statement.combine in ("min=", "max="):
-            line = f"{target} = {statement.combine[:-1]}_{dtype}({target}, {value});"
-        else:
-            line = f"{target} {statement.combine} {_bare(value)};"
-        if statement.where is None:
-            return line
-        return f"if ({_bare(self.writer.truth(statement.where, site))}) {line}"
 
     def _is_summed(self, statement: Statement) -> bool:
         """Whether its target stays the same in the innermost loop, and is touched by it alone."""
@@ -262,17 +251,14 @@ class _Function:
         return list(found.values())
 
 
+def _signature(head: str, parameters: list[str]) -> list[str]:
+    """The head of a function, in lines that can be read."""
+    line = f"{head}({', '.join(parameters)})"
+    if len(line) <= _WIDTH:
+        return [line]
+    rest = [f"    {one}," for one in parameters[:-1]]
+    return [f"{head}(", *rest, f"    {parameters[-1]})"]
+
+
 def _step(variable: str, by: int) -> str:
     return f"{variable}++" if by == 1 else f"{variable} += {by}"
-
-
-def _bare(text: str) -> str:
-    """Without the parentheses around the whole of it."""
-    if not text.startswith("(") or not text.endswith(")"):
-        return text
-    depth = 0
-    for at, sign in enumerate(text):
-        depth += (sign == "(") - (sign == ")")
-        if not depth and at < len(text) - 1:
-            return text
-    return text[1:-1]

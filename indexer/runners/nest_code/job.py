@@ -76,9 +76,7 @@ class NestJob:
         if not all(_path(folder, a).exists() for a in self._checked):
             for a, told in self._computed(reference, libraries).items():
                 np.save(_path(folder, a), told)
-        self._expected = {
-            a: tuple(np.load(_path(folder, a), mmap_mode="r")) for a in self._checked
-        }
+        self._expected = {a: tuple(np.load(_path(folder, a), mmap_mode="r")) for a in self._checked}
 
     def _computed(self, reference: str, libraries: Libraries) -> dict[int, NDArray[np.float64]]:
         """By array, the expected values and how far off they may be: float64[2, elements]."""

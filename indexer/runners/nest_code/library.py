@@ -131,6 +131,8 @@ def _command(*, exact: bool = False) -> list[str]:
 def _source(nest: Nest, schedules: Sequence[Schedule]) -> str:
     nest = replace(nest, loop_names=(), array_names=())  # a stranger's may be macros somewhere
     arrays = ", ".join(f"a[{at}]" for at in range(len(nest.arrays)))
-    cases = [f"    case {n}:\n        v{n}({arrays});\n        break;" for n in range(len(schedules))]
+    cases = [
+        f"    case {n}:\n        v{n}({arrays});\n        break;" for n in range(len(schedules))
+    ]
     functions = [c_function(nest, schedule, f"v{n}") for n, schedule in enumerate(schedules)]
     return "\n".join([PRELUDE, *functions, _CALL % "\n".join(cases)])

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
 from embeddb.nests.nest import Nest
+from embeddb.nests.parts import DTYPES
 
 __all__ = ["Names", "names_of"]
 
-_KEYWORDS = (
-    "auto break case char const continue default do double else enum extern float for goto if "
-    "inline int long register restrict return short signed sizeof static struct switch typedef "
-    "union unsigned void volatile while asm typeof main"
-).split()
+_KEYWORDS = frozenset(
+    (
+        *("asm", "auto", "break", "case", "char", "const", "continue", "default", "do", "double"),
+        *("else", "enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "main"),
+        *("register", "restrict", "return", "short", "signed", "sizeof", "static", "struct"),
+        *("switch", "typedef", "typeof", "union", "unsigned", "void", "volatile", "while"),
+    )
+)
 #: Macros of the headers, beside those in capitals.
 _MACROS = ("linux", "unix", "i386", "stdin", "stdout", "stderr", "errno", "signgam")
-_FUNCTIONS = (
-    "sqrt sqrtf exp expf log logf tanh tanhf fabs fabsf min_f32 max_f32 min_f64 max_f64 "
-    "min_i32 max_i32 min_i64 max_i64 abs_i32 abs_i64"
-).split()
+_FUNCTIONS = frozenset(
+    (
+        *("sqrt", "sqrtf", "exp", "expf", "log", "logf", "tanh", "tanhf", "fabs", "fabsf"),
+        *(f"{name}_{dtype}" for name in ("min", "max", "abs") for dtype in DTYPES),
+    )
+)
 _LONGEST_CAPITALS = 2
 
 
@@ -57,8 +64,9 @@ def names_of(nest: Nest, taken: frozenset[str] = frozenset()) -> Names:
 
 
 def _allowed(name: str) -> str:
-    """What is no macro of a header, nor kept for the compiler."""
-    if name.startswith("_"):
+    """A word of C that is no macro of a header, nor kept for the compiler."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    if not name[:1].isalpha():
         name = f"v{name}"
     if name.endswith("_t"):  # a type
         return f"{name}_"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from embeddb.nests.extents import loop_range
+from embeddb.nests.dependence.legality import packable
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, Access, Affine
-from embeddb.nests.rules import packable
 from embeddb.nests.schedule import Piece, Schedule
 from indexer.runners.nest_code.expressions import C_TYPES, linear
 from indexer.runners.nest_code.names import Names
@@ -84,14 +84,12 @@ def packing(
     if len({tuple(i.affine.coefs for i in a.at) for a in accesses}) > 1:
         return f"{name} is read along different loops"
     steps = {p.loop: p.step for p in pieces if p.block}
-    lows, extents = zip(*(_span(nest, names, steps, d, accesses) for d in _dims(nest, array)))
+    shape = nest.arrays[array].shape
+    spans = [_span(nest, names, steps, d, accesses) for d in range(len(shape))]
+    lows, extents = tuple(low for low, _ in spans), tuple(extent for _, extent in spans)
     if prod(extents) * DTYPES[nest.arrays[array].dtype] > MOST_BYTES:
         return f"a block of {name} has more than {MOST_BYTES} bytes"
     return Packing(array, after, lows, extents, _strides(accesses[0], extents, schedule.innermost))
-
-
-def _dims(nest: Nest, array: int) -> range:
-    return range(len(nest.arrays[array].shape))
 
 
 def _span(

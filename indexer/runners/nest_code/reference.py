@@ -44,8 +44,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 }
 _COMBINES = {"+=": np.add, "*=": np.multiply, "min=": np.minimum, "max=": np.maximum}
 
-#: By loop, the index of each point: int64 that broadcast to [p, k], where k is 1 or the turns of the
-#: innermost loop.
+#: By loop, the index of each point: int64 that broadcast to [p, k], where k is 1 or the turns of
+#: the innermost loop.
 _Points = dict[int, NDArray[np.int64]]
 _Shape = tuple[int, int]
 
@@ -151,7 +151,8 @@ class _Evaluation:
     def place(self, access: Access, points: _Points) -> NDArray[np.int64]:
         """The place of the element in row-major order."""
         array = self.nest.arrays[access.array]
-        coefs, place = [0] * self.nest.depth, np.int64(0)
+        coefs = [0] * self.nest.depth
+        place: Any = np.int64(0)
         for index, stride in zip(access.at, array.strides, strict=True):
             place = place + index.affine.constant * stride
             for loop, coef in enumerate(index.affine.coefs):

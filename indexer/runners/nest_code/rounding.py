@@ -44,9 +44,7 @@ def checked_nest(nest: Nest) -> Checked:
     names += tuple(f"error_{a}" for a in errors)
     watch = _Watch(nest, errors)
     body = [one for s in nest.body for one in watch.statements(s)]
-    return Checked(
-        replace(nest, arrays=tuple(arrays), body=tuple(body), array_names=names), errors
-    )
+    return Checked(replace(nest, arrays=tuple(arrays), body=tuple(body), array_names=names), errors)
 
 
 def tolerance_of(nest: Nest) -> float:
@@ -61,7 +59,9 @@ def tolerance_of(nest: Nest) -> float:
     length = 1
     for statement in nest.body:
         if statement.reduction:
-            around = [nest.trips[at] for at in range(nest.depth) if at not in statement.target.loops]
+            around = [
+                nest.trips[at] for at in range(nest.depth) if at not in statement.target.loops
+            ]
             length = max(length, int(np.prod(around, dtype=np.float64)))
     return float(unit * (_COST + 4 * length**0.5 + length / 32))
 

@@ -7,7 +7,6 @@ translation of addresses, lines that threads take from one another.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +26,11 @@ from indexer.runners.nest_counters.trace import outer_turns
 from indexer.runners.nest_counters.values import Values, deciding_values
 from indexer.runners.nest_counters.work import work_of
 
-__all__ = ["MOST_ACCESSES", "Share", "model_counts", "share_of"]
+__all__ = ["MOST_STEPS", "Share", "model_counts", "share_of"]
 
-#: Accesses that are counted; as many more warm the caches. A nest takes up to a second then.
-MOST_ACCESSES = 10_000_000
+#: Accesses, and turns of the innermost loop, that are counted; about as many more warm the caches.
+#: A nest takes up to a second then.
+MOST_STEPS = 10_000_000
 _FLAGS = ("-O2", "-std=gnu11", "-w")
 _TIMEOUT_S = 30.0
 _MOST_OUTPUT = 1 << 20
@@ -57,26 +57,30 @@ def model_counts(
     threads: int,
     caches: Caches,
     parallel: bool = True,
-    most: int = MOST_ACCESSES,
+    most: int = MOST_STEPS,
 ) -> CounterVector:
     """What each thread counts, in a run after one that warmed its caches.
 
     The outermost loop is cut into equal parts, one a thread, where it is `parallel`; else the first
-    thread has it all, and the others count 0. Nests of more than `most` accesses are sampled: some
+    thread has it all, and the others count 0. Nests of more than `most` steps are sampled: some
     of the first, middle and last turns of each thread, each behind turns that warm its caches.
 
     Raises: NothingFound for a nest that cannot be counted; RunnerUnavailable without a compiler.
     """
     values = deciding_values(nest)
     workers = threads if parallel else 1
-    turns, per_turn = outer_turns(nest, values), _accesses_per_turn(nest)
+    turns, per_turn = outer_turns(nest, values), _steps_per_turn(nest)
     shares, first = [], 0
     for worker in range(workers):
         last = first + turns // workers + (worker < turns % workers)
         shares.append(share_of(first, last, per_turn, most / workers))
         first = last
     sliced = caches.sliced(workers)
-    text = source(nest, sliced, [p for s in shares for p in (Pass("THREAD"), *_filled(nest, s, sliced), *s.passes)])
+    text = source(
+        nest,
+        sliced,
+        [p for s in shares for p in (Pass("THREAD"), *_filled(nest, s, sliced), *s.passes)],
+    )
     counts = np.zeros((threads, len(COUNTERS)))
     for at, row in enumerate(_printed(text, values, workers)):
         counts[at] = _counters(row) * _scale(shares[at], row, per_turn)
@@ -87,8 +91,8 @@ def model_counts(
 
 
 def share_of(first: int, last: int, per_turn: float, most: float) -> Share:
-    """The passes over turns `first` to `last` of the outermost loop, of `per_turn` accesses each,
-    that count about `most` accesses."""
+    """The passes over turns `first` to `last` of the outermost loop, of `per_turn` steps each,
+    that count about `most` steps."""
     turns = last - first
     if turns <= 0:
         return Share(0, ())
@@ -97,15 +101,16 @@ def share_of(first: int, last: int, per_turn: float, most: float) -> Share:
     if per_turn > most:
         return Share(turns, (Pass("INSIDE", first + (turns - 1) // 2, last, int(most)),))
     windows = 3 if 3 * per_turn <= most else 1
-    some = int(most / windows / per_turn)
+    some, quota = int(most / windows / per_turn), int(most / windows)
     middle = first + (turns - some) // 2
-    passes: list[Pass] = []
-    for start in (first, middle, last - some) if windows == 3 else (middle,):
-        # What ran before the first turns is, in a run after another, the last ones.
-        before = start - some if start - some >= first else last - some
-        counted = (start, start + some)
-        passes += _pair((before, before + some), counted, int(most / windows))
-    return Share(turns, tuple(passes))
+    before = max(first, middle - some)
+    passes = _pair((before, before + some), (middle, middle + some), quota)
+    if windows == 3:
+        end = last - some
+        # The first turns follow the last ones, in a run after another: these warm the caches.
+        ends = _pair((end - some, end), (end, last), quota)
+        passes = (*ends, Pass("COUNT", first, first + some, _ROOM * quota), *passes)
+    return Share(turns, passes)
 
 
 def _filled(nest: Nest, share: Share, caches: Caches) -> tuple[Pass, ...]:
@@ -115,12 +120,12 @@ def _filled(nest: Nest, share: Share, caches: Caches) -> tuple[Pass, ...]:
     return (Pass("FILL", first, last),) if share.sampled and fits else ()
 
 
-def _pair(warm: tuple[int, int], counted: tuple[int, int], most: int) -> tuple[Pass, Pass]:
+def _pair(warm: tuple[int, int], counted: tuple[int, int], most: int) -> tuple[Pass, ...]:
     return Pass("WARM", *warm, _ROOM * most), Pass("COUNT", *counted, _ROOM * most)
 
 
-def _accesses_per_turn(nest: Nest) -> float:
-    return max(1.0, work_of(nest).accesses(nest.trips) / nest.trips[0])
+def _steps_per_turn(nest: Nest) -> float:
+    return (work_of(nest).accesses(nest.trips) + nest.points) / nest.trips[0]
 
 
 def _printed(text: str, values: Values, threads: int) -> list[dict[str, int]]:
@@ -173,5 +178,5 @@ def _scale(share: Share, row: dict[str, int], per_turn: float) -> float:
     inside = any(p.kind == "INSIDE" for p in share.passes)
     if not inside and not row["cut"]:
         return share.turns / row["turns"] if row["turns"] else 1.0
-    counted = row["loads"] + row["stores"]
+    counted = row["loads"] + row["stores"] + row["points"]
     return share.turns * per_turn / counted if counted else 1.0

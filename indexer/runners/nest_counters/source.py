@@ -23,7 +23,7 @@ __all__ = ["KINDS", "Pass", "addresses", "source"]
 
 #: What the program prints of a thread, in this order; then turns counted, and passes cut short.
 KINDS = (
-    *("loads", "stores", "f32", "f64", "other", "branches", "mispredictions"),
+    *("loads", "stores", "points", "f32", "f64", "other", "branches", "mispredictions"),
     *("l1_in", "l1_out", "l2_in", "l2_out", "reads", "writes"),
 )
 _TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
@@ -36,8 +36,9 @@ _CALLS = {"neg": "negated", "abs": "fabs", "min": "fmin", "max": "fmax", "sqrt":
 @dataclass(frozen=True, slots=True)
 class Pass:
     """Turns `first` to `last` of the outermost loop. `kind`: `THREAD` (a new thread, empty caches),
-    `WARM` (not counted), `COUNT`, or `INSIDE` (the first `quota` accesses warm, as many counted).
-    It ends after `quota` accesses. `FILL`: bytes `first` to `last` are read, not counted."""
+    `WARM` (not counted), `COUNT`, or `INSIDE` (the first `quota` steps warm, as many counted). It
+    ends after `quota` steps, which are accesses and turns of the innermost loop. `FILL`: the bytes
+    `first` to `last` are read, not counted."""
 
     kind: str
     first: int = 0

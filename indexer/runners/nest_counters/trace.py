@@ -130,9 +130,7 @@ class Trace:
                 return math.trunc(quotient) if whole else quotient
 
 
-def _place(
-    access: Access, strides: Sequence[int], at: tuple[int, ...], values: Values
-) -> int:
+def _place(access: Access, strides: Sequence[int], at: tuple[int, ...], values: Values) -> int:
     return sum(s * _index(i, at, values) for i, s in zip(access.at, strides, strict=True))
 
 

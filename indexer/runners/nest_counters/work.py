@@ -72,9 +72,7 @@ class Work:
         for enter, leave, trip in zip(self.enter, self.leave, trips, strict=True):
             total += turns * (len(enter) + len(leave))
             turns *= trip
-        return total + turns * sum(
-            len(s.before) + len(s.loads) + len(s.stores) for s in self.steps
-        )
+        return total + turns * sum(len(s.before) + len(s.loads) + len(s.stores) for s in self.steps)
 
 
 def work_of(nest: Nest) -> Work:

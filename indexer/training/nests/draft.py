@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import check
+from embeddb.nests.check import check
 from embeddb.nests.parts import (
     Access,
     Affine,

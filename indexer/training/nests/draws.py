@@ -61,7 +61,7 @@ def total(values: Sequence[Value]) -> Value:
 
 
 def expression(rng: np.random.Generator, terms: Sequence[Value]) -> Value:
-    """Finite for all finite terms of at most a few hundred."""
+    """Of each term once; it grows no faster than their product."""
     return reduce(lambda one, other: _joined(rng, one, other), (_dressed(rng, t) for t in terms))
 
 
@@ -76,4 +76,5 @@ def _dressed(rng: np.random.Generator, term: Value) -> Value:
         return term
     if drawn < 0.75:
         return term * round(float(rng.uniform(0.1, 2.0)), 3)
-    return (term.call("abs") + 0.25).call(pick(rng, ("sqrt", "sqrt", "log", "tanh", "exp")))
+    positive, op = term.call("abs") + 0.25, pick(rng, ("sqrt", "sqrt", "log", "tanh", "exp"))
+    return (positive.call("neg") if op == "exp" else positive).call(op)

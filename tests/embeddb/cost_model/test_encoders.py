@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embeddb.core.config import Config, Op
+from embeddb.core.config import WIDE, Config, Op
 from embeddb.core.errors import MissingDependency, ModelError, SpaceError, UsageError
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders import nearest as vectors
@@ -100,14 +100,15 @@ MY_PLATFORM = parse_platform(MINE)
 
 
 def op_of(kernel: str) -> Op:
-    return Op(kernel) if kernel == "spmv" else Op(kernel, 128)
+    return Op(kernel, 128 if kernel in WIDE else 1)
 
 
-#: Every kernel of every platform; the user's comes first.
+#: Every kernel on matrices of every platform; the user's comes first.
 CASES = [
     (platform, op_of(kernel))
     for platform in (MY_PLATFORM, *map(load_platform, builtin_platforms()))
     for kernel in platform.ops
+    if op_of(kernel).kind == "matrix"
 ]
 EACH = pytest.mark.parametrize(("platform", "op"), CASES, ids=[f"{p.name}-{op}" for p, op in CASES])
 

@@ -45,15 +45,23 @@ def test_what_is_not_counted_is_absent_and_not_0() -> None:
     assert np.isnan(CounterVector.of_threads(one, "perf").of("loads", "max"))
 
 
-def test_bytes_of_memory() -> None:
-    counts = np.zeros((1, len(COUNTERS)))
-    reads, writes = COUNTERS.index("memory_reads"), COUNTERS.index("memory_writes")
-    counts[0, [reads, writes]] = (3, 2)
-    assert CounterVector.of_threads(counts, "model").memory_bytes == 5 * 64
-    counts[0, writes] = np.nan
-    assert CounterVector.of_threads(counts, "perf").memory_bytes == 3 * 64
-    counts[0, reads] = np.nan
-    assert np.isnan(CounterVector.of_threads(counts, "perf").memory_bytes)
+@pytest.mark.parametrize(
+    ("between", "reads", "writes"),
+    [
+        ("memory_bytes", "memory_reads", "memory_writes"),
+        ("l3_bytes", "l2_lines_in", "l2_writebacks"),
+        ("l2_bytes", "l1_lines_in", "l1_modified_evictions"),
+    ],
+)
+def test_bytes_between_two_levels(between: str, reads: str, writes: str) -> None:
+    counts = np.zeros((2, len(COUNTERS)))
+    into, back = COUNTERS.index(reads), COUNTERS.index(writes)
+    counts[:, [into, back]] = (3, 2)
+    assert getattr(CounterVector.of_threads(counts, "model"), between) == 2 * 5 * 64
+    counts[:, back] = np.nan
+    assert getattr(CounterVector.of_threads(counts, "perf"), between) == 2 * 3 * 64
+    counts[:, into] = np.nan
+    assert np.isnan(getattr(CounterVector.of_threads(counts, "perf"), between))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 1000])

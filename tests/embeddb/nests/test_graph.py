@@ -80,8 +80,8 @@ def test_numbers_of_a_transposition() -> None:
         "stride.d-2": log(16),
         "fill.uniform": 1,
     }
-    outer = {"inside": 1, "trip": log(16), "turns": log(16), "step": 1, "parallel": 1, "static": 1}
-    assert told(graph, 1) == outer
+    outer = {"inside": 1, "trip": log(16), "turns": log(16), "step": 1, "parallel": 1}
+    assert told(graph, 1) == outer | {"policy.static": 1}
     assert told(graph, 2) == {"level": 1, "trip": log(32), "turns": log(512), "step": 1}
     assert told(graph, 3) == {}
     assert told(graph, 5) == {"statements": 1, "reads": 1}
@@ -132,6 +132,8 @@ def test_an_index_out_of_an_array_is_indirect() -> None:
     assert not [name for name in found if name.startswith(("start", "stop", "extent", "stride"))]
     (entry,) = graph.find(kind="entry", loop=1)
     assert told(graph, entry)["dynamic"] == 1
+    dynamic = graph_of(nest, replace(plain(nest), policy="dynamic", chunk=8))
+    assert "dynamic" not in told(dynamic, dynamic.find(kind="entry", loop=0)[0])
     bounds = [at for at in graph.find(kind="memlet", array=4) if told(graph, at)["of_bound"]]
     joined = {tuple(edge) for edge in graph.edges.T.tolist()}
     assert len(bounds) == 3 and sum((at, entry) in joined for at in bounds) == 2
@@ -159,6 +161,10 @@ def test_reads_of_a_stencil_share_what_is_outside() -> None:
     whole = told(graph, reads[0])
     assert whole["accesses"] == log(5)
     assert whole["extent.d-1"] == whole["extent.d-2"] == log(18)
+
+
+def test_every_feature_has_a_name_of_its_own() -> None:
+    assert len(set(FEATURES)) == len(FEATURES)
 
 
 @pytest.mark.parametrize("schedule", [plain, tiled])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nest_shapes import contraction, product, sparse_product, stencil, sweep, transpose
-from nests import sample_nests
 
 from embeddb import platforms
 from embeddb.core.errors import NestError
@@ -21,6 +21,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import Inner, Order, Parallel, Step, Tile, recipe_of
 from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
+from embeddb.testing.nests import sample_nests
 
 FOLDER = Path(platforms.__file__).parent
 
@@ -89,6 +90,19 @@ def test_from_dense_to_sparse(how: Match) -> None:
     assert not skipped.applied
     assert skipped.reason == "loop k cannot be split into blocks: its bounds come out of row"
     assert done.schedule.order == (0, 2, 1) and done.schedule.tiles == (64, 0, 0)
+
+
+def test_as_plain_values() -> None:
+    source, target = product(), sparse_product()
+    told = carry((Tile(0, 256), Tile(2, 32)), source, target).document()
+    assert json.loads(json.dumps(told)) == told
+    assert told["config"]["tile_1"] == 128
+    assert [(step["step"], step["made"]) for step in told["steps"]] == [
+        ("tile i by 256", "tile i by 128"),
+        ("tile k by 32", ""),
+    ]
+    (pair,) = told["steps"][1]["matched"]
+    assert (pair["source"], pair["target"]) == ("k", "k") and pair["distance"] > 0
 
 
 def test_to_fewer_loops() -> None:

@@ -477,6 +477,7 @@ def test_weights_of_a_featurizer_are_registered(
             return put_file(db, {**about, "seed": int(weights.name)}, "scnn.safetensors")
 
         monkeypatch.setattr(scnn, "install", install)
+        monkeypatch.setattr("embeddb.index.lookup.read_card", lambda file: about)
         first, second = db.use_weights("1"), db.use_weights("2")
         assert states(db) == {first: "replaced", second: "in use"}
         entry = db.store.models.get(first)

@@ -134,7 +134,7 @@ REFUSED = {
     "a condition that changes": ("if (x[i] > 0) { x[i] = 0; y[i] = 1; }", "x decides over"),
     "loop written": ("for (int k = 0; k < N; k++) k = 3;", "k is a loop and is written"),
     "no step": ("for (int k = 0; k < N; k += 0) x[k] = 1;", "not 0"),
-    "endless": ("for (int k = 0; k < N; k--) x[k] = 1;", "steps by -1 while k <"),
+    "endless": ("for (int k = 0; k < N; k--) x[k] = 1;", "steps by -1 while its index <"),
     "doubling": ("for (int k = 1; k < N; k *= 2) x[k] = 1;", "steps by a number"),
     "never": ("for (int k = N; k < 3; k++) x[k] = 1;", "runs from 32 to 2"),
     "pointer": ("float *p = x; p[i] = 1;", "p is a pointer, which may overlap"),

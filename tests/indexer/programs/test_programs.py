@@ -6,7 +6,7 @@ import pytest
 
 from embeddb.core.errors import NestError, UsageError
 from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import check
+from embeddb.nests.check import check
 from indexer.programs import SIZES, applications, nests_of, program_names, sizes_of
 
 #: Programs of more than one nest.
@@ -76,6 +76,14 @@ def test_sizes_grow_and_stay_in_reach(nests: dict[tuple[str, str], list[Nest]]) 
     assert sum(beyond) > len(beyond) / 3, "a third of the large ones do not fit into a last cache"
 
 
+def test_what_an_earlier_nest_wrote_is_not_zero() -> None:
+    nests = nests_of("two_mm")
+    fills = {(n.name, n.array_name(at)): a.fill for n in nests for at, a in enumerate(n.arrays)}
+    assert fills["two_mm_1_medium", "AB"] == "zero"
+    assert fills["two_mm_2_medium", "AB"] == "uniform"
+    assert fills["two_mm_2_medium", "D"] == "zero"
+
+
 def test_the_twelve_applications() -> None:
     assert len(applications()) == 12
     assert set(applications()) < set(program_names())
@@ -88,5 +96,7 @@ def test_what_is_not_there_is_said() -> None:
         nests_of("../gemm")
     with pytest.raises(UsageError, match="no size 'huge'"):
         nests_of("gemm", "huge")
+    with pytest.raises(UsageError, match="gemm has no size 'L'"):
+        nests_of("gemm", {"L": 4})
     with pytest.raises(NestError, match=r"lu_step\.c"):
         nests_of("lu_step", {"N": 8, "P": 8})

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from counted_nests import (
     copy,
+    flat,
     histogram,
     masked,
     matmul,
@@ -17,11 +18,14 @@ from counted_nests import (
     spmv,
     stencil,
     triangle,
+    upto,
 )
 
 from embeddb.core.errors import NothingFound
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import check
+from embeddb.nests.parts import Access, Array, Const, Statement
 from embeddb.nests.rules import canonical_schedule
 from indexer.runners.nest_counters import values as nest_values
 from indexer.runners.nest_counters.caches import PLAIN, Caches, Level, caches_here
@@ -189,19 +193,28 @@ def test_a_sample_is_near_the_whole(nest: Nest, most: int) -> None:
             assert part.of(name, statistic) == pytest.approx(whole.of(name, statistic), rel=0.25)
 
 
+def test_a_nest_without_accesses_ends() -> None:
+    body = (Statement(Access(0, (flat(0),)), "+=", Const(1)),)
+    nest = check(Nest((upto(1 << 20), upto(1 << 24)), (Array("f64", (1,)),), body))
+    vector = model_counts(nest, threads=2, caches=TINY, most=10_000)
+    assert vector.of("f64_scalar") == pytest.approx(float(1 << 44), rel=0.01)
+
+
 def test_what_stands_for_the_turns_of_a_thread() -> None:
     assert share_of(5, 5, 10, 100).passes == ()
     whole = share_of(0, 10, 10, 100)
     assert [(p.kind, p.first, p.last) for p in whole.passes] == [("WARM", 0, 10), ("COUNT", 0, 10)]
     three = share_of(100, 200, 10, 90)
-    assert [(p.first, p.last) for p in three.passes if p.kind == "COUNT"] == [
-        (100, 103),
-        (148, 151),
-        (197, 200),
+    assert [(p.kind, p.first, p.last) for p in three.passes] == [
+        ("WARM", 194, 197),
+        ("COUNT", 197, 200),
+        ("COUNT", 100, 103),  # the first turns follow the last ones, in a run after another
+        ("WARM", 145, 148),
+        ("COUNT", 148, 151),
     ]
-    # The first turns follow the last ones, in a run after another.
-    assert three.passes[0] == Pass("WARM", 197, 200, 120) and three.sampled
-    assert [p.kind for p in share_of(0, 3, 40, 50).passes] == ["WARM", "COUNT"]
+    assert three.sampled and not whole.sampled
+    one = share_of(0, 3, 40, 50)
+    assert [(p.kind, p.first, p.last) for p in one.passes] == [("WARM", 0, 1), ("COUNT", 1, 2)]
     assert share_of(0, 3, 400, 50).passes == (Pass("INSIDE", 1, 3, 50),)
 
 

@@ -88,7 +88,7 @@ def test_gains_are_over_the_default_and_cut_below() -> None:
 def test_a_limited_choice_is_balanced_and_seeded() -> None:
     whole = samples(matrices=40)
     few = whole.limited(5, 10, seed=1)
-    assert sorted(row.sizes[0] for row in few.rows) == [2_000, 20_000, 50_000, 100_000, 300_000]
+    assert sorted(row.sizes.m for row in few.rows) == [2_000, 20_000, 50_000, 100_000, 300_000]
     assert set(np.diff(few.indptr)) == {10}
     assert few.hash == whole.limited(5, 10, seed=1).hash
     assert few.hash != whole.limited(5, 10, seed=2).hash

@@ -54,7 +54,8 @@ class ByLength:
         sizes: tuple[int, int, int] = (-1, -1, -1),
     ) -> tuple[Floats, Floats]:
         assert vector.ndim == 1 and vector.size > 4
-        best = int(np.argmin([abs(sizes[2] / sizes[0] - k) for k in (2, 6, 14, 30)]))
+        rows, _, nonzeros = sizes
+        best = int(np.argmin([abs(nonzeros / rows - k) for k in (2, 6, 14, 30)]))
         gain = [-math.log(1.5) * abs(VARIANTS.index(c["variant"]) - best) for c in configs]
         return self.sign * np.array(gain), np.zeros(len(configs))
 

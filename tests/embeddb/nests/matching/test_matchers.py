@@ -80,3 +80,15 @@ def test_arrays_meet_arrays_that_can_be_packed() -> None:
         assert matcher(Pack(1), still, made) == {1: (1, 0.0)}
         assert matcher(Pack(2), still, made) == {2: (2, 0.0)}
     assert by_slot(source, transpose())(Pack(2), still, as_it_stands(transpose())) == {}
+
+
+def test_what_has_no_distance_is_not_matched() -> None:
+    source, target = product(), contraction()
+    still, made = as_it_stands(source), as_it_stands(target)
+    nowhere = lined_up({"product": (np.nan,) * 3, "contraction": (0.0,) * 4})
+    assert step_by_step(source, target, nowhere)(Tile(0, 8), still, made) == {}
+
+    def unknown(nest: Nest, schedule: Schedule) -> tuple[list[Node], NDArray[np.float32]]:
+        return [Node("array", array=at) for at in range(3)], np.full((3, 1), np.nan, np.float32)
+
+    assert step_by_step(source, target, unknown)(Pack(1), still, made) == {}

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 from nest_shapes import product, sparse_product, transpose
-from nests import sample_nests
 
 from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.graph import Node, graph_of
 from embeddb.nests.matching.vectors import loop_vectors, raw_vectors, remembered, spreads
 from embeddb.nests.recipe import as_it_stands
 from embeddb.nests.schedule import Schedule
+from embeddb.testing.nests import sample_nests
 
 
 def test_by_hand() -> None:

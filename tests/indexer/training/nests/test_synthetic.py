@@ -7,8 +7,10 @@ from collections import Counter
 import pytest
 
 from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import check, nest_from_text, nest_text
+from embeddb.nests.check import check
+from embeddb.nests.nest_text import nest_from_text, nest_text
 from embeddb.nests.parts import COMBINES
+from embeddb.nests.rules import canonical_schedule
 from indexer.training.nests.synthetic import MOST_BYTES, MOST_POINTS, families, synthetic
 
 SEEDS = 306
@@ -56,6 +58,12 @@ def test_kinds_are_mixed(nests: list[Nest]) -> None:
         if not all(access.affine for _, access, _ in nest.accesses())
     }
     assert indirect == {"gather", "scatter", "histogram", "spmv", "spmm", "sddmm"}
+
+
+def test_most_are_parallel_nests_but_not_all(nests: list[Nest]) -> None:
+    alone = [nest for nest in nests if canonical_schedule(nest).parallel == "none"]
+    assert 0 < len(alone) < SEEDS / 10
+    assert {"recurrence", "scatter"} & {nest.group.split("/")[1] for nest in alone}
 
 
 def test_a_seed_says_all() -> None:

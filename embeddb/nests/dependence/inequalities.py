@@ -17,7 +17,7 @@ __all__ = ["Row", "System", "feasible"]
 Row = tuple[int, ...]
 
 #: Inequalities at which an elimination is given up: a solution is then taken for granted.
-_MOST_ROWS = 120
+_MOST_ROWS = 60
 
 
 @dataclass(frozen=True, slots=True)

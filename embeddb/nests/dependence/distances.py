@@ -1,12 +1,9 @@
-"""Dependences of a nest: which turns of its loops touch one element, and how far they are apart.
+"""How far two turns of a nest are apart that touch one element.
 
-Of every pair of accesses to one array of which one writes, the vectors of distances from the turn
-that comes first to the one that comes later. Distances of affine accesses with equal coefficients
-are exact; otherwise each loop's sign is tried and refused where the equations of the indices have
-no solution within the loops (`embeddb.nests.inequalities`). An index that comes out of an array may
-be anything, but for two cases: two elements of a permutation differ, and so do the turns of a loop
-that runs over the rows of a sparse matrix (from one offset to the next). Everything unknown is a
-dependence: what is said to be independent is so.
+Distances of affine accesses with equal coefficients are exact; otherwise each loop's sign is tried
+and refused where the equations of the indices have no solution within the loops
+(`.inequalities`). An index that comes out of an array may be anything, but for two cases: two elements of a permutation differ, and so do the turns of a loop that runs over the rows
+of a sparse matrix (from one offset to the next).
 """
 
 from __future__ import annotations
@@ -14,105 +11,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
+from embeddb.nests.dependence.inequalities import Row, System
 from embeddb.nests.extents import loop_range
-from embeddb.nests.inequalities import Row, System
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Affine, Index
 
-__all__ = ["Dependence", "Vector", "dependences"]
+__all__ = ["ZERO", "Distances", "Vector"]
 
 #: By loop, the least and the largest distance, in values of the loop's index.
 Vector = tuple[tuple[int, int], ...]
 
-#: Systems that are looked at for one pair of accesses; beyond it, signs are left open.
-_MOST_SYSTEMS = 80
-_ZERO = (0, 0)
+ZERO = (0, 0)
+#: Systems that are looked at, for one pair of accesses and for a nest; beyond, signs are left open.
+_MOST_SYSTEMS, _MOST_IN_ALL = 80, 800
+#: Pairs of accesses of a nest; beyond, any distance is taken for possible.
+_MOST_PAIRS = 5000
 
 
-@dataclass(frozen=True, slots=True)
-class Dependence:
-    """Turns of statement `sink` that must come after those of statement `source` which are `vector`
-    before them. Vectors of several loops are positive in the order of the nest; one of zeros is
-    between statements of one turn. `reduction`: both combine the same way with one element, so that
-    their order is free, but not at one time.
-    """
-
-    array: int
-    source: int
-    sink: int
-    vector: Vector
-    reduction: bool = False
-
-    @property
-    def distance(self) -> tuple[int, ...] | None:
-        """The one distance, where it is exact."""
-        exact = all(low == high for low, high in self.vector)
-        return tuple(low for low, _ in self.vector) if exact else None
-
-    @property
-    def told(self) -> str:
-        """`(1, -1)`, where a component that varies is `+`, `-`, `0+`, `0-` or `*`."""
-        return f"({', '.join(map(_component, self.vector))})"
-
-
-def dependences(nest: Nest) -> tuple[Dependence, ...]:
-    """All of a nest, each once."""
-    domain = _Domain(nest)
-    found: dict[Dependence, None] = {}
-    touched: dict[int, dict[_Touch, None]] = {}
-    for statement, access, writes in nest.accesses():
-        touched.setdefault(access.array, {})[_Touch(statement, access, writes)] = None
-    for array, touches in touched.items():
-        for first, second in itertools.combinations_with_replacement(touches, 2):
-            if first.writes or second.writes:
-                reduction = _reduction(nest, first, second)
-                for source, sink, vector in _ordered(domain, first, second):
-                    found[Dependence(array, source, sink, vector, reduction)] = None
-    return tuple(found)
-
-
-class _Touch(NamedTuple):
-    statement: int
-    access: Access
-    writes: bool
-
-
-def _reduction(nest: Nest, first: _Touch, second: _Touch) -> bool:
-    if not (first.writes and second.writes):
-        return False
-    combines = {nest.body[touch.statement].combine for touch in (first, second)}
-    return len(combines) == 1 and "=" not in combines
-
-
-def _ordered(domain: _Domain, first: _Touch, second: _Touch) -> Iterator[tuple[int, int, Vector]]:
-    """(source, sink, vector) of each way in which two accesses meet."""
-    one, two = first.statement, second.statement
-    for vector in domain.differences(first.access, second.access):
-        for ahead in _positive(vector):
-            yield one, two, ahead
-        if first == second:
-            continue
-        for behind in _positive(tuple((-high, -low) for low, high in vector)):
-            yield two, one, behind
-        if one != two and all(low <= 0 <= high for low, high in vector):
-            yield min(one, two), max(one, two), tuple(_ZERO for _ in vector)
-
-
-def _positive(vector: Vector) -> Iterator[Vector]:
-    """The part of it whose first component that is not zero is positive."""
-    for at, (low, high) in enumerate(vector):
-        if high > 0:
-            yield (*(_ZERO for _ in range(at)), (max(low, 1), high), *vector[at + 1 :])
-        if not low <= 0 <= high:
-            return
-
-
-class _Domain:
-    """The turns of a nest as inequalities. Variables: of loop k, variable k is the distance in
-    units of `unit[k]`, variable depth + k where the source is, in steps from `base[k]`."""
+class Distances:
+    """Of one nest, whose turns are inequalities. Variables: of loop k, variable k is the distance
+    in units of `unit[k]`, variable depth + k where the source is, in steps from `base[k]`."""
 
     def __init__(self, nest: Nest) -> None:
         self.nest, self.depth = nest, nest.depth
@@ -127,6 +46,8 @@ class _Domain:
             self.scale.append(loop.step if fixed else 1)
             self.unit.append(loop.step if fixed else self._unit(at))
             self.span.append(max(0, high - low) // self.unit[-1])
+        self._known: dict[tuple[Access, Access], tuple[Vector, ...]] = {}
+        self._systems = 0
         #: By loop, the affine bounds, and those loops that they tie it to.
         self.bounds = [self._bounds(at) for at in range(self.depth)]
         self.ties: list[set[int]] = [set() for _ in nest.loops]
@@ -139,9 +60,16 @@ class _Domain:
         rows = ((at, self._row_of(at)) for at in range(self.depth))
         self.rows = {at: row for at, row in rows if row is not None}
 
-    def differences(self, first: Access, second: Access) -> Iterator[Vector]:
+    def between(self, first: Access, second: Access) -> tuple[Vector, ...]:
         """The distances from turns in which `first` touches an element to those in which `second`
         touches the same; of any sign."""
+        if (first, second) not in self._known:
+            if len(self._known) >= _MOST_PAIRS:
+                return (tuple((-n * u, n * u) for n, u in zip(self.span, self.unit, strict=True)),)
+            self._known[first, second] = tuple(self._between(first, second))
+        return self._known[first, second]
+
+    def _between(self, first: Access, second: Access) -> Iterator[Vector]:
         system = System.empty().joined(self._equal(first, second))
         if system is None:
             return
@@ -260,7 +188,8 @@ class _Domain:
         rows = [(v, *_used(row)) for v, row in system.fixed.items() if v in variables]
         rows += [_used(row) for row in system.loose if variables & set(_used(row))]
         values = {at: system.constant(at) for at in loops}
-        if not any(rows) or all(value == 0 for value in values.values()):
+        still = all(value == 0 for value in values.values())
+        if still or not any(rows) or self._systems >= _MOST_IN_ALL:
             return [{at: self._range(at, values[at]) for at in loops}]
         tied = {at for at in loops if self.ties[at]}
         tied |= {v - self.depth for row in rows for v in row if v >= self.depth}
@@ -268,18 +197,18 @@ class _Domain:
         bounded = system.joined((), least)
         assert bounded is not None
         kept = tuple(row for row in bounded.loose if variables & set(_used(row)))
-        budget = [_MOST_SYSTEMS]
-        return list(self._split(System(bounded.fixed, kept, bounded.least), loops, {}, budget))
+        most = min(_MOST_IN_ALL, self._systems + _MOST_SYSTEMS)
+        return list(self._split(System(bounded.fixed, kept, bounded.least), loops, {}, most))
 
     def _split(
-        self, system: System, loops: tuple[int, ...], signs: dict[int, int], budget: list[int]
+        self, system: System, loops: tuple[int, ...], signs: dict[int, int], most: int
     ) -> Iterator[dict[int, tuple[int, int]]]:
         """Solutions by sign of each loop that the equations leave open."""
-        budget[0] -= 1
+        self._systems += 1
         if not system.feasible:
             return
         at = next((at for at in loops if at not in signs), None)
-        if at is None or budget[0] <= 0:
+        if at is None or self._systems > most:
             yield {at: self._range(at, system.constant(at), signs.get(at)) for at in loops}
             return
         value = system.constant(at)
@@ -290,7 +219,7 @@ class _Domain:
             equal, least = self._of_sign(at, sign)
             more = system.joined(equal, least)
             if more is not None:
-                yield from self._split(more, loops, {**signs, at: sign}, budget)
+                yield from self._split(more, loops, {**signs, at: sign}, most)
 
     def _of_sign(self, at: int, sign: int) -> tuple[list[Row], list[Row]]:
         """Equations and inequalities of a distance with this sign."""
@@ -308,17 +237,8 @@ class _Domain:
         if value is not None:
             return value, value
         span = self.span[at]
-        return {None: (-span, span), 0: _ZERO, 1: (1, span), -1: (-span, -1)}[sign]
+        return {None: (-span, span), 0: ZERO, 1: (1, span), -1: (-span, -1)}[sign]
 
 
 def _used(row: Sequence[int]) -> tuple[int, ...]:
     return tuple(v for v, c in enumerate(row[:-1]) if c)
-
-
-def _component(between: tuple[int, int]) -> str:
-    low, high = between
-    if low == high:
-        return str(low)
-    if low >= 0:
-        return "+" if low else "0+"
-    return "*" if high > 0 else ("0-" if not high else "-")

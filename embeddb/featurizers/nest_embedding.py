@@ -1,0 +1,111 @@
+"""The learned featurizer of loop nests: the performance embedding ("Performance Embeddings").
+
+The weights are a model file (`embeddb.nests.forward`): the database's own if it has one, else those
+that ship with the package. The version is the digest of that file. Neither torch nor
+torch-geometric is needed to embed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import ModelError
+from embeddb.core.model_file import version_of
+from embeddb.core.records import PatternInfo
+from embeddb.featurizers.base import Travelling
+from embeddb.featurizers.own_weights import adopt
+from embeddb.nests.counters import CounterVector
+from embeddb.nests.forward import DIM, NestNetwork
+from embeddb.nests.graph import graph_of
+from embeddb.nests.nest import Nest
+from embeddb.nests.rules import canonical_schedule
+
+__all__ = ["PLUGIN", "NestEmbedding", "install"]
+
+SHIPPED = Path(__file__).parent.parent / "data" / "nests.safetensors"
+#: Where a database keeps weights of its own, below its folder.
+OWN = Path("models", "nests.safetensors")
+
+
+class NestEmbedding:
+    """The network's 128 numbers of a nest under its canonical schedule as a raw vector, float32[d];
+    standardise before comparing. Vectors with counters and without must not be mixed in one index:
+    what is absent is no point between the others. May be used from several threads."""
+
+    name = "nest-embedding"
+    kinds = ("nest",)
+    dim = DIM
+
+    def __init__(self, weights: Path | None = None) -> None:
+        """Raises: ModelError if the weights (None: those of the package) are not there or cannot
+        be used."""
+        self.weights = SHIPPED if weights is None else weights
+        self.version = version_of(self.weights)
+        self.network = NestNetwork.load(self.weights)
+        if version_of(self.weights) != self.version:
+            raise ModelError("it changed while it was read", where=str(self.weights))
+        self.names = tuple(f"{self.version[:8]}.{at}" for at in range(DIM))
+
+    @classmethod
+    def for_database(cls, folder: Path | None) -> NestEmbedding | None:
+        """With the database's own weights, else the package's; None where there are neither.
+
+        Raises: ModelError if those there are cannot be used.
+        """
+        own = [] if folder is None else [folder / OWN]
+        there = next((path for path in (*own, SHIPPED) if path.is_file()), None)
+        return None if there is None else cls(there)
+
+    def embed(self, pattern: Any) -> NDArray[np.float32]:
+        """float32[d] of a `Nest` without counters; its names and group do not enter.
+
+        Raises: ModelError if the weights take it beyond what a number can hold.
+        """
+        return self.embed_counted(pattern, None)
+
+    def embed_counted(self, nest: Nest, counters: CounterVector | None) -> NDArray[np.float32]:
+        """float32[d] of a nest and the counters of its canonical schedule; None: there are none.
+
+        Raises: ModelError as `embed`, and for counters of another source than the weights learned
+        from: they do not mean the same.
+        """
+        learned = self.network.card.get("source")
+        if counters is not None and counters.source != learned:
+            raise ModelError(
+                f"it learned from counters of {learned}, these are of {counters.source}",
+                where=str(self.weights),
+                hint="embed without counters, or train weights with those of this machine",
+            )
+        graph = graph_of(nest, canonical_schedule(nest))
+        with np.errstate(over="ignore", invalid="ignore"):
+            vector = self.network.embedding(graph, None if counters is None else counters.values)
+        if not np.isfinite(vector).all():
+            raise ModelError("its output is not finite", where=str(self.weights))
+        return vector
+
+    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
+        """A vector by name, keys `nest-embedding.VERSION.NUMBER`, with the version's first 8
+        digits: the form that travels in exports."""
+        return {f"{self.name}.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
+
+    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None unless every name is there, with these weights."""
+        found = [info.features.get(f"{self.name}.{n}") for n in self.names]
+        return None if None in found else np.array(found, dtype=np.float32)
+
+
+PLUGIN: type[Travelling] = NestEmbedding
+
+
+def install(weights: Path, folder: Path) -> str:
+    """Make weights the own ones of the database in `folder`; returns their version.
+
+    Raises: ModelError if they cannot be used.
+    """
+    version = NestEmbedding(weights).version
+    adopt(weights, folder, OWN, version=version)
+    return version

@@ -1,0 +1,93 @@
+"""The arrays that an `.sdfg` file declares, made when they are first met: sizes may depend on loops
+around, and what a nested program keeps for itself exists once for every turn of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from embeddb.core.errors import NestError
+from embeddb.nests.extents import index_range, loop_range
+from embeddb.nests.parts import Affine, Array, Index, Loop
+from indexer.frontends.dace.data import View
+from indexer.frontends.dace.place import Place
+from indexer.frontends.dace.symbolic import index_of, number_of
+
+__all__ = ["Containers"]
+
+_TYPES = {
+    **{"float32": "f32", "float": "f32", "float64": "f64", "double": "f64"},
+    **{"int32": "i32", "int": "i32", "uint32": "i32", "int64": "i64", "uint64": "i64"},
+}
+_KINDS = ("Array", "Scalar")
+
+
+class Containers:
+    """The arrays of one program. `described`: its declarations; `handed`: those that the program
+    around gives; `private`: the loops around a nested program."""
+
+    def __init__(
+        self,
+        described: Mapping[str, Any],
+        handed: Mapping[str, View],
+        private: tuple[Loop, ...] = (),
+    ) -> None:
+        self._described = described
+        self._views = dict(handed)
+        self._private = private
+
+    def rank(self, name: str) -> int:
+        """Dimensions as declared."""
+        told = self._told(name)
+        return 0 if told[0] == "Scalar" else len(told[1].get("shape", []))
+
+    def view(self, name: str, place: Place) -> View:
+        """Raises: NestError."""
+        if name not in self._views:
+            self._views[name] = self._made(name, place)
+        return self._views[name]
+
+    def _told(self, name: str) -> tuple[str, dict[str, Any]]:
+        told = self._described.get(name)
+        if not isinstance(told, dict) or not isinstance(told.get("attributes"), dict):
+            raise NestError(f"there is no array {name[:40]!r}")
+        return str(told.get("type")), told["attributes"]
+
+    def _made(self, name: str, place: Place) -> View:
+        kind, told = self._told(name)
+        if kind not in _KINDS:
+            overlaps = "View" in kind or "Reference" in kind
+            why = ": arrays that overlap are not known here" if overlaps else ""
+            raise NestError(f"{name} is of kind {kind[:40]}{why}")
+        dtype = _TYPES.get(str(told.get("dtype")))
+        if dtype is None:
+            raise NestError(f"{name} has elements of type {str(told.get('dtype'))[:40]}")
+        transient = told.get("transient") is True
+        shape = [] if kind == "Scalar" else _shape(name, told, place)
+        if shape == [1] and transient:
+            shape = []
+        private = self._private if transient and shape else ()
+        turns = [loop_range(private, place.registry.arrays, at) for at in range(len(private))]
+        array = Array(dtype, (*(high - low + 1 for low, high in turns), *shape), "")
+        number = place.registry.add(name, array, local=transient)
+        view = View.whole(number, len(shape))
+        own = tuple(
+            (Index(Affine(-low, (*[0] * at, 1))), None) for at, (low, _) in enumerate(turns)
+        )
+        return replace(view, at=(*own, *view.at))
+
+
+def _shape(name: str, told: Mapping[str, Any], place: Place) -> list[int]:
+    sizes = [index_of(size, place) for size in told.get("shape", [])]
+    shape = [index_range(place.loops, place.registry.arrays, size)[1] for size in sizes]
+    if any(offset not in ("0", 0) for offset in (told.get("offset") or [])):
+        raise NestError(f"{name} starts at an offset")
+    if all(size.of is None and not size.affine.coefs for size in sizes):
+        strides = [number_of(stride, place) for stride in told.get("strides") or []]
+        if strides and strides != [prod(shape[at + 1 :]) for at in range(len(shape))]:
+            raise NestError(f"{name} has strides {strides}, not those of rows in order")
+    if not shape or min(shape) < 1:
+        raise NestError(f"{name} has no elements")
+    return shape

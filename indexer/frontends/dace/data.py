@@ -1,0 +1,99 @@
+"""Arrays of an `.sdfg` file, and the parts of them that its graphs hand on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from embeddb.core.errors import NestError
+from embeddb.nests.parts import Access, Array, Index
+from indexer.frontends.indices import added, scaled, whole
+
+__all__ = ["Part", "Registry", "View"]
+
+
+@dataclass
+class Registry:
+    """The arrays of a whole program, what nobody sees in the end, and what was left out."""
+
+    arrays: list[Array] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    local: set[int] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name: str, array: Array, *, local: bool) -> int:
+        number = len(self.arrays)
+        self.names.append(f"{name}_{number}" if name in self.names else name)
+        self.arrays.append(array)
+        if local:
+            self.local.add(number)
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Of one dimension, the elements from `start` to `end`, both among them."""
+
+    start: Index
+    end: Index
+
+    @property
+    def single(self) -> bool:
+        return self.start == self.end
+
+    @property
+    def size(self) -> Index:
+        return added(added(self.end, scaled(self.start, -1)), whole(1))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A part of an array that is used as an array of `rank` dimensions. `at`: for each dimension of
+    the array where the part starts, and which dimension of the part runs on from there."""
+
+    array: int
+    at: tuple[tuple[Index, int | None], ...]
+    rank: int
+
+    @classmethod
+    def whole(cls, array: int, rank: int) -> View:
+        return cls(array, tuple((Index(), at) for at in range(rank)), rank)
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one element."""
+        return all(of is None for _, of in self.at)
+
+    def access(self, at: Sequence[Index]) -> Access:
+        """Indices of a single element do not matter.
+
+        Raises: NestError where there are not as many indices as dimensions.
+        """
+        if self.single:
+            return Access(self.array, tuple(start for start, _ in self.at))
+        if len(at) != self.rank:
+            raise NestError(f"{len(at)} subscripts for {self.rank} dimensions")
+        return Access(
+            self.array,
+            tuple(start if of is None else added(start, at[of]) for start, of in self.at),
+        )
+
+    def part(self, parts: Sequence[Part], *, rank: int | None = None) -> View:
+        """The part of a part. Of its dimensions those of one element are left away, unless it is to
+        have as many as `parts`.
+
+        Raises: NestError where the numbers of dimensions do not fit.
+        """
+        if not self.at:
+            return self
+        if len(parts) != self.rank:
+            raise NestError(f"{len(parts)} ranges for {self.rank} dimensions")
+        kept = [d for d, part in enumerate(parts) if rank == len(parts) or not part.single]
+        if rank is not None and rank != len(kept) and not (rank == 1 and not kept):
+            raise NestError(f"a part of {len(kept)} dimensions is used as one of {rank}")
+        place = {d: at for at, d in enumerate(kept)}
+        at = tuple(
+            (start, None) if of is None else (added(start, parts[of].start), place.get(of))
+            for start, of in self.at
+        )
+        return View(self.array, at, len(kept) if rank is None else rank)

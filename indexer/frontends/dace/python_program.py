@@ -1,0 +1,90 @@
+"""NumPy programs with `@dace.program`, turned into `.sdfg` files by DaCe in an interpreter of its
+own: DaCe needs another numpy than embeddb. The program is run there: only read what you trust.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from embeddb.core.errors import MissingDependency, NestError
+from embeddb.core.gate import read_bounded, refusing
+from indexer.frontends.dace import driver
+from indexer.runners.command_run.process import run_once
+from indexer.runners.machine import Deadline
+
+__all__ = ["VARIABLE", "sdfg_files"]
+
+#: Names the interpreter, where the caller does not.
+VARIABLE = "EMBEDDB_DACE_PYTHON"
+TIME_LIMIT_S = 300.0
+_MOST_OUTPUT = 1 << 20
+_MOST_SOURCE = 1 << 20
+_HINT = (
+    "python -m venv dace; dace/bin/pip install dace 'numpy<2' 'networkx<3.5'; "
+    f"then name dace/bin/python by {VARIABLE}"
+)
+#: What another interpreter needs of this one's environment.
+_HANDED_ON = ("PATH", "LANG", "LC_ALL", "TMPDIR")
+
+
+@contextmanager
+def sdfg_files(
+    path: str | Path, *, python: str | None = None, time_limit_s: float = TIME_LIMIT_S
+) -> Iterator[tuple[list[Path], list[str]]]:
+    """The `.sdfg` files of the programs in a Python file, as long as the block runs, and one line
+    for each program that DaCe could not read.
+
+    Raises: MissingDependency without an interpreter that has DaCe; NestError for a program that
+    fails, or takes longer than `time_limit_s`.
+    """
+    with refusing(NestError, where=str(path)):
+        read_bounded(path, _MOST_SOURCE)
+    interpreter = python or os.environ.get(VARIABLE)
+    if not interpreter:
+        raise MissingDependency("a DaCe program needs an interpreter that has DaCe", hint=_HINT)
+    with tempfile.TemporaryDirectory(prefix="embeddb-dace-") as folder:
+        notes = _run(interpreter, Path(path).resolve(), Path(folder), time_limit_s)
+        found = sorted(Path(folder).glob("*.sdfg"))
+        if not found:
+            why = notes[0] if notes else "it has no @dace.program"
+            raise NestError(f"DaCe found no program: {why}", where=str(path))
+        yield found, notes
+
+
+def _run(interpreter: str, path: Path, folder: Path, time_limit_s: float) -> list[str]:
+    """Write the files; returns what failed, one line each."""
+    env = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
+    ended = run_once(
+        [interpreter, "-I", driver.__file__, str(path), str(folder)],
+        folder=folder,
+        env={**env, "HOME": str(folder), "OMP_NUM_THREADS": "1"},
+        deadline=Deadline(time_limit_s),
+        max_bytes=_MOST_OUTPUT,
+        max_memory=0,
+    )
+    if ended.problem == "timeout":
+        raise NestError(f"DaCe took longer than {time_limit_s:g} s", where=str(path))
+    if ended.problem:
+        raise NestError(f"DaCe failed: {ended.problem}", where=str(path))
+    if ended.code:
+        said = ended.stderr.decode(errors="replace").strip().splitlines()
+        last = said[-1][:300] if said else f"it ended with {ended.code}"
+        if "No module named 'dace'" in last:
+            raise MissingDependency(f"{interpreter} has no DaCe", hint=_HINT)
+        raise NestError(f"DaCe failed: {last}", where=str(path))
+    return [note for line in ended.stdout.splitlines() if (note := _note(line))]
+
+
+def _note(line: bytes) -> str:
+    """What a line of the driver says of a program that failed; "" for any other."""
+    try:
+        told = json.loads(line)
+        error = told["error"]
+    except (ValueError, TypeError, KeyError):
+        return ""  # the program's own output
+    return f"{told.get('program')}: {' '.join(str(error).split())}" if error else ""

@@ -1,0 +1,206 @@
+"""Texts of an `.sdfg` file, symbolic or of tasklets, as indices and values of a nest.
+
+They are Python, parsed by `ast` and never run: what is no arithmetic is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from embeddb.core.errors import NestError
+from embeddb.nests.parts import Access, Const, Expr, Index, Read
+from indexer.frontends.dace.data import View
+from indexer.frontends.dace.place import Place
+from indexer.frontends.indices import constant, expression_of, index_pair, scaled, whole
+from indexer.frontends.values import (
+    all_true,
+    any_true,
+    chosen,
+    function,
+    is_whole,
+    negated,
+    opposite,
+    pair,
+    power,
+)
+
+__all__ = ["Values", "index_of", "number_of", "parsed"]
+
+_LONGEST = 4000
+_ARITHMETIC: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+}
+_COMPARED: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+_MODULES = ("math", "np", "numpy", "dace")
+_FLOATS = ("float", "float32", "float64")
+_WHOLES = ("int", "int32", "int64", "uint32", "uint64")
+
+
+def parsed(text: object) -> list[ast.stmt]:
+    """Statements of a text.
+
+    Raises: NestError.
+    """
+    if not isinstance(text, str) or len(text) > _LONGEST:
+        raise NestError("a code is a text of at most 4000 letters")
+    try:
+        return ast.parse(text.strip()).body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise NestError(f"{text[:40]!r} cannot be parsed") from error
+
+
+def expression(text: object) -> ast.expr:
+    """The one expression of a text.
+
+    Raises: NestError.
+    """
+    match parsed(text):
+        case [ast.Expr(value)]:
+            return value
+    raise NestError(f"{str(text)[:40]!r} is no expression")
+
+
+def index_of(text: object, place: Place) -> Index:
+    """A size, a bound or a subscript.
+
+    Raises: NestError for what is not affine.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        return whole(text)
+    return _index(expression(text), place)
+
+
+def number_of(text: object, place: Place) -> int:
+    """Raises: NestError for what is no whole number."""
+    found = constant(index_of(text, place))
+    if found is None:
+        raise NestError(f"{str(text)[:40]!r} is no number")
+    return found
+
+
+def _index(node: ast.expr, place: Place) -> Index:
+    match node:
+        case ast.Constant(int(value)):
+            return whole(int(value))
+        case ast.Name(name):
+            found = place.scope.of(name)
+            if isinstance(found, Index):
+                return found
+            if isinstance(found, Const) and isinstance(found.value, int):
+                return whole(found.value)
+            raise NestError(f"{name} is no whole number")
+        case ast.UnaryOp(ast.USub(), operand):
+            return scaled(_index(operand, place), -1)
+        case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
+            return index_pair(_ARITHMETIC[type(op)], _index(left, place), _index(right, place))
+        case ast.BinOp(left, ast.FloorDiv(), right) | ast.Call(
+            ast.Name("int_floor"), [left, right]
+        ):
+            return index_pair("/", _index(left, place), _index(right, place))
+        case ast.Subscript(ast.Name(name), at):
+            return Index(of=place.view(name).access([_index(n, place) for n in _subscripts(at)]))
+    raise NestError("a subscript, a bound or a size is not affine")
+
+
+def _subscripts(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+class Values:
+    """Expressions of a tasklet. `names`: its connectors and own variables; an array that is handed
+    in as a whole is a view."""
+
+    def __init__(self, names: Mapping[str, Expr | View], place: Place) -> None:
+        self.names = dict(names)
+        self._place = place
+
+    def of(self, node: ast.expr) -> Expr:
+        """Raises: NestError for what a nest does not compute."""
+        match node:
+            case ast.Constant(bool(value)):
+                return Const(int(value))
+            case ast.Constant(int(value) | float(value)):
+                return Const(value)
+            case ast.Name(name):
+                return self._name(name)
+            case ast.Subscript(ast.Name(name), at):
+                return Read(self.element(name, at))
+            case ast.UnaryOp(ast.USub(), operand):
+                return negated(self.of(operand))
+            case ast.UnaryOp(ast.UAdd(), operand):
+                return self.of(operand)
+            case ast.UnaryOp(ast.Not(), operand):
+                return opposite(self.of(operand))
+            case ast.BinOp(left, ast.Pow(), right):
+                return power(self.of(left), self.of(right))
+            case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
+                return pair(_ARITHMETIC[type(op)], self.of(left), self.of(right))
+            case ast.Compare(left, [op], [right]) if type(op) in _COMPARED:
+                return pair(_COMPARED[type(op)], self.of(left), self.of(right))
+            case ast.BoolOp(op, [first, *rest]):
+                made = self.of(first)
+                for one in rest:
+                    both = all_true if isinstance(op, ast.And) else any_true
+                    made = both(made, self.of(one))
+                return made
+            case ast.IfExp(test, one, other):
+                return chosen(self.of(test), self.of(one), self.of(other))
+            case ast.Call(called, args, []):
+                return self._call(called, args)
+        raise NestError(f"{type(node).__name__} is not known in a tasklet")
+
+    def element(self, name: str, at: ast.expr) -> Access:
+        """`name[at]` of an array that is handed in or out as a whole."""
+        view = self.names.get(name)
+        if not isinstance(view, View):
+            raise NestError(f"{name} has no elements")
+        return view.access([self._subscript(one) for one in _subscripts(at)])
+
+    def _subscript(self, node: ast.expr) -> Index:
+        if isinstance(node, ast.Name) and node.id in self.names:
+            match self.names[node.id]:
+                case Read(access):
+                    return Index(of=access)
+            raise NestError(f"{node.id} is computed: a subscript is not affine")
+        return _index(node, self._place)
+
+    def _name(self, name: str) -> Expr:
+        found = self.names.get(name)
+        if isinstance(found, View):
+            raise NestError(f"{name} is more than one element")
+        if found is not None:
+            return found
+        symbol = self._place.scope.of(name)
+        if isinstance(symbol, Index):
+            return expression_of(symbol)
+        if isinstance(symbol, Const):
+            return symbol
+        raise NestError(f"{name} is no number")
+
+    def _call(self, called: ast.expr, operands: list[ast.expr]) -> Expr:
+        match called:
+            case ast.Name(name):
+                pass
+            case ast.Attribute(ast.Name(module), name) if module in _MODULES:
+                pass
+            case _:
+                raise NestError("a call of this kind is not known in a tasklet")
+        args = [self.of(one) for one in operands]
+        if len(args) == 1 and name in _FLOATS:
+            return args[0]
+        if len(args) == 1 and name in _WHOLES:
+            if is_whole(args[0], self._place.scope.arrays):
+                return args[0]
+            raise NestError("a number is cut to a whole one, which is not known in a nest")
+        return function(name, args)

@@ -1,0 +1,112 @@
+"""A schedule as a file of C that compiles and runs alone: what `query --emit` writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from embeddb.nests.nest import Nest
+from embeddb.nests.schedule import Schedule
+from indexer.runners.nest_code import fill
+from indexer.runners.nest_code.expressions import C_TYPES, Site, Writer
+from indexer.runners.nest_code.generate import PRELUDE, c_function
+from indexer.runners.nest_code.library import flags
+from indexer.runners.nest_code.names import names_of
+
+__all__ = ["c_program", "nest_lines"]
+
+_NAME = re.compile(r"[^A-Za-z0-9_]+")
+
+_MAIN = """\
+static double seconds(void)
+{{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}}
+
+static void *room(size_t bytes)
+{{
+    void *made = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!made) {{
+        fprintf(stderr, "no memory for %zu bytes\\n", bytes);
+        exit(1);
+    }}
+    return made;
+}}
+
+int main(void)
+{{
+{body}
+    return 0;
+}}
+"""
+
+
+def c_program(nest: Nest, schedule: Schedule) -> str:
+    """The function, and a main that fills the arrays, calls it once, and prints the sum of each
+    array it wrote and the seconds it took: `gcc -O3 -march=native -fopenmp FILE.c -lm`.
+
+    Raises: NestError for a schedule of which there is no code.
+    """
+    name = f"nest_{_NAME.sub('_', nest.name).strip('_') or nest.id[:12]}"
+    lines = [
+        "/* Written by embeddb: one loop nest, scheduled.",
+        "",
+        *(f"       {line}" for line in nest_lines(nest)),
+        "",
+        f"   Schedule: {_said(schedule)}",
+        "   Compile:  gcc -O3 -march=native -fopenmp FILE.c -lm",
+        f"   It was measured with {' '.join(f for f in flags() if f not in ('-fPIC', '-shared'))}",
+        "   The numbers that it starts from are made up; no two pointers may overlap. */",
+        "#include <stdio.h>",
+        "#include <stdlib.h>",
+        "#include <string.h>",
+        "#include <time.h>",
+    ]
+    function = c_function(nest, schedule, name)
+    body = "\n".join(f"    {line}" if line else "" for line in _main(nest, name))
+    return "\n".join([*lines, PRELUDE, function, fill.FILL_FUNCTIONS, _MAIN.format(body=body)])
+
+
+def nest_lines(nest: Nest) -> Iterator[str]:
+    """The nest as it stands, a line a loop, in the words of C."""
+    names = names_of(nest)
+    writer = Writer(nest, list(names.arrays))
+    site = Site({loop: (point, 0) for loop, point in enumerate(names.points)})
+    for at, loop in enumerate(nest.loops):
+        point = names.points[at]
+        first, end = (writer.index(bound, site) for bound in (loop.lower, loop.upper))
+        by = f"{point}++" if loop.step == 1 else f"{point} += {loop.step}"
+        yield f"{'    ' * at}for ({point} = {first}; {point} < {end}; {by})"
+    for statement in nest.body:
+        yield "    " * nest.depth + writer.statement(statement, site)
+
+
+def _said(schedule: Schedule) -> str:
+    told = []
+    for key, value in schedule.config.items():
+        text = " ".join(value) if isinstance(value, tuple) else value
+        told.append(f"{key}={text}")
+    return ", ".join(told)
+
+
+def _main(nest: Nest, function: str) -> Iterator[str]:
+    told = names_of(nest).arrays
+    names = [f"a{at}" for at in range(len(nest.arrays))]
+    for name, array in zip(names, nest.arrays, strict=True):
+        c = C_TYPES[array.dtype]
+        yield f"{c} *{name} = room({array.bytes});"
+    for at, (name, array) in enumerate(zip(names, nest.arrays, strict=True)):
+        yield from fill.fill_c(array, at, name, C_TYPES[array.dtype])
+    yield "const double start = seconds();"
+    yield f"{function}({', '.join(names)});"
+    yield "const double taken = seconds() - start;"
+    for at in sorted(nest.written):
+        yield f"double sum{at} = 0;"
+        yield f"for (int64_t x = 0; x < {nest.arrays[at].elements}; x++)"
+        yield f"    sum{at} += (double){names[at]}[x];"
+        yield f'printf("sum of {told[at]} = %.9g\\n", sum{at});'
+    yield 'printf("%.9f s\\n", taken);'
+    for name in names:
+        yield f"free({name});"

@@ -1,0 +1,244 @@
+"""The network of nests from measured ones ("Performance Embeddings", Section 3.3): mean absolute
+error of standardised targets, Adam, early stopping on groups that are held out.
+
+Each epoch hides the counters of a share of the samples, so that one network is learned that embeds
+nests with counters and without. Figures are told for both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from embeddb.core import __version__, model_file
+from embeddb.nests.forward import INPUTS, encoding_version
+from indexer.training.nests.network import Batch, TrainedNetwork, collate, counter_inputs
+from indexer.training.nests.samples import (
+    COUNTED,
+    NestSample,
+    content_of,
+    counters_of,
+    held_out,
+    targets_there,
+)
+from indexer.training.nests.targets import TARGETS
+from indexer.training.trainer import Fitted, Job, Progress, Settings, curve_of, fit, forget
+
+__all__ = ["NestTraining", "folder_of", "pearson", "train_nests"]
+
+#: Samples that are looked at together where nothing is learned from them.
+_AT_ONCE = 256
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class NestTraining:
+    """How a network of nests is trained. `inputs` is one of `INPUTS`; `hidden` is the share of the
+    samples whose counters it does not see; `source` is that of the counters (`SOURCES`): no other
+    ones can be fed to the network."""
+
+    settings: Settings = field(default_factory=lambda: Settings(epochs=20, patience=5))
+    layers: int = 6
+    heads: int = 4
+    inputs: str = INPUTS[0]
+    hidden: float = 0.5
+    batch: int = 32
+    source: str = "model"
+
+
+def folder_of(out: Path) -> Path:
+    """Where checkpoint and curve of a training are: beside the file it makes."""
+    return out.with_name(f"{out.stem}.training")
+
+
+def train_nests(
+    samples: Sequence[NestSample],
+    how: NestTraining,
+    out: Path,
+    *,
+    tests: Sequence[NestSample] = (),
+    progress: Progress,
+) -> dict[str, Any]:
+    """Train on `samples` but for the groups held out, write the network to `out`; returns its card
+    with `version` and `curve`. `tests` are nests of which nothing is learned, for the card's
+    figures. Goes on with an unfinished training of `out`.
+
+    The card's `pearson` is by set (`valid`, `tests`), then `counters` or `static`, then target: the
+    correlation of what is predicted with what was measured, as learned (Figure 4); null where it is
+    not defined.
+
+    Raises: InputError for too few groups or no targets; ModelError as `fit` and `save` do.
+    """
+    out_of = held_out(samples, how.settings.seed)
+    train = [s for s in samples if s.group not in out_of]
+    valid = [s for s in samples if s.group in out_of]
+    chosen = targets_there(train)
+    names = [TARGETS[at] for at in chosen]
+    spec = {
+        "layers": how.layers,
+        "heads": how.heads,
+        "counters": COUNTED,
+        "targets": names,
+        "inputs": how.inputs,
+        "encoding": encoding_version(),
+    }
+    network = _network(spec, train, chosen, how.settings.seed)
+    named = _named(samples, how, out_of)
+    fitted = fit(
+        network,
+        _job(network, _Set(train, network, chosen), _Set(valid, network, chosen), how),
+        settings=Settings(**{**asdict(how.settings), "run": named}),
+        folder=folder_of(out),
+        progress=progress,
+    )
+    sets = {"valid": valid} | ({"tests": list(tests)} if tests else {})
+    card = {
+        **_card(spec, how, fitted),
+        "data": content_of(samples),
+        "samples": {"train": len(train), **{name: len(part) for name, part in sets.items()}},
+        "groups": {"train": len({s.group for s in train}), "valid": len(out_of)},
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "pearson": {
+            name: _correlations(_Set(part, network, chosen), names) for name, part in sets.items()
+        },
+    }
+    version = model_file.save(out, network.state_dict(), card)
+    forget(folder_of(out))
+    return {**card, "version": version, "curve": str(curve_of(folder_of(out)))}
+
+
+def pearson(predicted: Floats, measured: Floats) -> float | None:
+    """The correlation of float32[s] with float32[s], where both are there; None where one of them
+    does not vary or fewer than three are there."""
+    there = ~np.isnan(measured)
+    one, two = predicted[there].astype(np.float64), measured[there].astype(np.float64)
+    if len(one) < 3 or np.ptp(one) == 0 or np.ptp(two) == 0:
+        return None
+    return float(np.corrcoef(one, two)[0, 1])
+
+
+class _Set:
+    """Samples as the network reads them. `counted` float32[s,2c]; `wanted` float32[s,t], targets
+    standardised, nan where absent."""
+
+    def __init__(
+        self, samples: Sequence[NestSample], network: TrainedNetwork, chosen: NDArray[np.int64]
+    ) -> None:
+        self.samples, self.network = samples, network
+        self.counted = counter_inputs(network, counters_of(samples))
+        targets = np.stack([sample.targets[chosen] for sample in samples])
+        self.wanted = (targets - network.target_mean.numpy()) / network.target_scale.numpy()
+
+    def batch(self, at: NDArray[np.int64], hidden: NDArray[np.bool_]) -> tuple[Batch, Tensor]:
+        """The samples at these places and what is wanted of them; counters of `hidden` are 0."""
+        counted = np.where(hidden[:, None], 0, self.counted[at]).astype(np.float32)
+        graphs = [self.samples[place].graph for place in at.tolist()]
+        return collate(graphs, counted), torch.from_numpy(self.wanted[at])
+
+    def predicted(self, *, counters: bool) -> Floats:
+        """float32[s,t], standardised."""
+        found = []
+        for start in range(0, len(self.samples), _AT_ONCE):
+            at = np.arange(start, min(start + _AT_ONCE, len(self.samples)))
+            batch, _ = self.batch(at, np.full(len(at), not counters))
+            found.append(self.network(batch).numpy())
+        return np.concatenate(found)
+
+    def error(self, *, counters: bool) -> float:
+        """Mean absolute error of the targets that are there."""
+        return float(np.nanmean(np.abs(self.predicted(counters=counters) - self.wanted)))
+
+
+def _network(
+    spec: Mapping[str, Any],
+    train: Sequence[NestSample],
+    chosen: NDArray[np.int64],
+    seed: int,
+) -> TrainedNetwork:
+    """The first weights follow from the seed, and the global random state is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = TrainedNetwork(spec)
+    targets = np.stack([sample.targets[chosen] for sample in train])
+    network.standardise([sample.graph for sample in train], counters_of(train), targets)
+    return network
+
+
+def _job(network: TrainedNetwork, train: _Set, valid: _Set, how: NestTraining) -> Job:
+    count = len(train.samples)
+    steps = -(-count // how.batch)
+
+    def batches(epoch: int) -> Iterator[tuple[Batch, Tensor]]:
+        rng = np.random.default_rng([how.settings.seed, epoch])
+        order, hidden = rng.permutation(count), rng.random(count) < how.hidden
+        for start in range(0, count, how.batch):
+            at = order[start : start + how.batch]
+            yield train.batch(at, hidden[at])
+
+    def loss(batch: tuple[Batch, Tensor]) -> Tensor:
+        asked, wanted = batch
+        there = ~wanted.isnan()
+        off: Tensor = (network(asked) - wanted.nan_to_num()).abs() * there
+        return off.sum() / there.sum().clamp(min=1)
+
+    def validate() -> dict[str, float]:
+        errors = {
+            "valid_counters": valid.error(counters=True),
+            "valid_static": valid.error(counters=False),
+        }
+        return {"valid_loss": sum(errors.values()) / 2, **errors}
+
+    return Job(steps=steps, batches=batches, loss=loss, validate=validate)
+
+
+def _correlations(part: _Set, targets: Sequence[str]) -> dict[str, dict[str, float | None]]:
+    found = {}
+    with torch.no_grad():
+        for name, counters in (("counters", True), ("static", False)):
+            columns = zip(part.predicted(counters=counters).T, part.wanted.T, strict=True)
+            each = [pearson(predicted, measured) for predicted, measured in columns]
+            rounded = (None if r is None else round(r, 4) for r in each)
+            found[name] = dict(zip(targets, rounded, strict=True))
+    return found
+
+
+def _named(samples: Sequence[NestSample], how: NestTraining, out_of: frozenset[str]) -> str:
+    """Hash of all that a checkpoint depends on beside `lr` and `seed`."""
+    told = asdict(how)
+    del told["settings"]
+    parts = [content_of(samples), sorted(out_of), told]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _card(spec: Mapping[str, Any], how: NestTraining, fitted: Fitted) -> dict[str, Any]:
+    settings = how.settings
+    return {
+        "kind": "nests",
+        "network": dict(spec),
+        "source": how.source,
+        "metrics": {name: round(value, 6) for name, value in fitted.figures.items()},
+        "epochs": fitted.epochs,
+        "best_epoch": fitted.best_epoch,
+        "stopped_early": fitted.stopped_early,
+        "settings": {
+            "hidden": how.hidden,
+            "batch": how.batch,
+            "lr": settings.lr,
+            "epochs": settings.epochs,
+            "patience": settings.patience,
+        },
+        "seed": settings.seed,
+        "code": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
