@@ -16,7 +16,7 @@ from embeddb.ui.report import explanation_body, page_style
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.wording import shown
 
-__all__ = ["File", "answer_page", "compare_page", "files", "thumb"]
+__all__ = ["File", "answer_page", "compare_page", "files", "pattern_page", "thumb"]
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -60,6 +60,16 @@ def thumb(state: AppState, pattern_id: str) -> File:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'"
     return _file(f"{head}{end}<style>{style}</style>{rest}", ".svg", policy)
+
+
+def pattern_page(found: dict[str, Any]) -> dict[str, Any]:
+    """Of a nest its loops, each a box around what runs in it, and the same as lines."""
+    if "code" not in found:
+        return found
+    loops, body = found["code"]["loops"], found["code"]["body"]
+    drawn = draw.boxes(loops, body, title=f"loops of {shown(found['name'] or found['id'], 80)}")
+    lines = ["  " * min(at, len(loops)) + line for at, line in enumerate([*loops, *body])]
+    return {**found, "boxes": Markup(drawn), "lines": lines}  # draw escapes what it holds
 
 
 def answer_page(found: dict[str, Any]) -> dict[str, Any]:
