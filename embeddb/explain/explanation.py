@@ -65,7 +65,8 @@ BESIDE = {
 
 def link_words(link: str, kind: str = "matrix") -> str:
     """A link of the fallback chain in words, for what is tuned."""
-    return LINK_WORDS.get(link, link).replace("{one}", one_of(kind)).replace("{many}", many_of(kind))
+    said = LINK_WORDS.get(link)
+    return link if said is None else said.format(one=one_of(kind), many=many_of(kind))
 
 
 def preparation(calls: float | None, *, measured: bool, kind: str = "matrix") -> str:

@@ -226,7 +226,9 @@ def _behind(n: NeighbourEvidence) -> str:
 def _show_differences(e: Explanation) -> None:
     if not e.differences:
         return
-    _head(f"where this {one_of(e.pattern.kind)} differs from its neighbours (in standard deviations)")
+    _head(
+        f"where this {one_of(e.pattern.kind)} differs from its neighbours (in standard deviations)"
+    )
     rows = [
         (
             _cut(feature_words(d.feature), 40),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.records import PatternInfo
-from embeddb.core.wording import value_text
+from embeddb.core.wording import many_of, value_text
 from embeddb.index.run_matrix import RunMatrix
 
 __all__ = ["Best", "ClassChoice", "Preference", "Winner", "choices"]
@@ -157,13 +157,15 @@ class Best:
         return won.most_common(1)[0][0] if won else -1
 
 
-def choices(best: Best, infos: Mapping[str, PatternInfo]) -> list[ClassChoice]:
-    """All matrices, then by mean row length, then the largest groups."""
+def choices(
+    best: Best, infos: Mapping[str, PatternInfo], *, kind: str = "matrix"
+) -> list[ClassChoice]:
+    """All matrices (or what else `kind` is), then by mean row length, then the largest groups."""
     rows = best.evidence.rows
     lengths = [_row_length(infos.get(r.pattern_id)) for r in rows]
     groups = Counter(r.group for r in rows)
     large = [g for g, n in groups.most_common(_MOST_GROUPS) if n >= _CLASS]
-    wanted = [("all", "all matrices", np.ones(len(rows), dtype=np.bool_))]
+    wanted = [("all", f"all {many_of(kind)}", np.ones(len(rows), dtype=np.bool_))]
     wanted += [
         ("row length", name, np.array([length == name for length in lengths], dtype=np.bool_))
         for _, name in reversed(_ROWS)

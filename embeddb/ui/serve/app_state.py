@@ -129,7 +129,8 @@ class AppState:
             raise NothingFound(f"{len(known)} patterns are called {text[:80]}", hint=f"ids: {ids}")
         if not known:
             raise NothingFound(
-                f"no {one_of(*self.kinds())} {text[:80]!r} here", hint="search for a part of its name"
+                f"no {one_of(*self.kinds())} {text[:80]!r} here",
+                hint="search for a part of its name",
             )
         return known[0]
 

@@ -166,7 +166,8 @@ def _rank(low: str, name: str, group: str, pattern_id: str) -> int:
 
 
 def pattern(state: AppState, asked: Asked) -> dict[str, Any]:
-    """What is known of a pattern: sizes, of a nest its code, what ran on it, what was answered, what is near."""
+    """What is known of a pattern: sizes, of a nest its code, what ran on it, what was answered, and
+    what is near."""
     info = state.pattern(asked["id"])
     measured = []
     for scope in state.scopes():

@@ -123,7 +123,7 @@ def _label(winner: str, part: str, color: str) -> str:
         return _NONE
     if color.startswith(_PART):
         return value_text(config.get(part))
-    return ", ".join(f"{k}={v}" for k, v in config.items())
+    return ", ".join(f"{k}={value_text(v)}" for k, v in config.items())
 
 
 def _platforms(state: AppState, atlas: Projection, scope: Scope) -> list[str]:

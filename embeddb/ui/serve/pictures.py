@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from embeddb.core.errors import NothingFound
+from embeddb.core.wording import one_of
 from embeddb.ui import draw
 from embeddb.ui.report import explanation_body, page_style
 from embeddb.ui.serve.app_state import AppState
@@ -51,6 +52,8 @@ def files() -> dict[str, File]:
 def thumb(state: AppState, pattern_id: str) -> File:
     """The spy plot of a pattern as a picture of its own. Raises: NothingFound."""
     info = state.pattern(pattern_id)
+    if info.kind != "matrix":
+        raise NothingFound(f"{pattern_id}: a {one_of(info.kind)} has no non-zeros to draw")
     if not info.thumbnail:
         raise NothingFound(f"{pattern_id}: where its non-zeros lie is not known")
     title = f"non-zeros of {shown(info.name or info.id, 80)}"
