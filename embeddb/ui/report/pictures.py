@@ -36,6 +36,8 @@ _MOST_PARAMETERS = 16
 _MOST_VALUES = 24
 #: Of bars: narrow enough to be read on a small screen.
 _WIDTH = 540
+#: Of nested boxes: what the innermost of six loops says still has room.
+_BOXES = 460
 #: Below this ratio between a parameter's best and worst value it does not matter.
 _MATTERS = 1.02
 #: A curve of fewer configurations tells nothing that the numbers do not.
@@ -74,12 +76,17 @@ def nests(e: Explanation) -> list[tuple[str, Markup]]:
         return []
     name = shown(e.pattern.name or e.pattern.id)
     parallel = [at for at, line in enumerate(nest.answer) if PARALLEL in line]
-    return [
-        (said, markup(draw.boxes(loops, nest.body, title=f"{name} {said}", strong=thick, key=key)))
-        for said, loops, thick, key in (
-            ("as it is written", nest.loops, [], "written"),
-            ("as the answer has it", nest.answer, parallel, "answered"),
+    answered = "as the answer has it" + ("; a thick frame runs in parallel" if parallel else "")
+
+    def drawn(said: str, loops: list[str], strong: list[int], key: str) -> Markup:
+        title = f"{name} {said}"
+        return markup(
+            draw.boxes(loops, nest.body, title=title, strong=strong, width=_BOXES, key=key)
         )
+
+    return [
+        ("as it is written", drawn("as it is written", nest.loops, [], "written")),
+        (answered, drawn(answered, nest.answer, parallel, "answered")),
     ]
 
 
