@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -30,9 +31,7 @@ def test_each_box_lies_in_the_one_around_it_and_all_in_the_picture() -> None:
     boxes_of = rectangles(svg)
     _, _, width, height = map(float, svg.get("viewBox", "").split())
     assert len(boxes_of) == 3 and width >= 300
-    for (x, y, w, h), (inner_x, inner_y, inner_w, inner_h) in zip(
-        boxes_of, boxes_of[1:], strict=False
-    ):
+    for (x, y, w, h), (inner_x, inner_y, inner_w, inner_h) in pairwise(boxes_of):
         assert x < inner_x and y < inner_y
         assert inner_x + inner_w < x + w and inner_y + inner_h < y + h
     x, y, w, h = boxes_of[0]
