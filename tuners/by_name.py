@@ -18,6 +18,7 @@ from embeddb.core import plugins
 from embeddb.core.config import Config
 from embeddb.core.errors import MissingDependency, NothingFound, PluginError, UsageError
 from embeddb.core.records import Measurement
+from embeddb.core.wording import one_of
 from embeddb.query.fallback import Answer
 from embeddb.query.measure import Measure, Search
 from embeddb.query.query import Query
@@ -126,7 +127,8 @@ def answer_by(name: str, query: Query, count: int, *, rng: np.random.Generator) 
     """
     candidates = Watched(name, query, rng=rng).ask(count)
     if not candidates:
-        raise NothingFound(f"the tuner {name} proposes nothing for this matrix")
+        one = one_of(query.op.kind)
+        raise NothingFound(f"the tuner {name} proposes nothing for this {one}")
     return Answer(Rankers(query, rng=rng), "tuner", name, candidates, unjudged=_unjudged(name))
 
 

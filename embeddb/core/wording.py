@@ -7,9 +7,26 @@ space before a unit, what stands for nothing) are arguments, with the terminal's
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
-__all__ = ["clean", "duration", "factor", "is_known", "plural", "share", "short_time", "size"]
+__all__ = [
+    "clean",
+    "counted",
+    "duration",
+    "factor",
+    "is_known",
+    "many_of",
+    "one_of",
+    "plural",
+    "share",
+    "short_time",
+    "size",
+    "value_text",
+]
+
+#: What is tuned, by its kind (`embeddb.core.subject`): one, and several.
+_CALLED = {"matrix": ("matrix", "matrices"), "nest": ("nest", "nests")}
 
 
 def is_known(value: float | None) -> TypeGuard[float]:
@@ -26,6 +43,35 @@ def clean(text: object) -> str:
 def plural(count: int, one: str, many: str = "") -> str:
     """`1 run`, `1,234 runs`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def one_of(*kinds: str) -> str:
+    """What one of these kinds is called: `matrix`, `nest`, `matrix or nest`."""
+    return " or ".join(_CALLED[kind][0] for kind in _known(kinds))
+
+
+def many_of(*kinds: str) -> str:
+    """What several of these kinds are called: `matrices`, `matrices and nests`."""
+    return " and ".join(_CALLED[kind][1] for kind in _known(kinds))
+
+
+def counted(by_kind: Mapping[str, int]) -> str:
+    """`5 matrices and 1 nest`."""
+    known = _known(kind for kind, count in by_kind.items() if count)
+    return " and ".join(plural(by_kind.get(kind, 0), *_CALLED[kind]) for kind in known)
+
+
+def _known(kinds: Iterable[str]) -> list[str]:
+    """In the order in which they are told; without any, matrices."""
+    given = set(kinds)
+    return [kind for kind in _CALLED if kind in given] or ["matrix"]
+
+
+def value_text(value: object) -> str:
+    """A parameter's value; one that is not there is not used, a permutation is `1 3 2`."""
+    if value is None:
+        return "(not used)"
+    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def size(count: float) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
+from embeddb.core.wording import value_text
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
@@ -51,7 +52,7 @@ def partial_dependence(held: Posterior) -> list[ParameterEffect]:
     for name in sorted({name for config in configs for name in config}):
         by_value: dict[str, list[float]] = {}
         for config, gain in zip(configs, gains, strict=True):
-            by_value.setdefault(_text(config.get(name)), []).append(float(gain))
+            by_value.setdefault(value_text(config.get(name)), []).append(float(gain))
         if len(by_value) > 1:
             rows = [_effect(name, value, held_) for value, held_ in by_value.items()]
             rows.sort(key=lambda e: (-e.best_gain, e.value))
@@ -69,12 +70,6 @@ def _effect(name: str, value: str, gains: list[float]) -> ParameterEffect:
     )
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return "(not used)"
-    return " ".join(value) if isinstance(value, tuple) else str(value)
-
-
 # -- which feature -----------------------------------------------------------------------------
 
 
@@ -85,8 +80,11 @@ def counterfactuals(
     partition, at which neighbours and model answer something else that they hold better by more
     than the noise; the nearest first. What was measured on the pattern itself does not count.
 
-    Empty where no neighbours were looked up.
+    Empty where no neighbours were looked up, and for a nest: other neighbours would have to have
+    their schedules carried over to it first.
     """
+    if ranker.query.op.kind != "matrix":
+        return []
     query, race = ranker.query, _Race.of(ranker, db)
     if race is None:
         return []

@@ -27,7 +27,8 @@ def deepening(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Deepen:
     """What adds effects, moves and attention to an answer's diagnostics (the last only where
-    `pattern` or the store holds the structure); it takes up to some seconds."""
+    `pattern` or the store holds the structure); it takes up to some seconds. Moves and attention
+    are of matrices."""
     structure = pattern if isinstance(pattern, Pattern) else None
 
     def deepened(plain: Diagnostics, found: Answer) -> Diagnostics:

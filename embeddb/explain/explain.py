@@ -18,6 +18,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.timing import Timing, timings_of
+from embeddb.core.wording import many_of, value_text
 from embeddb.explain.explanation import (
     Agreement,
     Difference,
@@ -27,6 +28,7 @@ from embeddb.explain.explanation import (
     NestView,
     OwnRuns,
     PatternView,
+    carried_best,
 )
 from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.nests.nest import Nest
@@ -59,13 +61,17 @@ def explain(made: Recommendation, store: Store) -> Explanation:
     shown = list(_neighbours(made, store, answer, counts))
     gain = _measured_gain(made)
     platform, pattern = store.sound_platform(made.platform), _pattern(made, store)
+    if Op.parse(made.op).kind == "nest":
+        winners = [(best, n.weight) for n in shown if (best := carried_best(made, n.pattern_id))]
+    else:
+        winners = [(n.best, n.weight) for n in shown if n.best]
     return Explanation(
         recommendation=made,
         learned=_learned(made, store),
         measured_gain=gain,
         neighbours=shown,
         differences=_differences(made, store),
-        agreement=_agreement([(n.best, n.weight) for n in shown if n.best], answer),
+        agreement=_agreement(winners, answer),
         evidence=dict(sorted(counts.items())),
         near_ties=near_ties(made),
         pattern=pattern,
@@ -144,7 +150,15 @@ def _neighbours(
         if platform is not None:
             default = default_of(platform, op, store.known(info))
         curve = timings_of(runs, usual_at(store, near.platform))
-        yield _evidence(near, info, curve, default, answer)
+        yield _evidence(near, info, curve, default, _there(made, near.pattern_id, answer))
+
+
+def _there(made: Recommendation, pattern_id: str, answer: Config) -> Config:
+    """The answer as a neighbour ran it: of a nest the schedule that became it."""
+    for one in made.transfers:
+        if one.pattern_id == pattern_id and Config(one.config) == answer:
+            return Config(one.source)
+    return answer
 
 
 def _pattern(made: Recommendation, store: Store) -> PatternView:
@@ -193,7 +207,8 @@ def novelty(made: Recommendation) -> str:
     if near.pattern_id == made.pattern_id:
         return "this very pattern was measured, on another machine of this kind or at another width"
     if near.percentile is None:
-        return "too few groups of matrices were measured to say how near its neighbours are"
+        many = many_of(Op.parse(made.op).kind)
+        return f"too few groups of {many} were measured to say how near its neighbours are"
     return _how_near(near.percentile)
 
 
@@ -320,22 +335,18 @@ def _agreement(winners: list[tuple[dict[str, Any], float]], answer: Config) -> l
     for name in names:
         votes: dict[str, float] = {}
         for best, weight in winners:
-            value = _text(best.get(name))
+            value = value_text(best.get(name))
             votes[value] = votes.get(value, 0.0) + (weight / total if total else 0.0)
         ranked = dict(sorted(votes.items(), key=lambda v: (-v[1], v[0])))
         found.append(
             Agreement(
                 parameter=name,
                 votes=ranked,
-                answer=_text(answer.get(name)),
+                answer=value_text(answer.get(name)),
                 open=max(ranked.values(), default=0.0) < 2 / 3,
             )
         )
     return found
-
-
-def _text(value: object) -> str:
-    return "(not used)" if value is None else str(value)
 
 
 def near_ties(made: Recommendation) -> list[dict[str, Any]]:

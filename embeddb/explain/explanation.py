@@ -10,6 +10,7 @@ import msgspec
 from embeddb.core.config import Config
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
+from embeddb.core.wording import many_of, one_of
 from embeddb.query.recommendation import Recommendation, TransferredSchedule
 from embeddb.store.models.facts import ModelFacts
 
@@ -25,15 +26,17 @@ __all__ = [
     "NestView",
     "OwnRuns",
     "PatternView",
+    "carried_best",
+    "link_words",
     "paid_off",
     "preparation",
 ]
 
-#: Each link of the fallback chain in words.
+#: Each link of the fallback chain in words, for `link_words`.
 LINK_WORDS = {
-    "measured": "measured on this very matrix",
-    "other-width": "measured on this very matrix, at another width",
-    "neighbours": "measured on similar matrices",
+    "measured": "measured on this very {one}",
+    "other-width": "measured on this very {one}, at another width",
+    "neighbours": "measured on similar {many}",
     "model": "predicted by the cost model",
     "static-best": "the platform's best fixed choice",
     "default": "the platform's default, for want of evidence",
@@ -60,8 +63,16 @@ BESIDE = {
 }
 
 
-def preparation(calls: float | None, *, measured: bool) -> str:
+def link_words(link: str, kind: str = "matrix") -> str:
+    """A link of the fallback chain in words, for what is tuned."""
+    said = LINK_WORDS.get(link)
+    return link if said is None else said.format(one=one_of(kind), many=many_of(kind))
+
+
+def preparation(calls: float | None, *, measured: bool, kind: str = "matrix") -> str:
     """Whether bringing a matrix into a configuration's format counts, in words."""
+    if kind != "matrix":
+        return f"gains are per call: a {one_of(kind)} has no format to prepare"
     if calls is None:
         return (
             "gains are per call; preparing a format is left out (ask with --calls to share it out)"
@@ -75,6 +86,22 @@ def paid_off(calls: float | None) -> str:
     if calls is None:
         return "-"
     return "at once" if calls == 0 else f"{math.ceil(calls):,}"
+
+
+def carried_best(made: Recommendation, pattern_id: str) -> dict[str, Any]:
+    """What the fastest schedule of a neighbour became on the asked nest; empty where none did."""
+    found = (one.config for one in made.transfers if one.pattern_id == pattern_id)
+    return next(found, {})
+
+
+def _of_matrix(body: dict[str, Any]) -> dict[str, Any]:
+    """The document without what only nests have: as it was before there were any."""
+    del body["transfers"]
+    for name in ("kind", "named", "nest"):
+        del body["pattern"][name]
+    for near in body["neighbours"]:
+        del near["named"]
+    return body
 
 
 class NestView(msgspec.Struct, frozen=True, kw_only=True):
@@ -307,7 +334,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "transfers": made.transfers,
         }
         body: dict[str, Any] = msgspec.to_builtins(told)
-        return body
+        return body if self.pattern.kind != "matrix" else _of_matrix(body)
 
     def __repr__(self) -> str:
         made = self.recommendation

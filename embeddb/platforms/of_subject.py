@@ -49,11 +49,12 @@ def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
     known = {param.name for param in space.params}
     stands = canonical_schedule(subject).config
     plain = {name: value for name, value in stands.items() if name in known}
-    for values in ({**plain, **platform.kernel(op).default}, plain):
+    wished = {**plain, **platform.kernel(op).default}
+    for values in (wished, plain):
         config = space.canonical(Config(values))
         if space.reason(config) is None:
             return config
-    return space.nearest(plain) or space.canonical(Config(plain))
+    return space.nearest(wished) or space.canonical(Config(wished))
 
 
 @lru_cache(maxsize=1024)

@@ -171,8 +171,10 @@ def _neighbours(query: Query) -> list[RecommendedNeighbour]:
 
 
 def _transfers(query: Query, found: Answer) -> list[TransferredSchedule]:
-    """Of the schedules carried over, those that are candidates."""
-    answered = [Config(candidate.config) for candidate in found.candidates]
+    """Of the schedules carried over, those that are candidates and the fastest of each neighbour,
+    which comes first."""
+    answered = {Config(candidate.config) for candidate in found.candidates}
+    fastest = {one.pattern_id: one for one in reversed(query.vote.transfers)}
     names = {near.pattern_id: near.name for near in query.vote.neighbours}
     return [
         TransferredSchedule(
@@ -192,5 +194,5 @@ def _transfers(query: Query, found: Answer) -> list[TransferredSchedule]:
             ],
         )
         for one in query.vote.transfers
-        if one.config in answered
+        if one.config in answered or one is fastest[one.pattern_id]
     ]

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from embeddb.core.config import Config
+from embeddb.core.wording import many_of, one_of
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import Ranker
 
@@ -27,7 +28,8 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
     candidate."""
     query, doubts = ranker.query, list[str]()
     if link in ("static-best", "default"):
-        return "low", ["no measured pattern is comparable; the answer is the same for any matrix"]
+        one = one_of(query.op.kind)
+        return "low", [f"no measured pattern is comparable; the answer is the same for any {one}"]
     if link == "measured":
         return "high", doubts
     if link == "other-width":
@@ -67,7 +69,8 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
     if held_out < GOOD:
         doubts.append(f"{where} reach only {100 * held_out:.0f} % of the optimum")
     elif query.vote.knows_default and math.isnan(held_out):
-        doubts.append("too few matrices were measured to know how good answers here are")
+        many = many_of(query.op.kind)
+        doubts.append(f"too few {many} were measured to know how good answers here are")
     elif not ranker.by_model and query.vote.judged_by == "elsewhere":
         doubts.append("how good answers are was found on another machine only")
     return doubts
@@ -81,7 +84,7 @@ def _doubts_of_neighbours(query: Query) -> list[str]:
     elif nearest.percentile > 0.9:
         doubts.append("the nearest measured pattern is unusually far")
     if len({n.group for n in query.vote.neighbours}) == 1:
-        doubts.append("all neighbours come from one group of matrices")
+        doubts.append(f"all neighbours come from one group of {many_of(query.op.kind)}")
     return doubts
 
 

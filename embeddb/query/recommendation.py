@@ -89,8 +89,9 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
     `pattern` is what was known of the matrix, with its thumbnail, without its features.
     `reproducible`: configurations whose sums run in varying order were left out. `transfers`: those
-    of the candidates that are schedules of neighbours, carried over to the asked nest, of which
-    `nest` is the text (`embeddb.nests.nest_text`): it need not be in the store.
+    of the candidates that are schedules of neighbours, carried over to the asked nest, and what the
+    fastest of each neighbour became, which is its first; `nest` is the text of the asked nest
+    (`embeddb.nests.nest_text`), which need not be in the store.
     """
 
     id: str

@@ -100,7 +100,7 @@ def with_transfers(
     for one in reversed(carried):  # the fastest of a neighbour has the last word
         at = place[one.config]
         voted[one.neighbour, at] = gains[one.neighbour, one.column]
-        if trust.size:
+        if len(trust):
             trust[one.neighbour, at] = 1.0
         if at >= len(vote.configs):
             prior[at] = averages[one.column]
@@ -164,7 +164,7 @@ def _told(vote: Vote, carried: Sequence[_Carried], gains: Floats) -> tuple[Trans
 
 
 def _wider(values: Floats, added: int, fill: float = np.nan) -> Floats:
-    """float64[r,c+added]; what has no rows or columns stays as it is."""
-    if not values.size:
+    """float64[r,c+added]; what has no rows stays as it is."""
+    if not len(values):
         return values
     return np.hstack([values, np.full((len(values), added), fill)])

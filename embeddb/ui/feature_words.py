@@ -45,7 +45,65 @@ _WORDS = {
     "stripe_reuse": "columns reused in 24 rows",
     **{f"{side}_{k}": f"{of}, {v}" for side, of in _SIDES.items() for k, v in _LENGTHS.items()},
 }
+_STRIDES = {
+    "none": "that stand still",
+    "unit": "to the next element",
+    "line": "within a cache line",
+    "far": "farther than a cache line",
+    "indirect": "by an index array",
+}
+_COUNTED = {
+    "log_add": "additions a turn",
+    "log_multiply": "multiplications a turn",
+    "log_divide": "divisions a turn",
+    "log_compare": "comparisons a turn",
+    "log_extreme": "minima and maxima a turn",
+    "log_sign": "changes of sign a turn",
+    "log_sqrt": "square roots a turn",
+    "log_exp": "exponentials and logarithms a turn",
+}
+#: Of a loop nest (`embeddb.featurizers.nest_stats`).
+_OF_NESTS = {
+    "depth": "loops",
+    "log_points": "turns of the body",
+    "triangular": "bounds by other loops",
+    "data_bounds": "bounds out of arrays",
+    "statements": "statements",
+    "masked": "share of statements masked",
+    "reductions": "share of statements that reduce",
+    "log_target": "elements of the smallest target",
+    "log_all_bytes": "bytes of all arrays",
+    "log_read_bytes": "bytes of arrays read",
+    "log_written_bytes": "bytes of arrays written",
+    "log_touched_bytes": "bytes touched",
+    "log_arrays": "arrays",
+    "log_reads": "reads a turn",
+    "log_writes": "writes a turn",
+    "log_groups": "groups of accesses",
+    "indirect": "share of accesses by index arrays",
+    "log_unevenness": "unevenness of offsets",
+    "log_operations": "operations in all",
+    "log_reuse": "bytes accessed over touched",
+    "log_intensity": "operations a byte touched",
+    "parallel_loops": "parallel loops",
+    "reduction_loops": "reduction loops",
+    "outermost_parallel": "outermost loop is parallel",
+    "innermost_parallel": "innermost loop is parallel",
+    **{
+        f"indices_{name}": f"arrays of indices, {name}"
+        for name in ("range", "permutation", "below", "offsets")
+    },
+    **_COUNTED,
+    **{
+        f"{loop}_{name}": f"accesses {words}, {loop} loop"
+        for loop in ("innermost", "second", "outermost")
+        for name, words in _STRIDES.items()
+    },
+}
 _NUMBERED = (
+    (re.compile(r"log_trip_(\d+)"), "turns of loop {} from inside"),
+    (re.compile(r"log_reach_(\d+)"), "bytes touched up to loop {} from inside"),
+    (re.compile(r"share_([fi]\d+)"), "share of bytes that are {}"),
     (re.compile(r"fill_(\d+x\d+)"), "fill of {} blocks"),
     (re.compile(r"reuse_(\d+)"), "columns reused in {} nonzeros"),
     (re.compile(r"imbalance_(\d+)"), "heaviest of {} equal parts over mean"),
@@ -57,6 +115,11 @@ _LOG1P = re.compile(
 _LOG = re.compile(
     r"log_(density|aspect)|(row|col)_max_over_mean|slice_padding|imbalance_\d+|run_length"
 )
+#: Of nests: kept as log2(1 + x), and as log2(x).
+_LOG2P = re.compile(
+    "log_trip_\\d+|log_reach_\\d+|" + "|".join(n for n in _OF_NESTS if n.startswith("log_"))
+)
+_LOG2 = re.compile("log_reuse")
 #: No count is larger than e to this.
 _MOST_LOG = 60.0
 
@@ -67,7 +130,7 @@ def feature_words(feature: str) -> str:
         found = form.fullmatch(feature)
         if found:
             return words.format(found[1])
-    return _WORDS.get(feature, feature)
+    return _WORDS.get(feature) or _OF_NESTS.get(feature, feature)
 
 
 def feature_value(feature: str, value: float) -> str:
@@ -76,6 +139,10 @@ def feature_value(feature: str, value: float) -> str:
         value = math.copysign(math.expm1(abs(value)), value)
     elif abs(value) < _MOST_LOG and _LOG.fullmatch(feature):
         value = math.exp(value)
+    elif abs(value) < _MOST_LOG and _LOG2.fullmatch(feature):
+        value = 2.0**value
+    elif abs(value) < _MOST_LOG and _LOG2P.fullmatch(feature):
+        value = 2.0**value - 1.0
     if not 1e-3 <= abs(value) < 1e12:
         return f"{value:.3g}"
     digits = 2 - math.floor(math.log10(abs(value)))

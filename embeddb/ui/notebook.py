@@ -15,7 +15,7 @@ from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.thumbnail import SIDE, thumbnail
-from embeddb.core.wording import clean, factor
+from embeddb.core.wording import clean, factor, one_of
 
 if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation
@@ -122,6 +122,8 @@ def pattern_html(pattern: Pattern | PatternInfo) -> str:
     else:
         m, n, picture = pattern.m, pattern.n, pattern.thumbnail
     known = min(m, n, pattern.nnz) >= 0
+    if pattern.sizes.named:
+        return _block(pattern.name or pattern.id, [f"{one_of(pattern.kind)}: {pattern.sizes}"], "")
     said = f"{m:,} x {n:,}, {pattern.nnz:,} nonzeros" if known else "sizes unknown"
     name = pattern.name or pattern.id
     drawn = ""

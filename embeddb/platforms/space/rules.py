@@ -161,6 +161,11 @@ class Rules:
         self.symbolic = {
             p.name for p in params if p.kind == "int" and any(v in SYMBOLS for v in p.values)
         }
+        for p in params:
+            strange = [v for v in p.values if v in SYMBOLS and v not in self.sizes]
+            if p.name in self.symbolic and strange:
+                text = f"{strange[0]!r} is no size of a {kind}"
+                raise SpaceError(text, where=f"params.{p.name}")
         self.whens = {
             p.name: self.expression(p.when, f"params.{p.name}.when", condition=True)
             for p in params

@@ -12,14 +12,14 @@ from typing import Any
 
 from embeddb.core.config import Config
 from embeddb.core.sizes import STRUCTURAL
-from embeddb.core.wording import clean, duration, factor, plural, share
+from embeddb.core.wording import clean, duration, factor, one_of, plural, share
 from embeddb.explain.explanation import (
     BESIDE,
-    LINK_WORDS,
     RESTS,
     Explanation,
     NeighbourEvidence,
     OwnRuns,
+    link_words,
     preparation,
 )
 from embeddb.query.diagnostics import Counterfactual, Diagnostics
@@ -50,7 +50,7 @@ def show_explanation(e: Explanation) -> None:
     _show_agreement(e)
     near = min((n.distance for n in e.neighbours), default=None)
     made = e.recommendation
-    show_choice(made.insight, e.answer, link=made.link, nearest=near)
+    show_choice(made.insight, e.answer, link=made.link, nearest=near, kind=e.pattern.kind)
     _show_next(e)
     _show_rejected(made)
 
@@ -64,15 +64,17 @@ def _show_answer(e: Explanation) -> None:
     if made.simulated:
         _note("SIMULATED or modelled: no time here is of real hardware")
     say(f"  {_cut(Config(answer), _MOST_LINE)}")
-    _line(e.pattern.kind, _matrix(e))
+    _line(e.pattern.kind, _subject(e))
     _line("default", Config(made.default))
     _line("gain", _gain(e))
     for own in e.own:
-        _line("ran", f"{'default' if own.config == made.default else 'answer'}: {_ran(own)}")
-    _line("counted", preparation(made.calls, measured=e.measured_gain is not None))
+        what = "default" if Config(own.config) == Config(made.default) else "answer"
+        _line("ran", f"{what}: {_ran(own)}")
+    kind = e.pattern.kind
+    _line("counted", preparation(made.calls, measured=e.measured_gain is not None, kind=kind))
     if made.first is not None and made.first.break_even_calls is not None:
         _line("pays", _paid_off(made.first.break_even_calls))
-    _line("sure", f"{made.confidence}; {LINK_WORDS.get(made.link, made.link)} (link: {made.link})")
+    _line("sure", f"{made.confidence}; {link_words(made.link, kind)} (link: {made.link})")
     for text in made.warnings:
         _line("warning", text)
     _line("novelty", e.novelty or "not known")
@@ -123,7 +125,7 @@ def _note(text: str) -> None:
         say(f"  {part}")
 
 
-def _matrix(e: Explanation) -> str:
+def _subject(e: Explanation) -> str:
     made, p = e.recommendation, e.pattern
     name = _cut(made.pattern_name or made.pattern_id, 40)
     if p.named:
@@ -134,7 +136,7 @@ def _matrix(e: Explanation) -> str:
 
 
 def _gain(e: Explanation) -> str:
-    first = e.recommendation.first
+    first, one = e.recommendation.first, one_of(e.pattern.kind)
     low, high = (first.gain_low, first.gain_high) if first else (None, None)
     expected = factor(e.expected_gain) if e.expected_gain is not None else "not known"
     if low is not None and high is not None:
@@ -142,9 +144,9 @@ def _gain(e: Explanation) -> str:
     if e.measured_gain is None:
         if e.expected_gain is None:
             return "not known: what the default takes was never measured"
-        return f"{expected} over the default, expected; not measured on this matrix"
+        return f"{expected} over the default, expected; not measured on this {one}"
     took = first.seconds if first else None
-    said = f"{factor(e.measured_gain)} over the default, measured on this matrix: "
+    said = f"{factor(e.measured_gain)} over the default, measured on this {one}: "
     said += f"{duration(took)} against {duration(e.recommendation.default_seconds)}"
     if e.within_interval is None:
         return said
@@ -224,7 +226,9 @@ def _behind(n: NeighbourEvidence) -> str:
 def _show_differences(e: Explanation) -> None:
     if not e.differences:
         return
-    _head("where this matrix differs from its neighbours (in standard deviations)")
+    _head(
+        f"where this {one_of(e.pattern.kind)} differs from its neighbours (in standard deviations)"
+    )
     rows = [
         (
             _cut(feature_words(d.feature), 40),
@@ -250,7 +254,7 @@ def _show_simpler(e: Explanation) -> None:
         (
             s.method,
             factor(s.expected_gain),
-            "the same" if s.config == answer else change(s.config, answer),
+            "the same" if Config(s.config) == Config(answer) else change(s.config, answer),
         )
         for s in simpler
     ]
@@ -259,11 +263,12 @@ def _show_simpler(e: Explanation) -> None:
 
 def change(config: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
     """What of a configuration is not as in the answer: `format=csr, no block`."""
-    if config == answer:
+    # A stored answer has lists for permutations: as configurations the two compare.
+    here, there = Config(answer), Config(config)
+    if there == here:
         return "the answer"
-    other = {k: v for k, v in config.items() if answer.get(k) != v}
-    said = [str(Config({k: v})) for k, v in sorted(other.items())]
-    said += [f"no {k}" for k in sorted(set(answer) - set(config))]
+    said = [str(Config({k: v})) for k, v in there.items() if here.get(k) != v]
+    said += [f"no {k}" for k in sorted(set(here) - set(there))]
     return _cut(", ".join(said), _MOST_CONFIG)
 
 
@@ -300,15 +305,21 @@ def _votes(votes: Mapping[str, float]) -> str:
 
 
 def show_choice(
-    insight: Diagnostics, answer: Mapping[str, Any], *, link: str, nearest: float | None
+    insight: Diagnostics,
+    answer: Mapping[str, Any],
+    *,
+    link: str,
+    nearest: float | None,
+    kind: str = "matrix",
 ) -> None:
-    """What was found out by looking deeper: effects, moves, attention. `nearest` is how far the
-    nearest neighbour is."""
+    """What was found out by looking deeper: effects, and of a matrix moves and attention. `nearest`
+    is how far the nearest neighbour is."""
     if not insight.deep:
         return
     _show_effects(insight)
-    _show_moves(insight, answer, link)
-    _show_attention(insight, nearest)
+    if kind == "matrix":
+        _show_moves(insight, answer, link)
+        _show_attention(insight, nearest)
 
 
 def _show_effects(insight: Diagnostics) -> None:
@@ -369,7 +380,8 @@ def _show_attention(insight: Diagnostics, nearest: float | None) -> None:
 
 def _show_next(e: Explanation) -> None:
     made, answer = e.recommendation, e.answer
-    _head("what to measure next on this matrix, and what it could gain over the answer")
+    one = one_of(e.pattern.kind)
+    _head(f"what to measure next on this {one}, and what it could gain over the answer")
     if e.runnable and e.measured_gain is None and made.link != "measured":
         _note("first the answer and the default themselves: `embeddb query ... --measure`")
     if not made.insight.next:

@@ -8,6 +8,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from embeddb.core.config import Op
+from embeddb.core.wording import counted, many_of, one_of, value_text
 from embeddb.ui import draw
 from embeddb.ui.report.page import markup, render
 from embeddb.ui.wording import factor, share, shown
@@ -31,9 +33,12 @@ _MOST_KINDS = 5
 
 
 class _Scope(NamedTuple):
-    """A scope and what is drawn of it. `judged` are rows of an evaluation of it."""
+    """A scope and what is drawn of it: its subjects are called `one` and `many`. `judged` are rows
+    of an evaluation of it."""
 
     facts: ScopeFacts
+    one: str
+    many: str
     anchor: str
     judged: list[Judged]
     judged_bars: Markup | None
@@ -57,6 +62,9 @@ def database_html(facts: DatabaseFacts) -> str:
             "database.html",
             title=f"What {shown(facts.place, 80)} knows",
             f=facts,
+            many=many_of(*facts.kinds),
+            one=one_of(*facts.kinds),
+            of_what=counted(facts.kinds) if facts.kinds else "0 matrices",
             scopes=scopes,
             anchors={(s.facts.platform, s.facts.op): s.anchor for s in scopes},
             ops=sorted({s.op for s in facts.scopes}, key=_by_number),
@@ -83,8 +91,11 @@ def _by_scope(rows: Sequence[Judged]) -> dict[tuple[str, str], list[Judged]]:
 def _scope(s: ScopeFacts, at: int, judged: list[Judged]) -> _Scope:
     parameter = _telling(s)
     drawn = at < _MOST_MAPS and len(s.map) > 1
+    kind = Op.parse(s.op).kind
     return _Scope(
         s,
+        one_of(kind),
+        many_of(kind),
         f"report-scope-{at}",
         judged,
         _judged(judged, f"judged{at}"),
@@ -111,15 +122,15 @@ def _map(s: ScopeFacts, parameter: str, key: str) -> Markup:
     shares = next((p.shares for p in s.preferences if p.parameter == parameter), {})
     kinds = list(shares)[:_MOST_KINDS]
     points = [draw.Dot(p.x, p.y, _kind(p, parameter, kinds), shown(p.name, 80)) for p in s.map]
-    title = f"matrices of {s.op} on {shown(s.platform, 80)} by {shown(parameter, 80) or 'place'}"
+    many = many_of(Op.parse(s.op).kind)
+    title = f"{many} of {s.op} on {shown(s.platform, 80)} by {shown(parameter, 80) or 'place'}"
     return markup(draw.dots(points, title=title, width=640, height=400, key=key))
 
 
 def _kind(place: Place, parameter: str, kinds: Sequence[str]) -> str:
     if not place.winner or not parameter:
         return "measured"
-    value = place.winner.get(parameter)
-    text = "(not used)" if value is None else str(value)
+    text = value_text(place.winner.get(parameter))
     return shown(text, 40) if text in kinds else "other"
 
 

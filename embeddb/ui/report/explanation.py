@@ -8,7 +8,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS, paid_off, preparation
+from embeddb.core.config import Config
+from embeddb.core.wording import many_of, one_of, value_text
+from embeddb.explain.explanation import (
+    BESIDE,
+    RESTS,
+    carried_best,
+    link_words,
+    paid_off,
+    preparation,
+)
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
 from embeddb.ui.wording import line, quoted, shown
@@ -28,7 +37,6 @@ _MOST_REASONS = 12
 _MOST_VOTES = 4
 #: Configurations in the command that measures the next ones.
 _MOST_MEASURED = 3
-_UNUSED = "(not used)"
 
 
 class Setting(NamedTuple):
@@ -58,20 +66,23 @@ def explanation_html(e: Explanation) -> str:
 def explanation_body(e: Explanation) -> Markup:
     """The parts of the file between its frame, for a page that has its own; headings start at h2.
     It needs `page_style`, and ids starting with `report-` are taken."""
-    made, answer = e.recommendation, e.answer
+    made, answer, kind = e.recommendation, e.answer, e.pattern.kind
     return render(
         "explanation_body.html",
         e=e,
         made=made,
-        link=LINK_WORDS.get(made.link, made.link),
+        one=one_of(kind),
+        many=many_of(kind),
+        link=link_words(made.link, kind),
         first=made.first,
         rests=RESTS.get(made.link, ""),
         beside=BESIDE.get(made.link, ""),
-        preparation=preparation(made.calls, measured=e.measured_gain is not None),
+        preparation=preparation(made.calls, measured=e.measured_gain is not None, kind=kind),
         settings=settings(answer, made.default),
         answer_line=line(answer),
         default_line=line(made.default),
-        is_default=answer == made.default,
+        is_default=Config(answer) == Config(made.default),
+        is_answer=lambda own: Config(own.config) == Config(answer),
         query_spy=pictures.spy(e.pattern.thumbnail, title=f"nonzeros of {_named(e)}", key="query"),
         nests=pictures.nests(e),
         attention=pictures.attention(e),
@@ -82,6 +93,7 @@ def explanation_body(e: Explanation) -> Markup:
         agreement=_agreement(e),
         most_votes=_MOST_VOTES,
         against=lambda config: _against(config, answer),
+        best_of=lambda near: carried_best(made, near.pattern_id) if kind == "nest" else near.best,
         simpler=[(s, _simpler(s.method), _against(s.config, answer)) for s in made.insight.simpler],
         simpler_bars=pictures.simpler(e),
         candidates=made.candidates[:_MOST_ROWS],
@@ -114,7 +126,7 @@ def settings(config: Mapping[str, Any], default: Mapping[str, Any]) -> list[Sett
 
 
 def _text(value: object) -> str:
-    return _UNUSED if value is None else shown(value)
+    return shown(value_text(value))
 
 
 def _named(e: Explanation) -> str:
@@ -172,8 +184,9 @@ def _measure(e: Explanation) -> list[str]:
     made = e.recommendation
     if not (made.insight.next and e.runnable):
         return []
-    # The structure need not be in the database: then MATRIX is a file.
-    head = f"embeddb measure DB MATRIX {_where(made)}"
+    # The structure need not be in the database: then it is a file.
+    what = "MATRIX" if e.pattern.kind == "matrix" else "PROGRAM"
+    head = f"embeddb measure DB {what} {_where(made)}"
     parts = [f"--config {shlex.quote(line(n.config))}" for n in made.insight.next[:_MOST_MEASURED]]
     return [f"{part} \\" for part in [head, *parts[:-1]]] + parts[-1:]
 

@@ -27,7 +27,7 @@ PER_ROW_FROM = (0, 4, 16, 64, 256)
 
 
 class SizeMap(msgspec.Struct, frozen=True, kw_only=True):
-    """Patterns by size: `counts[i][j]` have at least `nnz_from[i]` nonzeros and at least
+    """Matrices by size: `counts[i][j]` have at least `nnz_from[i]` nonzeros and at least
     `per_row_from[j]` in a mean row, and fewer than the next bound; `unknown` have no sizes."""
 
     nnz_from: tuple[int, ...] = NNZ_FROM
@@ -52,8 +52,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A database at one moment. `place` is how its user calls it, `counts` rows by table,
-    `statuses` and `sources` count runs, `judged` are rows of an `eval` that was handed in.
-    `machines` says of each instance what is known of it, in words."""
+    `kinds` patterns by kind, `statuses` and `sources` count runs, `judged` are rows of an `eval`
+    that was handed in. `machines` says of each instance what is known of it, in words."""
 
     place: str
     made: float
@@ -65,6 +65,7 @@ class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     statuses: dict[str, int]
     sources: dict[str, int]
     sizes: SizeMap
+    kinds: dict[str, int]
     scopes: list[ScopeFacts]
     judged: list[Judged]
     gaps: list[Gap]
@@ -101,6 +102,7 @@ def database_facts(
         statuses=_summed(s.statuses for s in scopes),
         sources=_summed(s.sources for s in scopes),
         sizes=_sizes(infos),
+        kinds=dict(Counter(info.kind for info in infos.values()).most_common()),
         scopes=scopes,
         judged=list(judged),
         gaps=gaps_of(db, scopes, infos, name),
@@ -137,6 +139,8 @@ def _sizes(infos: Mapping[str, PatternInfo]) -> SizeMap:
     counts = [[0] * len(PER_ROW_FROM) for _ in NNZ_FROM]
     unknown = 0
     for info in infos.values():
+        if info.kind != "matrix":
+            continue
         if info.m <= 0 or info.nnz < 0:
             unknown += 1
             continue

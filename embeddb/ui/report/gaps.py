@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from embeddb.core.config import Config, Op
-from embeddb.core.wording import plural, share
+from embeddb.core.config import WIDE, Config, Op
+from embeddb.core.wording import counted, many_of, plural, share
 from embeddb.query.confidence import GOOD
 from embeddb.ui.wording import line, shown
 
@@ -109,8 +109,13 @@ class _Finder:
         platform = self._db.store.sound_platform(made.platform)
         if platform is None or not platform.runner:
             return ""
-        kept = self._db.store.structure(self._db.store.resolve(made.pattern_id)) is not None
+        kept = self._is_kept(self._db.store.resolve(made.pattern_id))
         return self._measure([name if kept else "FILE"], platform.name, made.op, "30")
+
+    def _is_kept(self, pattern_id: str) -> bool:
+        """Whether what it takes to run it is in the database."""
+        store = self._db.store
+        return store.structure(pattern_id) is not None or store.nest(pattern_id) is not None
 
     def _open_question(self, made: Recommendation) -> str:
         pattern = self._db.store.resolve(made.pattern_id)
@@ -123,19 +128,22 @@ class _Finder:
 
     def structures(self) -> Iterator[Gap]:
         """Patterns whose structure is kept, so that they can be measured at once, with few runs."""
-        if not self._db.store.counts()["structure"]:
+        counts = self._db.store.counts()
+        if not counts["structure"] and not counts["nest"]:
             return
         complete = [i for i, info in self._infos.items() if not info.stub]
         read = islice(complete, _MOST_READ)
-        kept = [i for i in read if self._db.store.structure(i) is not None]
+        kept = [i for i in read if self._is_kept(i)]
         for s in self._scopes:
-            counts = self._configs_of(s, kept)
-            few = sorted(i for i in kept if counts[i] < _FEW * s.per_pattern)
+            ran = self._configs_of(s, kept)
+            few = sorted(
+                i for i in kept if self._infos[i].kind == _kind(s) and ran[i] < _FEW * s.per_pattern
+            )
             if few and s.runnable:
                 names = [shown(self._infos[i].name or i, 80) for i in few[:_MOST_NAMED]]
                 yield Gap(
                     kind="structure",
-                    what=f"{plural(len(few), 'matrix', 'matrices')}: {s.op} on {s.platform}",
+                    what=f"{counted({_kind(s): len(few)})}: {s.op} on {s.platform}",
                     why=f"their structure is stored, and fewer than a quarter of the usual "
                     f"{s.per_pattern:,.0f} configurations ran on them",
                     command=self._measure(names, s.platform.partition("@")[0], s.op, "40"),
@@ -157,14 +165,15 @@ class _Finder:
             if s.winners_only or not s.patterns:
                 continue
             if s.of_optimum is None:
-                why = f"{plural(s.groups, 'group')} of matrices: too few to judge answers by"
+                groups = f"{plural(s.groups, 'group')} of {many_of(_kind(s))}"
+                why = f"{groups}: too few to judge answers by"
             elif reached < GOOD:
                 why = f"held-out answers reach {share(reached)} of the optimum"
             else:
                 continue
             yield Gap(
                 kind="quality",
-                what=f"more matrices: {s.op} on {s.platform}",
+                what=f"more {many_of(_kind(s))}: {s.op} on {s.platform}",
                 why=why,
                 command=self._campaign(s, s.op),
             )
@@ -181,7 +190,7 @@ class _Finder:
             if len(missing) > 0.1 * s.patterns:
                 yield Gap(
                     kind="width",
-                    what=f"{plural(len(missing), 'matrix', 'matrices')}: {s.op} on {s.platform}",
+                    what=f"{counted({op.kind: len(missing)})}: {s.op} on {s.platform}",
                     why=f"measured at another width of {op.kernel}, never at this one",
                     command=self._campaign(s, s.op),
                 )
@@ -196,7 +205,7 @@ class _Finder:
             platform = self._db.store.platform(s.instances[0])
             for kernel in platform.ops if platform else ():
                 if (s.platform, kernel) not in ran:
-                    op = kernel if kernel == "spmv" else f"{kernel}:128"
+                    op = f"{kernel}:128" if kernel in WIDE else kernel
                     yield Gap(
                         kind="kernel",
                         what=f"{kernel} on {s.platform}",
@@ -210,12 +219,15 @@ class _Finder:
             platform = self._db.store.platform(s.instances[0])
             if not s.without_default or s.winners_only or platform is None:
                 continue
-            default = platform.default(Op.parse(s.op))
-            given = f"--config {shlex.quote(line(Config(default)))}"
-            words = f"embeddb measure {self._place} MATRIX {_where(s.platform, s.op)} {given}"
+            words = f"embeddb measure {self._place} MATRIX {_where(s.platform, s.op)}"
+            if _kind(s) == "matrix":
+                default = platform.default(Op.parse(s.op))
+                words += f" --config {shlex.quote(line(Config(default)))}"
+            else:  # of a nest the default depends on its loops, and is always measured
+                words = words.replace("MATRIX", "NEST")
             yield Gap(
                 kind="default",
-                what=f"{plural(s.without_default, 'matrix', 'matrices')}: {s.op} on {s.platform}",
+                what=f"{counted({_kind(s): s.without_default})}: {s.op} on {s.platform}",
                 why="the default never ran there, so gains are not known",
                 command=words if s.runnable else "",
             )
@@ -240,7 +252,14 @@ class _Finder:
         if not s.runnable:
             return ""
         where = _where(s.platform, op)
+        if _kind(s) == "nest":  # a campaign is over matrix files
+            return f"embeddb measure {self._place} PROGRAM.c {where}"
         return f"embeddb campaign plan {self._place} camp {where} --matrices matrices/{more}"
+
+
+def _kind(s: ScopeFacts) -> str:
+    """What a scope's operation runs on."""
+    return Op.parse(s.op).kind
 
 
 def _where(platform: str, op: str) -> str:

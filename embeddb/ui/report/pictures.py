@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from embeddb.core.config import Config
+from embeddb.core.wording import value_text
 from embeddb.nests.lines import PARALLEL
 from embeddb.ui import draw
 from embeddb.ui.report.page import markup
@@ -34,6 +36,8 @@ _MOST_PARAMETERS = 16
 _MOST_VALUES = 24
 #: Of bars: narrow enough to be read on a small screen.
 _WIDTH = 540
+#: Of nested boxes: what the innermost of six loops says still has room.
+_BOXES = 460
 #: Below this ratio between a parameter's best and worst value it does not matter.
 _MATTERS = 1.02
 #: A curve of fewer configurations tells nothing that the numbers do not.
@@ -72,12 +76,17 @@ def nests(e: Explanation) -> list[tuple[str, Markup]]:
         return []
     name = shown(e.pattern.name or e.pattern.id)
     parallel = [at for at, line in enumerate(nest.answer) if PARALLEL in line]
-    return [
-        (said, markup(draw.boxes(loops, nest.body, title=f"{name} {said}", strong=thick, key=key)))
-        for said, loops, thick, key in (
-            ("as it is written", nest.loops, [], "written"),
-            ("as the answer has it", nest.answer, parallel, "answered"),
+    answered = "as the answer has it" + ("; a thick frame runs in parallel" if parallel else "")
+
+    def drawn(said: str, loops: list[str], strong: list[int], key: str) -> Markup:
+        title = f"{name} {said}"
+        return markup(
+            draw.boxes(loops, nest.body, title=title, strong=strong, width=_BOXES, key=key)
         )
+
+    return [
+        ("as it is written", drawn("as it is written", nest.loops, [], "written")),
+        (answered, drawn(answered, nest.answer, parallel, "answered")),
     ]
 
 
@@ -138,7 +147,7 @@ def simpler(e: Explanation) -> Markup | None:
     """What each simpler method's answer is expected to gain, beside this one."""
     answer = e.answer
     rows = [
-        draw.Bar(shown(s.method), s.expected_gain, marked=s.config == answer)
+        draw.Bar(shown(s.method), s.expected_gain, marked=Config(s.config) == Config(answer))
         for s in e.recommendation.insight.simpler
         if s.expected_gain is not None
     ]
@@ -184,8 +193,7 @@ def _effect(
     name: str, held: Iterable[ParameterEffect], answer: Mapping[str, Any], key: str
 ) -> EffectPicture:
     ranked = sorted(held, key=lambda x: -x.best_gain)[:_MOST_VALUES]
-    value = answer.get(name)
-    chosen = "(not used)" if value is None else str(value)
+    chosen = value_text(answer.get(name))
     rows = [
         draw.Bar(
             shown(x.value, 40),

@@ -170,7 +170,7 @@ def scope_facts(
         winners=best.winners(_MOST_WINNERS),
         distinct_winners=len({int(c) for c in best.column if c >= 0}),
         preferences=best.preferences(),
-        classes=choices(best, {i.id: i for i in known}),
+        classes=choices(best, {i.id: i for i in known}, kind=op.kind),
         **_quality(db, platform, op),
         **_map(db, platform, op),
     )

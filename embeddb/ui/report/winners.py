@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.records import PatternInfo
+from embeddb.core.wording import many_of, value_text
 from embeddb.index.run_matrix import RunMatrix
 
 __all__ = ["Best", "ClassChoice", "Preference", "Winner", "choices"]
@@ -117,7 +118,7 @@ class Best:
         won = [self.evidence.configs[c] for c in self.column if c >= 0]
         found = []
         for name in sorted({n for config in won for n in config}):
-            counts = Counter(_text(config.get(name)) for config in won)
+            counts = Counter(value_text(config.get(name)) for config in won)
             if len(counts) > 1:
                 shares = {v: n / len(won) for v, n in counts.most_common(_MOST_VALUES)}
                 others = max(0, len(counts) - _MOST_VALUES)
@@ -156,13 +157,15 @@ class Best:
         return won.most_common(1)[0][0] if won else -1
 
 
-def choices(best: Best, infos: Mapping[str, PatternInfo]) -> list[ClassChoice]:
-    """All matrices, then by mean row length, then the largest groups."""
+def choices(
+    best: Best, infos: Mapping[str, PatternInfo], *, kind: str = "matrix"
+) -> list[ClassChoice]:
+    """All matrices (or what else `kind` is), then by mean row length, then the largest groups."""
     rows = best.evidence.rows
     lengths = [_row_length(infos.get(r.pattern_id)) for r in rows]
     groups = Counter(r.group for r in rows)
     large = [g for g, n in groups.most_common(_MOST_GROUPS) if n >= _CLASS]
-    wanted = [("all", "all matrices", np.ones(len(rows), dtype=np.bool_))]
+    wanted = [("all", f"all {many_of(kind)}", np.ones(len(rows), dtype=np.bool_))]
     wanted += [
         ("row length", name, np.array([length == name for length in lengths], dtype=np.bool_))
         for _, name in reversed(_ROWS)
@@ -181,7 +184,3 @@ def _row_length(info: PatternInfo | None) -> str:
 def _mean_factor(logs: NDArray[np.float64]) -> float | None:
     known = logs[np.isfinite(logs)]
     return float(np.exp(known.mean())) if known.size else None
-
-
-def _text(value: object) -> str:
-    return "(not used)" if value is None else str(value)

@@ -31,7 +31,7 @@ from embeddb.ui.serve.answer_cache import AnswerCache, answer, answer_twin
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.guard import HEADERS, Guard
 from embeddb.ui.serve.page_cache import PageCache
-from embeddb.ui.serve.pictures import File, answer_page, compare_page, files, thumb
+from embeddb.ui.serve.pictures import File, answer_page, compare_page, files, pattern_page, thumb
 from embeddb.ui.serve.rendering import link, render
 from embeddb.ui.serve.upload import plain_name, read_upload, received
 
@@ -118,7 +118,7 @@ class _Pages:
     # -- asking ----------------------------------------------------------------------------
 
     async def ask(self, request: Request) -> Response:
-        """GET: about a matrix of the database. POST: about the file that is the body."""
+        """GET: about a pattern of the database. POST: about the file that is the body."""
         asked = _asked(request)
         if request.method == "POST":
             return _given(await self._upload(request, asked), 201)
@@ -186,13 +186,14 @@ def _routes(state: AppState) -> list[Route]:
         return [Route(path + ".json", endpoint, **options), Route(path, endpoint, **options)]
 
     comparing = pages.page("compare.html", measured.compare, compare_page, lists_answers=True)
+    one_pattern = pages.page("pattern.html", facts.pattern, pattern_page, lists_answers=True)
     home = pages.page("home.html", facts.home, lists_answers=True)
     every_campaign = pages.page("campaigns.html", campaigns.listed)
     return [
         Route("/", home),
         Route("/index.json", home),
         *both("/search", pages.page("search.html", facts.search, lists_answers=True)),
-        *both("/patterns/{id}", pages.page("pattern.html", facts.pattern, lists_answers=True)),
+        *both("/patterns/{id}", one_pattern),
         *both("/answers/{id}", pages.page("answer.html", answer, answer_page, plain=answer_twin)),
         *both("/platforms/{id}", pages.page("platform.html", facts.platform)),
         *both("/campaigns", every_campaign),

@@ -11,6 +11,7 @@ import msgspec
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, StoreError
 from embeddb.core.records import PatternInfo
+from embeddb.core.wording import one_of
 from embeddb.database import Database
 from embeddb.index.scopes import Scope, scopes
 from embeddb.platforms.platform import Platform, builtin_platforms
@@ -83,6 +84,11 @@ class AppState:
 
         return self.cache.get("catalog", read)
 
+    def kinds(self) -> list[str]:
+        """Of the patterns here (`embeddb.core.subject`)."""
+        infos = self.catalog().infos
+        return self.cache.get("kinds", lambda: sorted({info.kind for info in infos.values()}))
+
     def heads(self) -> list[AnswerHead]:
         """Every answer, the latest first."""
 
@@ -120,10 +126,11 @@ class AppState:
         known = [info for info in named if not info.stub] or named
         if len(known) > 1:
             ids = ", ".join(i.id for i in known[:3])
-            raise NothingFound(f"{len(known)} matrices are called {text[:80]}", hint=f"ids: {ids}")
+            raise NothingFound(f"{len(known)} patterns are called {text[:80]}", hint=f"ids: {ids}")
         if not known:
             raise NothingFound(
-                f"no matrix {text[:80]!r} here", hint="search for a part of its name"
+                f"no {one_of(*self.kinds())} {text[:80]!r} here",
+                hint="search for a part of its name",
             )
         return known[0]
 

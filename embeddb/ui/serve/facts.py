@@ -19,6 +19,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.index.scopes import Scope
+from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import Param
@@ -104,7 +105,8 @@ def answer_line(a: AnswerHead) -> dict[str, Any]:
 
 
 def pattern_line(info: PatternInfo) -> dict[str, Any]:
-    return {
+    """What lists say of a pattern; of what is no matrix its kind and sizes as well."""
+    line: dict[str, Any] = {
         "id": info.id,
         "name": info.name,
         "group": info.group,
@@ -113,10 +115,20 @@ def pattern_line(info: PatternInfo) -> dict[str, Any]:
         "nnz": info.nnz,
         "stub": info.stub,
     }
+    return line if info.kind == "matrix" else {**line, "kind": info.kind, "sizes": info.named}
+
+
+def _code(state: AppState, info: PatternInfo) -> dict[str, Any]:
+    """A nest as lines, where it is in the store."""
+    nest = state.db.store.nest(info.id) if info.kind == "nest" else None
+    if nest is None:
+        return {}
+    body = [statement_line(nest, statement) for statement in nest.body]
+    return {"code": {"loops": loop_lines(nest), "body": body}}
 
 
 def search(state: AppState, asked: Asked) -> dict[str, Any]:
-    """What has the text in its name, group or id; matrices by how near their name is to it."""
+    """What has the text in its name, group or id; patterns by how near their name is to it."""
     text = asked.get("q", "")[:200].strip()
     low = text.lower()
     catalog = state.catalog()
@@ -154,7 +166,8 @@ def _rank(low: str, name: str, group: str, pattern_id: str) -> int:
 
 
 def pattern(state: AppState, asked: Asked) -> dict[str, Any]:
-    """What is known of a matrix: sizes, what ran on it, what was answered, what is near."""
+    """What is known of a pattern: sizes, of a nest its code, what ran on it, what was answered, and
+    what is near."""
     info = state.pattern(asked["id"])
     measured = []
     for scope in state.scopes():
@@ -170,11 +183,12 @@ def pattern(state: AppState, asked: Asked) -> dict[str, Any]:
             :_MOST_ANSWERS
         ],
         "neighbours": _neighbours(state, info),
+        **_code(state, info),
     }
 
 
 def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
-    """For each operation and platform that ran it: the measured matrices nearest to it."""
+    """For each operation and platform that ran it: the measured patterns nearest to it."""
     found = []
     for scope in state.scopes():
         partition = state.db.partition(scope.op, scope.platform)

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.wording import value_text
 from embeddb.index.projection import Projection
 from embeddb.index.scopes import Scope
 from embeddb.ui.serve.app_state import AppState
@@ -97,7 +98,7 @@ def _colors(atlas: Projection) -> list[str]:
     values: dict[str, set[str]] = {}
     for winner in set(atlas.winners):
         for name, value in _config(winner).items():
-            values.setdefault(name, set()).add(str(value))
+            values.setdefault(name, set()).add(value_text(value))
     parts = [_PART + name for name, seen in sorted(values.items()) if len(seen) > 1]
     return ["winner", *parts, "platform", "group"]
 
@@ -121,9 +122,8 @@ def _label(winner: str, part: str, color: str) -> str:
     if not config:
         return _NONE
     if color.startswith(_PART):
-        value = config.get(part)
-        return "(not used)" if value is None else str(value)
-    return ", ".join(f"{k}={v}" for k, v in config.items())
+        return value_text(config.get(part))
+    return ", ".join(f"{k}={value_text(v)}" for k, v in config.items())
 
 
 def _platforms(state: AppState, atlas: Projection, scope: Scope) -> list[str]:

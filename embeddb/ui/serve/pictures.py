@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from embeddb.core.errors import NothingFound
+from embeddb.core.wording import one_of
 from embeddb.ui import draw
 from embeddb.ui.report import explanation_body, page_style
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.wording import shown
 
-__all__ = ["File", "answer_page", "compare_page", "files", "thumb"]
+__all__ = ["File", "answer_page", "compare_page", "files", "pattern_page", "thumb"]
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -51,6 +52,8 @@ def files() -> dict[str, File]:
 def thumb(state: AppState, pattern_id: str) -> File:
     """The spy plot of a pattern as a picture of its own. Raises: NothingFound."""
     info = state.pattern(pattern_id)
+    if info.kind != "matrix":
+        raise NothingFound(f"{pattern_id}: a {one_of(info.kind)} has no non-zeros to draw")
     if not info.thumbnail:
         raise NothingFound(f"{pattern_id}: where its non-zeros lie is not known")
     title = f"non-zeros of {shown(info.name or info.id, 80)}"
@@ -60,6 +63,16 @@ def thumb(state: AppState, pattern_id: str) -> File:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'"
     return _file(f"{head}{end}<style>{style}</style>{rest}", ".svg", policy)
+
+
+def pattern_page(found: dict[str, Any]) -> dict[str, Any]:
+    """Of a nest its loops, each a box around what runs in it, and the same as lines."""
+    if "code" not in found:
+        return found
+    loops, body = found["code"]["loops"], found["code"]["body"]
+    drawn = draw.boxes(loops, body, title=f"loops of {shown(found['name'] or found['id'], 80)}")
+    lines = ["  " * min(at, len(loops)) + line for at, line in enumerate([*loops, *body])]
+    return {**found, "boxes": Markup(drawn), "lines": lines}  # draw escapes what it holds
 
 
 def answer_page(found: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from embeddb.core import __version__
+from embeddb.core.config import Op
+from embeddb.core.sizes import Sizes
+from embeddb.core.wording import many_of, one_of
 from embeddb.ui import wording
 from embeddb.ui.report.page import MOST_SHOWN, environment
 
@@ -61,7 +64,9 @@ def breakable(text: str) -> Markup:
 
 
 def sizes(row: dict[str, Any]) -> str:
-    """`1,000 × 1,000`, or nothing where unknown."""
+    """`1,000 × 1,000`, of a nest its turns, or nothing where unknown."""
+    if "sizes" in row:
+        return str(Sizes(named=tuple(row["sizes"].items()))) if row["sizes"] else "–"
     if min(row["m"], row["n"]) < 0:
         return "–"
     return f"{row['m']:,} × {row['n']:,}"
@@ -69,6 +74,11 @@ def sizes(row: dict[str, Any]) -> str:
 
 def count(value: int | None) -> str:
     return "–" if value is None or value < 0 else f"{value:,}"
+
+
+def kind_of(op: str) -> str:
+    """What an operation, as text, runs on."""
+    return Op.parse(op).kind
 
 
 @cache
@@ -80,6 +90,8 @@ def _environment() -> Environment:
         "sizes": sizes,
         "count": count,
         "twin": twin,
+        "kind_of": kind_of,
     }
     made.globals |= {"link": link, "campaign_link": campaign_link}
+    made.globals |= {"one_of": one_of, "many_of": many_of, "kind_of": kind_of}
     return made

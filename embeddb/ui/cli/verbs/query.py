@@ -17,7 +17,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.wording import duration, factor
 from embeddb.explain.explain import near_ties, novelty
-from embeddb.explain.explanation import LINK_WORDS, paid_off, preparation
+from embeddb.explain.explanation import link_words, paid_off, preparation
 from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
@@ -170,7 +170,7 @@ def _configs(made: Recommendation) -> list[dict[str, Any]]:
 
 def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: str) -> None:
     say(f"{_named(pattern)}; {made.op} on {made.platform}")
-    link = LINK_WORDS.get(made.link, made.link)
+    link = link_words(made.link, pattern.kind)
     say(f"answer {made.id}: {link} (link: {made.link}); sure: {made.confidence}")
     say(f"ranked by: {ranked_by(made)}")
     say(f"novelty: {novelty(made)}")
@@ -200,7 +200,8 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
     _show_remarks(made)
     if made.candidates:
         near = min((n.distance for n in made.neighbours), default=None)
-        show_choice(made.insight, made.candidates[0].config, link=made.link, nearest=near)
+        answer, kind = made.candidates[0].config, pattern.kind
+        show_choice(made.insight, answer, link=made.link, nearest=near, kind=kind)
     say()
     say(f"why: embeddb explain {shlex.quote(place)} {made.id}")
 
@@ -228,7 +229,8 @@ def _times(c: Candidate, default_s: float | None) -> list[str]:
 
 
 def _show_remarks(made: Recommendation) -> None:
-    say(preparation(made.calls, measured=any(c.seconds is not None for c in made.candidates)))
+    measured = any(c.seconds is not None for c in made.candidates)
+    say(preparation(made.calls, measured=measured, kind=Op.parse(made.op).kind))
     if any(c.break_even_calls for c in made.candidates):
         say("pays off: the number of calls after which preparing it has been made up for")
     if made.reproducible:

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from embeddb.core.errors import InputError
-from embeddb.core.wording import factor, plural, share
+from embeddb.core.wording import counted, factor, many_of, one_of, plural, share
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table, write_page
 
@@ -81,10 +81,11 @@ def _show(facts: DatabaseFacts) -> None:
         say("there are no runs: `embeddb index` reads some, `embeddb measure` makes some")
         return
     say()
-    head = ("op", "platform", "matrices", "configs", "runs", "failed", "held out", "fixed choice")
+    one, many = one_of(*facts.kinds), many_of(*facts.kinds)
+    head = ("op", "platform", many, "configs", "runs", "failed", "held out", "fixed choice")
     table((*head, "possible", "noise", "note"), [_row(s) for s in facts.scopes])
-    say("held out: of the optimum, each matrix asked without its group; fixed choice, possible:")
-    say("gain over the default of one configuration for all, and of each matrix's best")
+    say(f"held out: of the optimum, each {one} asked without its group; fixed choice, possible:")
+    say(f"gain over the default of one configuration for all, and of each {one}'s best")
     for s in facts.scopes:
         say()
         _show_scope(s)
@@ -114,11 +115,11 @@ def _row(s: ScopeFacts) -> tuple[object, ...]:
 
 
 def _show_scope(s: ScopeFacts) -> None:
-    from embeddb.core.config import Config
+    from embeddb.core.config import Config, Op
 
     say(f"{s.op} on {s.platform}: {plural(s.distinct_winners, 'configuration')} win somewhere")
     for winner in s.winners[:3]:
-        say(f"  {plural(winner.patterns, 'matrix', 'matrices')}: {Config(winner.config)}")
+        say(f"  {counted({Op.parse(s.op).kind: winner.patterns})}: {Config(winner.config)}")
     for like in s.preferences:
         if not like.settled:
             top = [f"{value} {share(part)}" for value, part in list(like.shares.items())[:3]]

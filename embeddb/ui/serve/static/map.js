@@ -72,7 +72,7 @@
         return;
       }
       this.data = found;
-      this.resting = `${found.ids.length.toLocaleString("en")} matrices, ${found.op} on ${found.platform}${found.simulated ? " (simulated)" : ""}`;
+      this.resting = `${found.ids.length.toLocaleString("en")} ${this.root.dataset.many || "matrices"}, ${found.op} on ${found.platform}${found.simulated ? " (simulated)" : ""}`;
       this.state.textContent = this.resting;
       this.rest = found.kinds.findIndex((kind, at) => kind.label === "other" && at === found.kinds.length - 1);
       this.fit();

@@ -26,7 +26,8 @@ __all__ = ["curve_verb"]
 def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json: bool) -> None:
     """Draw the sorted times of all that was measured on MATRIX, over the best; default marked.
 
-    MATRIX is a file, or name or id of a pattern in DB. A steep curve says that the choice matters.
+    MATRIX is a file, or name or id of a pattern in DB; a nest is named. A steep curve says that the
+    choice matters.
 
     \b
     Example:
@@ -37,7 +38,7 @@ def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json:
 
     with open_database(db, readonly=True) as opened:
         where, what = opened.platform(platform), Op.parse(op)
-        pattern = known_pattern(opened, matrix)
+        pattern = known_pattern(opened, matrix, kind=what.kind)
         found = [
             line
             for partition in scope_partitions(opened.store, what, scope_of(where))
