@@ -19,6 +19,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
+from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.query.build import with_evidence
 from embeddb.query.prediction import Scorer
@@ -103,6 +104,8 @@ class Bench:
         )
         self.ready = np.unique(self.evidence.groups[self.counted]).size >= 2
         self.infos = {i: db.store.pattern(i) or PatternInfo(id=i) for i in set(seen)}
+        #: With their rules, where they have any.
+        self.subjects = {i: db.store.known(info) for i, info in self.infos.items()}
         ids = {row.platform for row in self.evidence.rows}
         self.platforms: dict[str, Platform] = {i: db.platform(i) for i in ids}
         self.simulated = any(p.simulated for p in self.platforms.values())
@@ -174,13 +177,12 @@ class Bench:
     def default(self, row: int) -> Config:
         """The platform's default on a row's matrix."""
         pattern_id, platform_id = self.evidence.rows[row][:2]
-        info = self.infos[pattern_id]
-        return self.platforms[platform_id].default(self.op, info.sizes)
+        return default_of(self.platforms[platform_id], self.op, self.subjects[pattern_id])
 
     def query(self, row: int, partition: AnswerIndex) -> Query:
         """The question a row poses to what a partition knows."""
         pattern_id, platform_id = self.evidence.rows[row][:2]
         info, platform = self.infos[pattern_id], self.platforms[platform_id]
-        space = platform.space(self.op, info.sizes)
+        space = space_of(platform, self.op, self.subjects[pattern_id])
         bare = Query(Problem(info, platform, self.op, space, self.default(row)))
         return with_evidence(bare, partition, self.vectors[partition.featurizer].get(pattern_id))
