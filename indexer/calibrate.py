@@ -23,6 +23,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Run
+from embeddb.core.subject import matrices_only
 from embeddb.core.timing import timings_of
 from embeddb.featurizers import missing
 from embeddb.index.answer_index import AnswerIndex
@@ -123,6 +124,7 @@ class Calibration:
         Raises: UsageError for an op that the platform lacks, InputError for a folder without a
         matrix that can be measured, RunnerUnavailable also if the machine fails on the way.
         """
+        matrices_only(self.wish.ops, "a calibration")
         timer = Timer(self.clock, self.wish.seconds)
         here: Platform = self.runner.platform(threads=self.wish.threads)
         for op in self.wish.ops:

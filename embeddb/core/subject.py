@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
+from embeddb.core.config import Op
+from embeddb.core.errors import UsageError
 from embeddb.core.sizes import Sizes
 
-__all__ = ["Subject"]
+__all__ = ["Subject", "matrices_only"]
 
 
 class Subject(Protocol):
@@ -32,3 +35,13 @@ class Subject(Protocol):
 
     @property
     def sizes(self) -> Sizes: ...
+
+
+def matrices_only(ops: Iterable[Op], what: str) -> None:
+    """Raises: UsageError for an operation on something else, for `what` that is about matrices."""
+    for op in ops:
+        if op.kind != "matrix":
+            raise UsageError(
+                f"{what} is about matrices, and {op} runs on a {op.kind}",
+                hint="`embeddb measure DB PROGRAM.c --platform nest-cpu --op nest` measures nests",
+            )

@@ -395,7 +395,7 @@ def _promises(near: Near, part: Judged, group: NDArray[np.int64], k: int, shrink
 
 
 def _kept(
-    by_machine: Sequence[Floats], most_slower: float | None
+    by_machine: Sequence[Floats], most_slower: float | None = None
 ) -> tuple[float, float, float, float]:
     """Bias, low, high and guard of a policy from float64[q,2] of each machine that was judged."""
     known = [first[np.isfinite(first).all(axis=1)] for first in by_machine]

@@ -8,6 +8,7 @@ from pathlib import Path
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
+from embeddb.core.subject import matrices_only
 from embeddb.index.lookup import Lookup
 from embeddb.matrix_files import matrix_files, read_pattern
 from embeddb.matrix_files.source import plain_text
@@ -75,6 +76,7 @@ def plan_campaign(
 
     Raises: UsageError if there is nothing to measure; InputError if another campaign is there.
     """
+    matrices_only(ops, "a campaign")
     best = {str(op): static_top(lookup, platform, op, top) for op in ops}
     plan = make_plan(platform, ops, matrices, options or PlanOptions(), top=best, told=told)
     return Campaign.create(folder, plan), best

@@ -110,7 +110,9 @@ class Bench:
         )
         self.ready = np.unique(self.evidence.groups[self.counted]).size >= 2
         self.infos = {i: db.store.pattern(i) or PatternInfo(id=i) for i in set(seen)}
-        self._known, self._nest = db.store.known, db.store.nest
+        #: With their rules, where they have any.
+        self.subjects = {i: db.store.known(info) for i, info in self.infos.items()}
+        self._nest = db.store.nest
         #: By row, the last question it posed, before neighbours' schedules were carried over to it.
         self.slot_copies: dict[int, Query] = {}
         ids = {row.platform for row in self.evidence.rows}
@@ -184,14 +186,13 @@ class Bench:
     def default(self, row: int) -> Config:
         """The platform's default on a row's matrix."""
         pattern_id, platform_id = self.evidence.rows[row][:2]
-        info = self.infos[pattern_id]
-        return default_of(self.platforms[platform_id], self.op, self._known(info))
+        return default_of(self.platforms[platform_id], self.op, self.subjects[pattern_id])
 
     def query(self, row: int, partition: AnswerIndex) -> Query:
         """The question a row poses to what a partition knows."""
         pattern_id, platform_id = self.evidence.rows[row][:2]
         info, platform = self.infos[pattern_id], self.platforms[platform_id]
-        subject = self._known(info)
+        subject = self.subjects[pattern_id]
         space = space_of(platform, self.op, subject)
         bare = Query(Problem(info, platform, self.op, space, self.default(row)))
         vector = self.vectors[partition.featurizer].get(pattern_id)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
+from embeddb.core.wording import many_of
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_partitions
 from embeddb.query.fallback import answer
@@ -78,10 +79,12 @@ def evaluate(
         for name, what in replayed.illegal.items():
             told(f"{op} on {instance or scope}: {name} wastes steps on what is not legal: {what}")
     if not rows:
+        asked = scopes if scopes is not None else db.scopes()
+        many = many_of(*(op.kind for op, _ in asked))
         raise NothingFound(
-            "nothing to judge: no op and platform has two or more groups of matrices that ran the "
-            "platform's default and something else",
-            hint="measure or ingest more matrices, with the default among the configurations",
+            f"nothing to judge: no op and platform has two or more groups of {many} that ran the "
+            "platform's default and something else that most of them ran",
+            hint=f"measure or ingest more {many}, with the default among the configurations",
         )
     return rows
 

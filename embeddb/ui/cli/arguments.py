@@ -65,7 +65,7 @@ def known_pattern(db: Database, text: str, *, kind: str = "") -> Content | Patte
         raise MatrixError(
             "no such file, and no pattern of that name in the database",
             where=text,
-            hint=_similar(db, text),
+            hint=_similar(db, text, kind or "matrix"),
         )
     return found
 
@@ -112,7 +112,7 @@ def _by_id(db: Database, text: str) -> PatternInfo | None:
     return db.store.pattern(db.store.resolve(text.lower())) if len(key) == 16 else None
 
 
-def _similar(db: Database, text: str) -> str:
+def _similar(db: Database, text: str, kind: str) -> str:
     from difflib import get_close_matches
     from itertools import islice
 
@@ -121,7 +121,7 @@ def _similar(db: Database, text: str) -> str:
     if close:
         return f"did you mean {', '.join(close)}?"
     nothing = "" if names else "the database is empty: `embeddb index` fills it; "
-    return f"{nothing}give the path of a matrix file"
+    return f"{nothing}give the path of a {'matrix file' if kind == 'matrix' else 'program'}"
 
 
 def known_answer(db: Database, text: str) -> Recommendation:

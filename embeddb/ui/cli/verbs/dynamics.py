@@ -10,6 +10,7 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
+from embeddb.core.subject import matrices_only
 from embeddb.core.wording import size
 from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.arguments import known_pattern, open_database
@@ -48,6 +49,7 @@ def dynamics_verb(matrix: str, as_json: bool, **asked: Any) -> None:
     from embeddb.dynamics import caches_of, execution_of, profile
 
     op, platform = Op.parse(asked["op"]), load_platform(asked["platform"])
+    matrices_only([op], "this verb")
     pattern = _pattern(matrix, asked["db"])
     config = _config(platform, op, pattern, asked["config"])
     threads = asked["threads"] or len(os.sched_getaffinity(0))

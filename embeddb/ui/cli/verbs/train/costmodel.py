@@ -10,6 +10,7 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.subject import matrices_only
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
@@ -112,6 +113,7 @@ def _train(
     with open_database(db, readonly=True) as opened:
         where = opened.platform(platform)
         wanted = [Op.parse(op) for op in ops]
+        matrices_only(wanted, "a cost model")
         known = samples_of(opened, where, wanted, featurizer=request.featurizer)
         samples = request.limited(known)
         samples.check()
