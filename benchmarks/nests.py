@@ -32,7 +32,7 @@ from embeddb.core.errors import EmbeddbError
 from embeddb.core.timing import Timing, timings_of
 from embeddb.database import Database, open_database
 from embeddb.nests.match import slot_copy, transfer
-from embeddb.nests.matching.matchers import step_by_step
+from embeddb.nests.matching.matchers import Matcher, at_once, step_by_step
 from embeddb.nests.matching.vectors import NodeVectors, loop_vectors, raw_vectors, remembered
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import recipe_of
@@ -111,13 +111,14 @@ def finders(db: Database, known: Sequence[Known]) -> dict[str, Nearest]:
 Carry = Callable[[Known, Nest, Legality], Schedule | None]
 
 
-def matching(vectors: NodeVectors) -> Carry:
+def matching(vectors: NodeVectors, way: Callable[..., Matcher] = step_by_step) -> Carry:
+    kept = remembered(vectors)
+
     def carry(source: Known, target: Nest, rules: Legality) -> Schedule | None:
         steps = recipe_of(source.nest, Schedule.of(source.best, source.nest.depth), whole=True)
-        matcher = step_by_step(source.nest, target, vectors)
-        return transfer(
-            steps, source.nest, target=target, legal=rules.reason, matcher=matcher
-        ).schedule
+        matcher = way(source.nest, target, kept)
+        found = transfer(steps, source.nest, target=target, legal=rules.reason, matcher=matcher)
+        return found.schedule
 
     return carry
 
@@ -129,32 +130,21 @@ def slots(source: Known, target: Nest, rules: Legality) -> Schedule | None:
     return slot_copy(schedule, source.nest, target=target, legal=rules.reason).schedule
 
 
-def carriers() -> dict[str, Carry]:
+def carriers(db: Database) -> dict[str, Carry]:
     found: dict[str, Carry] = {
         "slots": slots,
-        "by hand": matching(remembered(loop_vectors)),
-        "raw": matching(remembered(raw_vectors())),
+        "by hand": matching(loop_vectors),
+        "by hand at once": matching(loop_vectors, at_once),
+        "raw": matching(raw_vectors()),
     }
-    learned = learned_vectors()
-    if learned is not None:
-        found["learned"] = matching(remembered(learned))
-    return found
+    learned = learned_vectors(db)
+    return found if learned is None else {**found, "learned": matching(learned)}
 
 
-def learned_vectors() -> NodeVectors | None:
-    """The shipped network's vectors of nodes; None where there is none."""
-    from embeddb.featurizers.nest_embedding import PLUGIN
-    from embeddb.nests.graph import graph_of
-
-    plug = PLUGIN.for_database(None)
-    if plug is None:
-        return None
-
-    def vectors(nest: Nest, schedule: Schedule) -> tuple[Any, NDArray[np.float32]]:
-        graph = graph_of(nest, schedule)
-        return graph.nodes, plug.network.nodes(graph)
-
-    return vectors
+def learned_vectors(db: Database) -> NodeVectors | None:
+    """The network's vectors of nodes; None where there is no network."""
+    plug = db.featurizers().get("nest-embedding")
+    return None if plug is None else plug.network.node_vectors  # type: ignore[attr-defined]
 
 
 # -- proposals -------------------------------------------------------------------------------------
@@ -206,15 +196,23 @@ def _gain(known: Known, config: Config) -> float:
     return 1.0 if timing is None else known.timings[known.default].seconds / timing.seconds
 
 
+#: Which ways of carrying over are tried with which neighbours.
+TRIED = {
+    "nest-stats": ("slots", "by hand", "by hand at once", "raw", "learned"),
+    "nest-embedding": ("slots", "by hand at once", "learned"),
+    "chance": ("slots", "by hand at once"),
+}
+
+
 def methods(
-    known: Sequence[Known], found: dict[str, Nearest], seed: int
+    db: Database, known: Sequence[Known], seed: int
 ) -> Iterator[tuple[str, Callable[[int, Any, int], list[Config]]]]:
-    carry = carriers()
-    for finder, nearest in {**found, "chance": by_chance(len(known), seed)}.items():
-        for how, carrier in carry.items():
+    carry = carriers(db)
+    for finder, nearest in {**finders(db, known), "chance": by_chance(len(known), seed)}.items():
+        for how in (name for name in TRIED[finder] if name in carry):
             yield (
                 f"{finder}, {how}",
-                lambda at, space, most, n=nearest, c=carrier: proposals(
+                lambda at, space, most, n=nearest, c=carry[how]: proposals(
                     at, known, n, c, space, most
                 ),
             )
@@ -290,8 +288,7 @@ def main() -> None:
     with open_database(asked.db, readonly=True) as db:
         known = known_nests(db, here)
         wanted = set(applications())
-        found = finders(db, known)
-        ways = dict(methods(known, found, asked.seed))
+        ways = dict(methods(db, known, asked.seed))
         rows = []
         for at, one in enumerate(known):
             if not asked.all and one.nest.group not in wanted:

@@ -18,6 +18,12 @@ STARTER = "starter"
 STARTER_FILE = Path(__file__).parents[1] / "embeddb" / "data" / "starter.jsonl.gz"
 
 
+def _data_files() -> list[Path]:
+    """The runs that ship: of matrices, and of loop nests where these are there."""
+    nests = STARTER_FILE.with_name("nests.jsonl.gz")
+    return [STARTER_FILE, *([nests] if nests.is_file() else [])]
+
+
 def is_shipped() -> bool:
     """Whether its data are part of this installation."""
     return STARTER_FILE.is_file()
@@ -55,7 +61,7 @@ def starter_place() -> Path:
             hint="name a database folder of your own, made with `embeddb index`",
         )
     digest = hashlib.blake2b(digest_size=6)
-    for file in (STARTER_FILE, *sorted(STARTER_FILE.parent.glob("costmodel-*.safetensors"))):
+    for file in (*_data_files(), *sorted(STARTER_FILE.parent.glob("costmodel-*.safetensors"))):
         digest.update(file.read_bytes())
     return _home() / f"{STARTER}-{digest.hexdigest()}"
 
@@ -102,13 +108,12 @@ def _fill(folder: Path, progress: Callable[[str, int, int], None]) -> None:
     from indexer.exchange.exchange import adopt_models, import_file
 
     with Lookup.create(folder) as db:
-        report = import_file(
-            db, STARTER_FILE, rejects=False, progress=lambda n: progress("read", n, 0)
-        )
-        if report.rejected:
-            raise StoreCorrupt(
-                f"{STARTER_FILE}: {report.rejected} damaged lines", hint="install embeddb anew"
-            )
+        for file in _data_files():
+            report = import_file(db, file, rejects=False, progress=lambda n: progress("read", n, 0))
+            if report.rejected:
+                raise StoreCorrupt(
+                    f"{file}: {report.rejected} damaged lines", hint="install embeddb anew"
+                )
         embed(db, progress=progress)
         adopt_models(db, STARTER_FILE.parent)
 

@@ -1,0 +1,106 @@
+"""`nest measure`, `nest count`, `train nests`: what people type to fill and to learn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run_verb
+
+from embeddb.core.config import Op
+from embeddb.core.errors import NestError
+from embeddb.database import open_database
+from indexer.nest_counts import counted, counters_of, counting_platforms
+
+PROGRAM = """
+#define N 24
+float C[N][N], A[N][N], B[N][N];
+void product(void) {
+#pragma scop
+for (int i = 0; i < N; i++)
+  for (int j = 0; j < N; j++)
+    for (int k = 0; k < N; k++)
+      C[i][j] += A[i][k] * B[k][j];
+#pragma endscop
+}
+"""
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    capsys.readouterr()
+    assert run_verb(words) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    capsys.readouterr()
+    return run_verb(words), capsys.readouterr().err
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    (tmp_path / "product.c").write_text(PROGRAM)
+    return str(tmp_path / "product.c")
+
+
+@pytest.mark.gcc
+def test_what_is_measured_is_not_measured_again(
+    tmp_path: Path, program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("nest", "measure", str(tmp_path / "n.db"), program, "--designed", "3")
+    words += ("--searched", "4", "--repeats", "1", "--json")
+    first = printed(capsys, *words)
+    assert (first["nests"], first["measured"], first["known"]) == (1, 1, 0)
+    again = printed(capsys, *words)
+    assert (again["measured"], again["known"], again["runs"]) == (0, 1, 0)
+    with open_database(tmp_path / "n.db") as db:
+        (partition,) = db.store.partitions()
+        runs = list(db.store.runs(partition.platform, Op("nest")))
+    assert len(runs) == first["runs"] and {run.measurement.status for run in runs} == {"ok"}
+    # The default, the designed ones and the search; the best of them and the default twice more.
+    assert len({run.config for run in runs}) >= 4 and len(runs) > len({run.config for run in runs})
+    code = run_verb(["query", words[2], program, "--platform", "nest-cpu", "--op", "nest"])
+    assert code == 0, "it can be asked at once"
+
+
+@pytest.mark.gcc
+def test_counters_are_kept_beside_the_run(
+    tmp_path: Path, program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "n.db")
+    words = ("nest", "count", db, program, "--source", "model", "--threads", "1", "--json")
+    assert printed(capsys, *words)["counted"] == 1
+    assert printed(capsys, *words)["counted"] == 0, "what was counted is left out"
+    with open_database(db) as opened:
+        (place,) = counting_platforms(opened.store)
+        (found,) = counted(opened.store, place)
+        assert found.counters.source == "model" and found.seconds > 0
+        assert found.counters.of("f32_scalar") == 2 * 24**3
+        opened.store.notes.put(f"counters/{found.nest.id}/{place}", b'{"counters": 9}')
+        with pytest.raises(NestError, match=f"counters of {found.nest.id}"):
+            counters_of(opened.store, found.nest.id, place)
+
+
+def test_programs_and_sizes_that_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "n.db")
+    code, told = refused(capsys, "nest", "measure", db, "nonsense")
+    assert code == 2 and "nonsense: no file, and none of our programs" in told
+    code, told = refused(capsys, "nest", "measure", db, "gemm", "--size", "huge")
+    assert code == 2 and "no size 'huge'" in told
+    assert not (tmp_path / "n.db").exists(), "nothing is made for what cannot be read"
+
+
+def test_training_needs_something_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, out = str(tmp_path / "n.db"), str(tmp_path / "w.safetensors")
+    assert run_verb(["init", db]) == 0
+    code, told = refused(capsys, "train", "nests", db, "-o", out)
+    assert code == 3 and "no nest was counted" in told and "nest count" in told
+    (tmp_path / "w.safetensors").write_bytes(b"")
+    code, told = refused(capsys, "train", "nests", db, "-o", out)
+    assert code == 2 and "is there already" in told
