@@ -157,6 +157,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         if self.pattern is not None:
             body["pattern"] = {k: getattr(self.pattern, k) for k in ("m", "n", "nnz", "group")}
         del body["default_seconds"]
+        if Op.parse(self.op).kind == "matrix":  # of which nothing is carried over
+            del body["transfers"], body["nest"]
         return body
 
     @staticmethod
