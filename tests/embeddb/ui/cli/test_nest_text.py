@@ -245,6 +245,6 @@ def test_nests_without_a_configuration_in_common_cannot_be_judged(
     db: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those here have two and three loops."""
-    assert run_verb(["eval", db, "--op", "nest", "--seeds", "1"]) == 1
+    assert run_verb(["eval", db, "--op", "nest", "--seeds", "1"]) == 3
     said = capsys.readouterr().err
     assert "two or more groups of nests" in said and "matri" not in said
