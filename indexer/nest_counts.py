@@ -20,7 +20,7 @@ from embeddb.store import Store
 from indexer.runners.base import RunOptions
 from indexer.runners.nest_counters.counting import count_nest
 
-__all__ = ["CountJob", "Counted", "counted", "counters_of"]
+__all__ = ["CountJob", "Counted", "counted", "counters_of", "counting_platforms"]
 
 _OP = Op("nest")
 _CAMPAIGN = "counted"
@@ -40,6 +40,11 @@ def counters_of(store: Store, nest_id: str, platform: str) -> CounterVector | No
     raw = store.notes.get(_key(nest_id, platform))
     where = f"counters of {nest_id}"
     return None if raw is None else CounterVector.from_text(raw, where=where)
+
+
+def counting_platforms(store: Store) -> list[str]:
+    """The platform instances that nests were counted on."""
+    return sorted({key.split("/", 2)[2] for key in store.notes.items("counters/")})
 
 
 def counted(store: Store, platform: str) -> Iterator[Counted]:

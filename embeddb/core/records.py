@@ -120,7 +120,7 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.m, self.n, self.nnz, tuple(self.named.items()))
+        return Sizes(self.m, self.n, self.nnz).naming(self.named)
 
     @classmethod
     def of(cls, subject: Subject | PatternInfo) -> PatternInfo:

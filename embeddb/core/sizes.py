@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from typing import NamedTuple
 
 __all__ = ["MATRIX_SYMBOLS", "MAX_DIM", "NEST_SYMBOLS", "STRUCTURAL", "UNKNOWN", "Sizes"]
 
@@ -18,34 +18,42 @@ NEST_SYMBOLS = ("DEPTH", "TRIP_1", "TRIP_2", "TRIP_3", "TRIP_4", "TRIP_5", "TRIP
 STRUCTURAL = ("DEPTH",)
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """An m x n matrix with nnz non-zeros; -1 where a size is not known. What is no matrix has
-    `named` sizes instead, (name, size) in order."""
-
+class _OfMatrix(NamedTuple):
     m: int = -1
     n: int = -1
     nnz: int = -1
+
+
+class Sizes(_OfMatrix):
+    """An m x n matrix with nnz non-zeros, a tuple of the three; -1 where a size is not known. What
+    is no matrix has `named` sizes instead, (name, size) in order, which count when two are
+    compared."""
+
     named: tuple[tuple[str, int], ...] = ()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter((self.m, self.n, self.nnz))
-
-    def knowing(self, known: Mapping[str, int]) -> Sizes:
-        """With other sizes of a matrix, by the names `m`, `n` and `nnz`."""
-        return replace(self, **dict(known))  # type: ignore[arg-type]  # none of them is `named`
 
     def naming(self, named: Mapping[str, int]) -> Sizes:
         """With these named sizes beside."""
-        return replace(self, named=tuple(named.items()))
+        made = Sizes(*self)
+        made.named = tuple(named.items())
+        return made
+
+    def knowing(self, known: Mapping[str, int]) -> Sizes:
+        """With other sizes of a matrix, by the names `m`, `n` and `nnz`."""
+        return self._replace(**known).naming(dict(self.named))
+
+    def __eq__(self, other: object) -> bool:
+        return tuple.__eq__(self, other) is True and self.named == getattr(other, "named", ())
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((*self, self.named))
 
     @property
     def possible(self) -> bool:
-        """Whether a matrix or a nest can have them, as far as they are known."""
+        """Whether a matrix can have them, as far as they are known."""
         sides = self.m, self.n
-        if self.named:
-            plain = all(size == -1 for size in self)
-            return plain and all(n in NEST_SYMBOLS and 0 < s < 1 << 62 for n, s in self.named)
         room = self.m * self.n if min(sides) >= 0 else MAX_DIM**2
         return all(-1 <= side <= MAX_DIM for side in sides) and -1 <= self.nnz <= room
 

@@ -133,7 +133,7 @@ class PatternView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.m, self.n, self.nnz, tuple(self.named.items()))
+        return Sizes(self.m, self.n, self.nnz).naming(self.named)
 
 
 class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +169,7 @@ class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.m, self.n, self.nnz, tuple(self.named.items()))
+        return Sizes(self.m, self.n, self.nnz).naming(self.named)
 
 
 class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from embeddb.index.vote import (
     surely_positive,
 )
 from embeddb.index.vote_fit import (
+    MOST_SLOWER,
     Fitted,
     LeftOut,
     Near,
@@ -299,7 +300,8 @@ def _fitted(
     gains, trust = base_gains(ground)
     of = {row.pattern_id: row.group for row in known.rows}
     groups = np.array([of[i] for i in ids], dtype=np.str_)
-    return _Fit(ids, raw, fit_policy(raw, gains, groups, trust))
+    risk = MOST_SLOWER.get(evidence.op.kind)
+    return _Fit(ids, raw, fit_policy(raw, gains, groups, trust, most_slower=risk))
 
 
 def _held(evidence: RunMatrix, ids: Collection[str]) -> RunMatrix:

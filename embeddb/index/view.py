@@ -26,6 +26,7 @@ from embeddb.index.vote import (
     votes,
 )
 from embeddb.index.vote_fit import (
+    MOST_SLOWER,
     Judged,
     LeftOut,
     Near,
@@ -206,7 +207,9 @@ def own_policy(
     """The policy with the least loss on the target's own rows, each judged by shifts that were
     found without its fold, and by votes without its group."""
     parts = _own_parts(ground, target)
-    return refit(ground.near, parts, ground.groups, base=base, left_out=left_out)
+    return refit(
+        ground.near, parts, ground.groups, base=base, left_out=left_out, most_slower=_risk(ground)
+    )
 
 
 def _own_parts(ground: Ground, target: Source) -> list[Judged]:
@@ -240,7 +243,13 @@ def known_policy(ground: Ground, view: View, left_out: LeftOut | None) -> VoteSe
         found = pooled(layers, beliefs, len(ground.ids), gapped)
         part = Judged(own.rows[out], votes(own.gains[out]), votes(found.gains), found.trust)
         parts.append(_ran_elsewhere(part))
-    return refit(near, parts, ground.groups, base=view.policy, left_out=known)
+    return refit(
+        near, parts, ground.groups, base=view.policy, left_out=known, most_slower=_risk(ground)
+    )
+
+
+def _risk(ground: Ground) -> float | None:
+    return MOST_SLOWER.get(ground.evidence.op.kind)
 
 
 def _ran_elsewhere(part: Judged) -> Judged:
@@ -269,11 +278,13 @@ def across(ground: Ground) -> LeftOut | None:
         beliefs = _beliefs(ground, asked, layers, gapped)
         rest = pooled(layers, beliefs, len(ground.ids), gapped)
         parts.append(Judged(own.rows, votes(own.gains), votes(rest.gains), rest.trust))
-    found = leave_out(ground.near, parts, ground.groups)
+    risk = _risk(ground)
+    found = leave_out(ground.near, parts, ground.groups, most_slower=risk)
     if found is None:
         return None
     known = [_ran_elsewhere(part) for part in parts]
-    return found._replace(known=leave_out(with_itself(ground.near), known, ground.groups))
+    near = with_itself(ground.near)
+    return found._replace(known=leave_out(near, known, ground.groups, most_slower=risk))
 
 
 def without(ground: Ground, platform: str) -> Ground:

@@ -31,6 +31,7 @@ from embeddb.index.vote import (
 )
 
 __all__ = [
+    "MOST_SLOWER",
     "Fitted",
     "Judged",
     "LeftOut",
@@ -60,6 +61,13 @@ _BLOCK = 4_000_000
 _CAUTION = 0.003
 #: Log gains over the default that a first choice may have to promise more than.
 _GUARDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+#: Where slower answers are limited: further guards, the last of which nothing is ever promised.
+_HIGH_GUARDS = (1.5, 2.0, 3.0, 8.0)
+#: The share of answers that may be slower than the default, by what is tuned: a schedule that does
+#: not suit a nest costs far more than one that does not suit a matrix (docs/decisions/nests.md).
+MOST_SLOWER = {"nest": 0.02}
+#: What counts as slower there.
+_SLOWER = math.log(0.98)
 #: With fewer first choices judged nothing is said of what promises are worth.
 _FEWEST_PROMISES = 8
 #: Rows as which what leaving machines out has shown counts beside a machine's own.
@@ -99,13 +107,19 @@ class Judged(NamedTuple):
 
 
 def fit_policy(
-    raw: NDArray[np.float32], gains: Floats, groups: NDArray[np.str_], trust: Floats | None = None
+    raw: NDArray[np.float32],
+    gains: Floats,
+    groups: NDArray[np.str_],
+    trust: Floats | None = None,
+    *,
+    most_slower: float | None = None,
 ) -> Fitted:
     """Metric and policy for `raw` float32[r,d], `gains` float64[r,c] and `groups` str[r] of the
     same rows; `trust` float64[r,c] is what each gain counts as a vote, else 1.
 
     Rows with a single run cannot be judged and are left out. Where none can be judged the vote is
-    an unproven but moderate one.
+    an unproven but moderate one. With `most_slower` the guard lets at most that share of the first
+    choices be slower than the default by more than 2 %, at whatever loss of gain.
     """
     taught = np.flatnonzero(np.isfinite(gains).sum(axis=1) >= 2)
     if taught.size > _MOST_FITTED:
@@ -138,7 +152,7 @@ def fit_policy(
         float(chosen.mean()),
         float(table[k, np.inf, learned].mean()),
         int(taught.size),
-        *_kept([_promises(near, everyone, group, k, shrink)]),
+        *_kept([_promises(near, everyone, group, k, shrink)], most_slower),
     )
     nearest = near.distances[:, 0]
     far = np.sort(nearest[np.isfinite(nearest)])
@@ -180,7 +194,13 @@ def with_itself(near: Near) -> Near:
     return Near(np.hstack([each, near.places]), np.hstack([np.zeros(each.shape), near.distances]))
 
 
-def leave_out(near: Near, parts: Sequence[Judged], group: NDArray[np.int64]) -> LeftOut | None:
+def leave_out(
+    near: Near,
+    parts: Sequence[Judged],
+    group: NDArray[np.int64],
+    *,
+    most_slower: float | None = None,
+) -> LeftOut | None:
     """Policy for a machine that was never measured: the least loss on `parts`, each a machine's
     rows judged by all others, which count alike however many rows they have; `group` int64[p].
     None where nothing can be judged."""
@@ -197,7 +217,7 @@ def leave_out(near: Near, parts: Sequence[Judged], group: NDArray[np.int64]) -> 
         means[k, shrink],
         means[k, np.inf],
         sum(part.rows.size for part, _ in judged),
-        *_kept(off),
+        *_kept(off, most_slower),
         across=True,
     )
     return LeftOut(policy, means)
@@ -210,6 +230,7 @@ def refit(
     *,
     base: VoteSettings,
     left_out: LeftOut | None,
+    most_slower: float | None = None,
 ) -> VoteSettings:
     """The policy with the least loss on a machine's own rows, in parts that are each judged by what
     is known without them. What leaving machines out has shown counts as `_PSEUDO_ROWS` more rows;
@@ -232,7 +253,7 @@ def refit(
         group_of = np.unique(names, return_inverse=True)[1]
         k, shrink, _ = _chosen({(*key, False): found for key, found in joint.items()}, group_of)
     off = np.concatenate([_promises(near, part, group, k, shrink) for part, _ in judged])
-    mine = _kept([off])
+    mine = _kept([off], most_slower)
     part = rows / (rows + _PSEUDO_PROMISES)
     if left_out is None:
         mine = (*mine[:3], part * mine[3] + (1 - part) * base.guard)
@@ -373,13 +394,15 @@ def _promises(near: Near, part: Judged, group: NDArray[np.int64], k: int, shrink
     return found
 
 
-def _kept(by_machine: Sequence[Floats]) -> tuple[float, float, float, float]:
+def _kept(
+    by_machine: Sequence[Floats], most_slower: float | None = None
+) -> tuple[float, float, float, float]:
     """Bias, low, high and guard of a policy from float64[q,2] of each machine that was judged."""
     known = [first[np.isfinite(first).all(axis=1)] for first in by_machine]
     known = [first for first in known if len(first)]
     if not known:
         return (*_off(np.zeros(0)), 0.0)
-    guard = _guard_of(known)
+    guard = _guard_of(known) if most_slower is None else _safe_guard(known, most_slower)
     off = [(got - promised)[promised > guard] for promised, got in (first.T for first in known)]
     return (*(_off(off[0]) if len(off) == 1 else _off_across(off)), guard)
 
@@ -394,6 +417,17 @@ def _guard_of(by_machine: Sequence[Floats]) -> float:
         slower[at] = np.mean([(gain < 0).mean() for gain in behind])
     able = np.flatnonzero(gains >= gains.max() - _CAUTION)
     return _GUARDS[int(able[slower[able].argmin()])]
+
+
+def _safe_guard(by_machine: Sequence[Floats], most_slower: float) -> float:
+    """The least guard under which first choices float64[q,2] are slower than the default by more
+    than 2 % in at most that share; one more that was not seen is counted as slower."""
+    every = np.concatenate(list(by_machine))
+    for guard in (*_GUARDS, *_HIGH_GUARDS):
+        slower = int(((every[:, 0] > guard) & (every[:, 1] < _SLOWER)).sum())
+        if slower + 1 <= most_slower * (len(every) + 1):
+            return guard
+    return _HIGH_GUARDS[-1]
 
 
 def _blocks(count: int, each: int) -> Iterator[NDArray[np.int64]]:

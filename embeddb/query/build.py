@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +22,13 @@ from embeddb.index.pooling import Source
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import nearest_widths
 from embeddb.index.view import View
-from embeddb.nests.matching.matchers import step_by_step
-from embeddb.nests.matching.vectors import loop_vectors, remembered
 from embeddb.nests.nest import Content, Nest
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.query.prediction import predicted
 from embeddb.query.query import Neighbour, OwnTimings, Problem, Promise, Query, Vote
-from embeddb.query.transferred import NEIGHBOURS, with_transfers
+from embeddb.query.transferred import carried_over
 from embeddb.store.usual_state import usual_at
 
 __all__ = ["build_query", "named_features", "with_evidence"]
@@ -91,33 +88,12 @@ def build_query(
         lookup.prime(partition, platform)
         query = with_evidence(query, partition, vector, name_of=lookup.pattern_name)
         if isinstance(subject, Nest):
-            query = _with_transfers(query, lookup, partition, subject)
+            query = carried_over(query, partition, subject, known=lookup.store.nest)
         clock.lap("search")
     query = predicted(query, lookup, pattern)
     if query.prediction.version:
         clock.lap("model")
     return query
-
-
-def _with_transfers(query: Query, lookup: Lookup, partition: AnswerIndex, nest: Nest) -> Query:
-    """The neighbours' schedules as schedules of the asked nest, among what is voted on."""
-    view = partition.view(query.platform, calls=query.calls)
-    ids = [near.pattern_id for near in query.vote.neighbours]
-    rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
-    whole = ((i, lookup.store.nest(i)) for i in ids[:NEIGHBOURS])
-    return replace(
-        query,
-        vote=with_transfers(
-            query.vote,
-            partition.evidence.configs,
-            view.gains[rows],
-            view.averages.prior,
-            nest,
-            known={i: found for i, found in whole if found is not None},
-            space=query.space,
-            matching=partial(step_by_step, vectors=remembered(loop_vectors)),
-        ),
-    )
 
 
 def _placed(

@@ -156,6 +156,10 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         body["candidates"] = candidates
         if self.pattern is not None:
             body["pattern"] = {k: getattr(self.pattern, k) for k in ("m", "n", "nnz", "group")}
+            if self.pattern.kind != "matrix":
+                body["pattern"] |= {"kind": self.pattern.kind, "sizes": self.pattern.named}
+        if not self.nest:
+            del body["nest"], body["transfers"]
         del body["default_seconds"]
         if Op.parse(self.op).kind == "matrix":  # of which nothing is carried over
             del body["transfers"], body["nest"]

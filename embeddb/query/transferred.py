@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
+from embeddb.index.answer_index import AnswerIndex
 from embeddb.nests.match import Transfer, transfer
-from embeddb.nests.matching.matchers import Matcher
+from embeddb.nests.matching.matchers import Matcher, at_once
+from embeddb.nests.matching.vectors import loop_vectors, remembered
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import recipe_of
 from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import KNOWN, Schedule
 from embeddb.platforms.space.space import ConfigSpace
-from embeddb.query.query import Transferred, Vote
+from embeddb.query.query import Query, Transferred, Vote
 
-__all__ = ["NEIGHBOURS", "with_transfers"]
+__all__ = ["carried_over", "with_transfers"]
 
 Floats = NDArray[np.float64]
 #: From a source and a target to what matches their nodes.
@@ -44,6 +47,28 @@ class _Carried:
     source: Config
     config: Config
     transfer: Transfer
+
+
+def carried_over(
+    query: Query, partition: AnswerIndex, nest: Nest, *, known: Callable[[str], Nest | None]
+) -> Query:
+    """The query with its neighbours' schedules, as schedules of the asked nest, among what is voted
+    on; `known` gives a neighbour's nest by its id."""
+    view = partition.view(query.platform, calls=query.calls)
+    ids = [near.pattern_id for near in query.vote.neighbours]
+    rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
+    whole = ((i, known(i)) for i in ids[:NEIGHBOURS])
+    vote = with_transfers(
+        query.vote,
+        partition.evidence.configs,
+        view.gains[rows],
+        view.averages.prior,
+        nest,
+        known={i: found for i, found in whole if found is not None},
+        space=query.space,
+        matching=partial(at_once, vectors=remembered(loop_vectors)),
+    )
+    return replace(query, vote=vote)
 
 
 def with_transfers(

@@ -26,6 +26,7 @@ from pathlib import Path
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import SOURCES, STATUSES, Measurement
+from embeddb.core.sizes import UNKNOWN
 from indexer.readers.base import Reader, ReadOptions, Reject, RunRow
 
 __all__ = ["ReaderContract"]
@@ -68,6 +69,7 @@ class ReaderContract:
         assert not row.measurement.ok or row.measurement.times_s
         assert row.matrix.name
         assert min(row.matrix.m, row.matrix.n, row.matrix.nnz) >= -1
+        assert row.op.kind == "matrix" or row.matrix.sizes == UNKNOWN, "sizes of a matrix"
         assert all(math.isfinite(value) for value in row.matrix.features.values())
         Config(row.config)
 

@@ -19,13 +19,17 @@ import pytest
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import STATUSES
+from embeddb.nests.nest import Content, Nest
+from embeddb.nests.nest_text import nest_text
+from embeddb.testing.nests import sample_nests
 from indexer.runners.base import KnowsFacts, Runner, RunOptions, TellsState
 
 __all__ = ["RunnerContract"]
 
 
 class RunnerContract:
-    """Subclasses give the fixtures `runner`, `options` and `configs`, and `op` if not SpMM."""
+    """Subclasses give the fixtures `runner`, `options` and `configs`, and `op` if not SpMM. With
+    `op = Op("nest")` the configurations are for the nest of `pattern`, a product of matrices."""
 
     op = Op("spmm", 8)
 
@@ -42,8 +46,11 @@ class RunnerContract:
         raise NotImplementedError
 
     @pytest.fixture
-    def pattern(self) -> Pattern:
-        """A small matrix with an empty row, a full row and an entry in the last column."""
+    def pattern(self) -> Content:
+        """A small matrix with an empty row, a full row and an entry in the last column; or a nest
+        of three loops."""
+        if self.op.kind == "nest":
+            return sample_nests(16)["matmul"]
         rows = np.array([0, 0, 2, 2, 2, 2, 2, 3])
         cols = np.array([0, 4, 0, 1, 2, 3, 4, 4])
         return Pattern.from_coo((4, 5), rows, cols, name="contract")
@@ -53,7 +60,7 @@ class RunnerContract:
         assert reason is None or (reason and "\n" not in reason)
 
     def test_one_measurement_per_config_in_order(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Pattern
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Content
     ) -> None:
         asked = [*configs, *reversed(configs)]
         answered = list(runner.run(pattern, self.op, asked, options=options))
@@ -65,7 +72,7 @@ class RunnerContract:
                 assert len(cpu) in (0, len(measurement.times_s))
 
     def test_measurements_stream(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Pattern
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Content
     ) -> None:
         stream = runner.run(pattern, self.op, configs, options=options)
         first, _ = next(stream)
@@ -94,12 +101,12 @@ class RunnerContract:
         assert all(0 < value < math.inf for value in (*one.values(), *other.values()))
 
     def test_no_configs_no_measurements(
-        self, runner: Runner, options: RunOptions, pattern: Pattern
+        self, runner: Runner, options: RunOptions, pattern: Content
     ) -> None:
         assert list(runner.run(pattern, self.op, [], options=options)) == []
 
     def test_a_foreign_config_is_a_status(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Pattern
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Content
     ) -> None:
         foreign = Config({"no_such_parameter": 1})
         asked = [configs[0], foreign, configs[1]]
@@ -110,9 +117,14 @@ class RunnerContract:
         assert found[foreign].seconds == math.inf
 
     def test_the_pattern_is_left_alone(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Pattern
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Content
     ) -> None:
-        before = (pattern.indptr.copy(), pattern.indices.copy())
+        before = _content(pattern)
         list(runner.run(pattern, self.op, configs, options=options))
-        assert np.array_equal(before[0], pattern.indptr)
-        assert np.array_equal(before[1], pattern.indices)
+        assert _content(pattern) == before
+
+
+def _content(pattern: Content) -> bytes:
+    if isinstance(pattern, Nest):
+        return nest_text(pattern)
+    return pattern.indptr.tobytes() + pattern.indices.tobytes()

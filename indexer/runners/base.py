@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 
 if TYPE_CHECKING:
@@ -73,9 +72,11 @@ class Runner(Protocol):
         """The platform with this machine's environment as its instance."""
 
     def run(
-        self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
+        self, pattern: Any, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
-        """Raises: UsageError for an operation the runner lacks, RunnerUnavailable."""
+        """Of a `Pattern`, or of a `Nest` where the operation runs on nests.
+
+        Raises: UsageError for an operation the runner lacks, RunnerUnavailable."""
 
 
 @runtime_checkable

@@ -33,6 +33,8 @@ _WORKER = "indexer.runners.nest_code.worker"
 _PLATFORM = "nest-cpu"
 #: Configurations compiled at a time, before any of them is timed.
 _AT_ONCE = 32
+#: Nests after which the worker is replaced: it keeps every shared object that it loaded.
+_NESTS_A_WORKER = 128
 
 
 class NestRunner:
@@ -58,6 +60,7 @@ class NestRunner:
             "OPENBLAS_NUM_THREADS": "1",
         }
         self._session = Session(_WORKER, env=env)
+        self._nests = 0
 
     def __enter__(self) -> NestRunner:
         return self
@@ -119,6 +122,9 @@ class NestRunner:
         if (reason := self.available()) is not None:
             raise RunnerUnavailable(reason)
         nest = check(nest)
+        self._nests += 1
+        if self._nests % _NESTS_A_WORKER == 0:
+            self._session.close()
         space = load_platform(_PLATFORM).space(op, nest.sizes).judged(NestJudge(nest))
         with TemporaryDirectory(prefix="embeddb-nest-") as folder:
             measuring = Measuring(

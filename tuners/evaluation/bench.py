@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,13 @@ from embeddb.core.records import PatternInfo
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
+from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.query.build import with_evidence
 from embeddb.query.prediction import Scorer
 from embeddb.query.query import Problem, Query
+from embeddb.query.transferred import carried_over
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.fit import Fit
 from tuners.evaluation.noise_ceiling import measured_again
@@ -95,7 +98,10 @@ class Bench:
         #: All configurations, the uncommon ones too: rankers may learn from them.
         self.whole = evidence
         own = evidence.of_platform(instance) if instance else evidence
-        self.evidence = evidence.only(own.tried_on(COMMON_SHARE).configs)
+        #: Nests have no configurations in common that all could run: each is judged on its own.
+        self.own_grids = op.kind == "nest"
+        common = own.configs if self.own_grids else own.tried_on(COMMON_SHARE).configs
+        self.evidence = evidence.only(common)
         seen = [self.evidence.rows[i].pattern_id for i in range(len(self.evidence.rows))]
         indexed = set.union(*(set(v) for v in self.vectors.values())) if self.vectors else set()
         self.counted = np.array(
@@ -106,6 +112,9 @@ class Bench:
         self.infos = {i: db.store.pattern(i) or PatternInfo(id=i) for i in set(seen)}
         #: With their rules, where they have any.
         self.subjects = {i: db.store.known(info) for i, info in self.infos.items()}
+        self._nest = db.store.nest
+        #: By row, the last question it posed, before neighbours' schedules were carried over to it.
+        self.slot_copies: dict[int, Query] = {}
         ids = {row.platform for row in self.evidence.rows}
         self.platforms: dict[str, Platform] = {i: db.platform(i) for i in ids}
         self.simulated = any(p.simulated for p in self.platforms.values())
@@ -183,6 +192,18 @@ class Bench:
         """The question a row poses to what a partition knows."""
         pattern_id, platform_id = self.evidence.rows[row][:2]
         info, platform = self.infos[pattern_id], self.platforms[platform_id]
-        space = space_of(platform, self.op, self.subjects[pattern_id])
+        subject = self.subjects[pattern_id]
+        space = space_of(platform, self.op, subject)
         bare = Query(Problem(info, platform, self.op, space, self.default(row)))
-        return with_evidence(bare, partition, self.vectors[partition.featurizer].get(pattern_id))
+        vector = self.vectors[partition.featurizer].get(pattern_id)
+        query = with_evidence(bare, partition, vector)
+        if isinstance(subject, Nest) and vector is not None:
+            self.slot_copies[row] = self.judgeable(row, query)
+            query = carried_over(query, partition, subject, known=self._nest)
+        return self.judgeable(row, query)
+
+    def judgeable(self, row: int, query: Query) -> Query:
+        """The query among what ran on the row, where there is nothing that ran on all."""
+        if not self.own_grids:
+            return query
+        return replace(query, vote=query.vote.among(self.truth(row).times))

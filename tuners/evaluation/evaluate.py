@@ -174,9 +174,15 @@ class Table:
         vector = plain.vectors.get(pattern_id)
         if vector is not None:
             vote = plain.vote(vector)
-            order = [plain.configs[i] for i in np.argsort(-vote, kind="stable")[:_K]]
+            order = [plain.configs[i] for i in np.argsort(-vote, kind="stable")]
+            if self.bench.own_grids:
+                order = [config for config in order if config in query.vote.configs]
+            order = order[:_K]
             yield "knn-stats", _ordered(judge(truth, order), truth, query, -vote, plain.configs)
         found = answer(query, _K, rng=rng)
+        if row in self.bench.slot_copies:
+            copied = answer(self.bench.slot_copies[row], _K, rng=rng)
+            yield "slot-copy", judge(truth, _configs(copied.candidates))
         proposals = _configs(found.candidates)
         illegal = sum(query.space.reason(c) is not None for c in proposals)
         outcome = judge(truth, proposals, illegal=illegal)

@@ -2,8 +2,9 @@
 
 Distances of affine accesses with equal coefficients are exact; otherwise each loop's sign is tried
 and refused where the equations of the indices have no solution within the loops
-(`.inequalities`). An index that comes out of an array may be anything, but for two cases: two elements of a permutation differ, and so do the turns of a loop that runs over the rows
-of a sparse matrix (from one offset to the next).
+(`.inequalities`). An index that comes out of an array may be anything, but for two cases: two
+elements of a permutation differ, and so do the turns of a loop that runs over the rows of a sparse
+matrix (from one offset to the next).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 
 from embeddb.core import __version__
 from embeddb.core.config import Op
-from embeddb.core.sizes import Sizes
+from embeddb.core.sizes import UNKNOWN
 from embeddb.core.wording import many_of, one_of
 from embeddb.ui import wording
 from embeddb.ui.report.page import MOST_SHOWN, environment
@@ -66,7 +66,7 @@ def breakable(text: str) -> Markup:
 def sizes(row: dict[str, Any]) -> str:
     """`1,000 × 1,000`, of a nest its turns, or nothing where unknown."""
     if "sizes" in row:
-        return str(Sizes(named=tuple(row["sizes"].items()))) if row["sizes"] else "–"
+        return str(UNKNOWN.naming(row["sizes"])) if row["sizes"] else "–"
     if min(row["m"], row["n"]) < 0:
         return "–"
     return f"{row['m']:,} × {row['n']:,}"

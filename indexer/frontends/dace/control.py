@@ -7,6 +7,8 @@ Loops are those that DaCe makes of a `for`: a state that is entered with `i = st
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from embeddb.core.errors import NestError
@@ -34,7 +36,10 @@ def program_nodes(told: dict[str, Any], place: Place) -> list[Node]:
         raise NestError(f"programs lie more than {_MOST_NESTED} deep in programs")
     flow = _Flow(told)
     try:
-        return flow.run(flow.start, None, place)
+        found = flow.run(flow.start, None, place)
+        if len(flow.reached) < len(flow.blocks):
+            raise _Unstructured("states are not reached")
+        return found
     except _Unstructured as error:
         if place.nested:
             raise
@@ -44,6 +49,15 @@ def program_nodes(told: dict[str, Any], place: Place) -> list[Node]:
 
 class _Unstructured(NestError):
     """States that follow each other in another way than in sequence or in a loop."""
+
+
+@contextmanager
+def _unstructured() -> Iterator[None]:
+    """What is refused inside makes no loop."""
+    try:
+        yield
+    except NestError as error:
+        raise _Unstructured(error.reason) from error
 
 
 class _Flow:
@@ -63,8 +77,12 @@ class _Flow:
                 raise NestError("an edge ends at a state that is not there")
             data = (edge.get("attributes") or {}).get("data") or {}
             self.out[source].append((target, data.get("attributes") or {}))
-        start = told.get("start_block", told.get("start_state"))
-        self.start = str(start) if str(start) in self.blocks else next(iter(self.blocks), "")
+        self.reached: set[str] = set()
+        entered = {target for edges in self.out.values() for target, _ in edges}
+        sources = [at for at in self.blocks if at not in entered]
+        # As DaCe does: what the file says counts only where the graph does not tell.
+        start = sources[0] if len(sources) == 1 else str(told.get("start_block"))
+        self.start = start if start in self.blocks else next(iter(self.blocks), "")
 
     def run(self, at: str, stop: str | None, place: Place) -> list[Node]:
         """From a block up to another, or to the end."""
@@ -74,6 +92,7 @@ class _Flow:
             if at in met:
                 raise _Unstructured("states follow each other in a circle that is no loop")
             met.add(at)
+            self.reached.add(at)
             edges = self.out[at]
             if len(edges) == 2:
                 loop, edge = self._loop(at, place)
@@ -100,7 +119,8 @@ class _Flow:
     def _loop(self, at: str, place: Place) -> tuple[Block, tuple[str, dict[str, Any]]]:
         """The loop that a guard is the head of, and the edge on which it is left."""
         for edge in self.out[at]:
-            found = _comparison(edge[1].get("condition"))
+            with _unstructured():
+                found = _comparison(edge[1].get("condition"))
             if found is None:
                 continue
             name, op, bound = found
@@ -108,10 +128,9 @@ class _Flow:
                 step = _step(assigned.get(name), name, place)
                 if not step or (step > 0) != (op in ("<", "<=")):
                     continue
-                start, end = place.scope.of(name), index_of_node(bound, place)
-                if not isinstance(start, Index):
-                    raise _Unstructured(f"{name} starts at no whole number")
-                loop, index = counted(start, op, end, step, len(place.loops))
+                with _unstructured():
+                    start, end = index_of(name, place), index_of_node(bound, place)
+                    loop, index = counted(start, op, end, step, len(place.loops))
                 inner = place.within(name, loop, index)
                 label = str(self.blocks[at].get("label", at))[:60]
                 inside = tuple(self.run(edge[0], at, inner))
@@ -142,9 +161,9 @@ def _region(block: dict[str, Any], place: Place) -> list[Node]:
     step = _step(after, name, place)
     if first != name or again != name or not step:
         raise _Unstructured("a loop counts in no way that is known")
-    loop, index = counted(
-        index_of(start, place), op, index_of_node(bound, place), step, len(place.loops)
-    )
+    with _unstructured():
+        begin, end = index_of(start, place), index_of_node(bound, place)
+        loop, index = counted(begin, op, end, step, len(place.loops))
     flow = _Flow(block)
     inside = tuple(flow.run(flow.start, None, place.within(name, loop, index)))
     where = f"loop {str(block.get('label', ''))[:60]}"

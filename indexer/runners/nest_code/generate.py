@@ -7,14 +7,13 @@ A reduction whose target stays the same in the innermost loop is summed up in a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from embeddb.nests.dependence.legality import Legality
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Statement
 from embeddb.nests.schedule import JAMMED, Schedule
 from indexer.runners.nest_code.bounds import Bounds, bounds_of
 from indexer.runners.nest_code.expressions import C_TYPES, HELPERS, Site, Writer
+from indexer.runners.nest_code.lines import Lines, signature, step
 from indexer.runners.nest_code.names import Names, names_of
 from indexer.runners.nest_code.pack import Packing, packing
 
@@ -25,7 +24,6 @@ GENERATION = 1
 
 #: What stands once above all functions of a file.
 PRELUDE = f"#include <math.h>\n#include <stdint.h>\n\n{HELPERS}\n"
-_WIDTH = 100
 _OMP_OPERATORS = {"+=": "+", "*=": "*", "min=": "min", "max=": "max"}
 
 
@@ -36,27 +34,6 @@ def c_function(nest: Nest, schedule: Schedule, name: str, *, writer: type[Writer
     Raises: NestError for a schedule of which there is no code; whether it is legal is not asked.
     """
     return _Function(nest, schedule, name, writer).text()
-
-
-@dataclass
-class _Lines:
-    """C, a line at a time."""
-
-    told: list[str]
-    depth: int = 1
-
-    def add(self, *lines: str) -> None:
-        self.told += [
-            line if line.startswith("#") else "    " * self.depth + line for line in lines
-        ]
-
-    def open(self, line: str) -> None:
-        self.add(line + " {")
-        self.depth += 1
-
-    def close(self) -> None:
-        self.depth -= 1
-        self.add("}")
 
 
 class _Function:
@@ -83,7 +60,7 @@ class _Function:
 
     def text(self) -> str:
         """The helper function first."""
-        head, rest = _Lines([]), _Lines([])
+        head, rest = Lines([]), Lines([])
         self._level(0, head, rest)
         arrays = [
             f"{'' if a in self.nest.written else 'const '}{C_TYPES[array.dtype]} *restrict {name}"
@@ -93,14 +70,14 @@ class _Function:
         if rest.told:
             # Not inlined: there the pointers would be those that OpenMP has captured.
             head_of_turn = f"static __attribute__((noinline)) void {self.name}_turn"
-            found += [*_signature(head_of_turn, [*arrays, *self._captured()]), "{"]
+            found += [*signature(head_of_turn, [*arrays, *self._captured()]), "{"]
             found += [*rest.told, "}", ""]
-        found += [*_signature(f"void {self.name}", arrays), "{", *head.told, "}", ""]
+        found += [*signature(f"void {self.name}", arrays), "{", *head.told, "}", ""]
         return "\n".join(found)
 
     # -- loops -------------------------------------------------------------------------------------
 
-    def _level(self, at: int, out: _Lines, rest: _Lines) -> None:
+    def _level(self, at: int, out: Lines, rest: Lines) -> None:
         """The generated loops from `at` inwards; those within a parallel one into `rest`."""
         if self.pack is not None and self.pack.after == at - 1:
             out.add(*self.pack.lines(self.nest, self.names))
@@ -115,8 +92,8 @@ class _Function:
             end = self.names.ends[piece.loop]
         if at == self.parallel:
             out.add(self._pragma(self._private()))
-        step = _step(variable, piece.step * (JAMMED if jams else 1))
-        out.open(f"for (int64_t {variable} = {first}; {variable} < {end}; {step})")
+        by = step(variable, piece.step * (JAMMED if jams else 1))
+        out.open(f"for (int64_t {variable} = {first}; {variable} < {end}; {by})")
         within = rest if at == self.parallel else out
         if at == self.parallel:
             passed = [*self.names.arrays, *(name.split()[-1] for name in self._captured())]
@@ -127,7 +104,7 @@ class _Function:
             self._level(at + 1, within, rest)
         out.close()
 
-    def _jammed(self, at: int, out: _Lines) -> None:
+    def _jammed(self, at: int, out: Lines) -> None:
         """Four turns of the loop around the innermost at once, and what is left one by one."""
         piece, variable = self.pieces[at], self._variable(at)
         end = self.names.ends[piece.loop]
@@ -136,12 +113,12 @@ class _Function:
         self._innermost(out, turns)
         out.depth -= 1
         out.open("} else")
-        out.open(f"for (; {variable} < {end}; {_step(variable, piece.step)})")
+        out.open(f"for (; {variable} < {end}; {step(variable, piece.step)})")
         self._innermost(out)
         out.close()
         out.close()
 
-    def _innermost(self, out: _Lines, turns: list[Site] | None = None) -> None:
+    def _innermost(self, out: Lines, turns: list[Site] | None = None) -> None:
         """The innermost loop around the body, once for each of the turns of the loop around it."""
         at = self.inner
         piece, variable = self.pieces[at], self._variable(at)
@@ -154,8 +131,8 @@ class _Function:
         if pragma:
             out.add(pragma)
         first, end = self.bounds[at].first, self.bounds[at].end
-        step = _step(variable, piece.step)
-        out.open(f"for (int64_t {variable} = {first}; {variable} < {end}; {step})")
+        by = step(variable, piece.step)
+        out.open(f"for (int64_t {variable} = {first}; {variable} < {end}; {by})")
         out.add(*bodies)
         out.close()
         for name, (target, _, _) in sums.items():
@@ -249,16 +226,3 @@ class _Function:
                 section = f"{name}[:{array.elements}]"
                 found[s.target.array] = f"{_OMP_OPERATORS[s.combine]} : {section}"
         return list(found.values())
-
-
-def _signature(head: str, parameters: list[str]) -> list[str]:
-    """The head of a function, in lines that can be read."""
-    line = f"{head}({', '.join(parameters)})"
-    if len(line) <= _WIDTH:
-        return [line]
-    rest = [f"    {one}," for one in parameters[:-1]]
-    return [f"{head}(", *rest, f"    {parameters[-1]})"]
-
-
-def _step(variable: str, by: int) -> str:
-    return f"{variable}++" if by == 1 else f"{variable} += {by}"

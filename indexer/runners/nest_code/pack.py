@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from embeddb.nests.extents import loop_range
 from embeddb.nests.dependence.legality import packable
+from embeddb.nests.extents import loop_range
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES, Access, Affine
 from embeddb.nests.schedule import Piece, Schedule
@@ -75,7 +75,7 @@ def packing(
     if nth >= len(arrays):
         return f"no array {nth + 1} that is read alone"
     array = arrays[nth]
-    name = nest.array_name(array)
+    name = names.arrays[array]
     accesses = [a for _, a, _ in nest.accesses() if a.array == array]
     used = frozenset().union(*(a.loops for a in accesses))
     after = max((q for q, p in enumerate(pieces) if p.block and p.loop in used), default=-1)

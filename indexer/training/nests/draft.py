@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from embeddb.nests.nest import Nest
 from embeddb.nests.check import check
+from embeddb.nests.nest import Nest
 from embeddb.nests.parts import (
     Access,
     Affine,

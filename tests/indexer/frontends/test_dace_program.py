@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from nest_evaluation import run
 from sdfg_files import elementwise, written
 
 from embeddb.core.errors import MissingDependency, NestError
@@ -101,4 +103,8 @@ def test_dace_itself(tmp_path: Path) -> None:
         "    return A @ B + 1\n"
     )
     found = extract(path, defines={"N": 16, "K": 8})
-    assert (16, 16, 8) in [n.trips for n in found.nests]
+    assert (16, 16, 8) in [n.trips for n in found.nests] and not found.notes
+    rng = np.random.default_rng(0)
+    held = {"A": rng.random((16, 8)), "B": rng.random((8, 16))}
+    run(found.nests, held)
+    np.testing.assert_allclose(held["__return"], held["A"] @ held["B"] + 1)

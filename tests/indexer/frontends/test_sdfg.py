@@ -132,6 +132,22 @@ def test_states_in_no_loop_are_read_one_by_one(tmp_path: Path) -> None:
     assert found.notes[0] == "states branch: its states are read one by one"
 
 
+def test_the_start_is_where_no_edge_leads(tmp_path: Path) -> None:
+    told = loop_over_time()
+    told["start_block"] = 3
+    assert "loop t is cut off at t = 0" in read(tmp_path, told).notes[0]
+
+
+def test_a_loop_without_a_known_end(tmp_path: Path) -> None:
+    told = loop_over_time()
+    for one in told["edges"][1:3]:
+        condition = one["attributes"]["data"]["attributes"]["condition"]
+        condition["string_data"] = condition["string_data"].replace("10", "T")
+    found = read(tmp_path, told)
+    assert len(found.nests) == 2 and "T is not known" in found.notes[0]
+    assert "loop t is cut off" in read(tmp_path, told, T=4).notes[0]
+
+
 def test_a_loop_that_is_a_region(tmp_path: Path) -> None:
     body = loop_over_time()["nodes"][3]
     texts = {"init_statement": "k = 9", "loop_condition": "k >= 2", "update_statement": "k = k - 1"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from embeddb.core.errors import NestError, UsageError
-from embeddb.nests.nest import Nest
 from embeddb.nests.check import check
+from embeddb.nests.nest import Nest
 from indexer.programs import SIZES, applications, nests_of, program_names, sizes_of
 
 #: Programs of more than one nest.

@@ -10,7 +10,6 @@ import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, NothingFound, UsageError
-from embeddb.nests.listing import array_rows, dependence_lines, listing, loop_words
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
 from embeddb.nests.rules import canonical_schedule
@@ -19,6 +18,7 @@ from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.arguments import defined, known_pattern, open_database
 from embeddb.ui.cli.output import emit, json_option, say, table
+from embeddb.ui.listing import array_rows, dependence_lines, listing, loop_words
 
 __all__ = ["show_verb"]
 
@@ -45,7 +45,7 @@ def show_verb(
     Example:
       embeddb nest show nests.db gemm
       embeddb nest show gemm.c -D N=64 --as json
-      embeddb nest show nests.db gemm --as c --config "order_3=[1,3,2],tile_2=32,parallel=outer"
+      embeddb nest show nests.db gemm --as c --config 'tile_2=32,parallel=outer,schedule=static'
     """
     nest = _nest(place, name, defines)
     schedule = _schedule(nest, given)

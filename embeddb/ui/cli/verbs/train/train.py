@@ -1,4 +1,4 @@
-"""`train featurizer|costmodel`: what is learned, resumable after any stop."""
+"""`train featurizer|costmodel|nests`: what is learned, resumable after any stop."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import click
 
 from embeddb.ui.cli.verbs.train.costmodel import costmodel_verb
 from embeddb.ui.cli.verbs.train.featurizer import featurizer_verb
+from embeddb.ui.cli.verbs.train.nests import nests_verb
 
 __all__ = ["train_verb"]
 
 
 @click.group("train")
 def train_verb() -> None:
-    """Train what is learned: the featurizer that turns a pattern into a vector, and the cost model
-    that ranks configurations.
+    """Train what is learned: the featurizer that turns a pattern into a vector, the cost model
+    that ranks configurations, and the network that embeds loop nests.
 
     \b
     Example:
       embeddb train featurizer matrices/ -o scnn.safetensors --manifest MANIFEST.csv
       embeddb train costmodel runs.db --platform cpu --op spmm:128
+      embeddb train nests training.db -o nests.safetensors
     """
 
 
 train_verb.add_command(featurizer_verb)
 train_verb.add_command(costmodel_verb)
+train_verb.add_command(nests_verb)

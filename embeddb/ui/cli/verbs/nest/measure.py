@@ -1,0 +1,94 @@
+"""`nest measure`: many loop nests on this machine, designed schedules and a search of each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from embeddb.core.errors import UsageError
+from embeddb.core.wording import plural
+from embeddb.nests.nest import Nest
+from embeddb.ui.cli.arguments import defined, open_database, runner_here
+from embeddb.ui.cli.output import Progress, emit, json_option, say
+
+__all__ = ["measure_verb", "programs_asked"]
+
+
+@click.command("measure")
+@click.argument("db")
+@click.argument("programs", nargs=-1, metavar="[PROGRAM...]")
+@click.option("--size", "sizes", multiple=True, metavar="medium", help="Of our own programs.")
+@click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a file.")
+@click.option("--platform", default="nest-cpu", show_default=True)
+@click.option("--designed", default=36, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--searched", default=60, show_default=True, type=click.IntRange(0, 100_000))
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@click.option("--seed", default=0, show_default=True, help="Of the designs and the search.")
+@json_option
+def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any) -> None:
+    """Measure the loop nests of PROGRAMs here, into DB, made if there is none.
+
+    A PROGRAM is a file (.c, .sdfg, .json) or the name of one of the 70 programs that embeddb comes
+    with; without any, all of these are measured (about half an hour at the medium size on two
+    cores). Of each nest the same designed schedules run, then a search goes on from the nest as it
+    stands. Nests that were done before are left out, so after Ctrl-C the same command goes on.
+
+    \b
+    Example:
+      embeddb nest measure nests.db
+      embeddb nest measure nests.db gemm softmax --size small --size large
+      embeddb nest measure nests.db mine.c -D N=512 --searched 300
+    """
+    from indexer.embed import embed
+    from indexer.nest_runs import NestJob, NestRequest
+    from indexer.runners.base import RunOptions
+
+    nests = programs_asked(programs, asked["sizes"], asked["defines"])
+    repeats = asked["repeats"]
+    request = NestRequest(
+        designed=asked["designed"],
+        searched=asked["searched"],
+        seed=asked["seed"],
+        options=RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=asked["threads"]),
+    )
+    with open_database(db, create=True) as opened, Progress() as progress:
+        runner, here = runner_here(opened.platform(asked["platform"]), asked["threads"])
+        tally = NestJob(opened, runner, here, request).run(nests, progress)
+        embed(opened, progress=progress)
+    if as_json:
+        emit({"nests": len(nests), **asdict(tally)})
+        return
+    known = f", {plural(tally.known, 'nest')} done before" if tally.known else ""
+    say(f"{plural(tally.measured, 'nest')} measured in {plural(tally.runs, 'run')}{known}")
+
+
+def programs_asked(
+    programs: tuple[str, ...], sizes: tuple[str, ...], defines: tuple[str, ...]
+) -> list[Nest]:
+    """The nests of files and of our own programs, each once.
+
+    Raises: UsageError for a program or size nobody has; NestError for a file that cannot be read.
+    """
+    from indexer.frontends import read_nests
+    from indexer.programs import SIZES, nests_of, program_names
+
+    chosen = sizes or ("medium",)
+    if unknown := [size for size in chosen if size not in SIZES]:
+        raise UsageError(f"no size {unknown[0]!r}", hint=f"sizes: {', '.join(SIZES)}")
+    found: dict[str, Nest] = {}
+    for program in programs or tuple(program_names()):
+        if Path(program).is_file():
+            nests = read_nests(program, defines=defined(defines))
+        elif program in program_names():
+            nests = [nest for size in chosen for nest in nests_of(program, size)]
+        else:
+            raise UsageError(
+                f"{program}: no file, and none of our programs",
+                hint=f"programs: {', '.join(program_names())}",
+            )
+        found |= {nest.id: nest for nest in nests}
+    return list(found.values())

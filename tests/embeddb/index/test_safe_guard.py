@@ -1,0 +1,48 @@
+"""The guard of subjects for which slower answers are limited."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from embeddb.index.vote_fit import MOST_SLOWER, fit_policy
+
+#: What the first choices of forty patterns were promised and got: one in four of those that were
+#: promised little is slower, none of those that were promised much.
+_LITTLE, _MUCH = 0.2, 0.8
+
+
+def _evidence(slow_every: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Raw features float32[r,1], log gains float64[r,2] (the default, and one other) and groups of
+    patterns in two kinds: the other gains much, or little and now and then loses."""
+    rows = 40
+    kind = np.arange(rows) % 2
+    gains = np.zeros((rows, 2))
+    gains[:, 1] = np.where(kind == 0, _MUCH, _LITTLE)
+    if slow_every:
+        gains[1::slow_every, 1] = math.log(0.5)
+    raw = (kind[:, None] * 10.0 + np.linspace(0, 0.1, rows)[:, None]).astype(np.float32)
+    return raw, gains, np.array([f"g{at}" for at in range(rows)])
+
+
+def test_only_nests_have_a_limit() -> None:
+    assert set(MOST_SLOWER) == {"nest"}
+
+
+def test_the_guard_rises_until_few_are_slower() -> None:
+    raw, gains, groups = _evidence(8)
+    free = fit_policy(raw, gains, groups).policy.guard
+    safe = fit_policy(raw, gains, groups, most_slower=0.05).policy.guard
+    assert free <= 0.02 < safe
+    assert safe <= _MUCH, "what is promised much is believed"
+
+
+def test_without_a_slower_one_nothing_is_held_back() -> None:
+    raw, gains, groups = _evidence(0)
+    assert fit_policy(raw, gains, groups, most_slower=0.05).policy.guard == 0.0
+
+
+def test_too_few_patterns_to_know_promise_nothing() -> None:
+    raw, gains, groups = (part[:12] for part in _evidence(0))
+    assert fit_policy(raw, gains, groups, most_slower=0.02).policy.guard > 2.0

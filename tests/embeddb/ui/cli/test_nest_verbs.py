@@ -1,0 +1,148 @@
+"""`embeddb nest import` and `embeddb nest show`, as people type them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run_verb
+from nest_logs import configs_of, log_of, save_nests
+from nests import sample_nests
+
+from embeddb.database import Database
+from embeddb.nests.nest_text import nest_from_text
+
+NESTS = sample_nests()
+MATMUL = NESTS["matmul"]
+#: One nest whose size is left open.
+PROGRAM = """
+#define N 8
+float C[N][N], A[N][N], B[N][N];
+void gemm(void) {
+#pragma scop
+for (int i = 0; i < N; i++)
+  for (int j = 0; j < N; j++)
+    for (int k = 0; k < N; k++)
+      C[i][j] += A[i][k] * B[k][j];
+#pragma endscop
+}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return str(save_nests(tmp_path / "all.json", list(NESTS.values())))
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    capsys.readouterr()
+    assert run_verb(words) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    capsys.readouterr()
+    return run_verb(words), capsys.readouterr().err
+
+
+def test_import_once_and_again(
+    tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "n.db")
+    first = printed(capsys, "nest", "import", db, file, "--json")
+    assert {nest["id"] for nest in first["added"]} == {nest.id for nest in NESTS.values()}
+    again = printed(capsys, "nest", "import", db, file, "--json")
+    assert again["added"] == [] and len(again["known"]) == len(NESTS)
+    assert run_verb(["nest", "import", db, file]) == 0
+    assert "0 nests added, 6 known already" in capsys.readouterr().out
+    assert printed(capsys, "db", "stat", db, "--json")["counts"]["nest"] == 6
+    assert run_verb(["db", "check", db]) == 0
+    assert "no problems" in capsys.readouterr().out
+    assert run_verb(["db", "stat", db]) == 0
+    assert "6 nests" in capsys.readouterr().out
+
+
+def test_import_takes_the_runs_of_stubs(
+    tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "n.db")
+    rows = [(MATMUL.name, config, 1e-3) for config in configs_of(MATMUL)]
+    log = str(log_of(tmp_path / "runs.jsonl", rows))
+    assert run_verb(["index", db, log, "--platform", "nest-cpu"]) == 0
+    assert printed(capsys, "nest", "import", db, file, "--json")["adopted_runs"] == 3
+    with Database.open(db, readonly=True) as opened:
+        assert opened.problems() == []
+
+
+def test_sizes_of_a_program_are_defined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "gemm.c").write_text(PROGRAM)
+    words = ("nest", "import", str(tmp_path / "n.db"), str(tmp_path / "gemm.c"), "--json")
+    (small,) = printed(capsys, *words)["added"]
+    (large,) = printed(capsys, *words, "-D", "N=32")["added"]
+    assert (small["sizes"]["TRIP_1"], large["sizes"]["TRIP_1"]) == (8, 32)
+    assert small["group"] == large["group"] == "gemm"
+
+
+def test_show_is_the_same_from_file_and_database(
+    tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "n.db")
+    run_verb(["nest", "import", db, file])
+    document = printed(capsys, "nest", "show", db, MATMUL.name, "--json")
+    assert document == printed(capsys, "nest", "show", file, MATMUL.name, "--json")
+    assert document == printed(capsys, "nest", "show", db, MATMUL.id, "--json")
+    assert [loop["turns"] for loop in document["loops"]][2] == "a reduction"
+    assert nest_from_text(json.dumps(document["nest"])) == MATMUL
+    assert nest_from_text(
+        json.dumps(printed(capsys, "nest", "show", db, MATMUL.name, "--as", "json"))
+    ) == (MATMUL)
+    capsys.readouterr()
+    assert run_verb(["nest", "show", db, MATMUL.name]) == 0
+    text = capsys.readouterr().out
+    assert "a0[i1][i2] += a1[i1][i3] * a2[i3][i2]" in text and "a reduction" in text
+
+
+def test_show_as_a_schedule(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("nest", "show", file, MATMUL.name, "--json", "--config")
+    document = printed(capsys, *words, "tile_1=8,parallel=outer,schedule=static")
+    assert "blocks of 8" in document["listing"][0] and document["schedule"]["tile_1"] == 8
+    spmv = ("nest", "show", file, NESTS["spmv"].name, "--config")
+    code, said = refused(capsys, *spmv, "tile_2=8")
+    assert code == 2 and "not legal" in said
+    code, said = refused(capsys, *spmv, "tile_9=8")
+    assert code == 2 and "tile_9" in said
+    code, said = refused(capsys, *spmv, "tile_1=big")
+    assert code == 2 and "no schedule of 2 loops" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "word"),
+    [
+        (("import", "{db}"), 2, "which program?"),
+        (("import", "{db}", "nothing.c"), 1, "no such file"),
+        (("import", "{db}", "{folder}/p.py"), 1, "--dace"),
+        (("import", "{db}", "{file}", "-D", "N"), 2, "defines nothing"),
+        (("show", "{file}"), 2, "has 6 nests"),
+        (("show", "{file}", "nobody"), 3, "no nest 'nobody'"),
+        (("show", "{db}"), 2, "which nest of"),
+        (("show", "{db}", "nobody"), 1, "no pattern of that name"),
+        (("show", "{folder}/p.py", "x"), 1, "not read without being run"),
+    ],
+)
+def test_refusals_say_why(
+    tmp_path: Path,
+    file: str,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    code: int,
+    word: str,
+) -> None:
+    (tmp_path / "p.py").write_text("raise SystemExit('was run')")
+    db = str(tmp_path / "n.db")
+    Database.create(db).close()
+    asked = [w.format(db=db, file=file, folder=tmp_path) for w in words]
+    found, said = refused(capsys, "nest", *asked)
+    assert (found, word in said) == (code, True), said
+    assert "was run" not in said

@@ -1,0 +1,195 @@
+"""Nests out of a database and into another: whole, checked, and only added."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nest_logs import CPU, OP, configs_of
+from nests import sample_nests
+
+from embeddb.core.config import Config
+from embeddb.core.pattern import stub_id
+from embeddb.core.records import Measurement, Run
+from embeddb.database import Database
+from indexer.add_nests import add_nests
+from indexer.exchange.exchange import ImportReport, export_file, import_file
+
+NESTS = sample_nests()
+MATMUL, SPMV = NESTS["matmul"], NESTS["spmv"]
+
+
+def filled(db: Database) -> None:
+    db.store.put_platform(CPU)
+    add_nests(db, list(NESTS.values()))
+    db.store.append(
+        Run(nest.id, OP, CPU.id, config, Measurement(times_s=(1e-3 * (at + 1),)))
+        for nest in NESTS.values()
+        for at, config in enumerate(configs_of(nest))
+    )
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """An export of six nests with runs."""
+    file = tmp_path_factory.mktemp("out") / "nests.jsonl"
+    with Database.in_memory() as db:
+        filled(db)
+        export_file(db, file)
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def taken(db: Database, folder: Path, lines: list[Any]) -> ImportReport:
+    file = folder / "in.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return import_file(db, file)
+
+
+def reasons(report: ImportReport) -> list[str]:
+    text = Path(report.rejects_file).read_text() if report.rejects_file else ""
+    return [json.loads(line)["reason"] for line in text.splitlines()]
+
+
+def of_kind(lines: list[Any], kind: str) -> list[Any]:
+    return [line for line in lines if isinstance(line, list) and line[0] == kind]
+
+
+def changed(lines: list[Any], kind: str, number: int, change: dict[int, Any]) -> list[Any]:
+    """With fields of the line of that kind about that pattern replaced."""
+
+    def line_of(line: Any) -> Any:
+        if not isinstance(line, list) or line[:2] != [kind, number]:
+            return line
+        return [change.get(at, value) for at, value in enumerate(line)]
+
+    return [line_of(line) for line in lines]
+
+
+def number_of(lines: list[Any], pattern_id: str) -> int:
+    return next(int(line[1]) for line in of_kind(lines, "pattern") if line[2] == pattern_id)
+
+
+def test_everything_arrives(tmp_path: Path, lines: list[Any]) -> None:
+    with Database.in_memory() as one, Database.in_memory() as other:
+        filled(one)
+        report = taken(other, tmp_path, lines)
+        assert (report.rejected, report.kept, report.patterns) == (0, 0, len(NESTS))
+        assert report.added == report.runs == one.store.count_runs()
+        for nest in NESTS.values():
+            assert other.store.nest(nest.id) == nest
+            assert other.store.pattern(nest.id) == one.store.pattern(nest.id)
+        assert other.problems() == []
+        again = taken(other, tmp_path, lines)
+        assert (again.added, again.rejected, again.kept) == (0, 0, 0)
+        files = [tmp_path / "one.jsonl", tmp_path / "other.jsonl"]
+        export_file(one, files[0])
+        export_file(other, files[1])
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_selection_holds_its_nests_alone(tmp_path: Path) -> None:
+    with Database.in_memory() as db:
+        filled(db)
+        db.store.put_platform(CPU.at("m"))
+        config = configs_of(SPMV)[0]
+        db.store.append([Run(SPMV.id, OP, "nest-cpu@m", config, Measurement(times_s=(1.0,)))])
+        export_file(db, tmp_path / "some.jsonl", platform="nest-cpu@m")
+        lines = [json.loads(line) for line in (tmp_path / "some.jsonl").read_text().splitlines()]
+        assert [line[2] for line in of_kind(lines, "pattern")] == [SPMV.id]
+        assert len(of_kind(lines, "nest")) == 1
+
+
+def test_a_damaged_nest_costs_itself_alone(tmp_path: Path, lines: list[Any]) -> None:
+    number = number_of(lines, MATMUL.id)
+    whole = next(line[2] for line in of_kind(lines, "nest") if line[1] == number)
+    other = next(line[2] for line in of_kind(lines, "nest") if line[1] != number)
+    bigger = json.loads(json.dumps(whole).replace("16", "17"))
+    code = whole["code"]
+    leaving = {**whole, "code": {**code, "loops": [[[0], [99], 1], *code["loops"][1:]]}}
+    for wrong, word in (
+        (bigger, "the code of another nest"),
+        (other, "the code of another nest"),
+        (leaving, "outside 0 to"),
+        ({"nest": 2}, "is no nest"),
+        (None, "is no nest"),
+        ("x" * 99, "is no nest"),
+        ({**whole, "code": {}}, "must have"),
+    ):
+        with Database.in_memory() as db:
+            report = taken(db, tmp_path, changed(lines, "nest", number, {2: wrong}))
+            assert report.rejected == 1 and word in reasons(report)[0], wrong
+            assert report.added == report.runs, "its runs are those of a nest without code"
+            assert db.store.nest(MATMUL.id) is None and db.store.counts()["nest"] == 5
+            assert db.problems() == []
+
+
+def test_sizes_that_are_not_those_of_the_code(tmp_path: Path, lines: list[Any]) -> None:
+    number = number_of(lines, MATMUL.id)
+    pattern = next(line for line in of_kind(lines, "pattern") if line[1] == number)
+    assert pattern[-2:] == ["nest", dict(MATMUL.sizes.named)]
+    at = len(pattern) - 1
+    with Database.in_memory() as db:
+        report = taken(db, tmp_path, changed(lines, "pattern", number, {at: {"DEPTH": 4}}))
+        assert report.rejected == 1 and "its code is a nest of 16 x 16 x 16" in reasons(report)[0]
+    with Database.in_memory() as db:
+        report = taken(db, tmp_path, changed(lines, "pattern", number, {at: {"ROWS": 4}}))
+        assert any("is impossible" in reason for reason in reasons(report))
+        assert db.store.pattern(MATMUL.id) is None and db.problems() == []
+    for kind in ("matrix", "program", ""):
+        with Database.in_memory() as db:
+            report = taken(db, tmp_path, changed(lines, "pattern", number, {at - 1: kind}))
+            assert any("no kind of pattern" in reason for reason in reasons(report))
+            assert db.store.pattern(MATMUL.id) is None and db.problems() == []
+
+
+def test_a_nest_of_no_pattern(tmp_path: Path, lines: list[Any]) -> None:
+    nest = of_kind(lines, "nest")[0]
+    with Database.in_memory() as db:
+        report = taken(db, tmp_path, [*lines[:-1], ["nest", 99, nest[2]], ["nest"], lines[-1]])
+        assert report.rejected == 2 and "pattern 99 is not defined" in reasons(report)[0]
+
+
+def test_told_runs_are_legal_for_the_nest(tmp_path: Path, lines: list[Any]) -> None:
+    """Also where its code came with the same file."""
+    turned = Config({**configs_of(SPMV)[0], "order_2": ("2", "1")})
+    run = of_kind(lines, "run")[0]
+    told = [
+        ["config", 990, dict(turned)],
+        ["run", number_of(lines, SPMV.id), run[2], run[3], 990, ["ok", [1.0]]],
+    ]
+    end = [*lines[-1][:-1], lines[-1][-1] + 1]
+    with Database.in_memory() as db:
+        report = taken(db, tmp_path, [*lines[:-1], *told, end])
+        assert report.rejected == 1 and "depend on i1" in reasons(report)[0]
+
+
+def test_runs_of_another_kind_are_not_taken(tmp_path: Path, lines: list[Any]) -> None:
+    """A nest here is told as a matrix, with runs of a matrix's kernel."""
+    platform = ["platform", 0, "spmv-formats"]
+    told = [
+        lines[0],
+        platform,
+        ["pattern", 0, MATMUL.id, 4, 4, 4, "m"],
+        ["op", 0, "spmv"],
+        ["config", 0, {"format": "csr"}],
+        ["run", 0, 0, 0, 0, ["ok", [1.0]]],
+        ["end", 1, 1, 1],
+    ]
+    with Database.in_memory() as db:
+        add_nests(db, [MATMUL])
+        report = taken(db, tmp_path, told)
+        assert report.added == 0 and report.rejected == 2, reasons(report)
+        assert db.problems() == []
+
+
+def test_a_stub_of_a_nest_is_told_under_its_own_id(tmp_path: Path) -> None:
+    head = {"format": "embeddb", "version": 1}
+    own = stub_id("n", -1, -1, -1, kind="nest")
+    rest = [-1, -1, -1, "n", "", True, "", {}, {}, "nest"]
+    for pattern_id, rejected in ((own, 0), (stub_id("n", -1, -1, -1), 1), (MATMUL.id, 1)):
+        with Database.in_memory() as db:
+            told = [head, ["pattern", 0, pattern_id, *rest], ["end", 0, 1, 0]]
+            assert taken(db, tmp_path, told).rejected == rejected
+            assert db.store.counts()["pattern"] == 1 - rejected
