@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from embeddb.core.config import WIDE, Config, Op
+from embeddb.core.config import WIDE, Op
 from embeddb.core.wording import counted, many_of, plural, share
 from embeddb.query.confidence import GOOD
-from embeddb.ui.wording import line, shown
+from embeddb.ui.report import gap_commands
+from embeddb.ui.wording import shown
 
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
@@ -110,7 +111,8 @@ class _Finder:
         if platform is None or not platform.runner:
             return ""
         kept = self._is_kept(self._db.store.resolve(made.pattern_id))
-        return self._measure([name if kept else "FILE"], platform.name, made.op, "30")
+        named = [name if kept else "FILE"]
+        return gap_commands.measure(self._place, named, platform.name, made.op, 30)
 
     def _is_kept(self, pattern_id: str) -> bool:
         """Whether what it takes to run it is in the database."""
@@ -146,7 +148,7 @@ class _Finder:
                     what=f"{counted({_kind(s): len(few)})}: {s.op} on {s.platform}",
                     why=f"their structure is stored, and fewer than a quarter of the usual "
                     f"{s.per_pattern:,.0f} configurations ran on them",
-                    command=self._measure(names, s.platform.partition("@")[0], s.op, "40"),
+                    command=gap_commands.measure(self._place, names, s.platform, s.op, 40),
                 )
 
     def _configs_of(self, s: ScopeFacts, ids: Sequence[str]) -> Counter[str]:
@@ -219,17 +221,12 @@ class _Finder:
             platform = self._db.store.platform(s.instances[0])
             if not s.without_default or s.winners_only or platform is None:
                 continue
-            words = f"embeddb measure {self._place} MATRIX {_where(s.platform, s.op)}"
-            if _kind(s) == "matrix":
-                default = platform.default(Op.parse(s.op))
-                words += f" --config {shlex.quote(line(Config(default)))}"
-            else:  # of a nest the default depends on its loops, and is always measured
-                words = words.replace("MATRIX", "NEST")
+            command = gap_commands.the_default(self._place, platform, s.platform, s.op)
             yield Gap(
                 kind="default",
                 what=f"{counted({_kind(s): s.without_default})}: {s.op} on {s.platform}",
                 why="the default never ran there, so gains are not known",
-                command=words if s.runnable else "",
+                command=command if s.runnable else "",
             )
 
     def noise(self) -> Iterator[Gap]:
@@ -242,26 +239,10 @@ class _Finder:
                     command=self._campaign(s, s.op, " --rounds 2"),
                 )
 
-    def _measure(self, names: Sequence[str], platform: str, op: str, configs: str) -> str:
-        matrices = " ".join(shlex.quote(name) for name in names)
-        return (
-            f"embeddb measure {self._place} {matrices} {_where(platform, op)} --configs {configs}"
-        )
-
     def _campaign(self, s: ScopeFacts, op: str, more: str = "") -> str:
-        if not s.runnable:
-            return ""
-        where = _where(s.platform, op)
-        if _kind(s) == "nest":  # a campaign is over matrix files
-            return f"embeddb measure {self._place} PROGRAM.c {where}"
-        return f"embeddb campaign plan {self._place} camp {where} --matrices matrices/{more}"
+        return gap_commands.again_all(self._place, s.platform, op, more) if s.runnable else ""
 
 
 def _kind(s: ScopeFacts) -> str:
     """What a scope's operation runs on."""
     return Op.parse(s.op).kind
-
-
-def _where(platform: str, op: str) -> str:
-    bare = shlex.quote(shown(platform.partition("@")[0]))
-    return f"--platform {bare} --op {shlex.quote(shown(op))}"

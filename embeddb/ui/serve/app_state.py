@@ -41,6 +41,8 @@ class AppState:
         self.max_upload = max_upload
         self.answers = MemoryAnswers()
         self.cache = PageCache(self.version_token)
+        #: As they were last read: a page that says that nothing can be read has a frame, too.
+        self.kinds_seen: list[str] = []
         self._opened = self._file()
         self.name = "a database in memory" if db.store.path is None else db.store.path.name
 
@@ -87,7 +89,9 @@ class AppState:
     def kinds(self) -> list[str]:
         """Of the patterns here (`embeddb.core.subject`)."""
         infos = self.catalog().infos
-        return self.cache.get("kinds", lambda: sorted({info.kind for info in infos.values()}))
+        found = self.cache.get("kinds", lambda: sorted({info.kind for info in infos.values()}))
+        self.kinds_seen = found
+        return found
 
     def heads(self) -> list[AnswerHead]:
         """Every answer, the latest first."""

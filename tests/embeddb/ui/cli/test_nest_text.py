@@ -216,3 +216,35 @@ def test_a_matrix_is_not_written_as_c(
     words = [db, str(matrix), "--platform", "cpu", "--op", "spmv", "--emit", str(tmp_path / "a.c")]
     code, said = emitted(words, capsys)
     assert code == 2 and "--emit writes the C of a nest, not of a matrix" in said
+
+
+# -- what is about matrices only -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "costmodel", "{db}"],
+        ["calibrate", "{db}"],
+        ["campaign", "plan", "{db}", "{out}/camp", "--matrices", "{out}"],
+    ],
+)
+def test_verbs_about_matrices_say_so(
+    db: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.mtx").write_text(
+        "%%MatrixMarket matrix coordinate pattern general\n2 2 2\n1 1\n2 2\n"
+    )
+    given = [word.format(db=db, out=tmp_path) for word in words]
+    assert run_verb([*given, "--platform", "nest-cpu", "--op", "nest"]) == 2
+    said = capsys.readouterr().err
+    assert "about matrices, and nest runs on a nest" in said and "embeddb measure" in said
+
+
+def test_nests_without_a_configuration_in_common_cannot_be_judged(
+    db: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those here have two and three loops."""
+    assert run_verb(["eval", db, "--op", "nest", "--seeds", "1"]) == 3
+    said = capsys.readouterr().err
+    assert "two or more groups of nests" in said and "matri" not in said
