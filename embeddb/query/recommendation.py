@@ -161,8 +161,6 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         if not self.nest:
             del body["nest"], body["transfers"]
         del body["default_seconds"]
-        if Op.parse(self.op).kind == "matrix":  # of which nothing is carried over
-            del body["transfers"], body["nest"]
         return body
 
     @staticmethod
