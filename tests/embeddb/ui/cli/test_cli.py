@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from command_line import run_verb
+from counted_database import counted_database
 
 from embeddb.database import Database
 from embeddb.ui.cli import output
@@ -74,6 +75,20 @@ PLUGIN = Toy
 HOSTILE = "\x1b[31mred\x07"
 
 
+PROGRAM = """
+#define N 16
+float C[N][N], A[N][N], B[N][N];
+void product(void) {
+#pragma scop
+for (int i = 0; i < N; i++)
+  for (int j = 0; j < N; j++)
+    for (int k = 0; k < N; k++)
+      C[i][j] += A[i][k] * B[k][j];
+#pragma endscop
+}
+"""
+
+
 class Board:
     """A folder with matrices, a run log, a platform and a database made from them."""
 
@@ -84,6 +99,8 @@ class Board:
         self.log = str(folder / "runs.csv")
         self.matrices = folder / "matrices"
         self.new = str(folder / "new.npz")
+        self.program = folder / "product.c"
+        self.counted = folder / "counted.db"
 
     def query(self, *more: str, db: str = "", matrix: str = "") -> list[str]:
         asked = ["--platform", "toy", "--op", "spmm:32", *more]
@@ -113,6 +130,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Board:
         rows.writerow(["m0", "family0", 5, 5, "a"])
         rows.writerows([[HOSTILE, "odd", time, 4, mode] for mode, time in (("a", 9), ("b", 8))])
     save(Path(board.new), 80, 0.25, rng)
+    board.program.write_text(PROGRAM)
+    counted_database(board.counted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EMBEDDB_PLUGINS", str(board.folder / "plugins"))
         patch.setenv("TOY_PLATFORM", board.toml)
@@ -197,6 +216,19 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
             *("train", "costmodel", board.db, "--platform", "toy", "--op", "spmm:32"),
             *("-o", str(tmp / "cost.safetensors"), "--members", "1", "--epochs", "2"),
             *("--predictor", "mlp", "--latent", "pca", "--threads", "1"),
+        ],
+        "train nests": [
+            *("train", "nests", str(board.counted), "-o", str(tmp / "nests.safetensors")),
+            *("--epochs", "1", "--threads", "1"),
+        ],
+        "nest import": ["nest", "import", str(tmp / "nests.db"), str(board.program)],
+        "nest show": ["nest", "show", str(board.program)],
+        "nest measure": [
+            *("nest", "measure", str(tmp / "nests.db"), str(board.program)),
+            *("--designed", "1", "--searched", "0", "--repeats", "1"),
+        ],
+        "nest count": [
+            *("nest", "count", str(tmp / "nests.db"), str(board.program), "--source", "model"),
         ],
         "plot training": [
             *("plot", "training", str(tmp / "net.training" / "curve.jsonl")),
