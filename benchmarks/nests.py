@@ -1,7 +1,7 @@
 """Transfer of schedules between loop nests, judged by running them here (Table 2 of "Performance
 Embeddings"): the database of `embeddb nest measure`, one application after the other left out.
 
-    python benchmarks/nests.py DB [--seeds 3] [--all] > benchmarks/results/nests.json
+    python benchmarks/nests.py DB [--rounds 3] [--all] > benchmarks/results/nests.json
 
 For every nest of the paper's twelve applications (`--all`: of all programs), each method proposes k
 schedules from what ran on other programs. All proposals, the nest as it stands and the best that a
@@ -300,7 +300,6 @@ def main() -> None:
             rows.append(judged(at, known, told, runner, asked.rounds))
             print(json.dumps({k: rows[-1][k] for k in ("nest", "search")}), file=sys.stderr)
     document = {
-        "command": " ".join(["python benchmarks/nests.py", *sys.argv[1:]]),
         "machine": about(),
         "nests": len(rows),
         "known": len(known),
