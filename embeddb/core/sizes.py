@@ -15,7 +15,7 @@ MATRIX_SYMBOLS = ("NUM_MATRIX_ROWS", "NUM_MATRIX_COLS", "NNZ", "WIDTH")
 #: Those of a loop nest: how many loops, and how often each runs.
 NEST_SYMBOLS = ("DEPTH", "TRIP_1", "TRIP_2", "TRIP_3", "TRIP_4", "TRIP_5", "TRIP_6")
 #: What is a size of the form, not of the data: which parameters there are may depend on it.
-STRUCTURAL = ("DEPTH",)
+STRUCTURAL = frozenset({"DEPTH"})
 
 
 class _OfMatrix(NamedTuple):

@@ -278,6 +278,8 @@ def _split_legal(
     legal: dict[Config, int] = {}
     rejected: dict[Config, str] = {}
     for at, config in enumerate(evidence.configs):
+        if not space.shaped(config):
+            continue  # of nests of another depth; these are carried over, not copied
         reason = space.reason(config)
         if reason is not None:
             rejected[config] = reason

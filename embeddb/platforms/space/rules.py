@@ -6,6 +6,7 @@ import graphlib
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -191,6 +192,14 @@ class Rules:
         self.plain = not self.symbolic and all(p.kind != "bool" and not p.aliases for p in params)
         self.groups = self._groups(self._ordered())
         self._items = {p.name: frozenset(p.values) for p in params if p.kind == "permutation"}
+
+    def judged(self, judge: Judge) -> Rules:
+        """The same with a judge, nothing compiled anew."""
+        found = copy(self)
+        found.judge = judge
+        found.constraints = [c for c in self.constraints if c is not self.judge] + [judge]
+        found.groups = found._groups(found._ordered())
+        return found
 
     def is_permutation(self, name: str, value: Any) -> bool:
         items = self._items[name]

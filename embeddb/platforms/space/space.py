@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config, Value
 from embeddb.core.errors import SpaceError, UsageError
+from embeddb.core.sizes import STRUCTURAL
 from embeddb.platforms.space.expression import Expression
 from embeddb.platforms.space.parts import Assignment, Part, product_of
 from embeddb.platforms.space.rules import SYMBOLS, Judge, Kind, Param, Rules, join, show
@@ -79,14 +80,24 @@ class ConfigSpace:
         self.params = rules.params
         own = (c for c in rules.constraints if c is not rules.judge)
         self.constraints = tuple(c.text for c in own if c.text not in rules.reasons)
+        decided = {
+            name: when.holds(self.symbols)
+            for name, when in rules.whens.items()
+            if when.names <= self.symbols.keys() & STRUCTURAL
+        }
+        self._needed = frozenset(name for name, held in decided.items() if held)
+        self._barred = decided.keys() - self._needed
         self._checks = [
             (
                 p.name,
                 None if p.kind == "permutation" else frozenset(p.values),
-                rules.whens.get(p.name),
+                None if p.name in decided else rules.whens.get(p.name),
             )
             for p in rules.params
+            if p.name not in self._barred
         ]
+        # What mentions a parameter that no configuration has here counts as satisfied.
+        self._judging = [c for c in rules.constraints if self._barred.isdisjoint(c.names)]
         return self
 
     def __repr__(self) -> str:
@@ -136,12 +147,9 @@ class ConfigSpace:
 
         Raises: SpaceError if they look at no parameter of this space.
         """
-        rules, known = self.rules, judge.names & self.rules.by_name.keys()
-        if not known:
+        if not judge.names & self.rules.by_name.keys():
             raise SpaceError(f"{judge.text} look at no parameter of this space")
-        return self._by(
-            Rules(self.params, self.constraints, rules.reasons, kind=rules.kind, judge=judge)
-        )
+        return self._by(self.rules.judged(judge))
 
     def _by(self, rules: Rules) -> ConfigSpace:
         return ConfigSpace.__new__(ConfigSpace)._setup(rules, self.symbols, self.prefer)
@@ -201,6 +209,9 @@ class ConfigSpace:
         except UsageError as error:
             return str(error)
         env = self._environment(values)
+        if not self._barred.isdisjoint(values):
+            name = next(n for n in values if n in self._barred)
+            return f"parameter {name!r} may only be given when {self.rules.whens[name].text}"
         seen = 0
         for name, allowed, when in self._checks:
             if when is not None and when.holds(env) is not True:
@@ -209,6 +220,7 @@ class ConfigSpace:
                 if name not in values:
                     continue
             if name not in values:
+                when = self.rules.whens.get(name)
                 condition = f" (it is needed when {when.text})" if when else ""
                 return f"parameter {name!r} is missing{condition}"
             value = values[name]
@@ -224,7 +236,7 @@ class ConfigSpace:
             unknown = sorted(values.keys() - self.rules.by_name.keys())[0]
             names = join(p.name for p in self.params)
             return f"unknown parameter {unknown!r}; parameters: {names}"
-        for constraint in self.rules.constraints:
+        for constraint in self._judging:
             if constraint.holds(env) is False:
                 if self.rules.judge is constraint:
                     return self.rules.judge.reason(values)
@@ -241,6 +253,12 @@ class ConfigSpace:
     def _undecided(self, when: Expression, env: Mapping[str, Any]) -> bool:
         """Whether a condition waits for a size, so that a parameter may be there or not."""
         return when.holds(env) is None and bool(when.names & set(self.unresolved))
+
+    def shaped(self, config: Mapping[str, Any]) -> bool:
+        """Whether a configuration has the parameters that the structural sizes call for: one of a
+        nest of another depth has not. Quicker than `reason`."""
+        names = config.keys()
+        return self._needed <= names and self._barred.isdisjoint(names)
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Raises: SpaceError with `reason`'s line if the configuration is not legal."""
