@@ -52,8 +52,11 @@ class Sizes(_OfMatrix):
 
     @property
     def possible(self) -> bool:
-        """Whether a matrix can have them, as far as they are known."""
+        """Whether a matrix or a nest can have them, as far as they are known."""
         sides = self.m, self.n
+        if self.named:
+            plain = all(size == -1 for size in self)
+            return plain and all(n in NEST_SYMBOLS and 0 < s < 1 << 62 for n, s in self.named)
         room = self.m * self.n if min(sides) >= 0 else MAX_DIM**2
         return all(-1 <= side <= MAX_DIM for side in sides) and -1 <= self.nnz <= room
 

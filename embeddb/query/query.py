@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -165,26 +165,6 @@ class Vote:
     vector: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     featurizer: str = ""
     transfers: tuple[Transferred, ...] = ()
-
-    def among(self, configs: Container[Config]) -> Vote:
-        """The same vote on those of its configurations that are among these."""
-        kept = [at for at, config in enumerate(self.configs) if config in configs]
-        place = {at: new for new, at in enumerate(kept)}
-
-        def columns(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            return values[:, kept] if len(values) else values
-
-        return replace(
-            self,
-            configs=tuple(self.configs[at] for at in kept),
-            gains=columns(self.gains),
-            prior=self.prior[kept],
-            mean=self.mean[kept],
-            cover=np.array([place[at] for at in self.cover if at in place], dtype=np.int64),
-            trust=columns(self.trust),
-            failing=columns(self.failing),
-            machine_effects=columns(self.machine_effects),
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ are those of docs/evaluation.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.query.build import with_evidence
 from embeddb.query.prediction import Scorer
-from embeddb.query.query import Problem, Query
+from embeddb.query.query import Problem, Query, Vote
 from embeddb.query.transferred import carried_over
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.fit import Fit
@@ -206,4 +206,25 @@ class Bench:
         """The query among what ran on the row, where there is nothing that ran on all."""
         if not self.own_grids:
             return query
-        return replace(query, vote=query.vote.among(self.truth(row).times))
+        return replace(query, vote=_among(query.vote, self.truth(row).times))
+
+
+def _among(vote: Vote, configs: Container[Config]) -> Vote:
+    """The same vote on those of its configurations that are among these."""
+    kept = [at for at, config in enumerate(vote.configs) if config in configs]
+    place = {at: new for new, at in enumerate(kept)}
+
+    def columns(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values[:, kept] if len(values) else values
+
+    return replace(
+        vote,
+        configs=tuple(vote.configs[at] for at in kept),
+        gains=columns(vote.gains),
+        prior=vote.prior[kept],
+        mean=vote.mean[kept],
+        cover=np.array([place[at] for at in vote.cover if at in place], dtype=np.int64),
+        trust=columns(vote.trust),
+        failing=columns(vote.failing),
+        machine_effects=columns(vote.machine_effects),
+    )

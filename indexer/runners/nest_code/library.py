@@ -25,7 +25,8 @@ TOGETHER = 8
 _FAST = ("-O3", "-ffast-math")
 _EXACT = ("-O2", "-ffp-contract=off")
 _REST = ("-fopenmp", "-std=gnu11", "-fPIC", "-shared", "-w")
-_LIBRARIES = ("-lm",)
+#: Without start files: with -ffast-math one of them would make the loading process lose subnormals.
+_LIBRARIES = ("-lm", "-nostartfiles")
 
 _CALL = """
 #include <omp.h>

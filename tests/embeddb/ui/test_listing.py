@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from embeddb.nests.listing import array_rows, dependence_lines, listing, loop_words
 from nests import nest_of, sample_nests
 
 from embeddb.nests.schedule import Schedule
+from embeddb.ui.listing import array_rows, dependence_lines, listing, loop_words
 
 NESTS = sample_nests()
 
