@@ -18,7 +18,7 @@ from embeddb.core.config import Config
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.nests.match import Transfer, transfer
 from embeddb.nests.matching.matchers import Matcher, at_once
-from embeddb.nests.matching.vectors import loop_vectors, remembered
+from embeddb.nests.matching.vectors import raw_vectors, remembered
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import recipe_of
 from embeddb.nests.rules import Legality
@@ -35,6 +35,10 @@ Matching = Callable[[Nest, Nest], Matcher]
 #: The nearest neighbours whose schedules are carried over, and how many of each, fastest first. The
 #: paper takes one of each of 5 or 10 neighbours (Section 6.1).
 NEIGHBOURS, SCHEDULES = 10, 2
+
+#: What loops are matched by: all features of the graph. Learned vectors were no better; four made
+#: by hand were better at ten tries and far worse at one (docs/results.md).
+_VECTORS = remembered(raw_vectors())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ def carried_over(
         nest,
         known={i: found for i, found in whole if found is not None},
         space=query.space,
-        matching=partial(at_once, vectors=remembered(loop_vectors)),
+        matching=partial(at_once, vectors=_VECTORS),
     )
     return replace(query, vote=vote)
 
