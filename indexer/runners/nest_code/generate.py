@@ -123,7 +123,7 @@ class _Function:
         at = self.inner
         piece, variable = self.pieces[at], self._variable(at)
         sites = turns or [self._site({})]
-        bodies, sums = self._bodies(sites, jammed=turns is not None)
+        bodies, sums = self._bodies(sites)
         for name, (target, dtype, _) in sums.items():
             out.add(f"{C_TYPES[dtype]} {name} = {target};")
         clauses = [f"{_OMP_OPERATORS[how]} : {name}" for name, (_, _, how) in sums.items()]
@@ -176,9 +176,7 @@ class _Function:
         packed = {} if self.pack is None else {self.pack.array: ("packed", self.pack.places())}
         return Site({**loops, **instead}, packed)
 
-    def _bodies(
-        self, sites: list[Site], *, jammed: bool
-    ) -> tuple[list[str], dict[str, tuple[str, str, str]]]:
+    def _bodies(self, sites: list[Site]) -> tuple[list[str], dict[str, tuple[str, str, str]]]:
         """The statements, once for each site, and the variables that are summed up in: their name,
         the target, its type, how it is combined."""
         lines: list[str] = []
@@ -188,7 +186,7 @@ class _Function:
             for statement in self.nest.body:
                 array = statement.target.array
                 target = self.writer.access(statement.target, site, write=True)
-                if self._is_summed(statement) and (statement.target.affine or not jammed):
+                if self._is_summed(statement):
                     name = sums.setdefault(target, f"sum_{len(sums)}")
                     told[name] = target, self.nest.arrays[array].dtype, statement.combine
                     target = name
@@ -200,6 +198,8 @@ class _Function:
         target = statement.target
         if not statement.reduction or self.pieces[self.inner].loop in target.loops:
             return False
+        if self.jam and not target.affine:
+            return False  # two jammed turns may meet in one element
         touched = [a for _, a, _ in self.nest.accesses() if a.array == target.array]
         return len(touched) == 1
 
