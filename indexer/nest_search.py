@@ -29,7 +29,7 @@ _BY_CHANCE, _MOST_BY_CHANCE = 0.25, 100
 #: Schedules that are measured in one round for each member of the beam.
 _MOVES = 6
 #: Rounds without a gain, and what a gain is: timings differ by about so much.
-_PATIENCE, _GAIN = 3, 0.99
+_PATIENCE, _GAIN = 6, 0.99
 
 _PARALLEL = ("outer", "second", "none")
 _POLICIES = ("static", "dynamic", "guided")
@@ -60,7 +60,7 @@ def beam_search(
     """At most `budget` schedules in the order measured, the nest's own first, then some by chance.
 
     In each round some moves from the best `width` so far are measured, until the budget is spent,
-    nothing is left to try, or three rounds brought nothing. The same `rng` state and timings give
+    nothing is left to try, or six rounds brought nothing. The same `rng` state and timings give
     the same schedules.
     """
     own = canonical_schedule(nest)
