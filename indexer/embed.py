@@ -19,7 +19,7 @@ from embeddb.featurizers import reads
 from embeddb.featurizers.base import Featurizer, Joint
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
-from embeddb.nests.nest import Content
+from embeddb.platforms.of_subject import Content
 from embeddb.store import Store
 from indexer.library import Library, info_of
 

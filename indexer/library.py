@@ -13,7 +13,7 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.thumbnail import thumbnail
 from embeddb.matrix_files import matrix_files, plain_name, read_pattern
 from embeddb.matrix_files.source import plain_text
-from embeddb.nests.nest import Content
+from embeddb.platforms.of_subject import Content
 from indexer.nest_files import NestFiles
 
 __all__ = ["Library", "info_of"]

@@ -14,8 +14,7 @@ from embeddb.core.machine_state import between, state_now
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.timing import Timing, timings_of
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Content
-from embeddb.platforms.of_subject import default_of, space_of
+from embeddb.platforms.of_subject import Content, default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from indexer.campaign.plan import choose_configs

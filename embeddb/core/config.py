@@ -18,8 +18,15 @@ __all__ = ["KERNELS", "KINDS", "WIDE", "Config", "Op", "Value"]
 #: A parameter's value. Permutations are tuples of names.
 Value = int | float | str | bool | tuple[str, ...]
 
-#: Kernels, and what each of them runs on: a sparse matrix, or a loop nest that is a kernel itself.
-KINDS = {"spmm": "matrix", "sddmm": "matrix", "spmv": "matrix", "nest": "nest"}
+#: Kernels, and what each of them runs on: a sparse matrix, a loop nest, a tensor kernel (by tiles,
+#: or as its compiler has it), or a tensor program as a compiler may fuse it.
+KINDS = {
+    **dict.fromkeys(("spmm", "sddmm", "spmv"), "matrix"),
+    "nest": "nest",
+    "tile": "kernel",
+    "fused": "kernel",
+    "fusion": "program",
+}
 KERNELS = tuple(KINDS)
 #: Those that have a number of dense columns.
 WIDE = ("spmm", "sddmm")
@@ -30,7 +37,7 @@ _DTYPES = ("f32", "f64", "f16", "bf16", "tf32", "c64", "c128")
 class Op:
     """A kernel, its number of dense columns and its value type; `Op.parse("spmm:128")`.
 
-    `width` is 1 for SpMV and for `nest`, which brings its arrays along. The text form is
+    `width` is 1 for SpMV and for what brings its arrays along. The text form is
     `KERNEL:WIDTH` with `:DTYPE` appended unless f32.
     """
 
@@ -68,7 +75,7 @@ class Op:
 
     @property
     def kind(self) -> str:
-        """What it runs on: `matrix` or `nest`."""
+        """What it runs on: `matrix`, `nest`, `kernel` or `program`."""
         return KINDS[self.kernel]
 
     def __str__(self) -> str:

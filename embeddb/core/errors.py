@@ -24,6 +24,7 @@ __all__ = [
     "StoreLocked",
     "StoreReadOnly",
     "StoreVersion",
+    "TensorError",
     "UsageError",
 ]
 
@@ -70,6 +71,10 @@ class MatrixError(InputError):
 
 class NestError(InputError):
     """A loop nest, or the program it comes from, cannot be read or could not be run safely."""
+
+
+class TensorError(InputError):
+    """A tensor kernel or program cannot be read, or is none."""
 
 
 class PlatformError(InputError):

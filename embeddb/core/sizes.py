@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["MATRIX_SYMBOLS", "MAX_DIM", "NEST_SYMBOLS", "STRUCTURAL", "UNKNOWN", "Sizes"]
+__all__ = [
+    "KERNEL_SYMBOLS",
+    "MATRIX_SYMBOLS",
+    "MAX_DIM",
+    "NEST_SYMBOLS",
+    "PROGRAM_SYMBOLS",
+    "STRUCTURAL",
+    "SYMBOLS",
+    "UNKNOWN",
+    "Sizes",
+]
 
 #: Largest number of rows or columns: indices are kept as int32.
 MAX_DIM = 2**31 - 1
@@ -14,8 +24,21 @@ MAX_DIM = 2**31 - 1
 MATRIX_SYMBOLS = ("NUM_MATRIX_ROWS", "NUM_MATRIX_COLS", "NNZ", "WIDTH")
 #: Those of a loop nest: how many loops, and how often each runs.
 NEST_SYMBOLS = ("DEPTH", "TRIP_1", "TRIP_2", "TRIP_3", "TRIP_4", "TRIP_5", "TRIP_6")
+#: Those of a tensor kernel: how many dimensions its result has, how long each is, and the terms of
+#: the longest sum in it.
+KERNEL_SYMBOLS = ("RANK", "DIM_1", "DIM_2", "DIM_3", "DIM_4", "DIM_5", "DIM_6", "REDUCED")
+#: That of a tensor program.
+PROGRAM_SYMBOLS = ("OPERATIONS",)
+#: The sizes of a subject, by its kind.
+SYMBOLS = {
+    "matrix": MATRIX_SYMBOLS,
+    "nest": NEST_SYMBOLS,
+    "kernel": KERNEL_SYMBOLS,
+    "program": PROGRAM_SYMBOLS,
+}
 #: What is a size of the form, not of the data: which parameters there are may depend on it.
-STRUCTURAL = frozenset({"DEPTH"})
+STRUCTURAL = frozenset({"DEPTH", "RANK"})
+_NAMED = frozenset((*NEST_SYMBOLS, *KERNEL_SYMBOLS, *PROGRAM_SYMBOLS))
 
 
 class _OfMatrix(NamedTuple):
@@ -52,11 +75,11 @@ class Sizes(_OfMatrix):
 
     @property
     def possible(self) -> bool:
-        """Whether a matrix or a nest can have them, as far as they are known."""
+        """Whether something can have them, as far as they are known."""
         sides = self.m, self.n
         if self.named:
             plain = all(size == -1 for size in self)
-            return plain and all(n in NEST_SYMBOLS and 0 < s < 1 << 62 for n, s in self.named)
+            return plain and all(n in _NAMED and 0 < s < 1 << 62 for n, s in self.named)
         room = self.m * self.n if min(sides) >= 0 else MAX_DIM**2
         return all(-1 <= side <= MAX_DIM for side in sides) and -1 <= self.nnz <= room
 
@@ -68,10 +91,19 @@ class Sizes(_OfMatrix):
 
     def __str__(self) -> str:
         if self.named:
-            turns = " x ".join(f"{size:,}" for name, size in self.named if name not in STRUCTURAL)
-            return f"{turns} turns"
+            return _text(dict(self.named))
         m, n, nnz = ("?" if size == -1 else str(size) for size in self)
         return f"{m} x {n} with {nnz} entries"
+
+
+def _text(named: Mapping[str, int]) -> str:
+    if "OPERATIONS" in named:
+        return f"{named['OPERATIONS']:,} operations"
+    reduced = named.get("REDUCED", 1)
+    sides = [f"{s:,}" for name, s in named.items() if name not in STRUCTURAL and name != "REDUCED"]
+    if "RANK" not in named:
+        return f"{' x '.join(sides)} turns"
+    return " x ".join(sides) + (f", sums of {reduced:,}" if reduced > 1 else "")
 
 
 UNKNOWN = Sizes()

@@ -1,4 +1,4 @@
-"""What is tuned: a sparse matrix, or a loop nest."""
+"""What is tuned: a sparse matrix, a loop nest, a tensor kernel or a tensor program."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ __all__ = ["Subject", "matrices_only"]
 class Subject(Protocol):
     """Something with an id, whose runs, vectors and answers are kept under it.
 
-    `kind` is `matrix` (`embeddb.core.pattern.Pattern`) or `nest` (`embeddb.nests.nest.Nest`), as
-    `Op.kind` says what an operation runs on; `id` is a digest of the content, 32 hex digits; those
+    `kind` is `matrix` (`embeddb.core.pattern.Pattern`), `nest` (`embeddb.nests.nest.Nest`),
+    `kernel` or `program` (`embeddb.tensors.computation.Computation`), as `Op.kind` says what an
+    operation runs on; `id` is a digest of the content, 32 hex digits; those
     of one `group` are held out together in every evaluation. In keys, columns and JSON the word is
     *pattern*, whatever the kind.
     """

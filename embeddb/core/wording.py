@@ -26,7 +26,12 @@ __all__ = [
 ]
 
 #: What is tuned, by its kind (`embeddb.core.subject`): one, and several.
-_CALLED = {"matrix": ("matrix", "matrices"), "nest": ("nest", "nests")}
+_CALLED = {
+    "matrix": ("matrix", "matrices"),
+    "nest": ("nest", "nests"),
+    "kernel": ("tensor kernel", "tensor kernels"),
+    "program": ("tensor program", "tensor programs"),
+}
 
 
 def is_known(value: float | None) -> TypeGuard[float]:

@@ -11,7 +11,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.explain.counterfactuals import counterfactuals, partial_dependence
 from embeddb.explain.occlusion import occlusion
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Content
+from embeddb.platforms.of_subject import Content
 from embeddb.query.alternatives import Deepen
 from embeddb.query.diagnostics import Diagnostics
 from embeddb.query.fallback import Answer

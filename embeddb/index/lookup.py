@@ -30,7 +30,7 @@ from embeddb.index.files import IndexFiles
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import run_matrix_of, scope_of, scope_partitions, scopes
-from embeddb.nests.nest import Content
+from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import Store, memory_store, open_store
 from embeddb.store.models.files import model_entries, register_files, registry_problems

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
-from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.nests.code import code_text
 from embeddb.nests.extents import trips
 from embeddb.nests.parts import Access, Array, Loop, Statement
 
-__all__ = ["Content", "Nest"]
+__all__ = ["Nest"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +97,3 @@ class Nest:
     def points(self) -> int:
         """How often the body runs, about."""
         return math.prod(self.trips)
-
-
-#: What is tuned, structure and all.
-Content = Pattern | Nest

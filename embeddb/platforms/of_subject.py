@@ -6,14 +6,21 @@ from functools import lru_cache
 from typing import Protocol
 
 from embeddb.core.config import Config, Op
+from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import parameters
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
+from embeddb.tensors.computation import Computation
 
-__all__ = ["default_of", "space_of"]
+__all__ = ["Coded", "Content", "default_of", "space_of"]
+
+#: What is tuned and no matrix.
+Coded = Nest | Computation
+#: What is tuned, structure and all.
+Content = Pattern | Nest | Computation
 
 
 class Sized(Protocol):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Content
+from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform
 from embeddb.query.answers import keep
 from embeddb.query.build import build_query

@@ -15,8 +15,9 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.thumbnail import thumbnail
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Content, Nest
+from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
+from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, runner_for
 from embeddb.query.alternatives import Deepen, insight
 from embeddb.query.answers import keep

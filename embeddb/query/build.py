@@ -22,8 +22,8 @@ from embeddb.index.pooling import Source
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import nearest_widths
 from embeddb.index.view import View
-from embeddb.nests.nest import Content, Nest
-from embeddb.platforms.of_subject import default_of, space_of
+from embeddb.nests.nest import Nest
+from embeddb.platforms.of_subject import Content, default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.query.prediction import predicted

@@ -15,7 +15,7 @@ from embeddb.core.machine_state import APART, State, apart, between, state_now, 
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.timing import Timing, timings_of
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Content
+from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.query.alternatives import Deepen, renewed
 from embeddb.query.answers import keep

@@ -19,7 +19,7 @@ from embeddb.core.sizes import Sizes
 from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
-from embeddb.nests.nest import Content
+from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform
 from embeddb.query.gain_bounds import sensible, tempered
 from embeddb.query.query import Query

@@ -11,6 +11,7 @@ from embeddb.core.gate import refusing
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import Sizes
 from embeddb.store import codec
+from embeddb.store.coded import TABLES, decode_coded
 from embeddb.store.engine import Engine, Txn
 from embeddb.store.merge.patterns import name_key, resolved
 from embeddb.store.models.table import decode_entry
@@ -38,7 +39,7 @@ def inconsistencies(engine: Engine, documents: Mapping[str, Decode] | None = Non
         patterns = dict(_decoded(txn, "pattern", codec.decode_info, found))
         found += _of_patterns(patterns)
         found += _of_structures(txn, patterns)
-        found += _of_nests(txn, patterns)
+        found += _of_coded(txn, patterns)
         found += _of_names(txn, patterns)
         found += _of_aliases(txn, patterns)
         found += _of_models(txn)
@@ -70,18 +71,19 @@ def _of_structures(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[
             yield f"pattern {key.hex()}: says {info.sizes}, its structure is {sizes}"
 
 
-def _of_nests(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
-    for key, raw in txn.scan("nest"):
+def _of_coded(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
+    for table, key, raw in ((name, *row) for name in TABLES for row in txn.scan(name)):
         try:
-            nest = codec.decode_nest(raw, pattern_id=key.hex(), name="", group="")
+            found = decode_coded(table, raw, pattern_id=key.hex(), name="", group="")
         except StoreCorrupt as e:
             yield str(e)
             continue
         info = patterns.get(key)
         if info is None:
-            yield f"nest {key.hex()}: its pattern is missing"
-        elif (info.kind, info.named) != (nest.kind, dict(nest.sizes.named)):
-            yield f"pattern {key.hex()}: says {info.kind} of {info.sizes}, its nest is {nest.sizes}"
+            yield f"{table} {key.hex()}: its pattern is missing"
+        elif (info.kind, info.named) != (found.kind, dict(found.sizes.named)):
+            says = f"says {info.kind} of {info.sizes}, its {found.kind} is {found.sizes}"
+            yield f"pattern {key.hex()}: {says}"
 
 
 def _of_names(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 import msgspec
@@ -18,20 +17,16 @@ from embeddb.core.gate import reason_of
 from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.core.sizes import Sizes
-from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import MOST_TEXT, nest_from_text, nest_text
 from embeddb.store.engine import text_of
 
 __all__ = [
     "RunRow",
     "decode_config",
     "decode_info",
-    "decode_nest",
     "decode_partition",
     "decode_row",
     "decode_structure",
     "encode_info",
-    "encode_nest",
     "encode_row",
     "encode_structure",
     "pattern_key",
@@ -168,23 +163,6 @@ def decode_structure(raw: bytes, *, pattern_id: str, name: str, group: str) -> P
     if pattern.id != pattern_id:
         raise StoreCorrupt(f"the structure stored for pattern {pattern_id} is another one")
     return pattern
-
-
-def encode_nest(nest: Nest) -> bytes:
-    """Its file form, deflated; name and group are among its pattern's facts alone."""
-    return zlib.compress(nest_text(replace(nest, name="", group="")), 6)
-
-
-def decode_nest(raw: bytes, *, pattern_id: str, name: str, group: str) -> Nest:
-    """Raises: StoreCorrupt if the bytes do not give the nest of that id."""
-    try:
-        text = zlib.decompressobj().decompress(raw, MOST_TEXT + 1)
-        nest = replace(nest_from_text(text), name=name, group=group)
-    except Exception as e:
-        raise StoreCorrupt(f"nest {pattern_id} is damaged: {reason_of(e)}") from e
-    if nest.id != pattern_id:
-        raise StoreCorrupt(f"the nest stored for pattern {pattern_id} is another one")
-    return nest
 
 
 @_decodes("a stored structure")

@@ -40,10 +40,15 @@ SCHEMA = 1
 TABLES = (
     "meta", "pattern", "structure", "name", "alias", "platform", "partition", "member",
     "config", "run", "vector", "recommendation", "note", "journal", "model",
-    "withdrawn", "nest",
+    "withdrawn", "nest", "tensor",
+)  # fmt: skip
+#: Those whose rows tell how large a database is.
+COUNTED = (
+    "pattern", "structure", "nest", "tensor", "run", "config", "vector", "recommendation",
+    "platform",
 )  # fmt: skip
 #: Those that came later: where one is lacking it reads as empty, and the first write makes it.
-ADDED = frozenset({"model", "withdrawn", "nest"})
+ADDED = frozenset({"model", "withdrawn", "nest", "tensor"})
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -16,24 +16,30 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, StoreCorrupt, StoreVersion, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
-from embeddb.nests.nest import Content, Nest
+from embeddb.nests.nest import Nest
+from embeddb.platforms.of_subject import Coded, Content
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import codec
 from embeddb.store.check import inconsistencies
-from embeddb.store.engine import SCHEMA, Engine, Txn, generation_of, raise_generation, text_of
-from embeddb.store.merge.contradiction import Contradiction
-from embeddb.store.merge.patterns import (
-    adopted_info,
-    merge_info,
-    name_key,
-    resolved,
+from embeddb.store.coded import decode_coded, encode_coded, table_of
+from embeddb.store.engine import (
+    COUNTED,
+    SCHEMA,
+    Engine,
+    Txn,
+    generation_of,
+    raise_generation,
+    text_of,
 )
+from embeddb.store.merge.contradiction import Contradiction
+from embeddb.store.merge.patterns import adopted_info, merge_info, name_key, resolved
 from embeddb.store.merge.platforms import changed_meaning, refuse_other_space, told_otherwise
 from embeddb.store.merge.runs import AppendResult, add_runs, counting, renamed
 from embeddb.store.merge.told import Told
 from embeddb.store.models.table import ModelTable
 from embeddb.store.tables import AnswerTable, BlobTable, VectorTable, decoded, reading
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under, renamed_marks
+from embeddb.tensors.computation import Computation
 
 __all__ = ["AppendResult", "Contradiction", "Partition", "Store", "Taken"]
 
@@ -146,12 +152,12 @@ class Store:
         return self._engine.write(body)
 
     def take(
-        self, runs: Iterable[Run], patterns: Iterable[PatternInfo], nests: Iterable[Nest] = ()
+        self, runs: Iterable[Run], patterns: Iterable[PatternInfo], coded: Iterable[Coded] = ()
     ) -> Taken:
         """Add what an import tells, in one transaction: it adds to what is known and changes none
         of it. Facts of patterns fill what is empty, and no run is retired. What cannot be stored is
         refused alone; so is a nest of which no facts are known, or others."""
-        told = Told.of(runs, patterns, nests)
+        told = Told.of(runs, patterns, coded)
         done, against = self._engine.write(told.add)
         return Taken(done.added, done.duplicates, against)
 
@@ -260,13 +266,13 @@ class Store:
         self._engine.write(body)
 
     def put_structure(self, pattern: Content, info: PatternInfo) -> None:
-        """Keep a pattern's structure, or a nest, (deflated) with what is known of it."""
+        """Keep a pattern's structure, or its code, (deflated) with what is known of it."""
         if info.id != pattern.id:
             raise UsageError(f"the facts are about pattern {info.id}, not {pattern.id}")
-        if isinstance(pattern, Nest):
-            table, raw = "nest", codec.encode_nest(pattern)
-        else:
+        if isinstance(pattern, Pattern):
             table, raw = "structure", codec.encode_structure(pattern)
+        else:
+            table, raw = table_of(pattern.kind) or "", encode_coded(pattern)
 
         def body(txn: Txn) -> None:
             # The id of a structure is nobody's stub, whatever an earlier import said.
@@ -292,14 +298,22 @@ class Store:
 
     def nest(self, pattern_id: str) -> Nest | None:
         """The loop nest of that id, if there is one. Raises: StoreCorrupt."""
-        return self._content("nest", pattern_id, codec.decode_nest)
+        found = self._content("nest", pattern_id, partial(decode_coded, "nest"))
+        return found if isinstance(found, Nest) else None
+
+    def tensor(self, pattern_id: str) -> Computation | None:
+        """The tensor kernel or program of that id, if there is one. Raises: StoreCorrupt."""
+        found = self._content("tensor", pattern_id, partial(decode_coded, "tensor"))
+        return found if isinstance(found, Computation) else None
 
     def subject(self, pattern_id: str) -> Content | None:
-        """Whichever of both is kept under that id. Raises: StoreCorrupt."""
-        return self.structure(pattern_id) or self.nest(pattern_id)
+        """Whichever is kept under that id. Raises: StoreCorrupt."""
+        return self.structure(pattern_id) or self.nest(pattern_id) or self.tensor(pattern_id)
 
-    def known(self, info: PatternInfo) -> Nest | PatternInfo:
-        """The nest that facts are about, for its rules; else the facts."""
+    def known(self, info: PatternInfo) -> Coded | PatternInfo:
+        """The nest or computation that facts are about, for its rules; else the facts."""
+        if table_of(info.kind) == "tensor":
+            return self.tensor(info.id) or info
         return (self.nest(info.id) if info.kind == "nest" else None) or info
 
     def _content(self, table: str, pattern_id: str, decode: Callable[..., T]) -> T | None:
@@ -430,18 +444,8 @@ class Store:
 
     def counts(self) -> dict[str, int]:
         """Of what counts; `withdrawn.count()` tells the other runs."""
-        tables = (
-            "pattern",
-            "structure",
-            "nest",
-            "run",
-            "config",
-            "vector",
-            "recommendation",
-            "platform",
-        )
         with self._engine.read() as txn:
-            found = {table: txn.count(table) for table in tables}
+            found = {table: txn.count(table) for table in COUNTED}
             return {**found, "run": found["run"] - txn.count("withdrawn")}
 
     def size_bytes(self) -> int:

@@ -20,7 +20,7 @@ __all__ = ["AnswerTable", "BlobTable", "VectorTable", "decoded", "reading"]
 T = TypeVar("T")
 
 #: Tables of what vectors are made from.
-_CONTENT = ("structure", "nest")
+_CONTENT = ("structure", "nest", "tensor")
 #: Raw vectors float32[d] by (featurizer, version) and pattern id.
 Vectors = Mapping[tuple[str, str], Mapping[str, NDArray[np.float32]]]
 

@@ -19,8 +19,8 @@ import pytest
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import STATUSES
-from embeddb.nests.nest import Content, Nest
-from embeddb.nests.nest_text import nest_text
+from embeddb.platforms.of_subject import Content
+from embeddb.store.coded import encode_coded
 from embeddb.testing.nests import sample_nests
 from indexer.runners.base import KnowsFacts, Runner, RunOptions, TellsState
 
@@ -125,6 +125,6 @@ class RunnerContract:
 
 
 def _content(pattern: Content) -> bytes:
-    if isinstance(pattern, Nest):
-        return nest_text(pattern)
-    return pattern.indptr.tobytes() + pattern.indices.tobytes()
+    if isinstance(pattern, Pattern):
+        return pattern.indptr.tobytes() + pattern.indices.tobytes()
+    return encode_coded(pattern)

@@ -30,11 +30,11 @@ from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
 from embeddb.featurizers.base import Travelling
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import space_of
+from embeddb.platforms.of_subject import Coded, space_of
 from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Contradiction, Partition, Store
+from embeddb.store.coded import table_of
 from embeddb.store.models.table import ModelEntry, checked
 from indexer.exchange.models import adopt_models, model_docs
 from indexer.readers.base.row import Reject
@@ -54,8 +54,8 @@ __all__ = [
 FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
 #: Records per transaction.
 _BATCH = 10_000
-#: Cards and nests per transaction: a hostile one may be of a quarter of a megabyte.
-_MODELS = _NESTS = 64
+#: Cards and codes per transaction: a hostile one may be of a quarter of a megabyte.
+_MODELS = _CODED = 64
 #: The featurizers whose vectors travel with the patterns, so that they answer without structure.
 _TRAVELS = ("stats", "scnn")
 
@@ -184,8 +184,8 @@ def export(
         report.platforms = [d.id for d in docs]
         models = list(model_docs(db.store, chosen if platform or op else None))
         report.models = len(models)
-        nests = _nests(db.store, infos)
-        write_jsonl(out, runs, _with_features(db, infos), docs, models, nests)
+        coded = _coded(db.store, infos)
+        write_jsonl(out, runs, _with_features(db, infos), docs, models, coded)
     elif format in FORMATS:
         plain = {"csv": write_csv, "t4": write_t4, "c-header": write_c_header}
         plain[format](out, runs, infos)
@@ -254,9 +254,9 @@ def _platform_docs(store: Store) -> list[PlatformDoc]:
     return docs
 
 
-def _nests(store: Store, infos: list[PatternInfo]) -> Iterator[Nest]:
-    found = (store.nest(info.id) for info in infos if info.kind == "nest")
-    return (nest for nest in found if nest is not None)
+def _coded(store: Store, infos: list[PatternInfo]) -> Iterator[Coded]:
+    found = (store.known(info) for info in infos)
+    return (one for one in found if not isinstance(one, PatternInfo))
 
 
 def _with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo]:
@@ -294,7 +294,7 @@ def import_file(
     try:
         for record in documents(path):
             job.take(record)
-            large = len(job.nests) >= _NESTS or len(job.models) >= _MODELS
+            large = len(job.coded) >= _CODED or len(job.models) >= _MODELS
             if large or len(job.runs) + len(job.infos) >= _BATCH:
                 job.write()
                 if progress is not None:
@@ -313,7 +313,7 @@ class _Import:
         self.report = ImportReport(str(path))
         self.runs: list[Run] = []
         self.infos: list[PatternInfo] = []
-        self.nests: dict[str, Nest] = {}
+        self.coded: dict[str, Coded] = {}
         self.models: list[ModelEntry] = []
         self._store = store
         self._rejects_path = path.with_name(path.name + ".rejects.jsonl") if rejects else None
@@ -336,13 +336,13 @@ class _Import:
             text = getattr(record, "id", getattr(record, "version", ""))
             self._reject(Reject(0, str(e), f"{type(record).__name__} {text}"[:200]))
 
-    def _take(self, record: PlatformDoc | PatternInfo | Nest | ModelDoc | Reject) -> None:
+    def _take(self, record: PlatformDoc | PatternInfo | Coded | ModelDoc | Reject) -> None:
         if isinstance(record, PatternInfo):
             _check_pattern(record)
             self.report.patterns += 1
             self.infos.append(record)
-        elif isinstance(record, Nest):
-            self.nests[record.id] = record
+        elif isinstance(record, Coded):
+            self.coded[record.id] = record
         elif isinstance(record, PlatformDoc):
             self._put_platform(record)
         elif isinstance(record, ModelDoc):
@@ -382,18 +382,19 @@ class _Import:
         _check_id(run.pattern_id)
 
     def _space_of(self, run: Run) -> tuple[ConfigSpace, set[str]]:
-        """The space and what was found legal in it: one for all matrices, and for the nest that the
-        runs were on last, whose dependences decide."""
-        own = run.pattern_id if run.op.kind == "nest" else ""
+        """The space and what was found legal in it: one for all matrices, and for the nest or
+        tensor kernel that the runs were on last, whose own rules decide."""
+        own = run.pattern_id if table_of(run.op.kind) else ""
         known, found = self._spaces.get((run.platform, run.op), ("", None))
         if found is None or known != own:
             # The stored one: what the file says of it may be wider.
             platform = self._store.platform(run.platform)
             if platform is None:
                 raise ReaderError(f"platform {run.platform} is not known")
-            nest = (self.nests.get(own) or self._store.nest(own)) if own else None
+            facts = PatternInfo(id=own, kind=run.op.kind)
+            subject = (self.coded.get(own) or self._store.known(facts)) if own else facts
             with refusing(ReaderError):
-                found = (space_of(platform, run.op, nest or PatternInfo(id=own)), set())
+                found = (space_of(platform, run.op, subject), set())
             self._spaces[run.platform, run.op] = (own, found)
         return found
 
@@ -420,13 +421,13 @@ class _Import:
         self._rejects_out.write(json.dumps({k: v for k, v in body.items() if v}) + "\n")
 
     def write(self) -> None:
-        if self.runs or self.infos or self.nests:
-            result = self._store.take(self.runs, self.infos, self.nests.values())
+        if self.runs or self.infos or self.coded:
+            result = self._store.take(self.runs, self.infos, self.coded.values())
             self.report.added += result.added
             self.report.duplicates += result.duplicates
             for against in result.against:
                 self._contradicted(against)
-            self.runs, self.infos, self.nests = [], [], {}
+            self.runs, self.infos, self.coded = [], [], {}
         if self.models:
             self._store.models.register(self.models)
             self.models = []

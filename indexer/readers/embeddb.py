@@ -5,6 +5,7 @@ The first line is `{"format": "embeddb", "version": 1}`. Every other line is an 
     ["platform", 0, id, text, environment]
     ["pattern", 0, id, m, n, nnz, name, group, stub, thumbnail, features, about, kind, sizes]
     ["nest", pattern, {the nest as in its file}]
+    ["tensor", pattern, {the kernel or program as in its file}]
     ["op", 0, "spmm:128"]
     ["config", 0, {"tile": 4}]
     ["run", pattern, op, platform, config, measurement, campaign, replaces]
@@ -14,8 +15,9 @@ The first line is `{"format": "embeddb", "version": 1}`. Every other line is an 
 A run names its pattern, op, platform and config by the numbers their lines gave them, so that a
 damaged line costs only what refers to it. Its id is not written: it follows from the content.
 `measurement` holds the fields of `Measurement` in order. Trailing fields that have their default
-are left out. `sizes` are those of a nest, by name; its code (`embeddb.nests.nest_text`, without
-name and group) must give the id and the sizes that its pattern's line says. The thumbnail is
+are left out. `sizes` are those of what is no matrix, by name; its code (`embeddb.nests.nest_text`,
+`embeddb.tensors.tensor_text`, without name and group) must give the id and the sizes that its
+pattern's line says. The thumbnail is
 base64; a number that JSON lacks is `{"$float": "nan"}`. The end line tells a complete file from a
 truncated one.
 """
@@ -36,8 +38,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.gate import reason_of
 from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
-from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import nest_from_text
+from embeddb.platforms.of_subject import Coded
+from embeddb.store.coded import TABLES, coded_of
 from indexer.readers.base.lines import json_lines
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
@@ -68,7 +70,7 @@ class ModelDoc:
 
 
 #: What a line of an export may hold.
-Record = PlatformDoc | PatternInfo | Nest | Run | ModelDoc | Reject
+Record = PlatformDoc | PatternInfo | Coded | Run | ModelDoc | Reject
 
 
 @dataclass(slots=True)
@@ -162,8 +164,8 @@ def _record(record: Any, seen: _Seen) -> Record | None:
         _check_end(rest, seen)
         return None
     number, *rest = rest
-    if kind == "nest":
-        return _nest(_defined("pattern", seen.patterns, number), rest[0])
+    if kind in TABLES:
+        return _coded(kind, _defined("pattern", seen.patterns, number), rest[0])
     if kind == "config":
         seen.configs[number] = Config(rest[0])
     elif kind == "op":
@@ -224,16 +226,16 @@ def _pattern(rest: list[Any]) -> PatternInfo:
     return msgspec.convert(dict(zip(_FIELDS, rest, strict=False)), PatternInfo)
 
 
-def _nest(pattern: PatternInfo, told: Any) -> Nest:
+def _coded(word: str, pattern: PatternInfo, told: Any) -> Coded:
     """Named as its pattern is. Raises: ReaderError unless it is what the pattern's line says."""
-    nest = nest_from_text(json.dumps(told))
-    if nest.id != pattern.id:
-        raise ReaderError(f"the code of another nest than {pattern.id}")
-    if (pattern.kind, pattern.named) != (nest.kind, dict(nest.sizes.named)):
+    found = coded_of(word, told)
+    if found.id != pattern.id:
+        raise ReaderError(f"the code of another {word} than {pattern.id}")
+    if (pattern.kind, pattern.named) != (found.kind, dict(found.sizes.named)):
         raise ReaderError(
-            f"a {pattern.kind} of {pattern.sizes}, its code is a nest of {nest.sizes}"
+            f"a {pattern.kind} of {pattern.sizes}, its code is a {found.kind} of {found.sizes}"
         )
-    return replace(nest, name=pattern.name, group=pattern.group)
+    return replace(found, name=pattern.name, group=pattern.group)
 
 
 def _check_end(rest: list[Any], seen: _Seen) -> None:

@@ -137,7 +137,7 @@ def test_sizes_that_are_not_those_of_the_code(tmp_path: Path, lines: list[Any]) 
         report = taken(db, tmp_path, changed(lines, "pattern", number, {at: {"ROWS": 4}}))
         assert any("is impossible" in reason for reason in reasons(report))
         assert db.store.pattern(MATMUL.id) is None and db.problems() == []
-    for kind in ("matrix", "program", ""):
+    for kind in ("matrix", "computer", ""):
         with Database.in_memory() as db:
             report = taken(db, tmp_path, changed(lines, "pattern", number, {at - 1: kind}))
             assert any("no kind of pattern" in reason for reason in reasons(report))

@@ -12,15 +12,14 @@ from typing import Any, Literal, Protocol, get_args
 
 from embeddb.core.config import Value
 from embeddb.core.errors import SpaceError
-from embeddb.core.sizes import MATRIX_SYMBOLS, NEST_SYMBOLS, STRUCTURAL
+from embeddb.core.sizes import MATRIX_SYMBOLS, STRUCTURAL
+from embeddb.core.sizes import SYMBOLS as SIZES
 from embeddb.platforms.space.expression import FUNCTIONS, Expression
 
 __all__ = ["SIZES", "SYMBOLS", "Judge", "Kind", "Param", "Rules", "join", "show"]
 
 #: Sizes that a value of a parameter may stand for.
 SYMBOLS = MATRIX_SYMBOLS
-#: Sizes that the constraints of a space may mention, by what its kernels run on.
-SIZES = {"matrix": MATRIX_SYMBOLS, "nest": NEST_SYMBOLS}
 
 Kind = Literal["int", "choice", "bool", "permutation"]
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from embeddb.core.errors import UsageError
 from embeddb.core.records import PatternInfo, Run
-from embeddb.nests.nest import Nest
+from embeddb.platforms.of_subject import Coded
 from embeddb.store import codec
+from embeddb.store.coded import encode_coded, table_of
 from embeddb.store.engine import Txn
 from embeddb.store.merge.contradiction import Contradiction
 from embeddb.store.merge.patterns import complete_info
@@ -22,13 +23,13 @@ class Told:
     """What can be stored of it; `unfit` says why the rest cannot."""
 
     infos: tuple[PatternInfo, ...]
-    nests: tuple[Nest, ...]
+    coded: tuple[Coded, ...]
     runs: tuple[Keyed, ...]
     unfit: tuple[Contradiction, ...]
 
     @classmethod
     def of(
-        cls, runs: Iterable[Run], patterns: Iterable[PatternInfo], nests: Iterable[Nest]
+        cls, runs: Iterable[Run], patterns: Iterable[PatternInfo], coded: Iterable[Coded]
     ) -> Told:
         unfit: list[Contradiction] = []
         infos: list[PatternInfo] = []
@@ -46,26 +47,27 @@ class Told:
             except UsageError as e:
                 what = f"run of pattern {run.pattern_id[:40]}"
                 unfit.append(Contradiction(what, str(e), refused=True))
-        return cls(tuple(infos), tuple(nests), tuple(keyed), tuple(unfit))
+        return cls(tuple(infos), tuple(coded), tuple(keyed), tuple(unfit))
 
     def add(self, txn: Txn) -> tuple[AppendResult, tuple[Contradiction, ...]]:
         """What became of the runs, and what is against what is known, all of `unfit` too."""
         found = [complete_info(txn, info) for info in self.infos]
-        found += [_complete_nest(txn, nest) for nest in self.nests]
+        found += [_complete_code(txn, one) for one in self.coded]
         against = [*self.unfit, *(c for c in found if c is not None)]
         return add_runs(txn, self.runs, against), tuple(against)
 
 
-def _complete_nest(txn: Txn, nest: Nest) -> Contradiction | None:
-    """The code of a nest whose facts are known: it fits its id, so that it can only be missing."""
-    key = codec.pattern_key(nest.id)
+def _complete_code(txn: Txn, given: Coded) -> Contradiction | None:
+    """The code of what facts are known of: it fits its id, so that it can only be missing."""
+    key = codec.pattern_key(given.id)
     raw = txn.get("pattern", key)
     if raw is None:
-        return Contradiction(f"nest {nest.id}", "its pattern is not known", refused=True)
+        return Contradiction(f"{given.kind} {given.id}", "its pattern is not known", refused=True)
     known = codec.decode_info(raw)
-    if (known.kind, known.named) != (nest.kind, dict(nest.sizes.named)):
-        says = f"is {nest.sizes}, and known as {known.kind} of {known.sizes}"
-        return Contradiction(f"nest {nest.id}", says, refused=True)
-    if txn.get("nest", key) is None:
-        txn.put("nest", key, codec.encode_nest(nest))
+    if (known.kind, known.named) != (given.kind, dict(given.sizes.named)):
+        says = f"is {given.sizes}, and known as {known.kind} of {known.sizes}"
+        return Contradiction(f"{given.kind} {given.id}", says, refused=True)
+    table = table_of(given.kind) or ""
+    if txn.get(table, key) is None:
+        txn.put(table, key, encode_coded(given))
     return None

@@ -12,7 +12,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError, MatrixError, NothingFound, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
-from embeddb.nests.nest import Content
+from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation

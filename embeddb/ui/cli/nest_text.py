@@ -12,8 +12,9 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.wording import clean, factor
 from embeddb.database import Database
 from embeddb.explain.explanation import Explanation
-from embeddb.nests.nest import Content, Nest
+from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
+from embeddb.platforms.of_subject import Content
 from embeddb.query.recommendation import Recommendation, TransferredStep
 from embeddb.ui.cli.output import note, say, table
 

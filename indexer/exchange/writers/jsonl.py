@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Hashable, Iterable
-from dataclasses import replace
 from typing import Any, TextIO
 
 import msgspec
 
 from embeddb.core.records import Measurement, PatternInfo, Run
-from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import nest_text
+from embeddb.platforms.of_subject import Coded
+from embeddb.store.coded import coded_document
 from indexer.readers.embeddb import VERSION, ModelDoc, PlatformDoc
 
 __all__ = ["write_jsonl"]
@@ -27,7 +25,7 @@ def write_jsonl(
     patterns: Iterable[PatternInfo],
     platforms: Iterable[PlatformDoc] = (),
     models: Iterable[ModelDoc] = (),
-    nests: Iterable[Nest] = (),
+    coded: Iterable[Coded] = (),
 ) -> None:
     """Write a complete export: loss-free, and the same bytes for the same records in the same
     order. Patterns and platforms that only runs mention are written with their id alone."""
@@ -38,9 +36,10 @@ def write_jsonl(
     for info in patterns:
         fields = [getattr(info, name) for name in PatternInfo.__struct_fields__]
         lines.number("pattern", info.id, _trimmed(fields, _UNKNOWN))
-    for nest in nests:
-        number = lines.number("pattern", nest.id, [nest.id])
-        lines.put(["nest", number, json.loads(nest_text(replace(nest, name="", group="")))])
+    for one in coded:
+        number = lines.number("pattern", one.id, [one.id])
+        word, told = coded_document(one)
+        lines.put([word, number, told])
     written = 0
     for run in runs:
         written += 1

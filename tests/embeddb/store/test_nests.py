@@ -15,6 +15,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.nests.nest import Nest
 from embeddb.store import codec, memory_store
+from embeddb.store.coded import encode_coded
 from embeddb.store.engine import ADDED
 
 NESTS = sample_nests()
@@ -77,7 +78,7 @@ def test_facts_of_an_older_program_are_those_of_a_matrix() -> None:
 def test_check_finds_a_damaged_nest() -> None:
     store, other = memory_store(), NESTS["stencil"]
     store.put_structure(MATMUL, PatternInfo.of(MATMUL))
-    key, good = codec.pattern_key(MATMUL.id), codec.encode_nest(MATMUL)
+    key, good = codec.pattern_key(MATMUL.id), encode_coded(MATMUL)
 
     def problems(raw: bytes) -> list[str]:
         store._engine.write(lambda txn: txn.put("nest", key, raw))
@@ -85,7 +86,7 @@ def test_check_finds_a_damaged_nest() -> None:
 
     assert "is damaged" in problems(good[:-9])[0]
     assert "is damaged" in problems(b"")[0]
-    assert "is another one" in problems(codec.encode_nest(other))[0]
+    assert "is another one" in problems(encode_coded(other))[0]
     with pytest.raises(StoreCorrupt, match="is another one"):
         store.nest(MATMUL.id)
     assert problems(good) == []
@@ -94,7 +95,7 @@ def test_check_finds_a_damaged_nest() -> None:
 def test_check_finds_a_nest_without_facts_and_one_with_others() -> None:
     store = memory_store()
     key = codec.pattern_key(MATMUL.id)
-    store._engine.write(lambda txn: txn.put("nest", key, codec.encode_nest(MATMUL)))
+    store._engine.write(lambda txn: txn.put("nest", key, encode_coded(MATMUL)))
     assert store.problems() == [f"nest {MATMUL.id}: its pattern is missing"]
     lie = msgspec.structs.replace(PatternInfo.of(MATMUL), named={"DEPTH": 2, "TRIP_1": 9})
     store.put_patterns([lie])

@@ -16,7 +16,7 @@ from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
     from embeddb.database import Database
-    from embeddb.nests.nest import Content
+    from embeddb.platforms.of_subject import Content
 
 __all__ = ["measure_verb"]
 

@@ -27,7 +27,7 @@ from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
     from embeddb.database import Database
-    from embeddb.nests.nest import Content
+    from embeddb.platforms.of_subject import Content
     from embeddb.platforms.platform import Platform
 
 __all__ = ["query_verb"]

@@ -1,0 +1,1 @@
+"""Tensor kernels and programs: graphs of operations, as compilers of tensor programs see them."""

@@ -1,0 +1,119 @@
+"""A computation from what anybody wrote: checked, and in the order that its id is made from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.computation import KINDS, Computation
+from embeddb.tensors.operation import DTYPES, MOST_RANK, Operation, Shape
+
+__all__ = ["MOST_OPERATIONS", "computation"]
+
+MOST_OPERATIONS = 200_000
+#: The largest array, in elements, and the most attributes and results of one operation.
+_LARGEST = 1 << 40
+_MOST_PARTS = 1024
+_WORD = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+
+
+def computation(
+    operations: Sequence[Operation],
+    outputs: Sequence[int],
+    *,
+    kind: str = "kernel",
+    name: str = "",
+    group: str = "",
+    names: Sequence[str] = (),
+) -> Computation:
+    """With only what the outputs depend on, operands first, parameters numbered as they are met.
+
+    Raises: TensorError, one line that names the operation.
+    """
+    if kind not in KINDS:
+        raise TensorError(f"{kind!r} is neither a kernel nor a program")
+    if not outputs:
+        raise TensorError("gives nothing out: at least one operation must be an output")
+    if len(operations) > MOST_OPERATIONS:
+        raise TensorError(f"{len(operations):,} operations, at most {MOST_OPERATIONS:,} are read")
+    for at, operation in enumerate(operations):
+        _check(at, operation, len(operations), names[at] if at < len(names) else "")
+    if any(not 0 <= at < len(operations) for at in outputs):
+        raise TensorError("an output is no operation of it")
+    order = _operands_first(operations, outputs)
+    place = {old: new for new, old in enumerate(order)}
+    kept = [
+        replace(operations[old], operands=tuple(place[o] for o in operations[old].operands))
+        for old in order
+    ]
+    return Computation(
+        tuple(_numbered(kept)),
+        tuple(place[at] for at in outputs),
+        kind=kind,
+        name=name,
+        group=group,
+        names=tuple(names[old] for old in order) if len(names) == len(operations) else (),
+    )
+
+
+def _check(at: int, operation: Operation, count: int, name: str) -> None:
+    where = f"operation {name or at}"
+    if not _WORD.fullmatch(operation.opcode):
+        raise TensorError(f"{where}: {operation.opcode[:40]!r} is no opcode")
+    if not 1 <= len(operation.results) <= _MOST_PARTS:
+        raise TensorError(f"{where}: gives nothing, or more than {_MOST_PARTS} arrays")
+    if len(operation.attributes) > _MOST_PARTS:
+        raise TensorError(f"{where}: has more than {_MOST_PARTS} attributes")
+    for operand in operation.operands:
+        if not 0 <= operand < count:
+            raise TensorError(f"{where}: operand {operand} is no operation of it")
+    for shape in operation.results:
+        _check_shape(where, shape)
+
+
+def _check_shape(where: str, shape: Shape) -> None:
+    if shape.dtype not in DTYPES:
+        raise TensorError(f"{where}: no type {shape.dtype[:20]!r}", hint=", ".join(DTYPES))
+    if shape.rank > MOST_RANK:
+        raise TensorError(f"{where}: {shape.rank} dimensions, at most {MOST_RANK} are read")
+    if any(dim < 1 for dim in shape.dims):
+        raise TensorError(f"{where}: an array of shape {shape} has no element")
+    if sorted(shape.layout) != list(range(shape.rank)):
+        raise TensorError(f"{where}: layout {shape.layout} does not fit the shape {shape.dims}")
+    if shape.elements > _LARGEST:
+        raise TensorError(f"{where}: an array of shape {shape} is too large")
+
+
+def _operands_first(operations: Sequence[Operation], outputs: Sequence[int]) -> list[int]:
+    """Places that outputs depend on, without recursion. Raises: TensorError for a cycle."""
+    done: dict[int, None] = {}
+    for output in outputs:
+        open_, stack = {output}, [(output, 0)]
+        while stack:
+            at, next_ = stack.pop()
+            operands = operations[at].operands
+            if at in done or next_ == len(operands):
+                done[at] = None
+                open_.discard(at)
+                continue
+            stack.append((at, next_ + 1))
+            below = operands[next_]
+            if below in open_:
+                raise TensorError(f"operation {below} depends on itself: the graph has a cycle")
+            if below not in done:
+                open_.add(below)
+                stack.append((below, 0))
+    return list(done)
+
+
+def _numbered(operations: Sequence[Operation]) -> list[Operation]:
+    """With parameters numbered in the order they are met."""
+    found, count = [], 0
+    for operation in operations:
+        if operation.opcode == "parameter":
+            operation = replace(operation, attributes={"number": count})
+            count += 1
+        found.append(operation)
+    return found

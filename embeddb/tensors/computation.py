@@ -1,0 +1,126 @@
+"""Tensor kernels, which are run and tiled by themselves, and the programs that they are cut from.
+
+The unit of "A Learned Performance Model for Tensor Processing Units" (Section 2): an acyclic graph
+of operations. A kernel is one graph whose results alone go to memory; a program is the graph
+before a compiler has decided what is fused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from embeddb.core.sizes import UNKNOWN, Sizes
+from embeddb.tensors.operation import Attribute, Operation, Shape
+from embeddb.tensors.reduced import reduced
+
+__all__ = ["KINDS", "Computation", "code_of"]
+
+KINDS = ("kernel", "program")
+#: As many dimensions as a platform's file can name.
+_MOST_DIMS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Computation:
+    """Operations in an order in which operands come first, and the places of what is given out.
+
+    Made by `computation` (`embeddb.tensors.check`), which checks it and brings it into the order
+    that its id is made from. `id` is the blake2b-128 hex digest of kind and code; `name`, `group`
+    and `names` (of the operations) are no part of it. `group` is the model family: its kernels,
+    at all sizes, are held out together in every evaluation.
+    """
+
+    operations: tuple[Operation, ...]
+    outputs: tuple[int, ...]
+    kind: str = "kernel"
+    name: str = ""
+    group: str = ""
+    names: tuple[str, ...] = ()
+
+    @cached_property
+    def id(self) -> str:
+        code = json.dumps(code_of(self), separators=(",", ":"), sort_keys=True)
+        return hashlib.blake2b(f"{self.kind}\0{code}".encode(), digest_size=16).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Computation) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"Computation({self.name or self.id[:12]!r}, {self.kind}, {self.sizes})"
+
+    def renamed(self, name: str, group: str) -> Computation:
+        return replace(self, name=name, group=group)
+
+    def operand_shapes(self, at: int) -> tuple[Shape, ...]:
+        """Of the operands of the operation at a place, the first result of each."""
+        return tuple(self.operations[o].shape for o in self.operations[at].operands)
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """The places of what is given in."""
+        return tuple(at for at, op in enumerate(self.operations) if op.opcode == "parameter")
+
+    @cached_property
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        """By place, the places whose operand it is."""
+        found: list[list[int]] = [[] for _ in self.operations]
+        for at, operation in enumerate(self.operations):
+            for operand in dict.fromkeys(operation.operands):
+                found[operand].append(at)
+        return tuple(map(tuple, found))
+
+    @property
+    def root(self) -> Shape:
+        """The largest of what is given out, the first among equals."""
+        return max((self.operations[at].shape for at in self.outputs), key=lambda s: s.elements)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """As the expressions of a platform file name them: of a kernel `RANK` and `DIM_1`, ... of
+        its root (a scalar counts as one element, dimensions before the last six as one) and
+        `REDUCED`, the terms of the longest sum; of a program `OPERATIONS`."""
+        if self.kind == "program":
+            return UNKNOWN.naming({"OPERATIONS": len(self.operations)})
+        dims = self.root.dims or (1,)
+        head = len(dims) - min(len(dims), _MOST_DIMS - 1)
+        if len(dims) > _MOST_DIMS:
+            dims = (math.prod(dims[:head]), *dims[head:])
+        named = {"RANK": len(dims)} | {f"DIM_{at + 1}": dim for at, dim in enumerate(dims)}
+        return UNKNOWN.naming({**named, "REDUCED": self.reduced})
+
+    @cached_property
+    def reduced(self) -> int:
+        terms = (reduced(op, self.operand_shapes(at)) for at, op in enumerate(self.operations))
+        return max(terms, default=1)
+
+
+def code_of(computation: Computation) -> dict[str, Any]:
+    """Operations and outputs as plain JSON values, as `embeddb.tensors.tensor_text` describes."""
+    return {
+        "operations": [
+            [
+                op.opcode,
+                [[s.dtype, list(s.dims), list(s.layout)] for s in op.results],
+                list(op.operands),
+                _plain(op.attributes),
+            ]
+            for op in computation.operations
+        ],
+        "outputs": list(computation.outputs),
+    }
+
+
+def _plain(attributes: Mapping[str, Attribute]) -> dict[str, int | str | list[int]]:
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in sorted(attributes.items())
+    }

@@ -1,0 +1,108 @@
+"""A computation as JSON: the canonical text of the store, and a file form with names.
+
+    {"tensors": 1, "kind": "kernel", "name": "dot_add", "group": "mlp", "names": ["x", "w", ...],
+     "code": {"operations": [["parameter", [["f32", [64, 128], [1, 0]]], [], {"number": 0}], ...,
+                             ["dot", [["f32", [64, 32], [1, 0]]], [0, 1],
+                              {"lhs_contracting": [1], "rhs_contracting": [0]}]],
+              "outputs": [2]}}
+
+An operation is `[opcode, results, operands, attributes]`, a result `[type, dims, layout]`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from embeddb.core.errors import TensorError
+from embeddb.core.gate import refusing
+from embeddb.tensors.check import MOST_OPERATIONS, computation
+from embeddb.tensors.computation import Computation, code_of
+from embeddb.tensors.operation import MOST_RANK, Attribute, Operation, Shape
+
+__all__ = ["MOST_TEXT", "tensor_from_text", "tensor_text"]
+
+#: Longer texts are no computations.
+MOST_TEXT = 1 << 26
+_FORM = 1
+_MOST_NUMBERS, _MOST_WORD = 256, 400
+
+
+def tensor_text(made: Computation) -> bytes:
+    """The file form, one line of UTF-8."""
+    told = {
+        "tensors": _FORM,
+        "kind": made.kind,
+        "name": made.name,
+        "group": made.group,
+        "names": list(made.names),
+        "code": code_of(made),
+    }
+    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def tensor_from_text(text: bytes | str, *, where: str = "") -> Computation:
+    """The file form read back and checked. Raises: TensorError, one line that names the part."""
+    with refusing(TensorError, where=where):
+        if len(text) > MOST_TEXT:
+            raise TensorError(f"a computation has at most {MOST_TEXT} characters")
+        told = json.loads(text)
+        if not isinstance(told, dict) or told.get("tensors") != _FORM:
+            raise TensorError(f'is no computation: it needs "tensors": {_FORM}')
+        code = told.get("code")
+        if not isinstance(code, dict) or sorted(code) != ["operations", "outputs"]:
+            raise TensorError('"code" must have "operations" and "outputs"')
+        operations = _list(code["operations"], "operations", MOST_OPERATIONS)
+        return computation(
+            [_operation(value, f"operations[{at}]") for at, value in enumerate(operations)],
+            _numbers(code["outputs"], "outputs", MOST_OPERATIONS),
+            kind=_word(told.get("kind", ""), "kind"),
+            name=_word(told.get("name", ""), "name"),
+            group=_word(told.get("group", ""), "group"),
+            names=[_word(n, "names") for n in _list(told.get("names", []), "names")],
+        )
+
+
+def _list(value: Any, where: str, most: int = MOST_OPERATIONS) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise TensorError(f"{where}: must be a list of at most {most}")
+    return value
+
+
+def _numbers(value: Any, where: str, most: int = _MOST_NUMBERS) -> tuple[int, ...]:
+    if any(type(n) is not int or abs(n) >= 1 << 62 for n in _list(value, where, most)):
+        raise TensorError(f"{where}: must be whole numbers")
+    return tuple(value)
+
+
+def _word(value: Any, where: str) -> str:
+    if not isinstance(value, str) or len(value) > _MOST_WORD or not value.isprintable():
+        raise TensorError(f"{where}: must be a short text")
+    return value
+
+
+def _operation(value: Any, where: str) -> Operation:
+    if not isinstance(value, list) or len(value) != 4 or not isinstance(value[3], dict):
+        raise TensorError(f"{where}: an operation is [opcode, results, operands, attributes]")
+    opcode, results, operands, attributes = value
+    return Operation(
+        _word(opcode, where),
+        tuple(_shape(shape, where) for shape in _list(results, where)),
+        _numbers(operands, where, MOST_OPERATIONS),
+        {_word(name, where): _attribute(v, f"{where}.{name}") for name, v in attributes.items()},
+    )
+
+
+def _shape(value: Any, where: str) -> Shape:
+    if not isinstance(value, list) or len(value) != 3:
+        raise TensorError(f"{where}: a result is [type, dims, layout]")
+    dims, layout = (_numbers(v, where, MOST_RANK) for v in value[1:])
+    if len(layout) != len(dims):
+        raise TensorError(f"{where}: layout {layout} does not fit the shape {dims}")
+    return Shape(_word(value[0], where), dims, layout)
+
+
+def _attribute(value: Any, where: str) -> Attribute:
+    if isinstance(value, list):
+        return _numbers(value, where)
+    return _word(value, where) if isinstance(value, str) else _numbers([value], where)[0]
