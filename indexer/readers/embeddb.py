@@ -34,7 +34,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
-from embeddb.core.gate import reason_of
+from embeddb.core.files.gate import reason_of
 from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from embeddb.core import model_file
 from embeddb.core.errors import InputError, ModelError
-from embeddb.core.gate import refusing
-from embeddb.core.own_files import OwnFolder
+from embeddb.core.files import model_file
+from embeddb.core.files.gate import refusing
+from embeddb.core.files.own_files import OwnFolder
 from indexer.training.curves import Line, read_curve, write_curve
 
 __all__ = ["Fitted", "Job", "Progress", "Settings", "checkpoint_of", "curve_of", "fit", "forget"]

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from embeddb.core.errors import UsageError
-from embeddb.core.own_files import whole_file
+from embeddb.core.files.own_files import whole_file
 from embeddb.core.wording import clean, duration
 
 __all__ = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embeddb.core.errors import MissingDependency, UsageError
-from embeddb.core.own_files import whole_file
+from embeddb.core.files.own_files import whole_file
 from embeddb.ui.draw.element import label, number, picture, width_of, wrapped
 from embeddb.ui.draw.theme import literal
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
-from embeddb.core.own_files import OwnFolder
+from embeddb.core.files.own_files import OwnFolder
 from embeddb.store import Store
 from embeddb.store.models.files import MODELS, entry_of, register_files
 

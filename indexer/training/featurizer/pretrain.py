@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embeddb.core import __version__, model_file
+from embeddb.core import __version__
 from embeddb.core.errors import UsageError
+from embeddb.core.files import model_file
 from embeddb.featurizers.network.networks import build, complete
 from embeddb.featurizers.network.reduction import CHANNELS
 from indexer.training.featurizer.autoencoder import (

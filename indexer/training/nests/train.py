@@ -20,8 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embeddb.core import __version__, model_file
-from embeddb.nests.forward import INPUTS, encoding_version
+from embeddb.core import __version__
+from embeddb.core.files import model_file
+from embeddb.nests.encoding.forward import INPUTS, encoding_version
 from indexer.training.nests.network import Batch, TrainedNetwork, collate, counter_inputs
 from indexer.training.nests.samples import (
     COUNTED,

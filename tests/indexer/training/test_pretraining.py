@@ -18,8 +18,8 @@ import pytest
 import scipy.sparse as sp
 from command_line import run_verb
 
-from embeddb.core import model_file
 from embeddb.core.errors import InputError
+from embeddb.core.files import model_file
 from embeddb.core.pattern import Pattern
 from embeddb.core.thumbnail import density
 from embeddb.featurizers.network.reduction import Reduction

@@ -16,7 +16,7 @@ pytest.importorskip("torch_geometric")
 
 from embeddb.core.errors import InputError  # noqa: E402
 from embeddb.nests.counters import COUNTERS, CounterVector  # noqa: E402
-from embeddb.nests.forward import NestNetwork  # noqa: E402
+from embeddb.nests.encoding.forward import NestNetwork  # noqa: E402
 from embeddb.nests.nest import Nest  # noqa: E402
 from indexer.training.nests.samples import (  # noqa: E402
     NestSample,

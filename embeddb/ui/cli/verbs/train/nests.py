@@ -97,7 +97,7 @@ def _samples(db: str, platform: str, source: str) -> list[NestSample]:
 
     Raises: NothingFound where nothing was; UsageError where several instances counted.
     """
-    from indexer.nest_counts import counted, counting_platforms
+    from indexer.nests.counts import counted, counting_platforms
     from indexer.training.nests.samples import sample_of
 
     with open_database(db, readonly=True) as opened:
