@@ -35,10 +35,11 @@ from indexer.training.trainer import (
     checkpoint_of,
     curve_of,
     fit,
+    folder_of,
     forget,
 )
 
-__all__ = ["Pretraining", "check_free", "folder_of", "pretrain"]
+__all__ = ["Pretraining", "check_free", "pretrain"]
 
 _DIM = 128
 
@@ -53,11 +54,6 @@ class Pretraining:
     target: Target = "area"
     balanced: bool = False
     batch: int = 32
-
-
-def folder_of(out: Path) -> Path:
-    """Where checkpoint and curve of a training are: beside the file it makes."""
-    return out.with_name(f"{out.stem}.training")
 
 
 def check_free(out: Path) -> None:
