@@ -31,8 +31,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.timing import Timing, timings_of
 from embeddb.database import Database, open_database
-from embeddb.nests.match import slot_copy, transfer
 from embeddb.nests.matching.matchers import Matcher, at_once, step_by_step
+from embeddb.nests.matching.transfer import slot_copy, transfer
 from embeddb.nests.matching.vectors import NodeVectors, loop_vectors, raw_vectors, remembered
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import recipe_of

@@ -17,8 +17,8 @@ import msgspec
 from embeddb.core import plugins
 from embeddb.core.config import WIDE, Config, Op, Value
 from embeddb.core.errors import InputError, PlatformError, ReaderError, UsageError
-from embeddb.core.gate import open_regular, refusing
-from embeddb.core.own_files import open_own
+from embeddb.core.files.gate import open_regular, refusing
+from embeddb.core.files.own_files import open_own
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.sizes import UNKNOWN

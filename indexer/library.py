@@ -14,7 +14,7 @@ from embeddb.core.thumbnail import thumbnail
 from embeddb.matrix_files import matrix_files, plain_name, read_pattern
 from embeddb.matrix_files.source import plain_text
 from embeddb.platforms.of_subject import Content
-from indexer.nest_files import NestFiles
+from indexer.nests.files import NestFiles
 
 __all__ = ["Library", "info_of"]
 

@@ -16,9 +16,12 @@ else:
 
 __all__ = ["MOVED", "install"]
 
-#: What docs/plugins.md and its siblings ever told people to import, and where it is now.
+#: What docs/plugins.md and its siblings ever told people to import, or plug-ins that ship did, and
+#: where it is now.
 MOVED = {
     "embeddb.config": "embeddb.core.config",
+    "embeddb.core.gate": "embeddb.core.files.gate",
+    "embeddb.core.model_file": "embeddb.core.files.model_file",
     "embeddb.db": "embeddb.database",
     "embeddb.draw": "embeddb.ui.draw",
     "embeddb.errors": "embeddb.core.errors",

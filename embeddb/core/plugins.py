@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from embeddb.core.errors import EmbeddbError, MissingDependency, PluginError, UsageError
-from embeddb.core.gate import reason_of
+from embeddb.core.files.gate import reason_of
 
 __all__ = ["available", "load"]
 

@@ -13,7 +13,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.core.gate import reason_of
+from embeddb.core.files.gate import reason_of
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.subject import Subject

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, ModelError, StoreCorrupt
-from embeddb.core.gate import refusing
+from embeddb.core.files.gate import refusing
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.models.table import ModelEntry

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embeddb.core import model_file
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
-from embeddb.core.gate import reason_of, refusing
-from embeddb.core.model_file import arrays_of
+from embeddb.core.files import model_file
+from embeddb.core.files.gate import reason_of, refusing
+from embeddb.core.files.model_file import arrays_of
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.cost_model.encoders.inputs import (
     TreeTable,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embeddb.core.model_file import product
+from embeddb.core.files.model_file import product
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from embeddb.core import model_file
 from embeddb.core.errors import UsageError
+from embeddb.core.files import model_file
 from embeddb.cost_model.network_numpy import FUSIONS, NETWORKS
 
 __all__ = ["CostNetwork", "Shape", "built"]

@@ -1,7 +1,7 @@
 """The learned featurizer of loop nests: the performance embedding ("Performance Embeddings").
 
-The weights are a model file (`embeddb.nests.forward`): the database's own if it has one, else those
-that ship with the package. The version is the digest of that file. Neither torch nor
+The weights are a model file (`embeddb.nests.encoding.forward`): the database's own if it has one,
+else those that ship with the package. The version is the digest of that file. Neither torch nor
 torch-geometric is needed to embed.
 """
 
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
-from embeddb.core.model_file import version_of
+from embeddb.core.files.model_file import version_of
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.featurizers.own_weights import adopt
 from embeddb.nests.counters import CounterVector
-from embeddb.nests.forward import DIM, NestNetwork
-from embeddb.nests.graph import graph_of
+from embeddb.nests.encoding.forward import DIM, NestNetwork
+from embeddb.nests.encoding.graph import graph_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import canonical_schedule
 

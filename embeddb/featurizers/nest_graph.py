@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.nests.encoding.features import FEATURES, KINDS
-from embeddb.nests.graph import graph_of
+from embeddb.nests.encoding.graph import graph_of
 from embeddb.nests.rules import canonical_schedule
 
 __all__ = ["PLUGIN", "NestGraphFeatures"]

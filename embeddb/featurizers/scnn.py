@@ -1,8 +1,8 @@
 """The learned featurizer: a sparse convolutional network over the reduced pattern.
 
-The weights are a model file (`embeddb.core.model_file`): the database's own if it has one, else
-those that ship with the package. The version is the digest of that file, and it is part of every
-vector's name, so vectors of different weights are never taken for each other.
+The weights are a model file (`embeddb.core.files.model_file`): the database's own if it has one,
+else those that ship with the package. The version is the digest of that file, and it is part of
+every vector's name, so vectors of different weights are never taken for each other.
 
 torch is needed to embed and for nothing else: name, version and dimension come from the file's
 card, vectors from the store or from features that travelled with the runs.
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
-from embeddb.core.model_file import fill, load, read_card, version_of
+from embeddb.core.files.model_file import fill, load, read_card, version_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
-from embeddb.core.gate import reason_of
+from embeddb.core.files.gate import reason_of
 from embeddb.core.wording import plural
 from embeddb.featurizers import NEED_NETWORK, Featurizer, missing
 from embeddb.index import answer_file

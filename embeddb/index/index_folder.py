@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from embeddb.core.errors import StoreCorrupt, StoreError
-from embeddb.core.gate import reason_of
-from embeddb.core.own_files import OwnFolder
+from embeddb.core.files.gate import reason_of
+from embeddb.core.files.own_files import OwnFolder
 from embeddb.store import Store
 from embeddb.store.tables import decoded
 

@@ -19,7 +19,7 @@ from embeddb.core.errors import (
     StoreCorrupt,
     UsageError,
 )
-from embeddb.core.model_file import read_card
+from embeddb.core.files.model_file import read_card
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.wording import plural

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.gate import refusing
+from embeddb.core.files.gate import refusing
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.source import Source, head_bytes, open_source, plain_text
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.gate import open_regular
+from embeddb.core.files.gate import open_regular
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.npy_header import NpyHeader, npy_header
 from embeddb.matrix_files.source import DEFLATE_RATIO, Source

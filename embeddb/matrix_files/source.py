@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from embeddb.core.errors import MatrixError
-from embeddb.core.gate import open_regular
+from embeddb.core.files.gate import open_regular
 from embeddb.core.pattern import MAX_DIM
 from embeddb.matrix_files.unzipped import Unzipped
 

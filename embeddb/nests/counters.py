@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NestError
-from embeddb.core.gate import refusing
+from embeddb.core.files.gate import refusing
 
 __all__ = ["COUNTERS", "GIVEN", "LINE_BYTES", "SOURCES", "STATISTICS", "CounterVector"]
 

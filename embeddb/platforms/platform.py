@@ -21,7 +21,7 @@ from typing import Any
 from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import PlatformError, RunnerUnavailable, UsageError
-from embeddb.core.gate import read_bounded, refusing
+from embeddb.core.files.gate import read_bounded, refusing
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.platforms.command import CommandSpec, read_command
 from embeddb.platforms.kernel import KernelSpace, Table, read_space

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
-from embeddb.core.gate import refusing
+from embeddb.core.files.gate import refusing
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import Sizes
 from embeddb.core.timing import timings_of

@@ -15,7 +15,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.timing import Timing
 from embeddb.index.preparation import PreparationCost
 from embeddb.index.vote import VoteSettings
-from embeddb.nests.match import StepOutcome
+from embeddb.nests.matching.transfer import StepOutcome
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 

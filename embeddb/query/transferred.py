@@ -2,7 +2,7 @@
 
 A matrix is asked about configurations that neighbours ran as they are. A nest has loops of its own:
 what a neighbour ran is a recipe for its loops, and becomes a schedule of the asked nest by matching
-the nodes of both ("Performance Embeddings", Section 5.1; `embeddb.nests.match`).
+the nodes of both ("Performance Embeddings", Section 5.1; `embeddb.nests.matching.transfer`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.nests.match import Transfer, transfer
 from embeddb.nests.matching.matchers import Matcher, at_once
+from embeddb.nests.matching.transfer import Transfer, transfer
 from embeddb.nests.matching.vectors import raw_vectors, remembered
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import recipe_of

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from embeddb.core.errors import StoreError
-from embeddb.core.own_files import own_size
+from embeddb.core.files.own_files import own_size
 from embeddb.store.engine import SCHEMA, Engine, Txn
 from embeddb.store.failures import translating
 from embeddb.store.lmdb_engine import DATA_FILE, LmdbEngine

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, StoreCorrupt
-from embeddb.core.gate import refusing
+from embeddb.core.files.gate import refusing
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import Sizes
 from embeddb.store import codec

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt, UsageError
-from embeddb.core.gate import reason_of
+from embeddb.core.files.gate import reason_of
 from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.core.sizes import Sizes

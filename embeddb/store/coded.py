@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from embeddb.core.errors import InputError, StoreCorrupt
-from embeddb.core.gate import reason_of
+from embeddb.core.files.gate import reason_of
 from embeddb.nests import nest_text as nests
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Coded

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from embeddb.core.errors import StoreError, StoreLocked
-from embeddb.core.own_files import open_own
+from embeddb.core.files.own_files import open_own
 from embeddb.store.failures import translating
 
 __all__ = ["ReadGate", "locked_file", "take_lock"]

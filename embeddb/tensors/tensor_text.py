@@ -15,7 +15,7 @@ import json
 from typing import Any
 
 from embeddb.core.errors import TensorError
-from embeddb.core.gate import refusing
+from embeddb.core.files.gate import refusing
 from embeddb.tensors.check import MOST_OPERATIONS, computation
 from embeddb.tensors.computation import Computation, code_of
 from embeddb.tensors.operation import MOST_RANK, Attribute, Operation, Shape

@@ -26,8 +26,8 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
-from embeddb.core.gate import reason_of
-from embeddb.core.own_files import OwnFolder, drop_torn_line
+from embeddb.core.files.gate import reason_of
+from embeddb.core.files.own_files import OwnFolder, drop_torn_line
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, in_context
 from embeddb.index.lookup import Lookup

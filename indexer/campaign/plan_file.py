@@ -9,8 +9,8 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError
-from embeddb.core.gate import reason_of
-from embeddb.core.own_files import OwnFolder
+from embeddb.core.files.gate import reason_of
+from embeddb.core.files.own_files import OwnFolder
 from indexer.campaign.plan import PLAN_VERSION, Plan
 
 __all__ = ["PLAN", "plan_bytes", "read_plan", "write_plan"]

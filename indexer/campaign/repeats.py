@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from embeddb.core.errors import InputError
-from embeddb.core.own_files import OwnFolder
+from embeddb.core.files.own_files import OwnFolder
 
 __all__ = ["Repeats"]
 

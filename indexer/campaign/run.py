@@ -15,9 +15,9 @@ import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError
-from embeddb.core.gate import reason_of
+from embeddb.core.files.gate import reason_of
+from embeddb.core.files.own_files import OwnFolder
 from embeddb.core.machine_state import state_now
-from embeddb.core.own_files import OwnFolder
 from embeddb.core.pattern import Pattern
 from embeddb.index.lookup import Lookup
 from embeddb.matrix_files import read_pattern

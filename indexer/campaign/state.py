@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from embeddb.core.errors import InputError
-from embeddb.core.gate import refusing
+from embeddb.core.files.gate import refusing
+from embeddb.core.files.own_files import OwnFolder, drop_torn_line
 from embeddb.core.machine_state import APART, State, apart, between, usual
-from embeddb.core.own_files import OwnFolder, drop_torn_line
 
 __all__ = ["Moment", "TaskStates", "normal_of", "read_lines"]
 

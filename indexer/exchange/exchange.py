@@ -24,8 +24,8 @@ from embeddb.core.errors import (
     StoreError,
     UsageError,
 )
-from embeddb.core.gate import refusing
-from embeddb.core.own_files import open_own, whole_file
+from embeddb.core.files.gate import refusing
+from embeddb.core.files.own_files import open_own, whole_file
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
 from embeddb.featurizers.base import Travelling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from embeddb.core.own_files import OwnFolder
+from embeddb.core.files.own_files import OwnFolder
 from embeddb.index.lookup import Lookup
 from embeddb.store import Partition, Store
 from embeddb.store.models.facts import facts_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from embeddb.core.errors import NestError
-from embeddb.core.gate import read_bounded, refusing
+from embeddb.core.files.gate import read_bounded, refusing
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
 from indexer.frontends.c.scop import c_program

@@ -36,7 +36,7 @@ import msgspec
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
-from embeddb.core.gate import reason_of
+from embeddb.core.files.gate import reason_of
 from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
 from embeddb.platforms.of_subject import Coded
 from embeddb.store.coded import TABLES, coded_of

@@ -18,7 +18,7 @@ import msgspec
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError, UsageError
-from embeddb.core.gate import reason_of
+from embeddb.core.files.gate import reason_of
 from embeddb.core.records import STATUSES, Measurement
 from indexer.readers.base.lines import whole
 from indexer.readers.base.recognise import wrong_file

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 
 from embeddb.core.errors import InputError
-from embeddb.core.gate import read_bounded, reason_of
-from embeddb.core.own_files import whole_file
+from embeddb.core.files.gate import read_bounded, reason_of
+from embeddb.core.files.own_files import whole_file
 
 __all__ = ["Line", "read_curve", "write_curve"]
 

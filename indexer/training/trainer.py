@@ -20,13 +20,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from embeddb.core import model_file
 from embeddb.core.errors import InputError, ModelError
-from embeddb.core.gate import refusing
-from embeddb.core.own_files import OwnFolder
+from embeddb.core.files import model_file
+from embeddb.core.files.gate import refusing
+from embeddb.core.files.own_files import OwnFolder
 from indexer.training.curves import Line, read_curve, write_curve
 
-__all__ = ["Fitted", "Job", "Progress", "Settings", "checkpoint_of", "curve_of", "fit", "forget"]
+__all__ = [
+    "Fitted",
+    "Job",
+    "Progress",
+    "Settings",
+    "checkpoint_of",
+    "curve_of",
+    "fit",
+    "folder_of",
+    "forget",
+]
 
 #: What is done, of how many: batches seen, batches of all epochs.
 Progress = Callable[[str, int, int], None]
@@ -76,6 +86,11 @@ class Fitted:
     best_epoch: int
     figures: Mapping[str, float]
     stopped_early: bool
+
+
+def folder_of(out: Path) -> Path:
+    """Where checkpoint and curve of a training are: beside the file it makes."""
+    return out.with_name(f"{out.stem}.training")
 
 
 def checkpoint_of(folder: Path) -> Path:

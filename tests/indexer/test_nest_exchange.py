@@ -14,8 +14,8 @@ from embeddb.core.config import Config
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
-from indexer.add_nests import add_nests
 from indexer.exchange.exchange import ImportReport, export_file, import_file
+from indexer.nests.add import add_nests
 
 NESTS = sample_nests()
 MATMUL, SPMV = NESTS["matmul"], NESTS["spmv"]

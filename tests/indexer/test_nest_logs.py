@@ -16,12 +16,12 @@ from embeddb.core.config import Config
 from embeddb.core.pattern import stub_id
 from embeddb.database import Database
 from embeddb.nests.nest import Nest
-from indexer.add_nests import add_nests
 from indexer.coverage import example, scope_states
 from indexer.embed import adopt_stubs
 from indexer.index_runs import index_runs
 from indexer.ingest import IngestReport, ingest
 from indexer.library import Library, info_of
+from indexer.nests.add import add_nests
 
 NESTS = sample_nests()
 MATMUL, SPMV = NESTS["matmul"], NESTS["spmv"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.nests.graph import Node
+from embeddb.nests.encoding.graph import Node
 from embeddb.nests.matching.assignment import assign
 from embeddb.nests.matching.vectors import NodeVectors
 from embeddb.nests.nest import Nest

@@ -1,6 +1,7 @@
 """Vectors of the nodes of a nest's graph, by which the loops and arrays of two nests are matched.
 
-Learned ones come from the network (`embeddb.nests.forward`); here are those without learning.
+Learned ones come from the network (`embeddb.nests.encoding.forward`); here are those without
+learning.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.nests.encoding.features import FEATURES
-from embeddb.nests.graph import NestGraph, Node, graph_of
+from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access
 from embeddb.nests.schedule import Schedule

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from embeddb.core.errors import SpaceError
-from embeddb.core.gate import refusing
+from embeddb.core.files.gate import refusing
 
 __all__ = ["FUNCTIONS", "Expression"]
 

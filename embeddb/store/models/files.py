@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embeddb.core.errors import ModelError, StoreCorrupt
-from embeddb.core.model_file import read_card, version_of
-from embeddb.core.own_files import OwnFolder
+from embeddb.core.files.model_file import read_card, version_of
+from embeddb.core.files.own_files import OwnFolder
 from embeddb.store.models.table import ModelEntry, checked, in_use
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from embeddb.core.errors import ModelError, StoreCorrupt
-from embeddb.core.model_file import KINDS
+from embeddb.core.files.model_file import KINDS
 from embeddb.store.engine import Engine, Txn
 
 __all__ = ["MOST_CARD_BYTES", "ModelEntry", "ModelTable", "checked", "decode_entry", "in_use"]

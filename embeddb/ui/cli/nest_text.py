@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embeddb.core.config import Config
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.own_files import whole_file
+from embeddb.core.files.own_files import whole_file
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import clean, factor
 from embeddb.database import Database

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from embeddb.core.errors import UsageError
-from embeddb.core.own_files import whole_file
+from embeddb.core.files.own_files import check_place, whole_file
 from embeddb.core.wording import clean, duration
 
 __all__ = [
@@ -111,10 +110,9 @@ def _numeric(text: str) -> bool:
 def write_page(text: str, file: Path) -> None:
     """Whole or not at all.
 
-    Raises: UsageError if there is no place for it.
+    Raises: as `check_place`.
     """
-    if file.is_dir() or not file.parent.is_dir():
-        raise UsageError(f"{file}: cannot be written", hint="name a file in a folder that exists")
+    check_place(file)
     with whole_file(file) as out:
         out.write(text.encode())
     note(f"wrote {file}: {len(text.encode()) / 1000:,.0f} kB")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embeddb.core.errors import MissingDependency, UsageError
-from embeddb.core.own_files import whole_file
+from embeddb.core.files.own_files import check_place, whole_file
 from embeddb.ui.draw.element import label, number, picture, width_of, wrapped
 from embeddb.ui.draw.theme import literal
 
@@ -65,10 +65,7 @@ def check_target(out: Path) -> None:
     suffix = out.suffix.lower()
     if suffix not in _SUFFIXES:
         raise UsageError(f"{out}: a drawing ends in {' or '.join(_SUFFIXES)}")
-    if not out.parent.is_dir():
-        raise UsageError(f"{out}: there is no folder {out.parent}")
-    if out.is_dir():
-        raise UsageError(f"{out}: a folder, not the file to write")
+    check_place(out)
     if suffix == ".png":
         _fonts()
 

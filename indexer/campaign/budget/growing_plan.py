@@ -21,7 +21,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
-from embeddb.core.own_files import OwnFolder
+from embeddb.core.files.own_files import OwnFolder
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.budget.by_name import strategy
 from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from embeddb.core.errors import MissingDependency, NestError
-from embeddb.core.gate import read_bounded, refusing
+from embeddb.core.files.gate import read_bounded, refusing
 from indexer.frontends.dace import driver
 from indexer.runners.command_run.process import run_once
 from indexer.runners.machine import Deadline

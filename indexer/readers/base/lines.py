@@ -11,7 +11,7 @@ from typing import IO, Any, BinaryIO, cast
 import msgspec
 
 from embeddb.core.errors import ReaderError
-from embeddb.core.gate import open_regular, reason_of
+from embeddb.core.files.gate import open_regular, reason_of
 from indexer.readers.base.row import Reject
 
 __all__ = ["LINE_BYTES", "head_of", "json_lines", "numbered", "open_bytes", "whole"]

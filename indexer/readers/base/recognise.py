@@ -6,7 +6,7 @@ from pathlib import Path
 
 from embeddb.core import plugins
 from embeddb.core.errors import ReaderError
-from embeddb.core.gate import refusing
+from embeddb.core.files.gate import refusing
 from indexer.readers.base.lines import head_of
 from indexer.readers.base.row import Reader
 

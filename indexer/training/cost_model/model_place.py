@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embeddb.core.errors import EmbeddbError, ModelError, UsageError
-from embeddb.core.own_files import OwnFolder
+from embeddb.core.files.own_files import OwnFolder, check_place
 from embeddb.store import Store
 from embeddb.store.models.files import MODELS, entry_of, register_files
 
@@ -23,12 +23,11 @@ __all__ = ["model_file", "save_model"]
 def model_file(store: Store, samples: Samples, out: str = "") -> Path:
     """The file to write: `out`, else the database's own; its folder is there.
 
-    Raises: UsageError if there is no such folder, or none can be made.
+    Raises: UsageError as `check_place`, and if no folder can be made.
     """
     if out:
         file = Path(out)
-        if not file.parent.is_dir():
-            raise UsageError(f"{out}: there is no folder {file.parent}")
+        check_place(file)
         return file
     if store.path is None:
         raise UsageError("a database in memory has no folder for models", hint="give -o FILE")

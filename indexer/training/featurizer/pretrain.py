@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embeddb.core import __version__, model_file
+from embeddb.core import __version__
 from embeddb.core.errors import UsageError
+from embeddb.core.files import model_file
 from embeddb.featurizers.network.networks import build, complete
 from embeddb.featurizers.network.reduction import CHANNELS
 from indexer.training.featurizer.autoencoder import (
@@ -34,10 +35,11 @@ from indexer.training.trainer import (
     checkpoint_of,
     curve_of,
     fit,
+    folder_of,
     forget,
 )
 
-__all__ = ["Pretraining", "check_free", "folder_of", "pretrain"]
+__all__ = ["Pretraining", "check_free", "pretrain"]
 
 _DIM = 128
 
@@ -52,11 +54,6 @@ class Pretraining:
     target: Target = "area"
     balanced: bool = False
     batch: int = 32
-
-
-def folder_of(out: Path) -> Path:
-    """Where checkpoint and curve of a training are: beside the file it makes."""
-    return out.with_name(f"{out.stem}.training")
 
 
 def check_free(out: Path) -> None:

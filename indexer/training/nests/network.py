@@ -1,5 +1,5 @@
-"""`embeddb.nests.forward` in torch and torch-geometric, to be trained. Names and shapes of the
-weights are the same."""
+"""`embeddb.nests.encoding.forward` in torch and torch-geometric, to be trained. Names and shapes
+of the weights are the same."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from embeddb.nests.encoding.features import FEATURES
-from embeddb.nests.forward import DIM, shapes_of
-from embeddb.nests.graph import NestGraph
+from embeddb.nests.encoding.forward import DIM, shapes_of
+from embeddb.nests.encoding.graph import NestGraph
 
 with warnings.catch_warnings():
     # Its import compiles a class in a way that torch no longer recommends.

@@ -20,8 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embeddb.core import __version__, model_file
-from embeddb.nests.forward import INPUTS, encoding_version
+from embeddb.core import __version__
+from embeddb.core.files import model_file
+from embeddb.nests.encoding.forward import INPUTS, encoding_version
 from indexer.training.nests.network import Batch, TrainedNetwork, collate, counter_inputs
 from indexer.training.nests.samples import (
     COUNTED,
@@ -32,9 +33,18 @@ from indexer.training.nests.samples import (
     targets_there,
 )
 from indexer.training.nests.targets import TARGETS
-from indexer.training.trainer import Fitted, Job, Progress, Settings, curve_of, fit, forget
+from indexer.training.trainer import (
+    Fitted,
+    Job,
+    Progress,
+    Settings,
+    curve_of,
+    fit,
+    folder_of,
+    forget,
+)
 
-__all__ = ["NestTraining", "folder_of", "pearson", "train_nests"]
+__all__ = ["NestTraining", "pearson", "train_nests"]
 
 #: Samples that are looked at together where nothing is learned from them.
 _AT_ONCE = 256
@@ -55,11 +65,6 @@ class NestTraining:
     hidden: float = 0.5
     batch: int = 32
     source: str = "model"
-
-
-def folder_of(out: Path) -> Path:
-    """Where checkpoint and curve of a training are: beside the file it makes."""
-    return out.with_name(f"{out.stem}.training")
 
 
 def train_nests(

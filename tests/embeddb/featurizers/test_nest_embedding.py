@@ -19,8 +19,8 @@ from embeddb.database import Database
 from embeddb.featurizers import Featurizers, nest_embedding
 from embeddb.featurizers.nest_embedding import OWN, NestEmbedding, install
 from embeddb.nests.counters import COUNTERS, CounterVector
-from embeddb.nests.forward import DIM, encoding_version, shapes_of
-from embeddb.nests.graph import graph_of
+from embeddb.nests.encoding.forward import DIM, encoding_version, shapes_of
+from embeddb.nests.encoding.graph import graph_of
 from embeddb.nests.rules import canonical_schedule
 from embeddb.testing.featurizers import NestFeaturizerContract
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402  # after the check that torch is there
 
-from embeddb.core import model_file  # noqa: E402
+from embeddb.core.files import model_file  # noqa: E402
 from embeddb.featurizers.network.networks import NETWORKS, build, collate, complete  # noqa: E402
 
 NAMES = tuple(NETWORKS)

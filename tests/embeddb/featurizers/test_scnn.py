@@ -15,8 +15,8 @@ import pytest
 from builders import OP, band, fill, patterns, tiny
 from command_line import run_verb
 
-from embeddb.core import model_file
 from embeddb.core.errors import MissingDependency, ModelError, UsageError
+from embeddb.core.files import model_file
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database

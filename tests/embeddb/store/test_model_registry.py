@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embeddb.core.errors import ModelError, StoreCorrupt
-from embeddb.core.model_file import version_of
+from embeddb.core.files.model_file import version_of
 from embeddb.database import Database
 from embeddb.store import lmdb_engine, memory_store
 from embeddb.store.models.facts import facts_of

@@ -18,8 +18,8 @@ import pytest
 import scipy.sparse as sp
 from command_line import run_verb
 
-from embeddb.core import model_file
 from embeddb.core.errors import InputError
+from embeddb.core.files import model_file
 from embeddb.core.pattern import Pattern
 from embeddb.core.thumbnail import density
 from embeddb.featurizers.network.reduction import Reduction
@@ -380,7 +380,7 @@ def test_what_cannot_be_trained_is_one_line(
         (["train", "featurizer", str(tmp_path / "m"), "-o", str(tmp_path)], 2, "a folder, not"),
         (["train", "featurizer", str(tmp_path / "m"), "-o", "/"], 2, "a folder, not"),
         (["train", "featurizer", str(tmp_path / "m"), "-o", ""], 2, "a folder, not"),
-        ([*command(tmp_path), "--lr", "nan"], 2, "--lr is not a number"),
+        ([*command(tmp_path), "--lr", "nan"], 2, "'nan' is not a number"),
     ]
     for words, code, said in cases:
         assert run_verb(words) == code

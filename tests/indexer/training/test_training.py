@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embeddb.core import model_file
 from embeddb.core.errors import InputError, ModelError
+from embeddb.core.files import model_file
 from indexer.training.curves import read_curve
 
 torch = pytest.importorskip("torch")

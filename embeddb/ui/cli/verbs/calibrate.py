@@ -11,6 +11,7 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.wording import duration, plural, share
 from embeddb.ui.cli.arguments import open_database, runner_here
+from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _NAMED = 5
     "--minutes",
     default=5.0,
     show_default=True,
-    type=click.FloatRange(0, 24 * 60, min_open=True),
+    type=Number(0, 24 * 60, min_open=True),
     help="Time to take, report included.",
 )
 @click.option("--matrices", default="", help="Folder of your matrix files, else generated ones.")

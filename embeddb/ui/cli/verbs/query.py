@@ -22,6 +22,7 @@ from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
 from embeddb.ui.cli.nest_text import emit_schedules
+from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _NO_EVIDENCE = 3
 @click.option("--measure", is_flag=True, help="Run the default and the answers on this machine.")
 @click.option("--tuner", default="", help="Ask this tuner plug-in in place of the database.")
 @click.option("--why", "deep", is_flag=True, help="Also find out what would change the answer.")
-@click.option("--calls", type=click.FloatRange(1), help="Expected calls: preparation then counts.")
+@click.option("--calls", type=Number(1), help="Expected calls: preparation then counts.")
 @click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
 @click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a program.")

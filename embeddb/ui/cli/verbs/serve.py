@@ -6,6 +6,7 @@ import click
 
 from embeddb.core.errors import MissingDependency
 from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import emit, json_option, say
 
 __all__ = ["serve_verb"]
@@ -25,7 +26,7 @@ __all__ = ["serve_verb"]
     "--max-upload",
     default=64.0,
     show_default=True,
-    type=click.FloatRange(0.001, 100_000),
+    type=Number(0.001, 100_000),
     help="Megabytes of one file.",
 )
 @json_option

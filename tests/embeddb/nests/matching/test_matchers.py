@@ -9,7 +9,7 @@ import pytest
 from nest_shapes import contraction, product, transpose
 from numpy.typing import NDArray
 
-from embeddb.nests.graph import Node
+from embeddb.nests.encoding.graph import Node
 from embeddb.nests.matching.matchers import at_once, by_slot, step_by_step
 from embeddb.nests.matching.vectors import NodeVectors
 from embeddb.nests.nest import Nest

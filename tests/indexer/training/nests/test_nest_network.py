@@ -12,10 +12,10 @@ from nests import sample_nests
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
-from embeddb.core import model_file  # noqa: E402
 from embeddb.core.errors import ModelError  # noqa: E402
-from embeddb.nests.forward import DIM, NestNetwork, encoding_version, shapes_of  # noqa: E402
-from embeddb.nests.graph import NestGraph, graph_of  # noqa: E402
+from embeddb.core.files import model_file  # noqa: E402
+from embeddb.nests.encoding.forward import DIM, NestNetwork, encoding_version, shapes_of  # noqa: E402
+from embeddb.nests.encoding.graph import NestGraph, graph_of  # noqa: E402
 from embeddb.nests.schedule import Schedule  # noqa: E402
 from indexer.training.nests.network import TrainedNetwork, collate, counter_inputs  # noqa: E402
 

@@ -16,7 +16,7 @@ pytest.importorskip("torch_geometric")
 
 from embeddb.core.errors import InputError  # noqa: E402
 from embeddb.nests.counters import COUNTERS, CounterVector  # noqa: E402
-from embeddb.nests.forward import NestNetwork  # noqa: E402
+from embeddb.nests.encoding.forward import NestNetwork  # noqa: E402
 from embeddb.nests.nest import Nest  # noqa: E402
 from indexer.training.nests.samples import (  # noqa: E402
     NestSample,
@@ -25,13 +25,8 @@ from indexer.training.nests.samples import (  # noqa: E402
     sample_of,
 )
 from indexer.training.nests.targets import TARGETS  # noqa: E402
-from indexer.training.nests.train import (  # noqa: E402
-    NestTraining,
-    folder_of,
-    pearson,
-    train_nests,
-)
-from indexer.training.trainer import Settings, checkpoint_of, curve_of  # noqa: E402
+from indexer.training.nests.train import NestTraining, pearson, train_nests  # noqa: E402
+from indexer.training.trainer import Settings, checkpoint_of, curve_of, folder_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,6 +12,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.ui.cli.arguments import families, open_database
 from embeddb.ui.cli.campaign_text import command_line, show_plan
+from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ _SAMPLES = ("shared", "per-matrix")
     "--repeat-share",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     help="Share of the configurations in rounds after the first.",
 )
 @click.option("--min-nnz", default=0, type=click.IntRange(0))

@@ -9,6 +9,7 @@ import click
 
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.campaign_text import show_progress
+from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import emit, json_option
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ AGREE_OPTION = click.option(
     "--agree",
     default=0.9,
     show_default=True,
-    type=click.FloatRange(-1, 1),
+    type=Number(-1, 1),
     help="Spearman below which rounds disagree, near-ties apart.",
 )
 

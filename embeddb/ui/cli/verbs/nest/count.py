@@ -41,7 +41,7 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any) 
       embeddb nest count nests.db
       embeddb nest count training.db --synthetic 8500
     """
-    from indexer.nest_counts import CountJob
+    from indexer.nests.counts import CountJob
     from indexer.runners.base import RunOptions
     from indexer.training.nests.synthetic import synthetic
 

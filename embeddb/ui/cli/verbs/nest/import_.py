@@ -40,7 +40,7 @@ def import_verb(
       embeddb nest import nests.db gemm.c stencil.sdfg
       embeddb nest import nests.db gemm.c -D N=512 -D M=64
     """
-    from indexer.add_nests import add_nests
+    from indexer.nests.add import add_nests
 
     nests, notes = _read(files, dace, defines)
     with open_database(db, create=True) as opened, Progress() as progress:

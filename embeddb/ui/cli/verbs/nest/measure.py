@@ -44,7 +44,7 @@ def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any
       embeddb nest measure nests.db mine.c -D N=512 --searched 300
     """
     from indexer.embed import embed
-    from indexer.nest_runs import NestJob, NestRequest
+    from indexer.nests.runs import NestJob, NestRequest
     from indexer.runners.base import RunOptions
 
     nests = programs_asked(programs, asked["sizes"], asked["defines"])

@@ -13,6 +13,7 @@ from embeddb.core.errors import MissingDependency, UsageError
 from embeddb.core.subject import matrices_only
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import emit, json_option, note, say
 from embeddb.ui.cli.session import session
 from tuners.evaluation.choose_predictor import Training, TrainingRequest
@@ -45,7 +46,7 @@ _LATENTS = ("ae", "vae", "pca", "fa")
 )
 @click.option("--members", default=0, type=click.IntRange(0, 64), help="0: 3 networks, 5 trees.")
 @click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
-@click.option("--lr", default=1e-3, show_default=True, type=click.FloatRange(0, 1, min_open=True))
+@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
 @click.option(
     "--threads",
@@ -104,6 +105,7 @@ def _train(
         from indexer.training.cost_model.model_place import model_file, save_model
         from indexer.training.cost_model.samples import samples_of
         from indexer.training.cost_model.train import curves, forget, unfinished
+        from indexer.training.trainer import folder_of
     except ModuleNotFoundError as e:
         raise MissingDependency(
             f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
@@ -118,7 +120,7 @@ def _train(
         samples = request.limited(known)
         samples.check()
         file = model_file(opened.store, samples, out)
-        folder = file.with_name(f"{file.stem}.training")
+        folder = folder_of(file)
         if not asked["resume"] and unfinished(folder):
             raise UsageError(
                 f"{folder}: a training is unfinished there",

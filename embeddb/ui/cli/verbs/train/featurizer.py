@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.errors import MissingDependency
+from embeddb.core.files.own_files import check_place
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import families
+from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import emit, json_option, note, say
 from embeddb.ui.cli.session import session
 
@@ -62,7 +63,7 @@ _NAMED = 10
 @click.option("--copies", default=4, show_default=True, type=click.IntRange(0, 1000))
 @click.option("--no-transpose", is_flag=True, help="Copies are not transposed.")
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 4096))
-@click.option("--lr", default=1e-3, show_default=True, type=click.FloatRange(0, 1, min_open=True))
+@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number.")
 @click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
@@ -80,12 +81,7 @@ def featurizer_verb(matrices: str, out: str, as_json: bool, **asked: Any) -> Non
           --resume
     """
     file = Path(out)
-    if not file.parent.is_dir():
-        raise UsageError(f"{out}: there is no folder {file.parent}")
-    if file.is_dir():
-        raise UsageError(f"{file}: a folder, not the file to write")
-    if math.isnan(asked["lr"]):  # click lets it pass every bound
-        raise UsageError("--lr is not a number")
+    check_place(file)
     with session(asked["threads"]) as progress:
         document = _train(matrices, file, asked, progress)
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.errors import MissingDependency, NothingFound, UsageError
+from embeddb.core.files.own_files import check_place
 from embeddb.core.wording import plural
 from embeddb.nests.counters import SOURCES
 from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import emit, json_option, note, say
 from embeddb.ui.cli.session import session
 
@@ -33,7 +34,7 @@ __all__ = ["nests_verb"]
 )
 @click.option("--epochs", default=20, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--patience", default=5, show_default=True, type=click.IntRange(1))
-@click.option("--lr", default=1e-3, show_default=True, type=click.FloatRange(0, 1, min_open=True))
+@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 4096))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number.")
@@ -52,12 +53,7 @@ def nests_verb(db: str, out: str, as_json: bool, **asked: Any) -> None:
       embeddb train nests training.db -o nests.safetensors --resume
     """
     file = Path(out)
-    if not file.parent.is_dir():
-        raise UsageError(f"{out}: there is no folder {file.parent}")
-    if file.is_dir():
-        raise UsageError(f"{file}: a folder, not the file to write")
-    if math.isnan(asked["lr"]):  # click lets it pass every bound
-        raise UsageError("--lr is not a number")
+    check_place(file)
     with session(asked["threads"]) as progress:
         document = _train(db, file, asked, progress)
     if as_json:
@@ -70,8 +66,8 @@ def _train(
     db: str, out: Path, asked: dict[str, Any], progress: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
     try:
-        from indexer.training.nests.train import NestTraining, folder_of, train_nests
-        from indexer.training.trainer import Settings
+        from indexer.training.nests.train import NestTraining, train_nests
+        from indexer.training.trainer import Settings, folder_of
     except ModuleNotFoundError as e:
         raise MissingDependency(
             f"training needs {e.name}", hint="install the extra `graphs`: pip install '.[graphs]'"
@@ -97,7 +93,7 @@ def _samples(db: str, platform: str, source: str) -> list[NestSample]:
 
     Raises: NothingFound where nothing was; UsageError where several instances counted.
     """
-    from indexer.nest_counts import counted, counting_platforms
+    from indexer.nests.counts import counted, counting_platforms
     from indexer.training.nests.samples import sample_of
 
     with open_database(db, readonly=True) as opened:

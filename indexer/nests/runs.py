@@ -22,7 +22,7 @@ from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
-from indexer.nest_search import beam_search
+from indexer.nests.search import beam_search
 from indexer.runners.base import RunOptions
 
 __all__ = ["NestJob", "NestRequest", "NestTally"]

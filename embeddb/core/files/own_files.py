@@ -16,7 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
-__all__ = ["OwnFolder", "drop_torn_line", "open_own", "own_size", "whole_file"]
+from embeddb.core.errors import UsageError
+
+__all__ = ["OwnFolder", "check_place", "drop_torn_line", "open_own", "own_size", "whole_file"]
 
 #: In-place writing by its name in `open`: flags beside those that keep links out.
 _MODES = {
@@ -84,6 +86,17 @@ def _taking_its_name(fd: int, part: Path, target: Path, folder: int | None) -> I
             os.unlink(part, dir_fd=folder)
         raise
     _sync_names(target.parent, folder)
+
+
+def check_place(file: Path) -> None:
+    """Whether a file that the user names can be written, before what it is to hold is made.
+
+    Raises: UsageError for a folder that is not there, and for a folder in place of the file.
+    """
+    if not file.parent.is_dir():
+        raise UsageError(f"{file}: there is no folder {file.parent}")
+    if file.is_dir():
+        raise UsageError(f"{file}: a folder, not the file to write")
 
 
 def own_size(path: str | Path, *, hard: bool = False) -> int | None:

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core import model_file
 from embeddb.core.errors import ModelError
-from embeddb.core.gate import refusing
-from embeddb.core.model_file import arrays_of, product
+from embeddb.core.files import model_file
+from embeddb.core.files.gate import refusing
+from embeddb.core.files.model_file import arrays_of, product
 from embeddb.nests.encoding.features import FEATURES
-from embeddb.nests.graph import NestGraph, Node, graph_of
+from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from embeddb.core import model_file
 from embeddb.core.errors import ModelError
+from embeddb.core.files import model_file
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -254,7 +254,7 @@ def test_fill_is_strict() -> None:
 
 def test_version_and_card_need_no_torch(path: Path) -> None:
     code = (
-        "import sys; from embeddb.core import model_file as m;"
+        "import sys; from embeddb.core.files import model_file as m;"
         f"m.version_of({str(path)!r}); m.read_card({str(path)!r}, kind='featurizer');"
         "sys.exit(bool({'torch', 'safetensors'} & set(sys.modules)))"
     )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from embeddb.nests.match import TILES, Legal
+from embeddb.nests.matching.transfer import TILES, Legal
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import canonical_schedule
 from embeddb.nests.schedule import Schedule

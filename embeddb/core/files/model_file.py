@@ -6,7 +6,7 @@ The card is JSON in the file's own metadata, so weights and what they mean canno
 - `kind`: what the tensors are, one of `KINDS`;
 - `network`: the spec that `embeddb.featurizers.network.networks.build` takes, and `reduction`: the
   JSON of `embeddb.featurizers.network.reduction.Reduction` (both required where kind is
-  `featurizer`); for `nests`, `network` is what `embeddb.nests.forward` reads;
+  `featurizer`); for `nests`, `network` is what `embeddb.nests.encoding.forward` reads;
 - by custom `data` (hash of the ids of the training patterns), `metrics`, `seed`, `code` (version
   of the program), `created` (ISO date). Nothing but a reader's eye depends on these.
 
@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MissingDependency, ModelError
-from embeddb.core.gate import open_regular
-from embeddb.core.own_files import whole_file
+from embeddb.core.files.gate import open_regular
+from embeddb.core.files.own_files import whole_file
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
