@@ -5,7 +5,10 @@ data ("dynamic features")."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from os import cpu_count
 from typing import Any
 
 from embeddb.core.config import Op
@@ -19,11 +22,14 @@ from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from indexer.runners.base import RunOptions
 from indexer.runners.nest_counters.counting import count_nest
+from indexer.runners.nest_counters.perf import available
 
 __all__ = ["CountJob", "Counted", "counted", "counters_of", "counting_platforms"]
 
 _OP = Op("nest")
 _CAMPAIGN = "counted"
+#: Nests that are written back together.
+_TOGETHER = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,24 +86,32 @@ class CountJob:
         Raises: RunnerUnavailable, NothingFound as the runner and `count_nest` do.
         """
         done = 0
-        for at, nest in enumerate(nests):
+        for start in range(0, len(nests), _TOGETHER):
+            batch = nests[start : start + _TOGETHER]
             if progress is not None:
-                progress(f"count {nest.name}", at, len(nests))
-            if self.db.store.notes.get(_key(nest.id, self.here.id)) is None:
-                self._one(nest)
-                done += 1
+                progress(f"count {batch[0].name}", start, len(nests))
+            new = [n for n in batch if self.db.store.notes.get(_key(n.id, self.here.id)) is None]
+            self._count(new)
+            done += len(new)
         return done
 
-    def _one(self, nest: Nest) -> None:
-        default = default_of(self.here, _OP, nest)
-        ran = list(self.runner.run(nest, _OP, [default], options=self.options))
-        runs = [Run(nest.id, _OP, self.here.id, c, m, _CAMPAIGN) for c, m in ran]
-        if not all(run.measurement.ok for run in runs):
-            return
+    def _count(self, nests: Sequence[Nest]) -> None:
+        """Nests run one after the other and alone; what they are built with a model of the caches
+        for is no time, so that several can be at once. Counters of the processor are read alone."""
+        ran = {nest: self._ran(nest) for nest in nests}
+        known = [nest for nest, runs in ran.items() if all(run.measurement.ok for run in runs)]
         threads = int(self.here.environment.get("threads", 1))
-        found = count_nest(nest, threads=threads, source=self.source)
-        self.db.record(runs, nest, self.here)
-        self.db.store.notes.put(_key(nest.id, self.here.id), found.text.encode())
+        alone = self.source != "model" and available() is None
+        with ThreadPoolExecutor(1 if alone else cpu_count()) as pool:
+            count = partial(count_nest, threads=threads, source=self.source)
+            for nest, found in zip(known, pool.map(count, known), strict=True):
+                self.db.record(ran[nest], nest, self.here)
+                self.db.store.notes.put(_key(nest.id, self.here.id), found.text.encode())
+
+    def _ran(self, nest: Nest) -> list[Run]:
+        default = default_of(self.here, _OP, nest)
+        ran = self.runner.run(nest, _OP, [default], options=self.options)
+        return [Run(nest.id, _OP, self.here.id, c, m, _CAMPAIGN) for c, m in ran]
 
 
 def _key(nest_id: str, platform: str) -> str:
