@@ -38,9 +38,9 @@ from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
 from embeddb.database import open_database
 from embeddb.featurizers.nest_stats import NestStats
 from embeddb.nests.counters import SOURCES
-from embeddb.nests.forward import NestNetwork
+from embeddb.nests.encoding.forward import NestNetwork
 from embeddb.nests.locality import data_locality
-from indexer.nest_counts import Counted, counted, counting_platforms
+from indexer.nests.counts import Counted, counted, counting_platforms
 from indexer.runners.nest_counters.caches import PLAIN
 from indexer.runners.nest_counters.first_iterations import first_iterations
 from indexer.training.nests.samples import (
@@ -50,6 +50,7 @@ from indexer.training.nests.samples import (
     held_out,
     sample_of,
 )
+from indexer.training.nests.targets import TARGETS, value_of
 from tuners.evaluation.neighbourhoods import (
     NEIGHBOURS,
     chosen_by_chance,
@@ -58,11 +59,12 @@ from tuners.evaluation.neighbourhoods import (
     nearest_others,
 )
 
-#: By boundary: the bytes that pass it, and the key of the size of the memory before it.
+#: By boundary: the bytes that pass it, the counter of those that are written, and the key of the
+#: size of the memory before it.
 BOUNDARIES = {
-    "memory": ("memory_bytes", "l3_bytes"),
-    "l3": ("l3_bytes", "l2_bytes"),
-    "l2": ("l2_bytes", "l1_bytes"),
+    "memory": ("memory_bytes", "memory_writes", "l3_bytes"),
+    "l3": ("l3_bytes", "l2_writebacks", "l2_bytes"),
+    "l2": ("l2_bytes", "l1_modified_evictions", "l1_bytes"),
 }
 OURS = "ours"
 DRAWS = 20
@@ -99,8 +101,8 @@ def read(path: Path, platform: str, source: str) -> Nests:
     if not found or told is None:
         raise NothingFound(f"{path.name}: no nest has counters of {source}", hint="--source")
     fast = fast_bytes(told.environment)
-    metrics, moving = measured(found, fast)
     samples = [sample_of(c.nest, c.counters, c.seconds) for c in found]
+    metrics, moving = measured(found, samples, fast)
     groups = np.array([c.nest.group for c in found])
     return Nests(found, samples, groups, fast, metrics, moving)
 
@@ -114,27 +116,25 @@ def fast_bytes(environment: Mapping[str, str]) -> dict[str, int]:
     threads = int(environment.get("threads", 1))
     sizes = {key: int(environment.get(key, size)) for key, size in plain.items()}
     sizes["l3_bytes"] //= threads
-    return {name: sizes[key] for name, (_, key) in BOUNDARIES.items()}
+    return {name: sizes[key] for name, (*_, key) in BOUNDARIES.items()}
 
 
 def measured(
-    nests: Sequence[Counted], fast: Mapping[str, int]
+    nests: Sequence[Counted], samples: Sequence[NestSample], fast: Mapping[str, int]
 ) -> tuple[dict[str, Floats], dict[str, NDArray[np.bool_]]]:
-    """`Nests.metrics` and `Nests.moving`. Where writes are not counted there is no locality: Q
-    counts them."""
-    metrics, moving = {}, {}
-    seconds = np.array([c.seconds for c in nests])
-    moved = {
-        name: np.array([getattr(c.counters, attribute) for c in nests])
-        for name, (attribute, _) in BOUNDARIES.items()
-    }
-    for name, d in moved.items():
-        metrics[f"{name}_bandwidth"], moving[f"{name}_bandwidth"] = d / seconds, d > 0
-    writes = {"memory": "memory_writes", "l3": "l2_writebacks", "l2": "l1_modified_evictions"}
-    for name, d in moved.items():
-        whole = [x + 0 * c.counters.of(writes[name]) for x, c in zip(d, nests, strict=True)]
-        told = [data_locality(c.nest, x, fast[name]) for x, c in zip(whole, nests, strict=True)]
-        metrics[f"{name}_locality"], moving[f"{name}_locality"] = np.array(told), d > 0
+    """`Nests.metrics` and `Nests.moving`."""
+    metrics: dict[str, Floats] = {}
+    for name in BOUNDARIES:
+        target = f"{name}_bandwidth"
+        column = [value_of(target, float(s.targets[TARGETS.index(target)])) for s in samples]
+        metrics[target] = np.array(column)
+    moving = {target: values > 0 for target, values in metrics.items()}
+    for name, (moved, written, _) in BOUNDARIES.items():
+        # Where writes are not counted there is no locality: Q is of both ways.
+        told = [getattr(c.counters, moved) + 0 * c.counters.of(written) for c in nests]
+        shares = [data_locality(c.nest, d, fast[name]) for c, d in zip(nests, told, strict=True)]
+        metrics[f"{name}_locality"] = np.array(shares)
+        moving[f"{name}_locality"] = moving[f"{name}_bandwidth"]
     return metrics, moving
 
 

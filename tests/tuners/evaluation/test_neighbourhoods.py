@@ -105,19 +105,26 @@ def test_the_error_of_what_stands_together() -> None:
     assert math.isnan(clustered_error(values, np.array(list("aaaa"))))
 
 
+def benchmark(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    script = ROOT / "benchmarks" / "nest_similarity.py"
+    return subprocess.run(
+        [sys.executable, script, *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+
+
 def test_the_benchmark_asks_only_about_families_that_the_network_did_not_see(
     tmp_path: Path,
 ) -> None:
     """Every nest moves lines in proportion to its turns and its time: bandwidths do not vary."""
     seed = model_file.read_card(SHIPPED, kind="nests")["seed"]
     db = counted_database(tmp_path / "made.db", 2 * len(families()))
-    script = ROOT / "benchmarks" / "nest_similarity.py"
-    done = subprocess.run(
-        [sys.executable, script, db, "--networks", SHIPPED],
-        capture_output=True, text=True, check=True, timeout=120, cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    document = json.loads(done.stdout)
+    document = json.loads(benchmark(db, "--networks", SHIPPED).stdout)
     table = document["sets"]["made"]
     assert [card["seed"] for card in document["networks"]] == [seed]
     # A fifth of the families, two nests of each.
@@ -130,3 +137,10 @@ def test_the_benchmark_asks_only_about_families_that_the_network_did_not_see(
     assert rows["ours"]["all"]["l2_locality"]["above_ours"] == 0
     best, chance = (rows[name]["all"]["l2_locality"] for name in ("the metric itself", "random"))
     assert best["mean"] < chance["mean"]
+
+
+def test_the_benchmark_takes_one_network_of_a_seed(tmp_path: Path) -> None:
+    done = benchmark(tmp_path / "none.db", "--networks", SHIPPED, SHIPPED)
+    assert done.returncode == 1 and not done.stdout
+    assert "another network has its seed" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
