@@ -24,7 +24,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,7 +290,7 @@ def table_of(nests: Nests, networks: Mapping[int, Sequence[NestNetwork]]) -> dic
         "groups": len(set(nests.groups.tolist())),
         "asked": [len(judged.asked) for judged in seeds],
         "source": source,
-        "counters": nests.counted[0].counters.about,
+        "counters": dict(Counter(c.counters.about for c in nests.counted)),
         "fast_bytes": dict(nests.fast_bytes),
         "moving": {m: round(float(there.mean()), 4) for m, there in nests.moving.items()},
         "at_best": {
