@@ -1,14 +1,13 @@
 """Whether nests that an embedding puts side by side perform alike: Table 1 of "Performance
 Embeddings", on nests that `embeddb nest count` has counted.
 
-    embeddb train nests TRAINING.db -o both-0.safetensors --seed 0     # also 1, 2, and each with
-    python benchmarks/nest_similarity.py TESTS.db [TRAINING.db ...]    # --inputs static, dynamic
-        --networks *.safetensors > benchmarks/results/nest_similarity.json
+    embeddb train nests TRAINING.db -o both-0.safetensors --inputs both --seed 0
+    python benchmarks/nest_similarity.py TESTS.db TRAINING.db --networks *.safetensors > table.json
 
 For every nest and metric: deviation over mean among the nest and its three nearest of other
 programs (or families of synthetic nests), `tuners.evaluation.neighbourhoods`. A network's card says
-what it reads and its seed; nests that it may have learned from are asked about only where their
-family was held out of its training, by every method of that seed.
+what it reads (`--inputs` both, static or dynamic) and its seed; nests that it may have learned from
+are asked about only where their family was held out of its training, by every method of that seed.
 
 Metrics: bytes a second over three boundaries (from memory, between L2 and L3, between L1 and L2),
 and the locality Q/D at each. The paper's is that of memory; in modelled caches that are warm, D is
