@@ -21,7 +21,7 @@ from embeddb.nests.parts import (
     Statement,
 )
 
-__all__ = ["LARGEST", "MOST_DIMENSIONS", "check"]
+__all__ = ["LARGEST", "MOST_DIMENSIONS", "check", "in_order"]
 
 #: Largest number in a nest: products of two stay far below 2**63.
 LARGEST = 1 << 40
@@ -54,7 +54,7 @@ def check(nest: Nest) -> Nest:
             raise NestError(
                 f"{nest.array_name(access.array)}: is written and bounds a loop in one nest"
             )
-    nest = _in_order(nest)
+    nest = in_order(nest)
     for _, access, _ in nest.accesses():
         _check_inside(nest, access)
     return nest
@@ -128,8 +128,9 @@ def _check_inside(nest: Nest, access: Access) -> None:
             )
 
 
-def _in_order(nest: Nest) -> Nest:
-    """Arrays renumbered by first access: the target first, then what is read, then bounds."""
+def in_order(nest: Nest) -> Nest:
+    """The nest without arrays that nothing touches, the others by first access: the target first,
+    then what is read, then bounds."""
     met: list[int] = []
     of_bounds = [a for at, a, _ in nest.accesses() if at < 0]
     for statement in nest.body:

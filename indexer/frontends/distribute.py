@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from embeddb.core.errors import NestError
+from embeddb.nests.check import in_order
 from embeddb.nests.extents import trips
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text, nest_text
@@ -216,7 +217,7 @@ def _nest(chain: _Chain, program: Program, name: str, alone: set[int]) -> Nest:
     )
     try:
         # Read back, as a stranger's: every limit of the file form holds for it.
-        return nest_from_text(nest_text(made))
+        return nest_from_text(nest_text(in_order(made)))
     except NestError as error:
         raise _refusal(error.reason, chain.place) from error
 

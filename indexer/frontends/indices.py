@@ -29,12 +29,16 @@ __all__ = [
     "fixed",
     "fixed_loop",
     "index_pair",
+    "index_power",
     "mapped",
     "mapped_access",
     "mapped_index",
     "scaled",
     "whole",
 ]
+
+#: Exponents and results of powers: a file may write any.
+_MOST_TIMES, _LARGEST_POWER = 64, 1 << 62
 
 
 def whole(value: int) -> Index:
@@ -80,6 +84,21 @@ def index_pair(op: str, left: Index, right: Index) -> Index:
     if op == "/" and a is not None and b:
         return whole(divided(a, b))
     raise NestError(f"a subscript or bound is not affine: {op} of two that vary")
+
+
+def index_power(base: Index, times: Index) -> Index:
+    """A number to the power of another, as strides and sizes have them (`N ** 2`).
+
+    Raises: NestError for what is not affine, and for numbers that no size can be.
+    """
+    a, b = constant(base), constant(times)
+    if b == 1:
+        return base
+    if a is None or b is None:
+        raise NestError("a subscript or bound is not affine: a power of what varies")
+    if not 0 <= b <= _MOST_TIMES or abs(a) > _LARGEST_POWER or abs(a**b) > _LARGEST_POWER:
+        raise NestError(f"a size is the power {b} of a number, which is too large")
+    return whole(a**b)
 
 
 def divided(one: int, other: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from embeddb.core.errors import NestError
@@ -96,7 +97,7 @@ def function(name: str, args: Sequence[Expr]) -> Expr:
 
 
 def power(base: Expr, exponent: Expr) -> Expr:
-    """Small powers, written out.
+    """Small powers, written out, and those of a positive number, by `exp`.
 
     Raises: NestError for others.
     """
@@ -108,7 +109,10 @@ def power(base: Expr, exponent: Expr) -> Expr:
             for _ in range(int(times) - 1):
                 made = pair("*", made, base)
             return made
-    raise NestError("only the powers 0.5, 1, 2, 3 and 4 are known in a nest")
+    match base:
+        case Const(number) if number > 0:
+            return Call("exp", (pair("*", exponent, Const(math.log(number))),))
+    raise NestError("only the powers 0.5, 1, 2, 3 and 4, and those of numbers, are known in a nest")
 
 
 def is_whole(value: Expr, arrays: Sequence[Array]) -> bool:

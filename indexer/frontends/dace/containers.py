@@ -3,7 +3,8 @@ around, and what a nested program keeps for itself exists once for every turn of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -20,8 +21,11 @@ __all__ = ["Containers"]
 _TYPES = {
     **{"float32": "f32", "float": "f32", "float64": "f64", "double": "f64"},
     **{"int32": "i32", "int": "i32", "uint32": "i32", "int64": "i64", "uint64": "i64"},
+    "bool": "i32",
 }
 _KINDS = ("Array", "Scalar")
+#: DaCe leaves out of a file what is as by default.
+_DEFAULT_TYPE = "int32"
 
 
 class Containers:
@@ -49,6 +53,23 @@ class Containers:
             self._views[name] = self._made(name, place)
         return self._views[name]
 
+    def alias(
+        self, name: str, part: Callable[[Mapping[str, Any], Place], View], place: Place
+    ) -> None:
+        """A view of DaCe is from here on what `part` makes of its declaration, or nothing where it
+        refuses that.
+
+        Raises: NestError for what is no view.
+        """
+        kind, told = self._told(name)
+        if "View" not in kind:
+            raise NestError(f"{name} is no view")
+        self._views.pop(name, None)
+        with suppress(NestError):
+            view = part(told, place)
+            if _type_of(name, told) == place.registry.arrays[view.array].dtype:
+                self._views[name] = view
+
     def _told(self, name: str) -> tuple[str, dict[str, Any]]:
         told = self._described.get(name)
         if not isinstance(told, dict) or not isinstance(told.get("attributes"), dict):
@@ -61,22 +82,29 @@ class Containers:
             overlaps = "View" in kind or "Reference" in kind
             why = ": arrays that overlap are not known here" if overlaps else ""
             raise NestError(f"{name} is of kind {kind[:40]}{why}")
-        dtype = _TYPES.get(str(told.get("dtype")))
-        if dtype is None:
-            raise NestError(f"{name} has elements of type {str(told.get('dtype'))[:40]}")
+        dtype = _type_of(name, told)
         transient = told.get("transient") is True
         shape = [] if kind == "Scalar" else _shape(name, told, place)
         if shape == [1] and transient:
             shape = []
         private = self._private if transient and shape else ()
         turns = [loop_range(private, place.registry.arrays, at) for at in range(len(private))]
-        array = Array(dtype, (*(high - low + 1 for low, high in turns), *shape), "")
+        fill = "below:2" if told.get("dtype") == "bool" else ""
+        array = Array(dtype, (*(high - low + 1 for low, high in turns), *shape), fill)
         number = place.registry.add(name, array, local=transient)
         view = View.whole(number, len(shape))
         own = tuple(
             (Index(Affine(-low, (*[0] * at, 1))), None) for at, (low, _) in enumerate(turns)
         )
         return replace(view, at=(*own, *view.at))
+
+
+def _type_of(name: str, told: Mapping[str, Any]) -> str:
+    written = str(told.get("dtype", _DEFAULT_TYPE))
+    dtype = _TYPES.get(written)
+    if dtype is None:
+        raise NestError(f"{name} has elements of type {written[:40]}")
+    return dtype
 
 
 def _shape(name: str, told: Mapping[str, Any], place: Place) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Array, Index
@@ -86,6 +86,8 @@ class View:
         """
         if not self.at:
             return self
+        if self.single and all(part.single for part in parts):
+            return replace(self, rank=self.rank if rank is None else rank)
         if len(parts) != self.rank:
             raise NestError(f"{len(parts)} ranges for {self.rank} dimensions")
         kept = [d for d, part in enumerate(parts) if rank == len(parts) or not part.single]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from embeddb.nests.parts import Expr, Index, Loop
 from indexer.frontends.dace.data import Registry, View
@@ -17,6 +17,10 @@ class Views(Protocol):
     """The arrays of one (nested) program by their names."""
 
     def view(self, name: str, place: Place) -> View: ...
+
+    def alias(
+        self, name: str, part: Callable[[Mapping[str, Any], Place], View], place: Place
+    ) -> None: ...
 
 
 @dataclass(frozen=True)

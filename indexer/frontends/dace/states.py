@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from embeddb.core.errors import NestError
@@ -13,6 +14,7 @@ from indexer.frontends.dace.graph import Edge, Graph, GraphNode, parts_of
 from indexer.frontends.dace.place import Place
 from indexer.frontends.dace.symbolic import index_of, number_of
 from indexer.frontends.dace.tasklets import Output, combine_of, tasklet
+from indexer.frontends.dace.views import CONNECTOR, is_view, view_of
 from indexer.frontends.indices import added, whole
 from indexer.frontends.names import Refused
 from indexer.frontends.tree import Block, Node, Step
@@ -43,6 +45,8 @@ class _State:
 
     def nodes(self, scope: str | None, place: Place) -> list[Node]:
         """What lies in a map, or outside of all."""
+        for node in self._graph.within(scope):
+            self._views(node, place)
         found: list[Node] = []
         for node in self._graph.within(scope):
             try:
@@ -136,6 +140,19 @@ class _State:
         view = edge.view(place)
         return Read(view.access([])) if view.single else view
 
+    # -- views -------------------------------------------------------------------------------------
+
+    def _views(self, node: GraphNode, place: Place) -> None:
+        """Name the part of an array that a node is a view of, where it is one."""
+        ends = [(edge, edge.source) for edge in self._graph.into[node.id]]
+        ends += [(edge, edge.target) for edge in self._graph.out[node.id]]
+        for edge, other in ends:
+            own = edge.target_connector if edge.target == node.id else edge.source_connector
+            if own == CONNECTOR and self._graph.nodes[other].type == "AccessNode":
+                array = str(self._graph.nodes[other].told.get("data"))
+                part = partial(view_of, edge, array)
+                place.views.alias(str(node.told.get("data")), part, place)
+
     # -- copies ------------------------------------------------------------------------------------
 
     def _copies(self, node: GraphNode, place: Place) -> list[Node]:
@@ -143,7 +160,7 @@ class _State:
         found: list[Node] = []
         for edge in self._graph.into[node.id]:
             source = self._graph.nodes[edge.source]
-            if edge.data is None or source.type not in ("AccessNode", "MapEntry"):
+            if edge.data is None or source.type not in ("AccessNode", "MapEntry") or is_view(edge):
                 continue
             other = self._far_data(edge, up=True)
             found += self._copy(edge, other, str(node.told.get("data")), place)

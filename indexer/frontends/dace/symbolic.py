@@ -12,7 +12,14 @@ from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Const, Expr, Index, Read
 from indexer.frontends.dace.data import View
 from indexer.frontends.dace.place import Place
-from indexer.frontends.indices import constant, expression_of, index_pair, scaled, whole
+from indexer.frontends.indices import (
+    constant,
+    expression_of,
+    index_pair,
+    index_power,
+    scaled,
+    whole,
+)
 from indexer.frontends.values import (
     all_true,
     any_true,
@@ -108,9 +115,13 @@ def _index(node: ast.expr, place: Place) -> Index:
             ast.Name("int_floor"), [left, right]
         ):
             return index_pair("/", _index(left, place), _index(right, place))
+        case ast.BinOp(base, ast.Pow(), times):
+            return index_power(_index(base, place), _index(times, place))
         case ast.Subscript(ast.Name(name), at):
             return Index(of=place.view(name).access([_index(n, place) for n in _subscripts(at)]))
-    raise NestError("a subscript, a bound or a size is not affine")
+    raise NestError(
+        f"{ast.unparse(node)[:60]!r} is not affine, as subscripts, bounds and sizes are"
+    )
 
 
 def _subscripts(node: ast.expr) -> list[ast.expr]:

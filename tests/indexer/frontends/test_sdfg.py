@@ -304,7 +304,7 @@ WRONG = {
     "a scope in itself": ("nodes/0/nodes/2/scope_entry", "2", "lies in no map"),
     "a scope of nothing": ("nodes/0/nodes/3/scope_entry", "77", "lies in no map"),
     "not affine": (f"{MAP}/end", "N * i", "is not known"),
-    "a power": (f"{MAP}/end", "N ** 2", "not affine"),
+    "a power": (f"{MAP}/end", "N ** 70", "too large"),
     "outside": (f"{MAP}/end", "N", "outside 0 to 7"),
     "overflow": (f"{MAP}/end", "99999999999999999999", "must be a whole number of at most"),
     "empty": (f"{MAP}/end", "-5", "runs from"),
