@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from embeddb.core.errors import NestError
@@ -76,11 +77,17 @@ def _nests_of_python(
             except NestError as error:
                 notes.append(f"{file.stem}: {error.reason}")
                 continue
-            nests += found.nests
+            nests += [_of_program(nest, path.stem) for nest in found.nests]
             notes += [f"{file.stem}: {note}" for note in found.notes]
     if not nests:
         raise NestError(f"has no loop nest; {notes[0]}")
     return Extraction(tuple(nests), tuple(notes))
+
+
+def _of_program(nest: Nest, program: str) -> Nest:
+    """A nest of a function as one of its file: functions of many files are called `kernel`."""
+    own = nest.name == program or nest.name.startswith(f"{program}_")
+    return replace(nest, name=nest.name if own else f"{program}_{nest.name}", group=program)
 
 
 def _nests_of_json(data: bytes) -> Extraction:

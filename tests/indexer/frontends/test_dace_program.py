@@ -38,7 +38,7 @@ def test_what_the_interpreter_writes_is_read(program: Path, tmp_path: Path) -> N
     says = '{"program": "g", "error": "TypeError: no"}'
     body = f"cp {file} $4/f.sdfg; echo talk; echo '{says}'; test \"$1 $3\" = '-I {program}'"
     found = extract(program, dace_python=interpreter(tmp_path, body), defines={"N": 4})
-    assert [(n.name, n.trips) for n in found.nests] == [("f", (4, 4))]
+    assert [(n.name, n.group, n.trips) for n in found.nests] == [("program_f", "program", (4, 4))]
     assert found.notes == ("g: TypeError: no",)
 
 
