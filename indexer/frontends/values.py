@@ -21,6 +21,8 @@ __all__ = [
     "truth",
 ]
 
+#: The largest power that is written out.
+_MOST_TIMES = 4
 _COMPARISONS = ("<", "<=", "==", "!=")
 _FLIPPED = {">": "<", ">=": "<="}
 #: Functions by their names in C, in Python and in symbols, without C's letter of the type.
@@ -102,17 +104,16 @@ def power(base: Expr, exponent: Expr) -> Expr:
     Raises: NestError for others.
     """
     match exponent:
-        case Const(0.5):
-            return Call("sqrt", (base,))
-        case Const(1 | 2 | 3 | 4 as times):
-            made = base
-            for _ in range(int(times) - 1):
-                made = pair("*", made, base)
-            return made
+        case Const(times) if 1 <= abs(2 * times) <= 2 * _MOST_TIMES and 2 * times % 1 == 0:
+            parts = [base] * int(abs(times)) + [Call("sqrt", (base,))] * (abs(times) % 1 == 0.5)
+            made = parts[0]
+            for part in parts[1:]:
+                made = pair("*", made, part)
+            return made if times > 0 else Call("/", (Const(1.0), made))
     match base:
         case Const(number) if number > 0:
             return Call("exp", (pair("*", exponent, Const(math.log(number))),))
-    raise NestError("only the powers 0.5, 1, 2, 3 and 4, and those of numbers, are known in a nest")
+    raise NestError("only powers up to 4, by halves, and those of numbers are known in a nest")
 
 
 def is_whole(value: Expr, arrays: Sequence[Array]) -> bool:

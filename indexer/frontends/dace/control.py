@@ -6,25 +6,31 @@ Loops are those that DaCe makes of a `for`: a state that is entered with `i = st
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from embeddb.core.errors import NestError
-from embeddb.nests.parts import Affine, Index
+from indexer.frontends.dace.branches import condition_of, flagged, forget, join_of, under
+from indexer.frontends.dace.counting import (
+    assignment,
+    code_text,
+    comparison,
+    index_of_node,
+    step_of,
+)
 from indexer.frontends.dace.place import Place
 from indexer.frontends.dace.states import state_nodes
-from indexer.frontends.dace.symbolic import expression, index_of, parsed
-from indexer.frontends.indices import added, constant, counted, scaled
+from indexer.frontends.dace.symbolic import index_of
+from indexer.frontends.indices import counted
 from indexer.frontends.names import Refused
 from indexer.frontends.tree import Block, Node
+from indexer.frontends.values import opposite
 
 __all__ = ["program_nodes"]
 
 _MOST_NESTED = 24
-_FLIPPED = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
-_AROUND = str.maketrans("<>", "><")
 
 
 def program_nodes(told: dict[str, Any], place: Place) -> list[Node]:
@@ -78,6 +84,8 @@ class _Flow:
             data = (edge.get("attributes") or {}).get("data") or {}
             self.out[source].append((target, data.get("attributes") or {}))
         self.reached: set[str] = set()
+        self._following = {at: [target for target, _ in edges] for at, edges in self.out.items()}
+        self._branching: set[str] = set()
         entered = {target for edges in self.out.values() for target, _ in edges}
         sources = [at for at in self.blocks if at not in entered]
         # As DaCe does: what the file says counts only where the graph does not tell.
@@ -94,16 +102,20 @@ class _Flow:
             met.add(at)
             self.reached.add(at)
             edges = self.out[at]
-            if len(edges) == 2:
-                loop, edge = self._loop(at, place)
-                found += [loop] if loop.inside else []
+            counted_loop = self._loop(at, place) if len(edges) == 2 else None
+            if counted_loop is not None:
+                loop, edge = counted_loop
+                made: list[Node] = [loop] if loop.inside else []
             else:
-                found += self.block(self.blocks[at], place)
-                if not edges:
-                    break
-                if len(edges) > 1:
-                    raise _Unstructured("states branch")
-                edge = edges[0]
+                made = self.block(self.blocks[at], place)
+                edge = edges[0] if edges else ("", {})
+            forget(made, place)
+            found += made
+            if counted_loop is None and len(edges) > 1:
+                branch, at = self._branch(at, stop, place)
+                forget(branch, place)
+                found += branch
+                continue
             _assign(edge[1], place)
             at = edge[0]
         return found
@@ -116,28 +128,60 @@ class _Flow:
             return _region(block, place)
         raise _Unstructured(f"a block is a {str(kind)[:40]}")
 
-    def _loop(self, at: str, place: Place) -> tuple[Block, tuple[str, dict[str, Any]]]:
-        """The loop that a guard is the head of, and the edge on which it is left."""
+    def _branch(self, at: str, stop: str | None, place: Place) -> tuple[list[Node], str]:
+        """Both ways from a block, each under its condition, and the block where they meet. Outside
+        of loops nothing is put under a condition: nests of either way stand for themselves."""
+        ways = self.out[at]
+        if at in self._branching or len(ways) > 2 or not place.loops:
+            raise _Unstructured("states branch")
+        where = f"state {str(self.blocks[at].get('label', at))[:60]}"
+        with _unstructured():
+            join = join_of(self._following, at, stop)
+            one, other = (code_text(told.get("condition")) for _, told in ways)
+            value = condition_of(one, other, place)
+        keep, flag = flagged(value, place, where)
+        found: list[Node] = [keep]
+        self._branching.add(at)
+        for (target, told), held in zip(ways, (flag, opposite(flag)), strict=True):
+            inner = place.deeper()
+            _assign(told, inner)
+            found += under(held, self.run(target, join, inner))
+            for name in inner.scope.names.maps[0]:
+                place.scope.names[name] = Refused("has another value on each of two ways")
+        self._branching.remove(at)
+        return found, join or ""
+
+    def _loop(self, at: str, place: Place) -> tuple[Block, tuple[str, dict[str, Any]]] | None:
+        """The loop that a guard is the head of, and the edge on which it is left; None where it is
+        the head of none."""
         for edge in self.out[at]:
             with _unstructured():
-                found = _comparison(edge[1].get("condition"))
+                found = comparison(edge[1].get("condition"))
             if found is None:
                 continue
             name, op, bound = found
             for _, assigned in self._back_to(at):
-                step = _step(assigned.get(name), name, place)
+                step = step_of(assigned.get(name), name, place)
                 if not step or (step > 0) != (op in ("<", "<=")):
                     continue
                 with _unstructured():
                     start, end = index_of(name, place), index_of_node(bound, place)
                     loop, index = counted(start, op, end, step, len(place.loops))
-                inner = place.within(name, loop, index)
                 label = str(self.blocks[at].get("label", at))[:60]
-                inside = tuple(self.run(edge[0], at, inner))
+                inside = self.turn(edge[0], at, partial(place.within, name, loop, index), place)
                 leaving = next(one for one in self.out[at] if one is not edge)
                 place.scope.names[name] = Refused("has no value after its loop")
                 return Block(name, loop, inside, f"state {label}"), leaving
-        raise _Unstructured("states branch")
+        return None
+
+    def turn(
+        self, start: str, head: str | None, within: Callable[[], Place], place: Place
+    ) -> tuple[Node, ...]:
+        """The body of a loop. What it writes is not what was read out of it before the loop."""
+        inside = self.run(start, head, within())
+        if forget(inside, place):
+            inside = self.run(start, head, within())
+        return tuple(inside)
 
     def _back_to(self, at: str) -> list[tuple[str, dict[str, Any]]]:
         return [
@@ -151,21 +195,21 @@ class _Flow:
 def _region(block: dict[str, Any], place: Place) -> list[Node]:
     """A loop as a region: `init_statement`, `loop_condition`, `update_statement`."""
     told = block.get("attributes") or {}
-    texts = [_text(told.get(f"{part}_statement")) for part in ("init", "update")]
-    found = _comparison(told.get("loop_condition"))
-    assigned = [_assignment(text) for text in texts]
+    texts = [code_text(told.get(f"{part}_statement")) for part in ("init", "update")]
+    found = comparison(told.get("loop_condition"))
+    assigned = [assignment(text) for text in texts]
     if found is None or None in assigned or told.get("inverted"):
         raise _Unstructured("a loop counts in no way that is known")
     name, op, bound = found
     (first, start), (again, after) = (one for one in assigned if one is not None)
-    step = _step(after, name, place)
+    step = step_of(after, name, place)
     if first != name or again != name or not step:
         raise _Unstructured("a loop counts in no way that is known")
     with _unstructured():
         begin, end = index_of(start, place), index_of_node(bound, place)
         loop, index = counted(begin, op, end, step, len(place.loops))
     flow = _Flow(block)
-    inside = tuple(flow.run(flow.start, None, place.within(name, loop, index)))
+    inside = flow.turn(flow.start, None, partial(place.within, name, loop, index), place)
     where = f"loop {str(block.get('label', ''))[:60]}"
     return [Block(name, loop, inside, where)] if inside else []
 
@@ -177,43 +221,3 @@ def _assign(told: dict[str, Any], place: Place) -> None:
             place.scope.names[name] = index_of(text, place)
         except NestError as error:
             place.scope.names[name] = Refused(f"is no index: {error.reason}")
-
-
-def index_of_node(node: ast.expr, place: Place) -> Index:
-    return index_of(ast.unparse(node), place)
-
-
-def _text(told: Any) -> str:
-    return str(told.get("string_data", "")) if isinstance(told, dict) else str(told or "")
-
-
-def _comparison(told: Any) -> tuple[str, str, ast.expr] | None:
-    """`name < bound` as (name, operator, bound)."""
-    text = _text(told)
-    match expression(text) if text else None:
-        case ast.Compare(ast.Name(name), [op], [bound]) if type(op) in _FLIPPED:
-            return name, _FLIPPED[type(op)], bound
-        case ast.Compare(bound, [op], [ast.Name(name)]) if type(op) in _FLIPPED:
-            return name, _FLIPPED[type(op)].translate(_AROUND), bound
-    return None
-
-
-def _assignment(text: str) -> tuple[str, str] | None:
-    match parsed(text):
-        case [ast.Assign([ast.Name(name)], value)]:
-            return name, ast.unparse(value)
-    return None
-
-
-def _step(text: Any, name: str, place: Place) -> int | None:
-    """By how much `name` grows in `name + 4`."""
-    if not isinstance(text, str):
-        return None
-    own = Index(Affine(0, (*[0] * len(place.loops), 1)))
-    inner = place.deeper()
-    inner.scope.names[name] = own
-    try:
-        grown = added(index_of(text, inner), scaled(own, -1))
-    except NestError:
-        return None
-    return constant(grown)

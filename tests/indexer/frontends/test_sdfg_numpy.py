@@ -132,8 +132,20 @@ def test_a_power_of_a_number(tmp_path: Path) -> None:
     held = {"A": np.random.default_rng(0).random((8, 8)), "c": np.ones(1), "B": np.zeros((8, 8))}
     run([nest], held)
     np.testing.assert_allclose(held["B"], 2.0 ** -held["A"], rtol=1e-12)
-    with pytest.raises(NestError, match="only the powers"):
-        read(tmp_path, elementwise("o = a ** c"))
+
+
+@pytest.mark.parametrize("power", ["-1.5", "-1", "0.5", "1", "2.5", "4"])
+def test_powers_by_halves(tmp_path: Path, power: str) -> None:
+    (nest,) = read(tmp_path, elementwise(f"o = a ** {power}")).nests
+    held = {"A": 1 + np.random.default_rng(0).random((8, 8)), "c": np.ones(1)}
+    run([nest], held)
+    np.testing.assert_allclose(held["B"], held["A"] ** float(power), rtol=1e-12)
+
+
+@pytest.mark.parametrize("power", ["4.5", "0", "0.3", "c"])
+def test_other_powers(tmp_path: Path, power: str) -> None:
+    with pytest.raises(NestError, match="only powers up to 4, by halves"):
+        read(tmp_path, elementwise(f"o = a ** {power}"))
 
 
 def test_one_element_is_a_range_of_one(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""The texts by which a loop of an `.sdfg` file counts: start, end and step."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from embeddb.core.errors import NestError
+from embeddb.nests.parts import Affine, Index
+from indexer.frontends.dace.place import Place
+from indexer.frontends.dace.symbolic import expression, index_of, parsed
+from indexer.frontends.indices import added, constant, scaled
+
+__all__ = ["assignment", "code_text", "comparison", "index_of_node", "step_of"]
+
+_FLIPPED = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+_AROUND = str.maketrans("<>", "><")
+
+
+def index_of_node(node: ast.expr, place: Place) -> Index:
+    """A bound. Raises: NestError for what is not affine."""
+    return index_of(ast.unparse(node), place)
+
+
+def code_text(told: Any) -> str:
+    """A code of a file, which is a text or has one."""
+    return str(told.get("string_data", "")) if isinstance(told, dict) else str(told or "")
+
+
+def comparison(told: Any) -> tuple[str, str, ast.expr] | None:
+    """`name < bound` as (name, operator, bound)."""
+    text = code_text(told)
+    match expression(text) if text else None:
+        case ast.Compare(ast.Name(name), [op], [bound]) if type(op) in _FLIPPED:
+            return name, _FLIPPED[type(op)], bound
+        case ast.Compare(bound, [op], [ast.Name(name)]) if type(op) in _FLIPPED:
+            return name, _FLIPPED[type(op)].translate(_AROUND), bound
+    return None
+
+
+def assignment(text: str) -> tuple[str, str] | None:
+    """`name = value` as (name, value)."""
+    match parsed(text):
+        case [ast.Assign([ast.Name(name)], value)]:
+            return name, ast.unparse(value)
+    return None
+
+
+def step_of(text: Any, name: str, place: Place) -> int | None:
+    """By how much `name` grows in `name + 4`."""
+    if not isinstance(text, str):
+        return None
+    own = Index(Affine(0, (*[0] * len(place.loops), 1)))
+    inner = place.deeper()
+    inner.scope.names[name] = own
+    try:
+        grown = added(index_of(text, inner), scaled(own, -1))
+    except NestError:
+        return None
+    return constant(grown)
