@@ -25,6 +25,7 @@ __all__ = [
     "constant",
     "counted",
     "divided",
+    "ending_at_last",
     "expression_of",
     "fixed",
     "fixed_loop",
@@ -138,6 +139,18 @@ def counted(start: Index, within: str, end: Index, step: int, depth: int) -> tup
         turns = added(added(start, scaled(end, -1)), whole(within == ">="))
         return Loop(whole(0), turns, -step), added(start, scaled(own, -1))
     raise NestError(f"a loop steps by {step} while its index {within} its end")
+
+
+def ending_at_last(loop: Loop) -> Loop:
+    """The same turns, where bounds are a number apart: a loop that takes steps ends right behind
+    its last turn, so that what is known of its index is exact (`0:64:32` never is above 32)."""
+    low, high = loop.lower, loop.upper
+    apart = high.affine.constant - low.affine.constant
+    alike = low.affine.coefs == high.affine.coefs and low.of is None and high.of is None
+    if loop.step < 2 or not alike or apart < 1:
+        return loop
+    last = (apart - 1) // loop.step * loop.step
+    return Loop(low, added(low, whole(last + 1)), loop.step)
 
 
 def mapped_index(index: Index, change: Callable[[Index], Index]) -> Index:

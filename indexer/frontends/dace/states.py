@@ -15,7 +15,7 @@ from indexer.frontends.dace.place import Place
 from indexer.frontends.dace.symbolic import index_of, number_of
 from indexer.frontends.dace.tasklets import Output, combine_of, tasklet
 from indexer.frontends.dace.views import CONNECTOR, is_view, view_of
-from indexer.frontends.indices import added, whole
+from indexer.frontends.indices import added, ending_at_last, whole
 from indexer.frontends.names import Refused
 from indexer.frontends.tree import Block, Node, Step
 
@@ -96,6 +96,7 @@ class _State:
                 place.scope.names[name] = start
                 continue
             loop = Loop(start, added(end, whole(1)), number_of(told.get("step", "1"), place))
+            loop = ending_at_last(loop)
             place = place.within(name, loop, Index(Affine(0, (*[0] * len(place.loops), 1))))
             loops.append((name, loop))
         inside = tuple(self.nodes(node.id, place))

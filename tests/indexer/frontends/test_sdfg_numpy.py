@@ -294,3 +294,22 @@ def test_the_tree_is_what_the_program_computes(tmp_path: Path) -> None:
     run_program(program, held)
     np.testing.assert_array_equal(held["x"], 8 * np.arange(4.0) + 7)
     assert not notes
+
+
+def test_a_map_in_blocks(tmp_path: Path) -> None:
+    """Blocks of 8 end where the array does, also the last; one more element is outside."""
+    told = mapped("x", "y", "o = a + 1", at="i + j")
+    nodes = told["nodes"]
+    nodes[1]["attributes"].update(params=["i", "j"], range=ranges("0:N, 0:8"))
+    nodes[1]["attributes"]["range"]["ranges"][0]["step"] = "8"
+    program = sdfg({"x": array("N"), "y": array("N")}, [told], N=32)
+    (nest,) = read(tmp_path, program).nests
+    assert nest.trips == (4, 8)
+    held = {"x": np.random.default_rng(0).random(32)}
+    run([nest], held)
+    np.testing.assert_array_equal(held["y"], held["x"] + 1)
+    with pytest.raises(NestError, match="outside 0 to 27"):
+        read(
+            tmp_path,
+            {**program, "attributes": {**program["attributes"], "constants_prop": {"N": [{}, 28]}}},
+        )
