@@ -178,7 +178,7 @@ def main() -> None:
                         rows.append(row)
                         different.setdefault(size, set()).update(n.id for n in nests)
                         if args.keep and row.main:
-                            keep(args.keep / size / f"{name}_{file.stem}.json", name, nests)
+                            keep(args.keep / f"{name}_{size}.json", f"{name}_{size}", nests)
         except EmbeddbError as error:
             failed[name] = [str(error)[:200]]
     told = {
@@ -200,13 +200,13 @@ def main() -> None:
     sys.stdout.write(json.dumps(told, indent=1) + "\n")
 
 
-def keep(path: Path, program: str, nests: list[Nest]) -> None:
-    """Nests as a file, each named and grouped by its program."""
+def keep(path: Path, name: str, nests: list[Nest]) -> None:
+    """Nests as a file, each named by its program and size, and grouped by its program."""
     path.parent.mkdir(parents=True, exist_ok=True)
     told = [json.loads(nest_text(nest)) for nest in nests]
     for one in told:
-        one["group"] = program
-        one["name"] = f"{program}_{one['name']}"
+        one["group"] = name.rsplit("_", 1)[0]
+        one["name"] = f"{name}_{one['name'].rsplit('_', 1)[-1]}"
     path.write_text(json.dumps(told))
 
 

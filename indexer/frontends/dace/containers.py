@@ -15,6 +15,7 @@ from embeddb.nests.parts import Affine, Array, Index, Loop
 from indexer.frontends.dace.data import View
 from indexer.frontends.dace.place import Place
 from indexer.frontends.dace.symbolic import index_of, number_of
+from indexer.frontends.indices import constant
 
 __all__ = ["Containers"]
 
@@ -42,10 +43,14 @@ class Containers:
         self._views = dict(handed)
         self._private = private
 
-    def rank(self, name: str) -> int:
-        """Dimensions as declared."""
-        told = self._told(name)
-        return 0 if told[0] == "Scalar" else len(told[1].get("shape", []))
+    def ones(self, name: str, place: Place) -> list[bool]:
+        """Of every dimension as declared, whether it is known to have one element.
+
+        Raises: NestError for an array that is not there.
+        """
+        kind, told = self._told(name)
+        shape = [] if kind == "Scalar" else told.get("shape", [])
+        return [_is_one(size, place) for size in shape]
 
     def view(self, name: str, place: Place) -> View:
         """Raises: NestError."""
@@ -97,6 +102,13 @@ class Containers:
             (Index(Affine(-low, (*[0] * at, 1))), None) for at, (low, _) in enumerate(turns)
         )
         return replace(view, at=(*own, *view.at))
+
+
+def _is_one(size: object, place: Place) -> bool:
+    try:
+        return constant(index_of(size, place)) == 1
+    except NestError:
+        return False
 
 
 def _type_of(name: str, told: Mapping[str, Any]) -> str:

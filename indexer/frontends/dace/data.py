@@ -78,24 +78,39 @@ class View:
             tuple(start if of is None else added(start, at[of]) for start, of in self.at),
         )
 
-    def part(self, parts: Sequence[Part], *, rank: int | None = None) -> View:
-        """The part of a part. Of its dimensions those of one element are left away, unless it is to
-        have as many as `parts`.
+    def part(self, parts: Sequence[Part], *, ones: Sequence[bool] | None = None) -> View:
+        """The part of a part. Of its dimensions those of one element are left away, unless `ones`
+        says which dimensions it is to have, True: of one element.
 
         Raises: NestError where the numbers of dimensions do not fit.
         """
         if not self.at:
             return self
         if self.single and all(part.single for part in parts):
-            return replace(self, rank=self.rank if rank is None else rank)
+            return replace(self, rank=self.rank if ones is None else len(ones))
         if len(parts) != self.rank:
             raise NestError(f"{len(parts)} ranges for {self.rank} dimensions")
-        kept = [d for d, part in enumerate(parts) if rank == len(parts) or not part.single]
-        if rank is not None and rank != len(kept) and not (rank == 1 and not kept):
-            raise NestError(f"a part of {len(kept)} dimensions is used as one of {rank}")
+        kept = _kept(parts, ones)
         place = {d: at for at, d in enumerate(kept)}
         at = tuple(
             (start, None) if of is None else (added(start, parts[of].start), place.get(of))
             for start, of in self.at
         )
-        return View(self.array, at, len(kept) if rank is None else rank)
+        return View(self.array, at, len(kept) if ones is None else len(ones))
+
+
+def _kept(parts: Sequence[Part], ones: Sequence[bool] | None) -> list[int]:
+    """The dimensions of a part that it is used with: all, where that is their number; else those of
+    more than one element, and between them as many of one as there are to be."""
+    if ones is not None and len(ones) == len(parts):
+        return list(range(len(parts)))
+    kept = [d for d, part in enumerate(parts) if not part.single]
+    if ones is None or len(ones) == len(kept) or (len(ones) == 1 and not kept):
+        return kept
+    kept = []
+    for d, part in enumerate(parts):
+        if not part.single or (len(kept) < len(ones) and ones[len(kept)]):
+            kept.append(d)
+    if [parts[d].single for d in kept] != list(ones):
+        raise NestError(f"a part of {len(parts)} dimensions is used as one of {len(ones)}")
+    return kept

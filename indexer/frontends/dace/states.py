@@ -217,7 +217,14 @@ class _State:
         described = told["attributes"].get("_arrays") or {}
         if any(edge.memlet.get("wcr") for edge in self._graph.out[node.id]):
             raise NestError("a nested program adds to what is around")
-        ranks = Containers(described, {})
+        symbols: dict[str, Index | Expr | Refused] = {}
+        for name, text in (node.told.get("symbol_mapping") or {}).items():
+            try:
+                symbols[name] = index_of(text, place)
+            except NestError as error:
+                symbols[name] = Refused(error.reason)
+        declared = Containers(described, {})
+        inside = place.inside(declared, symbols)
         handed: dict[str, View] = {}
         ends = [(edge, edge.target_connector) for edge in self._graph.into[node.id]]
         ends += [(edge, edge.source_connector) for edge in self._graph.out[node.id]]
@@ -226,14 +233,7 @@ class _State:
                 continue
             view = place.view(edge.data)
             parts = parts_of(edge.memlet.get("subset"), place) if view.at else []
-            handed[name] = view.part(parts, rank=ranks.rank(name)) if view.at else view
-        mapping = node.told.get("symbol_mapping") or {}
-        symbols: dict[str, Index | Expr | Refused] = {}
-        for name, text in mapping.items():
-            try:
-                symbols[name] = index_of(text, place)
-            except NestError as error:
-                symbols[name] = Refused(error.reason)
+            handed[name] = view.part(parts, ones=declared.ones(name, inside)) if view.at else view
         return self._nested(told, place.inside(Containers(described, handed, place.loops), symbols))
 
 

@@ -296,6 +296,46 @@ def test_the_tree_is_what_the_program_computes(tmp_path: Path) -> None:
     assert not notes
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("shape", "at"), [("B, N", "0, k"), ("N, B", "k, 0"), ("N", "k")])
+def test_a_batch_of_one(tmp_path: Path, batch: int, shape: str, at: str) -> None:
+    """`A[i, 0:B, 0:N]`, or the other way round, is handed on as two dimensions, also where one of
+    them has one element."""
+    sizes = shape.split(", ")
+    part = ", ".join(f"0:{size}" for size in sizes) if len(sizes) > 1 else "1, 0:N"
+    own = sizes if len(sizes) > 1 else ["B + 1", "N"]
+    inner = sdfg(
+        {"v": array(*sizes), "r": array("1")},
+        [mapped("v", "r", "o = a", over="0:N", at="i")],
+    )
+    (one,) = inner["nodes"]
+    for told in one["edges"][:2]:
+        told["attributes"]["data"]["attributes"]["subset"] = ranges(at.replace("k", "i"))
+    for told in one["edges"][2:]:
+        memlet = told["attributes"]["data"]["attributes"]
+        memlet.update(subset=ranges("0"), wcr="lambda x, y: x + y")
+    nodes = [
+        access("A"),
+        map_entry(["i"], "0:N"),
+        node("NestedSDFG", scope=1, sdfg=inner, symbol_mapping={"N": "N", "B": "B"}),
+        node("MapExit", scope=1),
+        access("s"),
+    ]
+    edges = [
+        edge(0, 1, "- | A[0:N] | IN_1"),
+        edge(1, 2, f"OUT_1 | A[i, {part}] | v"),
+        edge(2, 3, "r | s[i] | IN_1"),
+        edge(3, 4, "OUT_1 | s[0:N] | -"),
+    ]
+    arrays = {"A": array("N", *own), "s": array("N")}
+    found = read(tmp_path, sdfg(arrays, [state(nodes, edges)], N=6, B=batch))
+    shape_of = {"N": 6, "B": batch, "B + 1": batch + 1}
+    held = {"A": np.random.default_rng(0).random((6, *(shape_of[size] for size in own)))}
+    run(found.nests, held)
+    row = {"0, k": np.s_[:, 0], "k, 0": np.s_[..., 0], "k": np.s_[:, 1]}[at]
+    np.testing.assert_allclose(held["s"], held["A"][row].sum(axis=1))
+
+
 def test_a_map_in_blocks(tmp_path: Path) -> None:
     """Blocks of 8 end where the array does, also the last; one more element is outside."""
     told = mapped("x", "y", "o = a + 1", at="i + j")
