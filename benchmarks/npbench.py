@@ -6,8 +6,9 @@ Embeddings" is cut from NPBench): programs read, nests found, and every reason f
 
 NPBENCH is a checkout of NPBench (spcl/npbench), which is yours to bring: nothing of it is in this
 repository. DaCe reads each `*_dace.py` under `npbench/benchmarks` once; its graphs are cut into
-nests at every size of `bench_info/*.json` that is named. Functions whose sizes are no parameters of
-the benchmark (helpers that others call) are counted apart. NESTS: a folder for nests as JSON, which
+nests at every size of `bench_info/*.json` that is named. Of a program without any nest the first
+reason alone is known. Other functions of a file than the program itself (helpers, whose sizes are
+often no parameters) are counted apart. NESTS: a folder for nests of the programs as JSON, which
 `embeddb nest import` reads.
 """
 
