@@ -105,7 +105,6 @@ def _data(nest: Nest) -> dict[str, float]:
     total = sum(a.bytes for a in arrays)
     read = {access.array for _, access, writes in nest.accesses() if not writes}
     fills = [array.fill.split(":") for array in arrays]
-    uneven = [float(told[2]) for told in fills if len(told) > 2]
     reach = {
         f"log_reach_{depth}": log_size(_reach(nest, nest.depth - depth))
         for depth in range(1, nest.depth + 1)
@@ -122,7 +121,7 @@ def _data(nest: Nest) -> dict[str, float]:
         },
         **{f"indices_{name}": sum(told[0] == name for told in fills) for name in _INDICES},
         "log_arrays": log_size(len(arrays)),
-        "log_unevenness": log_size(max(uneven, default=0.0)),
+        "log_unevenness": log_size(max(array.unevenness for array in arrays)),
     }
 
 

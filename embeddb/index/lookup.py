@@ -30,6 +30,7 @@ from embeddb.index.files import IndexFiles
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import run_matrix_of, scope_of, scope_partitions, scopes
+from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import Store, memory_store, open_store
@@ -279,12 +280,17 @@ class Lookup:
 
     def add_pattern(self, pattern: Content, *, only: Collection[str] | None = None) -> None:
         """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed
-        here, so that it can be a neighbour; with `only`, vectors of these featurizers alone."""
+        here, so that it can be a neighbour; with `only`, vectors of these featurizers alone. The
+        matrices that a nest holds are kept beside it."""
         from embeddb.core.thumbnail import thumbnail
 
         info = PatternInfo.of(pattern)
         if isinstance(pattern, Pattern):
             info = msgspec.structs.replace(info, thumbnail=thumbnail(pattern))
+        elif isinstance(pattern, Nest):
+            for matrix in pattern.matrices:
+                if self.store.structure(matrix.id) is None:
+                    self.add_pattern(matrix, only=only)
         self.store.put_structure(pattern, info)
         for name, featurizer in self.featurizers().items():
             if (only is not None and name not in only) or not reads(featurizer, info.kind):

@@ -30,7 +30,8 @@ MOST_DIMENSIONS = 8
 MOST_POINTS = 1 << 48
 MOST_BYTES = 1 << 40
 _FILL = re.compile(
-    r"uniform|zero|range|permutation|below:[1-9]\d{0,11}|offsets:\d{1,12}(:\d{1,3}(\.\d{1,3})?)?"
+    r"uniform|zero|range|permutation|below:[1-9]\d{0,11}(:[0-9a-f]{32})?"
+    r"|offsets:\d{1,12}(:\d{1,3}(\.\d{1,3})?(:[0-9a-f]{32})?)?"
 )
 
 

@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import NestError
+from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.nests.code import code_text
 from embeddb.nests.extents import trips
 from embeddb.nests.parts import Access, Array, Loop, Statement
 
-__all__ = ["Nest"]
+__all__ = ["Nest", "fills_of"]
+
+#: Hexadecimal digits of a matrix's id.
+_ID = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +35,8 @@ class Nest:
     """A perfect nest: loops from the outermost, statements in the innermost, arrays in the order
     they are met. `id` is the blake2b-128 hex digest of its code (`embeddb.nests.code`), of which
     the names of loops and arrays, `name` and `group` are no part. `group` names the program; its
-    nests, at all sizes, are held out together in every evaluation.
+    nests, at all sizes, are held out together in every evaluation. `matrices`: those that fills
+    name, as far as they are there; they are no part of the id, as their ids are.
     """
 
     loops: tuple[Loop, ...]
@@ -36,6 +46,7 @@ class Nest:
     group: str = ""
     loop_names: tuple[str, ...] = ()
     array_names: tuple[str, ...] = field(default=())
+    matrices: tuple[Pattern, ...] = ()
 
     kind: ClassVar[str] = "nest"
 
@@ -97,3 +108,71 @@ class Nest:
     def points(self) -> int:
         """How often the body runs, about."""
         return math.prod(self.trips)
+
+    @cached_property
+    def matrix_ids(self) -> dict[int, str]:
+        """By array, the matrix that its fill names."""
+        last = {at: array.fill.rpartition(":")[2] for at, array in enumerate(self.arrays)}
+        return {at: text for at, text in last.items() if len(text) == _ID}
+
+    def holding(self, matrices: Iterable[Pattern]) -> Nest:
+        """The nest with those of the matrices that its fills name.
+
+        Raises: NestError where a fill or a shape says otherwise than its matrix.
+        """
+        wanted = set(self.matrix_ids.values())
+        held = {m.id: m for m in (*self.matrices, *matrices) if m.id in wanted}
+        for at, matrix in self.matrix_ids.items():
+            if matrix in held:
+                self._check_held(at, held[matrix])
+        return replace(self, matrices=tuple(held.values()))
+
+    def held(self, array: int) -> NDArray[Any] | None:
+        """What an array holds of the matrix that its fill names, int[elements]; None without one.
+
+        Raises: NestError for a matrix that is not there.
+        """
+        wanted = self.matrix_ids.get(array)
+        if wanted is None:
+            return None
+        matrix = next((m for m in self.matrices if m.id == wanted), None)
+        if matrix is None:
+            raise NestError(
+                f"{self.array_name(array)} holds matrix {wanted}, which is not here",
+                hint="give its file beside the program: --matrix A.mtx",
+            )
+        return _numbers(self.arrays[array], matrix)
+
+    def require_matrices(self) -> None:
+        """Raises: NestError unless every matrix that a fill names is there."""
+        for at in self.matrix_ids:
+            self.held(at)
+
+    def _check_held(self, at: int, matrix: Pattern) -> None:
+        array, name = self.arrays[at], self.array_name(at)
+        fits = fills_of(matrix)
+        if array.fill not in fits:
+            raise NestError(f"{name}: fill {array.fill} is none of {', '.join(fits)}")
+        size = _numbers(array, matrix).size
+        if array.shape != (size,):
+            raise NestError(f"{name}: has {array.elements} elements, its matrix {size}")
+
+
+def fills_of(matrix: Pattern) -> tuple[str, str]:
+    """The fills of arrays that hold the row offsets and the columns of a matrix. How uneven its
+    rows are is rounded down to thousandths, in whole numbers: the same on every machine.
+
+    Raises: NestError for a matrix without entries.
+    """
+    (rows, columns), entries = matrix.shape, matrix.nnz
+    if not entries:
+        raise NestError(f"matrix {matrix.name or matrix.id} has no entries")
+    lengths = np.diff(matrix.indptr)
+    spread = rows * int(lengths @ lengths) - entries * entries
+    uneven = min(math.isqrt(10**6 * spread // (rows * entries)), 999_999)
+    offsets = f"offsets:{entries}:{uneven // 1000}.{uneven % 1000:03d}:{matrix.id}"
+    return offsets, f"below:{columns}:{matrix.id}"
+
+
+def _numbers(array: Array, matrix: Pattern) -> NDArray[Any]:
+    return matrix.indptr if array.fill.startswith("offsets") else matrix.indices

@@ -171,7 +171,9 @@ class Array:
     """Elements in row-major order. `fill` says what it holds before the nest runs: `uniform`
     (in [0, 1)), `zero`, `range` (0, 1, 2, ...), `permutation` (of the same), `below:N` (whole
     numbers from 0 to N - 1), `offsets:T:S` (ascending from 0 to T, where a row is S times as uneven
-    as by chance; the rows of a sparse matrix). `transient`: nobody reads it after the nest."""
+    as by chance; the rows of a sparse matrix). With a matrix's id behind them, `offsets:T:S:ID` and
+    `below:N:ID` are the row offsets and the columns of that one (`embeddb.nests.nest.fills_of`).
+    `transient`: nobody reads it after the nest."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -190,6 +192,12 @@ class Array:
     def strides(self) -> tuple[int, ...]:
         """Elements from one index to the next, by dimension."""
         return tuple(math.prod(self.shape[d + 1 :]) for d in range(len(self.shape)))
+
+    @property
+    def unevenness(self) -> float:
+        """The S of `offsets:T:S`; 0 where none is told."""
+        kind, *told = self.fill.split(":")
+        return float(told[1]) if kind == "offsets" and len(told) > 1 else 0.0
 
 
 def _accesses(expression: Expr | None) -> Iterator[Access]:

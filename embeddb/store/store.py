@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound, StoreCorrupt, StoreVersion, UsageError
+from embeddb.core.errors import NestError, NothingFound, StoreCorrupt, StoreVersion, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.nests.nest import Nest
@@ -297,9 +297,16 @@ class Store:
         return self._content("structure", pattern_id, codec.decode_structure)
 
     def nest(self, pattern_id: str) -> Nest | None:
-        """The loop nest of that id, if there is one. Raises: StoreCorrupt."""
+        """The loop nest of that id, if there is one, with the matrices that its arrays hold where
+        these are kept too. Raises: StoreCorrupt."""
         found = self._content("nest", pattern_id, partial(decode_coded, "nest"))
-        return found if isinstance(found, Nest) else None
+        if not isinstance(found, Nest) or not found.matrix_ids:
+            return found if isinstance(found, Nest) else None
+        there = map(self.structure, sorted(set(found.matrix_ids.values())))
+        try:
+            return found.holding(matrix for matrix in there if matrix is not None)
+        except NestError:  # a stranger's fill, untrue of a matrix that is here: it is never run
+            return found
 
     def tensor(self, pattern_id: str) -> Computation | None:
         """The tensor kernel or program of that id, if there is one. Raises: StoreCorrupt."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from embeddb.core.errors import NestError
 from embeddb.core.files.gate import read_bounded, refusing
+from embeddb.core.pattern import Pattern
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
 from indexer.frontends.c.scop import c_program
@@ -21,6 +22,7 @@ __all__ = ["extract", "read_nests"]
 
 _MOST_BYTES = {".json": 16 << 20, ".c": 1 << 20, ".sdfg": 64 << 20}
 _MOST_NESTS = 10_000
+_WITH_MATRIX = (".c", ".json")
 
 
 def read_nests(
@@ -28,14 +30,17 @@ def read_nests(
     *,
     defines: Mapping[str, int | float] | None = None,
     dace_python: str | None = None,
+    matrix: Pattern | None = None,
 ) -> list[Nest]:
     """The nests of a file: `.json` (one nest or a list of them), `.c`, `.sdfg`, or Python
     that DaCe reads (`.py`), by the interpreter `dace_python` or the one in `EMBEDDB_DACE_PYTHON`.
 
-    `defines` are values of macros, parameters and symbols that the file leaves open, or gives.
+    `defines` are values of macros, parameters and symbols that the file leaves open, or gives;
+    `matrix` is what arrays of a `.c` or `.json` hold that name one (docs/nests.md).
     Raises: NestError, one line that names the file; MissingDependency without DaCe.
     """
-    return list(extract(path, defines=defines, dace_python=dace_python).nests)
+    found = extract(path, defines=defines, dace_python=dace_python, matrix=matrix)
+    return list(found.nests)
 
 
 def extract(
@@ -43,6 +48,7 @@ def extract(
     *,
     defines: Mapping[str, int | float] | None = None,
     dace_python: str | None = None,
+    matrix: Pattern | None = None,
 ) -> Extraction:
     """As `read_nests`, with what was left out or cut off.
 
@@ -51,6 +57,8 @@ def extract(
     path = Path(path)
     suffix = path.suffix.lower()
     with refusing(NestError, where=str(path)):
+        if matrix is not None and suffix not in _WITH_MATRIX:
+            raise NestError(f"a matrix lies in arrays of {' or '.join(_WITH_MATRIX)} files alone")
         if suffix == ".py":
             return _nests_of_python(path, defines, dace_python)
         if suffix not in _MOST_BYTES:
@@ -58,11 +66,12 @@ def extract(
             raise NestError(f"a program is one of {kinds}, not {suffix or path.name}")
         data = read_bounded(path, _MOST_BYTES[suffix])
         if suffix == ".c":
-            return nests_of(c_program(data.decode(), name=path.stem, defines=defines))
+            told = c_program(data.decode(), name=path.stem, defines=defines, matrix=matrix)
+            return _holding(nests_of(told), matrix, rename=True)
         if suffix == ".sdfg":
             program, notes = sdfg_program(data, name=path.stem, defines=defines)
             return nests_of(program, notes)
-        return _nests_of_json(data)
+        return _holding(_nests_of_json(data), matrix, rename=False)
 
 
 def _nests_of_python(
@@ -96,3 +105,26 @@ def _nests_of_json(data: bytes) -> Extraction:
     if len(told) > _MOST_NESTS:
         raise NestError(f"{len(told)} nests, at most {_MOST_NESTS} are read")
     return Extraction(tuple(nest_from_text(json.dumps(one)) for one in told))
+
+
+def _holding(found: Extraction, matrix: Pattern | None, *, rename: bool) -> Extraction:
+    """The nests with a matrix in those arrays that hold it: its family is held out with the
+    program, and no other.
+
+    Raises: NestError where there is no such array.
+    """
+    if matrix is None:
+        return found
+    nests = [nest.holding([matrix]) for nest in found.nests]
+    if not any(nest.matrices for nest in nests):
+        raise NestError(f"has no nest that holds matrix {matrix.id}")
+    if rename:
+        nests = [_named_after(nest, matrix) if nest.matrices else nest for nest in nests]
+    return replace(found, nests=tuple(nests))
+
+
+def _named_after(nest: Nest, matrix: Pattern) -> Nest:
+    name, group = (
+        f"{of}-{by}"[:200] for of, by in ((nest.name, matrix.name), (nest.group, matrix.group))
+    )
+    return replace(nest, name=name, group=group)

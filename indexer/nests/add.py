@@ -34,9 +34,9 @@ def add_nests(
     named: dict[str, set[str]] = {}
     for at, nest in enumerate(nests):
         named.setdefault(nest.name, set()).add(nest.id)
-        fresh = db.store.nest(nest.id) is None
-        (done.added if fresh else done.known).append(nest)
-        if fresh:
+        known = db.store.nest(nest.id)
+        (done.added if known is None else done.known).append(nest)
+        if known is None or len(known.matrices) < len(nest.matrices):
             db.add_pattern(nest)
         if progress is not None:
             progress("embed nests", at + 1, len(nests))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from embeddb.core.errors import UsageError
+from embeddb.core.pattern import Pattern
 from embeddb.nests.nest import Nest
 from indexer.frontends import read_nests
 
@@ -44,19 +45,22 @@ def sizes_of(program: str) -> dict[str, dict[str, int]]:
     return {"small": _numbers(given[1]), "medium": medium, "large": _numbers(given[2])}
 
 
-def nests_of(program: str, size: str | Mapping[str, int] = "medium") -> list[Nest]:
+def nests_of(
+    program: str, size: str | Mapping[str, int] = "medium", *, matrix: Pattern | None = None
+) -> list[Nest]:
     """The nests of a program in the order of its text, of the group PROGRAM and called
-    PROGRAM_SIZE or PROGRAM_1_SIZE, ...; a mapping gives the macros other values.
+    PROGRAM_SIZE or PROGRAM_1_SIZE, ...; a mapping gives the macros other values, beside those that
+    a matrix gives.
 
     Raises: UsageError for a program, size or macro there is not; NestError where the values given
-    let a loop leave an array.
+    let a loop leave an array, and for a matrix that the program has no place for.
     """
     sizes = sizes_of(program)
     if not isinstance(size, str):
         if unknown := size.keys() - sizes["medium"].keys():
             told = ", ".join(sizes["medium"])
             raise UsageError(f"{program} has no size {min(unknown)!r}", hint=f"it has: {told}")
-        return read_nests(_path(program), defines=size)
+        return read_nests(_path(program), defines=size, matrix=matrix)
     if size not in SIZES:
         raise UsageError(f"no size {size!r}", hint=f"sizes: {', '.join(SIZES)}")
     nests = read_nests(_path(program), defines=sizes[size])

@@ -113,8 +113,8 @@ class NestRunner:
         self, nest: Nest, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
         """Raises: UsageError for another operation than `nest`; NestError for a nest that could
-        leave an array, of which nothing is compiled; RunnerUnavailable, also for what the machine
-        fails at in the middle of it."""
+        leave an array, or whose matrices are not there: nothing is compiled; RunnerUnavailable,
+        also for what the machine fails at in the middle of it."""
         from embeddb.platforms.platform import load_platform
 
         if op.kernel != "nest":
@@ -122,6 +122,7 @@ class NestRunner:
         if (reason := self.available()) is not None:
             raise RunnerUnavailable(reason)
         nest = check(nest)
+        nest.require_matrices()
         self._nests += 1
         if self._nests % _NESTS_A_WORKER == 0:
             self._session.close()

@@ -92,7 +92,7 @@ class Encoder:
             "written": written,
             "packed": not written and number == self._packed,
             "values": log_size(int(told[0])) if told else 0.0,
-            "unevenness": log_size(float(told[1])) if len(told) > 1 else 0.0,
+            "unevenness": log_size(array.unevenness),
             f"fill.{fill}": 1.0,
         }
         runs = {

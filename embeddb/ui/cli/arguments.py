@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import click
 
 from embeddb import database
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, MatrixError, NothingFound, UsageError
+from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.platforms.of_subject import Content
@@ -25,12 +28,22 @@ __all__ = [
     "known_answer",
     "known_pattern",
     "known_subjects",
+    "matrices_held",
+    "matrix_option",
     "open_database",
     "runner_here",
 ]
 
 #: Names offered where none matches are looked for among at most so many patterns.
 _MOST_NAMES = 20_000
+
+
+def matrix_option(*, multiple: bool = False) -> Callable[[Any], Any]:
+    """`--matrix A.mtx` of a verb that reads programs, as `held`."""
+    told = "A matrix file that arrays of a program hold."
+    return click.option(
+        "--matrix", "held", multiple=multiple, default=() if multiple else "", help=told
+    )
 
 
 def open_database(place: str, *, readonly: bool = False, create: bool = False) -> Database:
@@ -71,21 +84,33 @@ def known_pattern(db: Database, text: str, *, kind: str = "") -> Content | Patte
 
 
 def known_subjects(
-    db: Database, text: str, op: Op, defines: Sequence[str] = ()
+    db: Database, text: str, op: Op, defines: Sequence[str] = (), matrix: str = ""
 ) -> list[Content | PatternInfo]:
     """What a user means by the text beside an operation: a matrix, a nest, or the nests of a file,
-    whose names `defines` give other values (`N=64`).
+    whose names `defines` give other values (`N=64`) and whose index arrays hold a matrix file.
 
     Raises: as `known_pattern`; NestError for a program that cannot be read; UsageError for a define
     that is none.
     """
     if op.kind != "nest" or not _is_file(text):
-        if defines:
-            raise UsageError("--define is for a program with loop nests", hint="see docs/nests.md")
+        if defines or matrix:
+            option = "--define" if defines else "--matrix"
+            raise UsageError(f"{option} is for a program with loop nests", hint="see docs/nests.md")
         return [known_pattern(db, text, kind=op.kind)]
     from indexer.frontends import read_nests
 
-    return list(read_nests(text, defines=defined(defines)))
+    (held,) = matrices_held([matrix] if matrix else [])
+    return list(read_nests(text, defines=defined(defines), matrix=held))
+
+
+def matrices_held(files: Sequence[str]) -> Sequence[Pattern | None]:
+    """What the arrays of a program are to hold, one after the other: matrices, or once none.
+
+    Raises: MatrixError.
+    """
+    from embeddb.matrix_files import read_pattern
+
+    return [read_pattern(file) for file in files] or [None]
 
 
 def defined(texts: Sequence[str]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pycparser import c_ast, c_parser
@@ -35,16 +35,14 @@ class Declarations:
     often each name is written in functions that hold a scop, but for initial values and for the
     indices of loops."""
 
-    def __init__(
-        self, text: SourceText, defines: Mapping[str, int | float], functions: Sequence[Any]
-    ) -> None:
+    def __init__(self, text: SourceText, functions: Sequence[Any]) -> None:
         self.arrays: list[Array] = []
         self.array_names: list[str] = []
         self.local: set[int] = set()
         self.assigned = _assigned(functions)
         self._declared: list[str] = []
         self._text = text
-        self.given = {name: Const(value) for name, value in defines.items()}
+        self.given = {name: Const(value) for name, value in text.defines.items()}
         self._types: dict[str, str] = {}
 
     def typedef(self, node: Any) -> None:
@@ -118,6 +116,8 @@ class Declarations:
             raise NestError(f"{self._declared[array]} is written")
 
     def _fill(self, name: str, scope: Scope) -> str:
+        if name in self._text.held:
+            return self._text.held[name]
         told, line = self._text.fills.get(name, ("", 0))
         kind, *parts = told.split(":")
         made = [kind.strip()]

@@ -27,6 +27,7 @@ from typing import Any
 from pycparser import c_ast, c_parser
 
 from embeddb.core.errors import NestError
+from embeddb.core.pattern import Pattern
 from indexer.frontends.c.declarations import Declarations, holds_scop
 from indexer.frontends.c.statements import Statements, on_line
 from indexer.frontends.c.text import source_text
@@ -40,21 +41,27 @@ _TYPEDEFS = "typedef int int32_t; typedef long int64_t; typedef long size_t; typ
 
 
 def c_program(
-    source: str, *, name: str, defines: Mapping[str, int | float] | None = None
+    source: str,
+    *,
+    name: str,
+    defines: Mapping[str, int | float] | None = None,
+    matrix: Pattern | None = None,
 ) -> Program:
     """The scops of a C file, one after the other. `defines` are values of macros, and of scalars
-    that the file gives none.
+    that the file gives none; `matrix` as in `source_text`.
 
     Raises: NestError with the line.
     """
-    text = source_text(source, defines=defines)
+    text = source_text(source, defines=defines, matrix=matrix)
     tree = _parsed(text.text)
     functions = [n for n in tree.ext if isinstance(n, c_ast.FuncDef)]
-    names = Declarations(text, dict(defines or {}), functions)
+    names = Declarations(text, functions)
     body = _File(names).read(tree, scops=len(re.findall(r"^#pragma scop$", text.text, re.M)))
     for array, (_, line) in text.fills.items():
         if array not in names.array_names:
             raise NestError(f"fill of {array}: there is no such array", line=line)
+    for array in text.held.keys() - set(names.array_names):
+        raise NestError(f"the matrix has no array {array} to lie in")
     arrays = tuple(names.arrays)
     return Program(name, arrays, tuple(names.array_names), body, frozenset(names.local))
 

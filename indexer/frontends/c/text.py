@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from embeddb.core.errors import NestError
+from embeddb.core.pattern import Pattern
+from embeddb.nests.nest import fills_of
 
 __all__ = ["SourceText", "source_text"]
 
@@ -18,6 +20,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\"(?:\\.|[^\"\\])*\"")
 _DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)")
 _DEFINE = re.compile(r"([A-Za-z_]\w*)(\()?\s*(.*)")
 _FILL = re.compile(r"embeddb\s+fill\s+([A-Za-z_]\w*)\s+(\S.*)")
+#: Macros of rows, columns and entries, and the arrays of row offsets and of columns.
+_MATRIX = re.compile(r"embeddb\s+matrix" + 5 * r"\s+([A-Za-z_]\w*)" + r"\s*")
 #: Macros that are functions: known as such, so that their definition is not needed.
 _KNOWN = {"min", "max", "MIN", "MAX", "fmin", "fmax"}
 _LONGEST = 100_000
@@ -25,17 +29,27 @@ _LONGEST = 100_000
 
 @dataclass
 class SourceText:
-    """`text` with macros replaced; `fills`: what arrays hold, by name, with the line."""
+    """`text` with macros replaced; `fills`: what arrays hold, by name, with the line; `held`: the
+    fills of those that hold a matrix; `defines`: what was given, its sizes with it."""
 
     text: str = ""
     fills: dict[str, tuple[str, int]] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+    defines: dict[str, int | float] = field(default_factory=dict)
 
 
-def source_text(source: str, *, defines: Mapping[str, int | float] | None = None) -> SourceText:
-    """A C file as its compiler would see it; `defines` win over the file's own.
+def source_text(
+    source: str,
+    *,
+    defines: Mapping[str, int | float] | None = None,
+    matrix: Pattern | None = None,
+) -> SourceText:
+    """A C file as its compiler would see it; `defines` win over the file's own. A matrix gives the
+    values of three macros, and what two arrays hold, by `#pragma embeddb matrix ROWS COLUMNS
+    ENTRIES OFFSETS INDICES`; without one that line says nothing.
 
     Raises: NestError with the line, for macros with parameters and conditions that need a
-    preprocessor.
+    preprocessor; for a matrix that the file has no place for.
     """
     if "\0" in source:
         raise NestError("is no text")
@@ -48,7 +62,28 @@ def source_text(source: str, *, defines: Mapping[str, int | float] | None = None
             continue
         lines += [line + part, *[""] * joined]
         line, joined = "", 0
-    return _Preprocessor(dict(defines or {})).read(lines)
+    given = dict(defines or {})
+    held = {} if matrix is None else _held(lines, matrix, given)
+    found = _Preprocessor(given).read(lines)
+    found.held, found.defines = held, given
+    return found
+
+
+def _held(lines: list[str], matrix: Pattern, given: dict[str, int | float]) -> dict[str, str]:
+    """The fills of the arrays that hold the matrix; its sizes become given macros."""
+    pragmas = (_DIRECTIVE.fullmatch(line) for line in lines)
+    places = [_MATRIX.fullmatch(p[2]) for p in pragmas if p and p[1] == "pragma"]
+    names = [place.groups() for place in places if place]
+    if len(names) != 1:
+        raise NestError(
+            f"has {len(names) or 'no'} places for a matrix",
+            hint="one line: #pragma embeddb matrix ROWS COLUMNS ENTRIES OFFSETS INDICES",
+        )
+    *macros, offsets, indices = names[0]
+    for name, size in zip(macros, (*matrix.shape, matrix.nnz), strict=True):
+        if given.setdefault(name, size) != size:
+            raise NestError(f"{name} is {size} of the matrix, and given as {given[name]}")
+    return dict(zip((offsets, indices), fills_of(matrix), strict=True))
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -118,8 +153,9 @@ class _Preprocessor:
         if fill is not None:
             source.fills[fill[1]] = (fill[2], line)
             return ""
-        if rest.startswith("embeddb"):
-            raise NestError("the pragma of embeddb is: fill ARRAY FILL", line=line)
+        if rest.startswith("embeddb") and not _MATRIX.fullmatch(rest):
+            told = "fill ARRAY FILL, or matrix ROWS COLUMNS ENTRIES OFFSETS INDICES"
+            raise NestError(f"a pragma of embeddb is: {told}", line=line)
         return f"#pragma {rest}" if rest in ("scop", "endscop") else ""
 
     def _replaced(self, line: str, number: int, inside: frozenset[str] = frozenset()) -> str:

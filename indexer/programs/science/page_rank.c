@@ -5,6 +5,7 @@
 
 int row[N + 1], col[Z];
 double before[N], degree[N], after[N];
+#pragma embeddb matrix N N Z row col
 #pragma embeddb fill row offsets:Z:10
 #pragma embeddb fill col below:N
 #pragma embeddb fill after zero

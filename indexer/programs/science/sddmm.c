@@ -7,6 +7,7 @@
 
 int row[N + 1], col[Z];
 float a[Z], U[N][K], V[M][K], s[Z];
+#pragma embeddb matrix N M Z row col
 #pragma embeddb fill row offsets:Z:1
 #pragma embeddb fill col below:M
 #pragma embeddb fill s zero

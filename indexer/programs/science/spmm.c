@@ -7,6 +7,7 @@
 
 int row[N + 1], col[Z];
 float a[Z], B[M][K], C[N][K];
+#pragma embeddb matrix N M Z row col
 #pragma embeddb fill row offsets:Z:2
 #pragma embeddb fill col below:M
 #pragma embeddb fill C zero

@@ -6,6 +6,7 @@
 
 int row[N + 1], col[Z];
 double a[Z], x[M], y[N];
+#pragma embeddb matrix N M Z row col
 #pragma embeddb fill row offsets:Z:4
 #pragma embeddb fill col below:M
 #pragma embeddb fill y zero

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Array
 
-__all__ = ["DTYPE_OF", "fill_c", "filled"]
+__all__ = ["DTYPE_OF", "contents", "fill_c", "filled"]
 
 DTYPE_OF: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}
 #: Elements that are made at once: they stay in the cache.
@@ -25,9 +26,22 @@ _ROUNDS = 4
 _WEIGHT = 1 << 20
 
 
+def contents(nest: Nest, number: int, seed: int = 0) -> NDArray[Any]:
+    """What a nest's array `number` holds (flat, `dtype[elements]`): numbers of the matrix that its
+    fill names, else `filled`.
+
+    Raises: NestError for a matrix that is not there.
+    """
+    held = nest.held(number)
+    if held is None:
+        return filled(nest.arrays[number], number, seed)
+    return held.astype(DTYPE_OF[nest.arrays[number].dtype])
+
+
 def filled(array: Array, number: int, seed: int = 0) -> NDArray[Any]:
-    """The content of a nest's array `number` (flat, `dtype[elements]`), by its `fill`. `uniform`
-    means odd multiples of 2**-24 in (0, 1), and for whole numbers 0 to 9."""
+    """What an array of that number holds (flat, `dtype[elements]`) by its `fill`; where that names
+    a matrix, numbers like its own. `uniform` means odd multiples of 2**-24 in (0, 1), and for whole
+    numbers 0 to 9."""
     made = np.zeros(array.elements, DTYPE_OF[array.dtype])
     kind, *told = array.fill.split(":")
     if kind == "zero":

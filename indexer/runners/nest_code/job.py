@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embeddb.nests.nest import Nest
 from indexer.runners.cpu_kernels.forms import aligned
-from indexer.runners.nest_code.fill import DTYPE_OF, filled
+from indexer.runners.nest_code.fill import DTYPE_OF, contents, filled
 from indexer.runners.nest_code.reference import evaluate
 from indexer.runners.nest_code.rounding import checked_nest, may_jump, tolerance_of
 
@@ -59,8 +59,8 @@ class NestJob:
     def __init__(self, nest: Nest, seed: int) -> None:
         self.nest = nest
         self.arrays = [aligned((a.elements,), DTYPE_OF[a.dtype]) for a in nest.arrays]
-        for number, array in enumerate(nest.arrays):
-            self.arrays[number][:] = filled(array, number, seed)
+        for number, held in enumerate(self.arrays):
+            held[:] = contents(nest, number, seed)
         self._before = {
             a: None if nest.arrays[a].fill == "zero" else self.arrays[a].copy()
             for a in nest.written

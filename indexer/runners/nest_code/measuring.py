@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.records import Measurement
 from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import nest_text
 from embeddb.nests.schedule import Schedule
 from indexer.runners.base import RunOptions
 from indexer.runners.nest_code import job as nest_job
 from indexer.runners.nest_code import library, reference
 from indexer.runners.nest_code.rounding import checked_nest, tolerance_of
+from indexer.runners.nest_code.sending import parts_of
 
 if TYPE_CHECKING:
     from indexer.runners.cpu_kernels.session import Session
@@ -174,7 +174,7 @@ class Measuring:
             "reference": self._reference,
         }
         limit_s = max(_LOAD_S, _LOADS * self._options.timeout_s)
-        reply = self._session.request(message, (nest_text(self.nest),), timeout_s=limit_s)
+        reply = self._session.request(message, parts_of(self.nest), timeout_s=limit_s)
         if reply["status"] == "timeout":
             reply["error"] = f"in its own order the nest takes more than {limit_s:g} s"
         if reply["status"] == "crash":  # no schedule has run yet

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embeddb.nests.nest_text import nest_from_text
 from indexer.runners.cpu_kernels.serving import Reply, serve
 from indexer.runners.nest_code.job import Libraries, NestJob
+from indexer.runners.nest_code.sending import received
 
 __all__ = ["main"]
 
@@ -29,7 +29,7 @@ class _Worker:
 
     def load(self, request: Reply, payload: bytes) -> Reply:
         self.job = None
-        job = NestJob(nest_from_text(payload), request["seed"])
+        job = NestJob(received(payload), request["seed"])
         if request["check"]:
             job.expect(Path(request["folder"]), request["reference"], self.libraries)
         self.job = job

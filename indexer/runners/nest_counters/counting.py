@@ -22,7 +22,7 @@ def count_nest(
     of the model, this machine's unless given.
 
     Raises: NothingFound where nothing can be counted; RunnerUnavailable without a compiler;
-    UsageError for a source that is none.
+    UsageError for a source that is none; NestError for a nest whose matrices are not there.
     """
     if source not in ("auto", "perf", "model"):
         raise UsageError(f"source {source!r} is none of auto, perf, model")

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from embeddb.core.errors import NothingFound
 from embeddb.nests.counters import COUNTERS, CounterVector
 from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import nest_text
 from embeddb.nests.rules import canonical_schedule
 from indexer.runners.cpu_kernels.session import Session
 from indexer.runners.nest_code.job import bytes_needed
 from indexer.runners.nest_code.library import build_all
+from indexer.runners.nest_code.sending import parts_of
 from indexer.runners.nest_counters.events import FLOPS, Events
 from indexer.runners.nest_counters.perf import events_here
 
@@ -32,8 +32,9 @@ def perf_counts(nest: Nest, *, threads: int) -> CounterVector:
     """What each thread counts in a run with warm caches, the median of three.
 
     Raises: NothingFound where this processor or this nest cannot be counted; RunnerUnavailable
-    without a compiler, or where events cannot be opened.
+    without a compiler, or where events cannot be opened; NestError without its matrices.
     """
+    nest.require_matrices()
     events = events_here()
     if events is None:
         raise NothingFound("the events of this processor are not known here")
@@ -54,7 +55,7 @@ def perf_counts(nest: Nest, *, threads: int) -> CounterVector:
         session = Session(_WORKER, env=env)
         try:
             session.ensure()
-            reply = session.request(message, (nest_text(nest),), timeout_s=_TIMEOUT_S)
+            reply = session.request(message, parts_of(nest), timeout_s=_TIMEOUT_S)
         finally:
             session.close()
     if reply["status"] != "ok":

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import nest_from_text
 from indexer.runners.cpu_kernels.serving import Reply, serve
 from indexer.runners.nest_code.job import Libraries, NestJob
+from indexer.runners.nest_code.sending import received
 from indexer.runners.nest_counters.events import Event
 from indexer.runners.nest_counters.perf import Kernel, Linux, count_threads, events_here
 
@@ -72,7 +72,7 @@ def _threads() -> frozenset[int]:
 def _answer(request: Reply, payload: bytes) -> Reply:
     events = events_here()
     assert events is not None, "asked for counters of a processor that has none"
-    nest, told = nest_from_text(payload), {key: request[key] for key in ("threads", "which")}
+    nest, told = received(payload), {key: request[key] for key in ("threads", "which")}
     try:
         counts = count(nest, request["library"], kernel=Linux(), events=events.events, **told)
     except OSError as error:

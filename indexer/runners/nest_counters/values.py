@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import NothingFound
 from embeddb.nests.nest import Nest
-from indexer.runners.nest_code.fill import filled
+from indexer.runners.nest_code.fill import contents
 from indexer.runners.nest_counters.work import deciding
 
 __all__ = ["Values", "deciding_values"]
@@ -24,4 +24,4 @@ def deciding_values(nest: Nest) -> Values:
     wanted = sorted(deciding(nest))
     if sum(nest.arrays[at].bytes for at in wanted) > MOST_BYTES:
         raise NothingFound(f"the arrays that decide have more than {MOST_BYTES} bytes")
-    return {at: filled(nest.arrays[at], at).reshape(nest.arrays[at].shape) for at in wanted}
+    return {at: contents(nest, at).reshape(nest.arrays[at].shape) for at in wanted}

@@ -11,7 +11,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import duration, factor
-from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
+from embeddb.ui.cli.arguments import known_subjects, matrix_option, open_database, runner_here
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _SHOWN = 10
 @click.option("--baselines", is_flag=True, help="Time scipy, torch, numba, MKL and taco too.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
 @click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a program.")
+@matrix_option()
 @click.option("--seed", default=0, show_default=True, help="Of the sample and the order.")
 @json_option
 def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any) -> None:
@@ -67,7 +68,9 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any
         runner, here = runner_here(opened.platform(asked["platform"]), asked["threads"])
         job = MeasureJob(opened, runner, here, request)
         for text in matrices:
-            for subject in known_subjects(opened, text, request.op, asked["defines"]):
+            for subject in known_subjects(
+                opened, text, request.op, asked["defines"], asked["held"]
+            ):
                 documents.append(job.run(_whole(opened, subject), progress).document())
             if request.baselines and not job.has_baselines:
                 note(f"no baselines: {here.name} has none to compare with")

@@ -19,7 +19,7 @@ from embeddb.core.wording import duration, factor
 from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import link_words, paid_off, preparation
 from embeddb.query.recommendation import Candidate, Recommendation
-from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
+from embeddb.ui.cli.arguments import known_subjects, matrix_option, open_database, runner_here
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
 from embeddb.ui.cli.nest_text import emit_schedules
 from embeddb.ui.cli.numbers import Number
@@ -50,6 +50,7 @@ _NO_EVIDENCE = 3
 @click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
 @click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a program.")
+@matrix_option()
 @click.option("--emit", "emit_to", default="", metavar="FILE.c", help="Write a nest's answer as C.")
 @json_option
 def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any) -> int:
@@ -76,7 +77,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
         op = Op.parse(asked["op"])
         platform = _here(opened, asked["platform"], asked["threads"], must_run=measure)
         started = time.perf_counter()
-        subjects = known_subjects(opened, matrix, op, asked["defines"])
+        subjects = known_subjects(opened, matrix, op, asked["defines"], asked["held"])
         read_s = (time.perf_counter() - started) / len(subjects)
         answers = []
         for subject in subjects:

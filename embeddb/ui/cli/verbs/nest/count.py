@@ -9,7 +9,7 @@ import click
 
 from embeddb.core.wording import plural
 from embeddb.nests.counters import SOURCES
-from embeddb.ui.cli.arguments import open_database, runner_here
+from embeddb.ui.cli.arguments import matrix_option, open_database, runner_here
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 from embeddb.ui.cli.verbs.nest.measure import programs_asked
 
@@ -21,6 +21,7 @@ __all__ = ["count_verb"]
 @click.argument("programs", nargs=-1, metavar="[PROGRAM...]")
 @click.option("--size", "sizes", multiple=True, metavar="medium", help="Of our own programs.")
 @click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a file.")
+@matrix_option(multiple=True)
 @click.option(
     "--synthetic", default=0, type=click.IntRange(0, 1_000_000), help="So many made by chance."
 )
@@ -48,7 +49,7 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any) 
     if asked["synthetic"]:
         nests = list(islice(map(synthetic, count()), asked["synthetic"]))
     else:
-        nests = programs_asked(programs, asked["sizes"], asked["defines"])
+        nests = programs_asked(programs, asked["sizes"], asked["defines"], asked["held"])
     options = RunOptions(repeats=3, max_repeats=9, threads=asked["threads"])
     with open_database(db, create=True) as opened, Progress() as progress:
         runner, here = runner_here(opened.platform(asked["platform"]), asked["threads"])

@@ -9,7 +9,7 @@ import click
 
 from embeddb.core.errors import NestError, UsageError
 from embeddb.core.wording import plural
-from embeddb.ui.cli.arguments import defined, open_database
+from embeddb.ui.cli.arguments import defined, matrices_held, matrix_option, open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -25,24 +25,32 @@ __all__ = ["import_verb"]
 @click.option(
     "--dace", "dace", multiple=True, metavar="PROGRAM.py", help="Run it, and read what DaCe makes."
 )
+@matrix_option(multiple=True)
 @json_option
 def import_verb(
-    db: str, files: tuple[str, ...], defines: tuple[str, ...], dace: tuple[str, ...], as_json: bool
+    db: str,
+    files: tuple[str, ...],
+    defines: tuple[str, ...],
+    dace: tuple[str, ...],
+    held: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Keep the loop nests of FILES in DB, made if there is none.
 
     A file is C with #pragma scop (.c), a graph of DaCe (.sdfg) or nests as embeddb writes them
-    (.json). Runs of nests that DB knows by their names only move to them. A program that --dace
-    names is run by the interpreter in EMBEDDB_DACE_PYTHON, so name only what you trust.
+    (.json). With --matrix there is one of each matrix, which its index arrays hold. Runs of nests
+    that DB knows by their names only move to them. A program that --dace names is run by the
+    interpreter in EMBEDDB_DACE_PYTHON, so name only what you trust.
 
     \b
     Example:
       embeddb nest import nests.db gemm.c stencil.sdfg
       embeddb nest import nests.db gemm.c -D N=512 -D M=64
+      embeddb nest import nests.db spmm.c -D K=512 --matrix A.mtx
     """
     from indexer.nests.add import add_nests
 
-    nests, notes = _read(files, dace, defines)
+    nests, notes = _read(files, dace, defines, held)
     with open_database(db, create=True) as opened, Progress() as progress:
         done = add_nests(opened, nests, progress=progress)
     for line in notes:
@@ -67,7 +75,7 @@ def import_verb(
 
 
 def _read(
-    files: tuple[str, ...], dace: tuple[str, ...], defines: tuple[str, ...]
+    files: tuple[str, ...], dace: tuple[str, ...], defines: tuple[str, ...], held: tuple[str, ...]
 ) -> tuple[list[Nest], list[str]]:
     """The nests of all files, and what was left out of them, by file.
 
@@ -77,7 +85,7 @@ def _read(
 
     if not files and not dace:
         raise UsageError("which program?", hint="name files, or a Python program with --dace")
-    given = defined(defines)
+    given, matrices = defined(defines), matrices_held(held)
     nests: list[Nest] = []
     notes: list[str] = []
     for file in (*files, *dace):
@@ -85,11 +93,12 @@ def _read(
             raise NestError("no such file", where=file)
         if file not in dace and file.endswith(".py"):
             raise NestError("is not read without being run", where=file, hint=f"--dace {file}")
-        found = extract(file, defines=given)
-        if not found.nests:
-            raise NestError("has no loop nest", where=file, hint="; ".join(found.notes))
-        nests += found.nests
-        notes += [f"{file}: {line}" for line in found.notes]
+        for matrix in matrices:
+            found = extract(file, defines=given, matrix=matrix)
+            if not found.nests:
+                raise NestError("has no loop nest", where=file, hint="; ".join(found.notes))
+            nests += found.nests
+            notes += [f"{file}: {line}" for line in found.notes]
     return nests, notes
 
 

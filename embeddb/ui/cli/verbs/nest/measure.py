@@ -11,7 +11,13 @@ import click
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import plural
 from embeddb.nests.nest import Nest
-from embeddb.ui.cli.arguments import defined, open_database, runner_here
+from embeddb.ui.cli.arguments import (
+    defined,
+    matrices_held,
+    matrix_option,
+    open_database,
+    runner_here,
+)
 from embeddb.ui.cli.output import Progress, emit, json_option, say
 
 __all__ = ["measure_verb", "programs_asked"]
@@ -22,6 +28,7 @@ __all__ = ["measure_verb", "programs_asked"]
 @click.argument("programs", nargs=-1, metavar="[PROGRAM...]")
 @click.option("--size", "sizes", multiple=True, metavar="medium", help="Of our own programs.")
 @click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a file.")
+@matrix_option(multiple=True)
 @click.option("--platform", default="nest-cpu", show_default=True)
 @click.option("--designed", default=36, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--searched", default=60, show_default=True, type=click.IntRange(0, 100_000))
@@ -42,12 +49,13 @@ def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any
       embeddb nest measure nests.db
       embeddb nest measure nests.db gemm softmax --size small --size large
       embeddb nest measure nests.db mine.c -D N=512 --searched 300
+      embeddb nest measure nests.db spmm -D K=512 --matrix A.mtx --matrix B.mtx
     """
     from indexer.embed import embed
     from indexer.nests.runs import NestJob, NestRequest
     from indexer.runners.base import RunOptions
 
-    nests = programs_asked(programs, asked["sizes"], asked["defines"])
+    nests = programs_asked(programs, asked["sizes"], asked["defines"], asked["held"])
     repeats = asked["repeats"]
     request = NestRequest(
         designed=asked["designed"],
@@ -67,11 +75,15 @@ def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any
 
 
 def programs_asked(
-    programs: tuple[str, ...], sizes: tuple[str, ...], defines: tuple[str, ...]
+    programs: tuple[str, ...],
+    sizes: tuple[str, ...],
+    defines: tuple[str, ...],
+    matrices: tuple[str, ...] = (),
 ) -> list[Nest]:
-    """The nests of files and of our own programs, each once.
+    """The nests of files and of our own programs, each once; with matrices, of each holding each.
 
-    Raises: UsageError for a program or size nobody has; NestError for a file that cannot be read.
+    Raises: UsageError for a program or size nobody has; NestError and MatrixError for a file that
+    cannot be read.
     """
     from indexer.frontends import read_nests
     from indexer.programs import SIZES, nests_of, program_names
@@ -79,10 +91,18 @@ def programs_asked(
     chosen = sizes or ("medium",)
     if unknown := [size for size in chosen if size not in SIZES]:
         raise UsageError(f"no size {unknown[0]!r}", hint=f"sizes: {', '.join(SIZES)}")
+    if matrices and (sizes or not programs):
+        raise UsageError(
+            "the sizes are those of the matrix" if sizes else "which program holds the matrix?",
+            hint="embeddb nest measure DB spmm --matrix A.mtx, perhaps with -D K=512",
+        )
     found: dict[str, Nest] = {}
+    held, given = matrices_held(matrices), defined(defines)
     for program in programs or tuple(program_names()):
         if Path(program).is_file():
-            nests = read_nests(program, defines=defined(defines))
+            nests = [n for one in held for n in read_nests(program, defines=given, matrix=one)]
+        elif matrices and program in program_names():
+            nests = [n for one in held for n in nests_of(program, given, matrix=one)]
         elif program in program_names():
             nests = [nest for size in chosen for nest in nests_of(program, size)]
         else:

@@ -16,7 +16,13 @@ from embeddb.nests.rules import canonical_schedule
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform
-from embeddb.ui.cli.arguments import defined, known_pattern, open_database
+from embeddb.ui.cli.arguments import (
+    defined,
+    known_pattern,
+    matrices_held,
+    matrix_option,
+    open_database,
+)
 from embeddb.ui.cli.output import emit, json_option, say, table
 from embeddb.ui.listing import array_rows, dependence_lines, listing, loop_words
 
@@ -31,9 +37,10 @@ __all__ = ["show_verb"]
 )
 @click.option("--config", "given", default="", metavar="A=1,B=2", help="As this schedule makes it.")
 @click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a program.")
+@matrix_option()
 @json_option
 def show_verb(
-    place: str, name: str, form: str, given: str, defines: tuple[str, ...], as_json: bool
+    place: str, name: str, form: str, given: str, defines: tuple[str, ...], held: str, as_json: bool
 ) -> None:
     """Loops, statements, arrays and dependences of a nest: the one called NAME (or of that id) in
     DB, or in a program FILE, where a single nest needs no name.
@@ -47,7 +54,7 @@ def show_verb(
       embeddb nest show gemm.c -D N=64 --as json
       embeddb nest show nests.db gemm --as c --config 'tile_2=32,parallel=outer,schedule=static'
     """
-    nest = _nest(place, name, defines)
+    nest = _nest(place, name, defines, held)
     schedule = _schedule(nest, given)
     if as_json:
         emit(_document(nest, schedule))
@@ -61,13 +68,13 @@ def show_verb(
         _show(nest, schedule)
 
 
-def _nest(place: str, name: str, defines: tuple[str, ...]) -> Nest:
+def _nest(place: str, name: str, defines: tuple[str, ...], held: str) -> Nest:
     """Raises: NestError for a file that cannot be read; NothingFound for a nest that is not there,
     or whose code is not; UsageError where a name is lacking or superfluous."""
     if Path(place).is_file():
-        return _of_file(place, name, defines)
-    if defines or not name:
-        why = "-D is for a program" if defines else f"which nest of {place}?"
+        return _of_file(place, name, defines, held)
+    if defines or held or not name:
+        why = f"which nest of {place}?" if not name else "-D and --matrix are for a program"
         raise UsageError(why, hint="embeddb nest show DB NAME, or FILE -D N=64")
     with open_database(place, readonly=True) as opened:
         found = known_pattern(opened, name, kind="nest")
@@ -78,13 +85,14 @@ def _nest(place: str, name: str, defines: tuple[str, ...]) -> Nest:
     return nest
 
 
-def _of_file(place: str, name: str, defines: tuple[str, ...]) -> Nest:
+def _of_file(place: str, name: str, defines: tuple[str, ...], held: str) -> Nest:
     from indexer.frontends import read_nests
 
     if place.endswith(".py"):
         hint = f"embeddb nest import DB --dace {place}"
         raise NestError("is not read without being run", where=place, hint=hint)
-    nests = read_nests(place, defines=defined(defines))
+    (matrix,) = matrices_held([held] if held else [])
+    nests = read_nests(place, defines=defined(defines), matrix=matrix)
     fits = [nest for nest in nests if name in ("", nest.name, nest.id)]
     if len(fits) == 1:
         return fits[0]
