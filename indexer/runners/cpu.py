@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
@@ -169,8 +169,11 @@ class CpuRunner:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(self._build, variants))
 
-    def baselines(self, pattern: Pattern, op: Op, *, options: RunOptions) -> dict[str, Measurement]:
-        """Measurements of other libraries' kernels, by name; those not installed are absent.
+    def baselines(
+        self, pattern: Pattern, op: Op, *, options: RunOptions, only: Collection[str] = ()
+    ) -> dict[str, Measurement]:
+        """Measurements of other libraries' kernels (of `only` those, if any are named), by name;
+        those not installed are absent.
 
         May be called between two configurations of `run`, so that both see the same machine.
 
@@ -179,7 +182,7 @@ class CpuRunner:
         self._require(op)
         found = {}
         threads = threads_used(options.threads)
-        for name in baselines.names(op.kernel):
+        for name in (n for n in baselines.names(op.kernel) if not only or n in only):
             request = {"do": "baseline", "name": name, "threads": threads}
             reply = self._ask(pattern, op, request, options)
             if "missing" not in reply:
