@@ -61,7 +61,7 @@ def c_program(
         if array not in names.array_names:
             raise NestError(f"fill of {array}: there is no such array", line=line)
     for array in text.held.keys() - set(names.array_names):
-        raise NestError(f"the matrix has no array {array} to lie in")
+        raise NestError(f"there is no array {array} for the matrix")
     arrays = tuple(names.arrays)
     return Program(name, arrays, tuple(names.array_names), body, frozenset(names.local))
 

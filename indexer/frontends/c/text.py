@@ -76,7 +76,7 @@ def _held(lines: list[str], matrix: Pattern, given: dict[str, int | float]) -> d
     names = [place.groups() for place in places if place]
     if len(names) != 1:
         raise NestError(
-            f"has {len(names) or 'no'} places for a matrix",
+            f"has {f'{len(names)} places' if names else 'no place'} for a matrix",
             hint="one line: #pragma embeddb matrix ROWS COLUMNS ENTRIES OFFSETS INDICES",
         )
     *macros, offsets, indices = names[0]

@@ -59,6 +59,7 @@ def c_program(nest: Nest, schedule: Schedule) -> str:
         "   Compile:  gcc -O3 -march=native -fopenmp FILE.c -lm",
         f"   It was measured with {' '.join(f for f in flags() if f not in ('-fPIC', '-shared'))}",
         "   The numbers that it starts from are made up; no two pointers may overlap. */",
+        *(f"/* It has rows like those of matrix {name}. */" for name in _matrices(nest)),
         "#include <stdio.h>",
         "#include <stdlib.h>",
         "#include <string.h>",
@@ -67,6 +68,10 @@ def c_program(nest: Nest, schedule: Schedule) -> str:
     function = c_function(nest, schedule, name)
     body = "\n".join(f"    {line}" if line else "" for line in _main(nest, name))
     return "\n".join([*lines, PRELUDE, function, fill.FILL_FUNCTIONS, _MAIN.format(body=body)])
+
+
+def _matrices(nest: Nest) -> list[str]:
+    return sorted(set(nest.matrix_ids.values()))
 
 
 def nest_lines(nest: Nest) -> Iterator[str]:

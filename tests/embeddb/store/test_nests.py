@@ -13,10 +13,12 @@ from nests import sample_nests
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
-from embeddb.nests.nest import Nest
+from embeddb.nests.nest import Nest, fills_of
+from embeddb.nests.nest_text import nest_from_text, nest_text
 from embeddb.store import codec, memory_store
 from embeddb.store.coded import encode_coded
 from embeddb.store.engine import ADDED
+from indexer.programs import nests_of
 
 NESTS = sample_nests()
 MATMUL = NESTS["matmul"]
@@ -138,3 +140,28 @@ def test_sizes_that_were_told_first_keep_the_code_out_until_it_is_our_own_word()
     assert first.refused and second.refused and store.nest(MATMUL.id) is None
     store.put_structure(MATMUL, facts)
     assert store.nest(MATMUL.id) == MATMUL and store.problems() == []
+
+
+def test_a_matrix_that_is_kept_too_is_held_again() -> None:
+    db = Database(memory_store())
+    matrix = band(20, 3, name="held")
+    (nest,) = nests_of("spmv", {}, matrix=matrix)
+    alone = replace(nest, matrices=())
+    db.store.put_structure(alone, PatternInfo.of(alone))
+    found = db.store.nest(nest.id)
+    assert found == nest and found.matrices == ()
+    db.add_pattern(nest, only=())
+    found = db.store.nest(nest.id)
+    assert found is not None and found.matrices == (matrix,)
+    assert db.store.structure(matrix.id) == matrix and db.store.problems() == []
+
+
+def test_a_fill_untrue_of_the_matrix_that_is_kept_holds_none() -> None:
+    store, matrix = memory_store(), band(20, 3, name="held")
+    (nest,) = nests_of("spmv", {}, matrix=matrix)
+    told = nest_text(nest).decode().replace(fills_of(matrix)[0], f"offsets:7:1:{matrix.id}")
+    untrue = nest_from_text(told.replace(f"[{matrix.nnz}]", "[7]"))
+    store.put_structure(matrix, PatternInfo.of(matrix))
+    store.put_structure(untrue, PatternInfo.of(untrue))
+    found = store.nest(untrue.id)
+    assert found == untrue and found.matrices == () and store.problems() == []

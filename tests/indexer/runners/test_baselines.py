@@ -105,6 +105,8 @@ def check_all(runner: CpuRunner, op: Op) -> None:
     assert all(m.conversion_s is not None and len(m.times_s) == 2 for m in found.values())
     here = [n for n in baselines.names(op.kernel) if not _lacking(n)]
     assert list(found) == here, "each is measured or not installed"
+    (one, *_) = here
+    assert list(runner.baselines(pattern, op, options=OPTIONS, only=(one,))) == [one]
     compiled = {name for name, m in found.items() if m.compile_s is not None}
     assert compiled == {name for name in here if name.startswith(("numba", "taco"))}
 

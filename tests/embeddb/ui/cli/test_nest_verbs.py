@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import band
 from command_line import run_verb
 from nest_logs import configs_of, log_of, save_nests
 from nests import sample_nests
+from scipy.io import mmwrite
 
 from embeddb.database import Database
 from embeddb.nests.nest_text import nest_from_text
+from indexer import programs
 
 NESTS = sample_nests()
 MATMUL = NESTS["matmul"]
+SPMM = Path(programs.__file__).parent / "science" / "spmm.c"
 #: One nest whose size is left open.
 PROGRAM = """
 #define N 8
@@ -146,3 +150,48 @@ def test_refusals_say_why(
     found, said = refused(capsys, "nest", *asked)
     assert (found, word in said) == (code, True), said
     assert "was run" not in said
+
+
+def write_matrix(folder: Path, name: str) -> None:
+    size = 16 + 4 * len(name) * (name != "one")
+    mmwrite(folder / f"{name}.mtx", band(size, 3).to_scipy())
+
+
+def test_a_program_with_a_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        write_matrix(tmp_path, name)
+    one, two = (str(tmp_path / f"{name}.mtx") for name in ("one", "two"))
+    db, spmm = str(tmp_path / "n.db"), str(SPMM)
+    words = ("nest", "import", db, spmm, "-D", "K=8", "--json", "--matrix")
+    added = printed(capsys, *words, one, "--matrix", two)["added"]
+    assert [nest["name"] for nest in added] == ["spmm-one", "spmm-two"]
+    shown = printed(capsys, "nest", "show", spmm, "-D", "K=8", "--matrix", one, "--json")
+    assert shown["id"] == added[0]["id"]
+    assert shown == printed(capsys, "nest", "show", db, "spmm-one", "--json")
+    with Database.open(db, readonly=True) as opened:
+        kept = opened.store.nest(shown["id"])
+        assert kept is not None and kept.matrices[0].name == "one"
+    for verb in (("nest", "measure", db, "spmm", "--size", "small"), ("nest", "measure", db)):
+        code, said = refused(capsys, *verb, "--matrix", one)
+        assert code == 2 and "embeddb nest measure DB spmm --matrix A.mtx" in said
+    code, said = refused(capsys, "nest", "show", db, "spmm-one", "--matrix", one)
+    assert code == 2 and "-D and --matrix are for a program" in said
+    query = ("query", db, one, "--platform", "cpu", "--op", "spmm:8", "--matrix", one)
+    code, said = refused(capsys, *query)
+    assert code == 2 and "--matrix is for a program with loop nests" in said
+    code, said = refused(capsys, "nest", "import", db, spmm, "--matrix", str(tmp_path / "no.mtx"))
+    assert code == 1 and "no.mtx" in said
+
+
+@pytest.mark.gcc
+def test_a_nest_is_measured_on_the_matrix_that_the_database_keeps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_matrix(tmp_path, "one")
+    db, one = str(tmp_path / "n.db"), str(tmp_path / "one.mtx")
+    words = ("nest", "measure", db, "spmm", "-D", "K=8", "--matrix", one, "--json")
+    done = printed(capsys, *words, "--designed", "1", "--searched", "0", "--repeats", "1")
+    assert done["measured"] == 1
+    words = ("measure", db, "spmm-one", "--platform", "nest-cpu", "--op", "nest", "--json")
+    found = printed(capsys, *words, "--configs", "1", "--repeats", "1")
+    assert json.dumps(found).count('"ok"') >= 1
