@@ -8,14 +8,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from embeddb.core.errors import InputError, StoreCorrupt
+from embeddb.core.errors import InputError, NestError, StoreCorrupt
 from embeddb.core.files.gate import reason_of
+from embeddb.core.pattern import Pattern
 from embeddb.nests import nest_text as nests
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Coded
 from embeddb.tensors import tensor_text as tensors
 
-__all__ = ["TABLES", "coded_document", "coded_of", "decode_coded", "encode_coded", "table_of"]
+__all__ = [
+    "TABLES",
+    "coded_document",
+    "coded_of",
+    "decode_coded",
+    "encode_coded",
+    "table_of",
+    "with_matrices",
+]
 
 T = TypeVar("T", bound=Coded)
 
@@ -64,6 +73,15 @@ def decode_coded(table: str, raw: bytes, *, pattern_id: str, name: str, group: s
     if found.id != pattern_id:
         raise StoreCorrupt(f"the {table} stored for pattern {pattern_id} is another one")
     return found
+
+
+def with_matrices(nest: Nest, structure: Callable[[str], Pattern | None]) -> Nest:
+    """The nest with those matrices that its arrays hold and `structure` knows."""
+    there = map(structure, sorted(set(nest.matrix_ids.values())))
+    try:
+        return nest.holding(matrix for matrix in there if matrix is not None)
+    except NestError:  # a stranger's fill, untrue of a matrix that is here: it is never run
+        return nest
 
 
 def coded_document(subject: Coded) -> tuple[str, dict[str, Any]]:

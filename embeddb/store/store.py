@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NestError, NothingFound, StoreCorrupt, StoreVersion, UsageError
+from embeddb.core.errors import NothingFound, StoreCorrupt, StoreVersion, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.nests.nest import Nest
@@ -21,7 +21,7 @@ from embeddb.platforms.of_subject import Coded, Content
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import codec
 from embeddb.store.check import inconsistencies
-from embeddb.store.coded import decode_coded, encode_coded, table_of
+from embeddb.store.coded import decode_coded, encode_coded, table_of, with_matrices
 from embeddb.store.engine import (
     COUNTED,
     SCHEMA,
@@ -297,16 +297,9 @@ class Store:
         return self._content("structure", pattern_id, codec.decode_structure)
 
     def nest(self, pattern_id: str) -> Nest | None:
-        """The loop nest of that id, if there is one, with the matrices that its arrays hold where
-        these are kept too. Raises: StoreCorrupt."""
+        """The nest of that id, with those of its matrices that are kept. Raises: StoreCorrupt."""
         found = self._content("nest", pattern_id, partial(decode_coded, "nest"))
-        if not isinstance(found, Nest) or not found.matrix_ids:
-            return found if isinstance(found, Nest) else None
-        there = map(self.structure, sorted(set(found.matrix_ids.values())))
-        try:
-            return found.holding(matrix for matrix in there if matrix is not None)
-        except NestError:  # a stranger's fill, untrue of a matrix that is here: it is never run
-            return found
+        return with_matrices(found, self.structure) if isinstance(found, Nest) else None
 
     def tensor(self, pattern_id: str) -> Computation | None:
         """The tensor kernel or program of that id, if there is one. Raises: StoreCorrupt."""

@@ -29,8 +29,8 @@ __all__ = [
     "known_pattern",
     "known_subjects",
     "matrices_held",
-    "matrix_option",
     "open_database",
+    "program_options",
     "runner_here",
 ]
 
@@ -38,12 +38,17 @@ __all__ = [
 _MOST_NAMES = 20_000
 
 
-def matrix_option(*, multiple: bool = False) -> Callable[[Any], Any]:
-    """`--matrix A.mtx` of a verb that reads programs, as `held`."""
-    told = "A matrix file that arrays of a program hold."
-    return click.option(
-        "--matrix", "held", multiple=multiple, default=() if multiple else "", help=told
+def program_options(*, several: bool = False) -> Callable[[Any], Any]:
+    """Of a verb that reads programs with loop nests: `-D N=64` as `defines`, `--matrix A.mtx` as
+    `held`, a text, or with `several` a tuple of them."""
+    words = ("-D", "--define", "defines")
+    define = click.option(*words, multiple=True, metavar="N=64", help="Of a program.")
+    told = "A matrix file, which its index arrays hold."
+    absent = () if several else ""
+    matrix = click.option(
+        "--matrix", "held", multiple=several, default=absent, metavar="A.mtx", help=told
     )
+    return lambda verb: define(matrix(verb))
 
 
 def open_database(place: str, *, readonly: bool = False, create: bool = False) -> Database:

@@ -72,7 +72,7 @@ def test_our_own_programs_take_one(program: str) -> None:
         ("ENTRIES row col", "ENTRIES row where", "there is no array where for the matrix"),
         ("ENTRIES row col", "ENTRIES row", "has no place for a matrix"),
         ("row[ROWS + 1]", "row[ROWS + 2]", "row: has 6 elements, its matrix 5"),
-        ("int row[ROWS + 1]", "float row[ROWS + 1]", "row: fill offsets:4:1.224:"),
+        ("int row[ROWS + 1]", "float row[ROWS + 1]", "needs whole numbers, not f32"),
         ("B[COLUMNS]", "B[COLUMNS - 1]", "B: index 1 runs from 0 to 4, outside 0 to 3"),
         ("a[k] * ", "a[k + 1] * ", "a: index 1 runs from 1 to 4, outside 0 to 3"),
     ],

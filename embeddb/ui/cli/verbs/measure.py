@@ -11,7 +11,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import duration, factor
-from embeddb.ui.cli.arguments import known_subjects, matrix_option, open_database, runner_here
+from embeddb.ui.cli.arguments import known_subjects, open_database, program_options, runner_here
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ _SHOWN = 10
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--baselines", is_flag=True, help="Time scipy, torch, numba, MKL and taco too.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
-@click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a program.")
-@matrix_option()
+@program_options()
 @click.option("--seed", default=0, show_default=True, help="Of the sample and the order.")
 @json_option
 def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any) -> None:

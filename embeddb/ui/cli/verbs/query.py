@@ -19,7 +19,7 @@ from embeddb.core.wording import duration, factor
 from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import link_words, paid_off, preparation
 from embeddb.query.recommendation import Candidate, Recommendation
-from embeddb.ui.cli.arguments import known_subjects, matrix_option, open_database, runner_here
+from embeddb.ui.cli.arguments import known_subjects, open_database, program_options, runner_here
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
 from embeddb.ui.cli.nest_text import emit_schedules
 from embeddb.ui.cli.numbers import Number
@@ -49,8 +49,7 @@ _NO_EVIDENCE = 3
 @click.option("--calls", type=Number(1), help="Expected calls: preparation then counts.")
 @click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
-@click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a program.")
-@matrix_option()
+@program_options()
 @click.option("--emit", "emit_to", default="", metavar="FILE.c", help="Write a nest's answer as C.")
 @json_option
 def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any) -> int:

@@ -9,7 +9,7 @@ import click
 
 from embeddb.core.wording import plural
 from embeddb.nests.counters import SOURCES
-from embeddb.ui.cli.arguments import matrix_option, open_database, runner_here
+from embeddb.ui.cli.arguments import open_database, program_options, runner_here
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 from embeddb.ui.cli.verbs.nest.measure import programs_asked
 
@@ -20,8 +20,7 @@ __all__ = ["count_verb"]
 @click.argument("db")
 @click.argument("programs", nargs=-1, metavar="[PROGRAM...]")
 @click.option("--size", "sizes", multiple=True, metavar="medium", help="Of our own programs.")
-@click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a file.")
-@matrix_option(multiple=True)
+@program_options(several=True)
 @click.option(
     "--synthetic", default=0, type=click.IntRange(0, 1_000_000), help="So many made by chance."
 )

@@ -9,7 +9,7 @@ import click
 
 from embeddb.core.errors import NestError, UsageError
 from embeddb.core.wording import plural
-from embeddb.ui.cli.arguments import defined, matrices_held, matrix_option, open_database
+from embeddb.ui.cli.arguments import defined, matrices_held, open_database, program_options
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -21,11 +21,10 @@ __all__ = ["import_verb"]
 @click.command("import")
 @click.argument("db")
 @click.argument("files", nargs=-1)
-@click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a program.")
 @click.option(
     "--dace", "dace", multiple=True, metavar="PROGRAM.py", help="Run it, and read what DaCe makes."
 )
-@matrix_option(multiple=True)
+@program_options(several=True)
 @json_option
 def import_verb(
     db: str,

@@ -14,8 +14,8 @@ from embeddb.nests.nest import Nest
 from embeddb.ui.cli.arguments import (
     defined,
     matrices_held,
-    matrix_option,
     open_database,
+    program_options,
     runner_here,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, say
@@ -27,8 +27,7 @@ __all__ = ["measure_verb", "programs_asked"]
 @click.argument("db")
 @click.argument("programs", nargs=-1, metavar="[PROGRAM...]")
 @click.option("--size", "sizes", multiple=True, metavar="medium", help="Of our own programs.")
-@click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a file.")
-@matrix_option(multiple=True)
+@program_options(several=True)
 @click.option("--platform", default="nest-cpu", show_default=True)
 @click.option("--designed", default=36, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--searched", default=60, show_default=True, type=click.IntRange(0, 100_000))

@@ -20,8 +20,8 @@ from embeddb.ui.cli.arguments import (
     defined,
     known_pattern,
     matrices_held,
-    matrix_option,
     open_database,
+    program_options,
 )
 from embeddb.ui.cli.output import emit, json_option, say, table
 from embeddb.ui.listing import array_rows, dependence_lines, listing, loop_words
@@ -36,8 +36,7 @@ __all__ = ["show_verb"]
     "--as", "form", default="text", type=click.Choice(["text", "json", "c"]), help="How to show it."
 )
 @click.option("--config", "given", default="", metavar="A=1,B=2", help="As this schedule makes it.")
-@click.option("-D", "--define", "defines", multiple=True, metavar="N=64", help="Of a program.")
-@matrix_option()
+@program_options()
 @json_option
 def show_verb(
     place: str, name: str, form: str, given: str, defines: tuple[str, ...], held: str, as_json: bool
