@@ -11,9 +11,10 @@ and its dynamic one of 8 rows at a time, in interleaved rounds. What was measure
 a line a matrix: started again, the script goes on. Then for each matrix the nearest of the others,
 families left out whole, says which schedule to take, by every featurizer there is.
 
-Two threads, as here, show less imbalance than the paper's 36 cores. The view `modelled` says what
+Two threads, as here, show less imbalance than the paper's 36 cores. The views `modelled` say what
 36 threads would see: the entries of the busiest thread, rows handed out as libgomp does, where a
-row costs one entry more and a chunk that is handed out eight (some 150 ns); no memory, no caches.
+row costs one entry more and a chunk that is handed out 2, 8 or 32 (8: some 150 ns); no memory, no
+caches.
 With --modelled nothing else is done, and nothing is timed.
 
 A matrix counts as decided where the ratio of both is further from 1 than 2 % and than two robust
@@ -59,8 +60,9 @@ WIDTH, CHUNK = 512, 8
 MOST_LINES, MOST_ENTRIES, FEWEST_ENTRIES = 100_000, 1_000_000, 1000
 LEAST_RATIO = math.log(1.02)
 PRUNED = "pruned DNN weights"
-#: Of the modelled view; what handing a chunk out costs, in entries.
-THREADS, HANDED = 36, 8
+#: Of the modelled views; what handing a chunk out costs, in entries.
+THREADS, HANDED = 36, (2, 8, 32)
+TIMED, MODELLED = ("cpu", "nest"), tuple(f"modelled, {cost}" for cost in HANDED)
 MKL = ("mkl-csr", "mkl-csr-optimized")
 
 # -- measuring -------------------------------------------------------------------------------------
@@ -101,14 +103,14 @@ def nest_times(runner: NestRunner, nest: Nest, rounds: int) -> dict[str, list[fl
     return found
 
 
-def modelled(matrix: Pattern, threads: int) -> dict[str, float]:
+def modelled(matrix: Pattern, threads: int, handed: int) -> dict[str, float]:
     """By schedule, the work of the busiest thread, in entries."""
     rows = matrix.shape[0]
     work, starts = np.diff(matrix.indptr) + 1, np.array([0, rows])
     found = {}
     for schedule, chunk in (("static", 0), ("dynamic", CHUNK)):
         if chunk:
-            work[::chunk] += HANDED
+            work[::chunk] += handed
         owner = assign(work, starts, schedule=schedule, chunk=chunk, threads=threads)
         found[schedule] = float(np.bincount(owner, weights=work).max())
     return found
@@ -147,21 +149,23 @@ def larger_half(matrix: Pattern) -> float:
 
 def described(told: dict[str, str], matrix: Pattern, nest: Nest, threads: int) -> dict[str, Any]:
     """All there is to say of a matrix without timing anything."""
-    of_matrix, of_nest = matrix_vectors(matrix, threads), nest_vectors(nest, threads)
-    spans = {n: modelled(matrix, n) for n in (2, THREADS)}
+    alone = {n: modelled(matrix, n, 0)["static"] for n in (2, THREADS)}
     whole = matrix.nnz + matrix.shape[0]
+    spans = [modelled(matrix, THREADS, cost) for cost in HANDED]
     return {
         "name": told["name"],
         "family": told["family"],
         "pruned": told["kind"].startswith(PRUNED),
         "shape": [*matrix.shape, matrix.nnz],
         "larger_half": larger_half(matrix),
-        "imbalance": {str(n): span["static"] * n / whole for n, span in spans.items()},
-        "times": {"modelled": {name: [span] for name, span in spans[THREADS].items()}},
+        "imbalance": {str(n): span * n / whole for n, span in alone.items()},
+        "times": {
+            view: {name: [work] for name, work in span.items()}
+            for view, span in zip(MODELLED, spans, strict=True)
+        },
         "vectors": {
-            "cpu": of_matrix,
-            "nest": of_nest,
-            "modelled": {**of_matrix, **of_nest},
+            "cpu": matrix_vectors(matrix, threads),
+            "nest": nest_vectors(nest, threads),
         },
     }
 
@@ -264,12 +268,18 @@ def choices(rows: Sequence[dict[str, Any]], view: str) -> Iterator[tuple[str, Ch
     yield "always dynamic", lambda at: True
     half = np.array([row["larger_half"] for row in rows])
     yield "larger half above a threshold", threshold_says(half, gains, among)
-    for name in sorted(rows[0]["vectors"][view]):
-        vectors = np.array([row["vectors"][view][name] for row in rows], dtype=np.float64)
+    for kind, name in described_by(rows, view):
+        vectors = np.array([row["vectors"][kind][name] for row in rows], dtype=np.float64)
         yield f"1-NN, {name}", nearest_says(vectors, gains, among, 1)
         yield f"5-NN, {name}", nearest_says(vectors, gains, among, 5)
         if pruned.any() and not pruned.all():
             yield f"1-NN, {name}, pruned from the others", nearest_says(vectors, gains, apart, 1)
+
+
+def described_by(rows: Sequence[dict[str, Any]], view: str) -> list[tuple[str, str]]:
+    """What has vectors, and their names, for a view: the modelled ones have both."""
+    kinds = rows[0]["vectors"]
+    return [(k, name) for k in kinds if k == view or view not in TIMED for name in sorted(kinds[k])]
 
 
 def judged(rows: Sequence[dict[str, Any]], view: str, only: NDArray[np.bool_]) -> dict[str, Any]:
@@ -322,7 +332,7 @@ def both_views(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
     """Of the matrices that both views decide, how many they decide alike."""
     sides = []
     for row in rows:
-        times = [row["times"][view] for view in ("cpu", "nest")]
+        times = [row["times"][view] for view in TIMED]
         if all(decided(one["dynamic"], one["static"]) for one in times):
             sides.append([ratio(one) < 0 for one in times])
     return {"decided_by_both": len(sides), "alike": sum(one == two for one, two in sides)}
@@ -340,7 +350,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         told: dict[str, Any] = {"matrix": row["name"], "shape": row["shape"]}
         for view, times in row["times"].items():
             for name, taken in times.items():
-                if name != "again" and view != "modelled":
+                if name != "again" and view in TIMED:
                     told[f"{view}.{name}_ms"] = round(1e3 * float(np.median(taken)), 4)
         found.append(told)
     return found
@@ -365,7 +375,7 @@ def main() -> None:
         **({} if asked.modelled else {"both_views": both_views(rows)}),
         "views": {
             view: {name: judged(rows, view, only) for name, only in sets.items() if only.any()}
-            for view in (("modelled",) if asked.modelled else ("cpu", "nest", "modelled"))
+            for view in (MODELLED if asked.modelled else (*TIMED, *MODELLED))
         },
         "imbalance": {str(threads): imbalance(rows, threads) for threads in (2, THREADS)},
         **({} if asked.modelled else {"table": table(rows)}),

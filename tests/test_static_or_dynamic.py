@@ -41,10 +41,11 @@ def row(name: str, *, feature: float, gain: float, family: str = "") -> dict[str
 
 def test_the_busiest_thread_is_modelled(script: Any) -> None:
     # Eight rows of 9 + 1, then 24 of 0 + 1: static 16 rows each, dynamic chunks of 88, 16, 16, 16.
-    found = script.modelled(rows_of([9] * 8 + [0] * 24), 2)
+    found = script.modelled(rows_of([9] * 8 + [0] * 24), 2, 8)
     assert found == {"static": 88.0, "dynamic": 88.0}
     # The two full chunks are one thread's, or one of each.
-    assert script.modelled(rows_of([9] * 16 + [0] * 16), 2) == {"static": 160.0, "dynamic": 104.0}
+    found = script.modelled(rows_of([9] * 16 + [0] * 16), 2, 8)
+    assert found == {"static": 160.0, "dynamic": 104.0}
     assert script.larger_half(rows_of([9] * 8 + [0] * 24)) == 1.0
 
 
