@@ -206,7 +206,7 @@ class Distances:
     ) -> Iterator[dict[int, tuple[int, int]]]:
         """Solutions by sign of each loop that the equations leave open."""
         self._systems += 1
-        if not system.feasible:
+        if not system.feasible():
             return
         at = next((at for at in loops if at not in signs), None)
         if at is None or self._systems > most:

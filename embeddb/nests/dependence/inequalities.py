@@ -2,8 +2,8 @@
 
 A row is the coefficients of the variables, then a constant. Equations are solved in whole numbers
 as far as a variable with coefficient 1 or -1 allows, the rest by their common divisor; inequalities
-by elimination (Fourier and Motzkin), each rounded to whole numbers. "No solution" is therefore
-always true, and "a solution" may be one of fractions only.
+by elimination (Fourier and Motzkin), each rounded to whole numbers (Pugh, "The Omega test", 1991,
+Section 2). "No solution" is therefore always true, and "a solution" may be one of fractions only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ __all__ = ["Row", "System", "feasible"]
 
 Row = tuple[int, ...]
 
-#: Inequalities at which an elimination is given up: a solution is then taken for granted.
+#: Inequalities at which an elimination is given up, where nobody says: a solution is then taken for
+#: granted.
 _MOST_ROWS = 60
 
 
@@ -64,14 +65,15 @@ class System:
         row = self.fixed.get(var)
         return None if row is None or any(row[:-1]) else row[-1]
 
-    @property
-    def feasible(self) -> bool:
+    def feasible(self, most: int = _MOST_ROWS) -> bool:
+        """Whether there may be a solution; see the function of that name."""
         both = [(row, tuple(-c for c in row)) for row in self.loose]
-        return feasible([*self.least, *(row for pair in both for row in pair)])
+        return feasible([*self.least, *(row for pair in both for row in pair)], most)
 
 
-def feasible(rows: Iterable[Row]) -> bool:
-    """Whether all rows can be at least 0; True also where that is not known."""
+def feasible(rows: Iterable[Row], most: int = _MOST_ROWS) -> bool:
+    """Whether all rows can be at least 0; True also where that is not known, as where more than
+    `most` would have to be kept."""
     known: dict[Row, int] = {}
     for row in rows:
         if not _add(known, row[:-1], row[-1]):
@@ -81,13 +83,13 @@ def feasible(rows: Iterable[Row]) -> bool:
         up = [(c, k) for c, k in known.items() if c[var] > 0]
         down = [(c, k) for c, k in known.items() if c[var] < 0]
         known = {c: k for c, k in known.items() if not c[var]}
-        if len(known) + len(up) * len(down) > _MOST_ROWS:
+        if len(known) + len(up) * len(down) > most:
             return True
         for plus, least in up:
-            for minus, most in down:
+            for minus, greatest in down:
                 p, m = -minus[var], plus[var]
                 coefs = tuple(p * a + m * b for a, b in zip(plus, minus, strict=True))
-                if not _add(known, coefs, p * least + m * most):
+                if not _add(known, coefs, p * least + m * greatest):
                     return False
     return True
 

@@ -41,7 +41,7 @@ def test_what_has_no_solution_has_none() -> None:
         least = rows_by_chance(rng, rng.randint(0, 4))
         points = solutions(equal, least)
         system = System.empty().joined(equal, [*least, *WITHIN])
-        if system is None or not system.feasible:
+        if system is None or not system.feasible():
             assert not points
             refused += 1
             continue
@@ -59,7 +59,7 @@ def test_equations_can_be_added_one_by_one() -> None:
         equal, least = rows_by_chance(rng, 2), [*rows_by_chance(rng, 2), *WITHIN]
         first = System.empty().joined(equal[:1], least)
         after = None if first is None else first.joined(equal[1:])
-        assert (after is not None and after.feasible) or not solutions(equal, least)
+        assert (after is not None and after.feasible()) or not solutions(equal, least)
 
 
 @pytest.mark.parametrize(
