@@ -30,6 +30,7 @@ MOVED = {
     "embeddb.platform": "embeddb.platforms.platform",
     "embeddb.plugins": "embeddb.core.plugins",
     "embeddb.records": "embeddb.core.records",
+    "embeddb.testing.nests": "embeddb.nests.examples",
     "embeddb.testing.platforms": "embeddb.platforms.check",
     "indexer.readers.columns": "indexer.readers.base.columns",
     "indexer.readers.lines": "indexer.readers.base.lines",

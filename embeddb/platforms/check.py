@@ -13,6 +13,8 @@ import numpy as np
 from embeddb.core.config import KINDS, WIDE, Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.sizes import UNKNOWN, Sizes
+from embeddb.nests.examples import sample_nests
+from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
 
@@ -31,8 +33,9 @@ def check_platform(platform: Platform, *, samples: int = 40, seed: int = 0) -> l
     Per kernel: the default is legal on matrices of every size; every value of every parameter
     occurs in some legal configuration; of `samples` configurations each is legal, survives its
     text form, has legal neighbours, is nearest to itself and maps to a loop nest; every
-    parameter is part of the loop nest or of the platform's own list. The source text gives the
-    same digest when parsed again.
+    parameter is part of the loop nest or of the platform's own list. Of small loop nests, whose
+    dependences judge too, the default is legal, and something is. The source text gives the same
+    digest when parsed again.
     """
     rng = np.random.default_rng(seed)
     problems: list[str] = []
@@ -48,6 +51,7 @@ def check_platform(platform: Platform, *, samples: int = 40, seed: int = 0) -> l
             *_values(platform, kernel),
             *_parameters(platform, kernel),
             *_samples(platform, kernel, samples, rng),
+            *(_nests(platform, rng) if kernel == "nest" else ()),
         ]
         problems += [f"{kernel}: {line}" for line in dict.fromkeys(found)]
     return problems
@@ -118,6 +122,17 @@ def _samples(
                 yield f"no legal configuration was found for {op} on {_something(sizes)}"
             for config in drawn:
                 yield from _one(platform, op, space, config, sizes)
+
+
+def _nests(platform: Platform, rng: np.random.Generator) -> Iterator[str]:
+    op = Op("nest")
+    for nest in sample_nests(64).values():
+        space, default = space_of(platform, op, nest), default_of(platform, op, nest)
+        reason = space.reason(default)
+        if reason:
+            yield f"the default is not legal for the nest {nest.name}: {reason}"
+        elif not space.sample(4, rng=rng):
+            yield f"no legal configuration was found for the nest {nest.name}"
 
 
 def _something(sizes: Sizes) -> str:

@@ -10,12 +10,12 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import NestJudge, canonical_schedule
-from embeddb.nests.schedule import parameters
+from embeddb.nests.schedule import KNOWN, parameters
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.tensors.computation import Computation
 
-__all__ = ["Coded", "Content", "default_of", "space_of"]
+__all__ = ["Coded", "Content", "carried", "default_of", "space_of"]
 
 #: What is tuned and no matrix.
 Coded = Nest | Computation
@@ -62,6 +62,20 @@ def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
         if space.reason(config) is None:
             return config
     return space.nearest(wished) or space.canonical(Config(wished))
+
+
+def carried(platform: Platform) -> str:
+    """What becomes of a neighbour's configuration on another loop nest, in one line.
+
+    Raises: UsageError if the platform does not run nests.
+    """
+    names = {param.name for param in platform.kernel("nest").space.params}
+    if not names & KNOWN:
+        return "configurations are voted on whole: no parameter is one of a schedule"
+    if names <= KNOWN:
+        return "schedules are judged by dependences, and carried over loop by loop"
+    others = ", ".join(sorted(names - KNOWN))
+    return f"schedules are judged by dependences, and voted on whole; not of a schedule: {others}"
 
 
 @lru_cache(maxsize=1024)

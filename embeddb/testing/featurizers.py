@@ -22,8 +22,8 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers import reads
 from embeddb.featurizers.base import Featurizer, MayLack, Travelling
+from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest_text import nest_text
-from embeddb.testing.nests import sample_nests
 
 __all__ = ["FeaturizerContract", "NestFeaturizerContract", "extreme_patterns"]
 
@@ -57,6 +57,8 @@ def _coo(shape: tuple[int, int], rows: Any, cols: Any) -> Pattern:
 class FeaturizerContract:
     """Inherit, name the class `Test...`, and give `make`."""
 
+    kind = "matrix"
+
     def make(self) -> Featurizer:
         """A new featurizer."""
         raise NotImplementedError
@@ -65,8 +67,13 @@ class FeaturizerContract:
         """What it is tried on; override to add patterns of your own."""
         return extreme_patterns()
 
+    def sized(self) -> PatternInfo:
+        """A stub of which the sizes are known."""
+        return PatternInfo(id="0", m=5, n=4, nnz=9, stub=True)
+
     def test_it_says_what_it_is(self) -> None:
         featurizer = self.make()
+        assert reads(featurizer, self.kind), f"its `kinds` lack {self.kind}"
         assert isinstance(featurizer.name, str) and featurizer.name
         assert isinstance(featurizer.version, str) and featurizer.version
         assert len(featurizer.names) == len(set(featurizer.names)) == featurizer.dim > 0
@@ -95,8 +102,8 @@ class FeaturizerContract:
 
     def test_a_stub_gives_a_vector_or_none(self) -> None:
         featurizer = self.make()
-        assert featurizer.from_info(PatternInfo(id="0", stub=True)) is None
-        sized = featurizer.from_info(PatternInfo(id="0", m=5, n=4, nnz=9, stub=True))
+        assert featurizer.from_info(PatternInfo(id="0", stub=True, kind=self.kind)) is None
+        sized = featurizer.from_info(self.sized())
         assert sized is None or (sized.shape == (featurizer.dim,) and np.isfinite(sized).all())
 
     def test_what_it_lacks_is_one_line(self) -> None:
@@ -121,12 +128,15 @@ class FeaturizerContract:
 class NestFeaturizerContract(FeaturizerContract):
     """The same for a featurizer whose `kinds` has `nest`."""
 
+    kind = "nest"
+
     def patterns(self) -> dict[str, Any]:
         """What it is tried on; override to add nests of your own."""
         return {f"{n} {size}": nest for size in (1, 40) for n, nest in sample_nests(size).items()}
 
-    def test_it_reads_nests(self) -> None:
-        assert reads(self.make(), "nest")
+    def sized(self) -> PatternInfo:
+        trips = {"DEPTH": 2, "TRIP_1": 8, "TRIP_2": 5}
+        return PatternInfo(id="0", kind="nest", named=trips, stub=True)
 
     def test_the_pattern_is_left_alone(self) -> None:
         for what, nest in self.patterns().items():

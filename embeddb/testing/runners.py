@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 
 from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import STATUSES
+from embeddb.nests.examples import sample_nests
+from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content
 from embeddb.store.coded import encode_coded
-from embeddb.testing.nests import sample_nests
 from indexer.runners.base import KnowsFacts, Runner, RunOptions, TellsState
 
 __all__ = ["RunnerContract"]
@@ -49,11 +51,7 @@ class RunnerContract:
     def pattern(self) -> Content:
         """A small matrix with an empty row, a full row and an entry in the last column; or a nest
         of three loops."""
-        if self.op.kind == "nest":
-            return sample_nests(16)["matmul"]
-        rows = np.array([0, 0, 2, 2, 2, 2, 2, 3])
-        cols = np.array([0, 4, 0, 1, 2, 3, 4, 4])
-        return Pattern.from_coo((4, 5), rows, cols, name="contract")
+        return _nest() if self.op.kind == "nest" else _matrix()
 
     def test_availability_is_none_or_one_line(self, runner: Runner) -> None:
         reason = runner.available()
@@ -116,12 +114,31 @@ class RunnerContract:
         assert found[foreign].error and "\n" not in found[foreign].error
         assert found[foreign].seconds == math.inf
 
+    def test_an_operation_on_something_else_is_an_error(
+        self, runner: Runner, options: RunOptions, configs: list[Config]
+    ) -> None:
+        """Override it for a runner of matrices and of nests."""
+        other = Op("nest") if self.op.kind == "matrix" else Op("spmm", 8)
+        subject = _nest() if other.kind == "nest" else _matrix()
+        with pytest.raises(UsageError):
+            list(runner.run(subject, other, configs, options=options))
+
     def test_the_pattern_is_left_alone(
         self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Content
     ) -> None:
         before = _content(pattern)
         list(runner.run(pattern, self.op, configs, options=options))
         assert _content(pattern) == before
+
+
+def _matrix() -> Pattern:
+    rows = np.array([0, 0, 2, 2, 2, 2, 2, 3])
+    cols = np.array([0, 4, 0, 1, 2, 3, 4, 4])
+    return Pattern.from_coo((4, 5), rows, cols, name="contract")
+
+
+def _nest() -> Nest:
+    return sample_nests(16)["matmul"]
 
 
 def _content(pattern: Content) -> bytes:

@@ -13,141 +13,21 @@ does the same for one query of your own.
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 
-from embeddb.core.config import Config, Op
-from embeddb.core.records import STATUSES, Measurement, PatternInfo
-from embeddb.platforms.platform import parse_platform
-from embeddb.query.query import Neighbour, Problem, Query
+from embeddb.core.config import Config
+from embeddb.core.records import STATUSES, Measurement
+from embeddb.query.query import Query
+from embeddb.testing.queries import sample_queries
 from tuners.base import Tuner
 
 __all__ = ["Make", "TunerContract", "check_tuner", "sample_queries"]
 
 #: A new tuner for a query and a generator.
 Make = Callable[[Query, np.random.Generator], Tuner]
-
-_PLATFORM = """
-name = "contract"
-version = "1"
-title = "For tuner contracts"
-
-[[space]]
-kernels = ["spmm"]
-constraints = ["tile <= NUM_MATRIX_ROWS"]
-
-[space.params]
-tile = { type = "int", values = [1, 4, 16, 64] }
-order = { type = "choice", values = ["ij", "ji"] }
-chunk = { type = "int", values = [1, 8], when = "order == 'ji'" }
-
-[space.default]
-tile = 1
-order = "ij"
-"""
-
-
-def sample_queries() -> dict[str, Query]:
-    """Queries at the edges of what a tuner can meet, by what they are."""
-    platform, op = parse_platform(_PLATFORM), Op("spmm", 8)
-    small = PatternInfo(id="0" * 32, m=20, n=20, nnz=40, name="small", group="g")
-    space = platform.space(op, small.sizes)
-    bare = Query(Problem(small, platform, op, space, platform.default(op)))
-    configs = tuple(space.enumerate())
-    c = len(configs)
-    rng = np.random.default_rng(0)
-    gains = rng.normal(size=(5, c))
-    average = _voting(
-        bare,
-        configs=configs,
-        gains=np.zeros((0, c)),
-        prior=gains.mean(axis=0) - gains.mean(),
-        mean=gains.mean(axis=0),
-        cover=rng.permutation(c)[: c - 1],
-    )
-    voted = _voting(
-        average,
-        gains=gains,
-        levels=gains.mean(axis=1),
-        weights=np.linspace(2.0, 1.0, 5),
-        shrink=1.0,
-        neighbours=tuple(_neighbour(i, platform.id) for i in range(5)),
-        vector=np.ones(3, dtype=np.float32),
-        featurizer="none",
-    )
-    holes = np.where(rng.random(gains.shape) < 0.6, np.nan, gains)
-    holes[:, 0] = np.nan
-    none = np.full(c, np.nan)
-    return {
-        "nothing known": bare,
-        "only averages": average,
-        "neighbours": voted,
-        "neighbours, no trust in the average": _voting(voted, shrink=0.0),
-        "neighbours, all trust in the average": _voting(voted, shrink=math.inf),
-        "few runs": _voting(voted, gains=holes, mean=np.where(np.arange(c) == 0, np.nan, 0.1)),
-        "nothing ran": _voting(voted, gains=np.full(gains.shape, np.nan), mean=none),
-        "all alike": _voting(voted, gains=np.zeros(gains.shape), prior=np.zeros(c)),
-        "the default unknown": _voting(voted, knows_default=False),
-        "one configuration": _only_first(voted),
-        "a cost model alone": _predicted(bare, configs),
-        "a cost model and neighbours": _predicted(voted, configs),
-        "a cost model, few runs": _predicted(_voting(voted, gains=holes), configs[::2]),
-        "a cost model, a space too large": _predicted(voted, configs[:2]),
-        "a cost model, the default unknown": _voting(
-            _predicted(voted, configs), knows_default=False
-        ),
-        "a price for preparation": replace(voted, problem=replace(voted.problem, calls=10.0)),
-    }
-
-
-def _voting(query: Query, **changes: Any) -> Query:
-    """With another vote."""
-    return replace(query, vote=replace(query.vote, **changes))
-
-
-def _predicted(query: Query, configs: Sequence[Config]) -> Query:
-    """With predictions for some configurations: a law made up of their texts."""
-
-    def predict(asked: Sequence[Config]) -> Any:
-        law = [zlib.crc32(c.json.encode()) / 2**32 for c in (query.default, *asked)]
-        gain = np.array(law)
-        return gain[1:] - gain[0], np.full(len(asked), 0.1)
-
-    gain, spread = predict(configs)
-    return replace(
-        query,
-        prediction=replace(
-            query.prediction,
-            configs=tuple(configs),
-            gain=gain - gain.mean(),
-            spread=spread,
-            predict=predict,
-            version="made up",
-            judged={"transfer": 0.8, "rank": 0.9, "transfer+rank": 0.95},
-        ),
-    )
-
-
-def _neighbour(i: int, platform_id: str) -> Neighbour:
-    return Neighbour(f"{i}" * 32, platform_id, f"n{i}", f"g{i}", float(i), i / 5)
-
-
-def _only_first(query: Query) -> Query:
-    return replace(
-        query,
-        vote=replace(
-            query.vote,
-            configs=query.vote.configs[:1],
-            gains=query.vote.gains[:, :1],
-            prior=np.zeros(1),
-            mean=np.zeros(1),
-            cover=np.zeros(1, dtype=np.int64),
-        ),
-    )
 
 
 def check_tuner(make: Make, query: Query) -> None:
@@ -186,11 +66,16 @@ def _repeatable(make: Make, query: Query) -> None:
 
 def _told(make: Make, query: Query) -> None:
     tuner = _new(make, query)
-    told = [query.default, *list(query.space.enumerate())[::2]]
+    told = [query.default, *_some(query)[::2]]
     for config in told:
         tuner.tell(config, Measurement(times_s=(1e-3,)))
     again = {Config(c.config) for c in tuner.ask(1000)} & set(told)
     assert not again, f"proposed what it was told about: {again}"
+
+
+def _some(query: Query) -> list[Config]:
+    """All legal configurations, or those that others ran where there are too many."""
+    return list(query.space.enumerate() if query.space.size() else query.configs)
 
 
 def _failures(make: Make, query: Query) -> None:

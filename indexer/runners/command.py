@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
+from embeddb.platforms.of_subject import space_of
 from indexer.runners.base import RunOptions
-from indexer.runners.command_run.matrix_file import scratch_folder, write_matrix
 from indexer.runners.command_run.output import one_line, read_times
 from indexer.runners.command_run.process import Ended, run_once
+from indexer.runners.command_run.subject_file import most_bytes, scratch_folder, write_subject
 from indexer.runners.machine import AGAIN, Deadline, full_line, killed_by, refuse_full
 
 if TYPE_CHECKING:
     from embeddb.platforms.command import CommandSpec
+    from embeddb.platforms.of_subject import Content
     from embeddb.platforms.platform import Platform
 
 __all__ = ["PLUGIN", "CommandRunner"]
@@ -31,14 +32,12 @@ __all__ = ["PLUGIN", "CommandRunner"]
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
 _VERSION_TIMEOUT_S = 20.0
 _MAX_ERROR = 300
-#: An upper bound of what one entry takes in any of the formats, and one row.
-_ENTRY_BYTES, _ROW_BYTES = 48, 24
 
 
 class CommandRunner:
     """Runs the `[command]` of a platform that was read from a file.
 
-    A command that a database or a plan brings is refused: `available` says so. The pattern is
+    A command that a database or a plan brings is refused: `available` says so. What it runs on is
     written once per `run`, to a private folder that is removed at its end.
     """
 
@@ -90,28 +89,26 @@ class CommandRunner:
         return platform.at("", facts)
 
     def run(
-        self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
+        self, pattern: Content, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
         """Raises: UsageError for an operation the platform lacks; RunnerUnavailable, also for
         what the machine fails at in the middle of it."""
         platform, spec = self._ready()
-        m, _ = pattern.shape
-        space = platform.space(op, pattern.sizes)
-        need = pattern.nnz * _ENTRY_BYTES + m * _ROW_BYTES
+        space = space_of(platform, op, pattern)
+        need = most_bytes(pattern)
         job = _Job(platform, spec, op, options)
         with scratch_folder() as folder:
-            matrix = folder / f"matrix.{spec.matrix}"
-            if need <= options.max_bytes:
-                write_matrix(pattern, matrix, spec, op, options.seed)
+            fits = need <= options.max_bytes
+            file = write_subject(pattern, folder, spec, op, options.seed) if fits else None
             for config in configs:
                 reason = space.reason(config)
                 if reason is not None:
                     yield config, _failed("invalid", reason, job.source)
-                elif need > options.max_bytes:
-                    reason = f"the matrix file may need {need} bytes of {options.max_bytes}"
+                elif file is None:
+                    reason = f"the {op.kind} file may need {need} bytes of {options.max_bytes}"
                     yield config, _failed("oom", reason, job.source)
                 else:
-                    yield config, job.measure(space.numeric(config), matrix)
+                    yield config, job.measure(space.numeric(config), file)
 
     def _ready(self) -> tuple[Platform, CommandSpec]:
         reason = self.available()

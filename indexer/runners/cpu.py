@@ -145,8 +145,8 @@ class CpuRunner:
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:
-        """Raises: UsageError for another value type than f32 or f64; RunnerUnavailable, also for
-        what the machine fails at in the middle of it."""
+        """Raises: UsageError for what runs on no matrix, and for another value type than f32 or
+        f64; RunnerUnavailable, also for what the machine fails at in the middle of it."""
         self._require(op)
         self._refused = None
         for config in configs:
@@ -205,6 +205,8 @@ class CpuRunner:
         }
 
     def _require(self, op: Op) -> None:
+        if op.kind != "matrix":
+            raise UsageError(f"the cpu runner has no {op}", hint="its operations run on matrices")
         if op.dtype not in _TOLERANCES:
             raise UsageError(f"the cpu runner has no {op}", hint="its value types are f32 and f64")
         if (reason := self.available()) is not None:

@@ -67,8 +67,8 @@ class SpadeRunner:
     ) -> Iterator[tuple[Config, Measurement]]:
         """Raises: UsageError for an operation the platform lacks, RunnerUnavailable."""
         platform, hardware = self._ready()
-        m, n = pattern.shape
         space = platform.space(op, pattern.sizes)
+        m, n = pattern.shape
         need = pattern.nnz * _ENTRY_BYTES + (m + n) * _SIDE_BYTES
         room = max(0, min(KEEP_BYTES, options.max_bytes - need))
         model = Model(hardware, pattern, op, keep_bytes=room)

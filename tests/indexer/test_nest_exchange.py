@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from nest_logs import CPU, OP, configs_of
-from nests import sample_nests
 
 from embeddb.core.config import Config
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
+from embeddb.nests.examples import sample_nests
 from indexer.exchange.exchange import ImportReport, export_file, import_file
 from indexer.nests.add import add_nests
 

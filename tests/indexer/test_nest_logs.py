@@ -10,11 +10,11 @@ from pathlib import Path
 from builders import OP as SPMM
 from builders import band, fill, runs_of, tiny
 from nest_logs import CPU, OP, configs_of, log_of, save_nests
-from nests import sample_nests
 
 from embeddb.core.config import Config
 from embeddb.core.pattern import stub_id
 from embeddb.database import Database
+from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from indexer.coverage import example, scope_states
 from indexer.embed import adopt_stubs

@@ -104,6 +104,21 @@ def test_the_contract_finds_each_fault(fault: str) -> None:
         check()
 
 
+class _Copies(RankedTuner):
+    """What neighbours ran, be it legal for the asked nest or not."""
+
+    def rank(self) -> Any:
+        for at, config in enumerate((*self.query.configs, *self.query.vote.rejected)):
+            yield Candidate(config=dict(config), score=float(at), origin="copied")
+
+
+def test_the_contract_finds_schedules_that_a_nest_forbids() -> None:
+    query = sample_queries()["a nest (triangular), neighbours"]
+    assert query.vote.rejected and query.space.size() is None
+    with pytest.raises(AssertionError, match="illegal"):
+        check_tuner(lambda q, r: _Copies(q, rng=r), query)
+
+
 # -- baselines against brute force -------------------------------------------------------------
 
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.featurizers.nest_embedding import NestEmbedding
+from embeddb.nests.examples import nest_of
 from embeddb.nests.nest import Nest
-from embeddb.testing.nests import nest_of
 
 _N = 1 << 20
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nests import nest_of, sample_nests
 
 from embeddb.core.errors import ModelError
 from embeddb.database import Database
@@ -21,6 +20,7 @@ from embeddb.featurizers.nest_embedding import OWN, NestEmbedding, install
 from embeddb.nests.counters import COUNTERS, CounterVector
 from embeddb.nests.encoding.forward import DIM, encoding_version, shapes_of
 from embeddb.nests.encoding.graph import graph_of
+from embeddb.nests.examples import nest_of, sample_nests
 from embeddb.nests.rules import canonical_schedule
 from embeddb.testing.featurizers import NestFeaturizerContract
 
@@ -160,7 +160,7 @@ def test_neither_torch_nor_its_graphs_are_needed(weights: Path) -> None:
         "sys.modules['safetensors'] = None;"
         "from pathlib import Path;"
         "from embeddb.featurizers.nest_embedding import NestEmbedding;"
-        "from embeddb.testing.nests import sample_nests;"
+        "from embeddb.nests.examples import sample_nests;"
         "f = NestEmbedding(Path(sys.argv[1]));"
         "print([f.embed(nest).size for nest in sample_nests().values()])"
     )

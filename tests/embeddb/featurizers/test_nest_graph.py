@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import log2
 
 import pytest
-from nests import sample_nests
 
 from embeddb.featurizers.nest_graph import NestGraphFeatures
+from embeddb.nests.examples import sample_nests
 from embeddb.testing.featurizers import NestFeaturizerContract
 
 

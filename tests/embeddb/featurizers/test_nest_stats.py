@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import log2
 
 import pytest
-from nests import nest_of, sample_nests
 
 from embeddb.featurizers.nest_stats import NestStats
+from embeddb.nests.examples import nest_of, sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.testing.featurizers import NestFeaturizerContract
 

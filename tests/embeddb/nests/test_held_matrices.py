@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builders import band
-from nests import nest_of
 
 from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
 from embeddb.featurizers.nest_stats import NestStats
+from embeddb.nests.examples import nest_of
 from embeddb.nests.nest import Nest, fills_of
 from embeddb.nests.nest_text import nest_from_text, nest_text
 

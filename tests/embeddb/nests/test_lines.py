@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from nest_shapes import product, sparse_product
 
+from embeddb.nests.examples import nest_of, sample_nests
 from embeddb.nests.lines import PARALLEL, access_text, index_text, loop_lines, statement_line
 from embeddb.nests.parts import Affine, Index
 from embeddb.nests.schedule import Schedule
-from embeddb.testing.nests import nest_of, sample_nests
 
 
 def test_loops_as_they_are_written() -> None:

@@ -11,10 +11,11 @@ from nest_shapes import product, stencil, sweep
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import PlatformError, UsageError
 from embeddb.core.records import PatternInfo
+from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import default_of, space_of
+from embeddb.platforms.check import check_platform
+from embeddb.platforms.of_subject import carried, default_of, space_of
 from embeddb.platforms.platform import Platform, load_platform, parse_platform
-from embeddb.testing.nests import sample_nests
 
 #: A platform with only some of the parameters, and a default of its own.
 OWN = """
@@ -64,6 +65,26 @@ def test_of_a_nest_known_by_name_only_its_sizes_decide() -> None:
     assert "2 * tile_1 <= TRIP_1" in str(
         space_of(here(), OP, PatternInfo.of(stencil(12))).reason(swapped.replace(tile_1=8))
     )
+
+
+def test_what_is_carried_over_is_told() -> None:
+    assert carried(here()).endswith("carried over loop by loop")
+    assert carried(own()).endswith("voted on whole; not of a schedule: dma")
+    plain = OWN.replace("parallel", "mode").replace("tile_1", "rows")
+    text = plain.format(constraint="", values="0, 8", when="rows == 8", mode="outer")
+    assert carried(parse_platform(text)).startswith("configurations are voted on whole")
+
+
+def test_a_platform_is_checked_on_nests() -> None:
+    assert check_platform(own()) == []
+    text = OWN.format(constraint="", values="0, 8", when="DEPTH >= 2", parallel="outer")
+    jam = text.replace(
+        "[space.params]",
+        """[space.params]
+inner = { type = "choice", values = ["jam4"] }""",
+    )
+    problems = check_platform(parse_platform(jam + 'inner = "jam4"\n'))
+    assert any("for the nest masked_max_64" in line for line in problems), problems
 
 
 @pytest.mark.parametrize("nest", sample_nests(32).values(), ids=repr)

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from builders import band, fill, tiny
-from nests import sample_nests
 
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
+from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest, fills_of
 from embeddb.nests.nest_text import nest_from_text, nest_text
 from embeddb.store import codec, memory_store

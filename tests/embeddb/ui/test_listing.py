@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nests import nest_of, sample_nests
-
+from embeddb.nests.examples import nest_of, sample_nests
 from embeddb.nests.schedule import Schedule
 from embeddb.ui.listing import array_rows, dependence_lines, listing, loop_words
 

@@ -30,6 +30,7 @@ SPMM = Op("spmm", 128)
 #: Reader, golden file, options, rows. The files are made up; see `golden/readers/README.md`.
 EXAMPLES: list[tuple[str, str, ReadOptions, int]] = [
     ("csv", "runs.csv", ReadOptions(params=("tile", "order"), op=SPMM), 4),
+    ("csv", "nest_runs.csv", ReadOptions(params=("order_2", "parallel")), 3),
     ("jsonl", "runs.jsonl", ReadOptions(params=("tile",)), 3),
     ("waco", "waco/SpMM/CollectedData/toy_4x16_1.txt", ReadOptions(), 3),
     ("cognate", "cognate.csv", ReadOptions(op=SPMM, unit="ms"), 3),
@@ -105,6 +106,13 @@ def test_configs_are_legal_on_the_built_in_platforms(
 
 
 # -- what each format says ------------------------------------------------------------------
+
+
+def test_csv_of_nests() -> None:
+    first, second, third = runs_of("csv", GOLDEN / "nest_runs.csv", params=("order_2", "parallel"))
+    assert (first.op, first.matrix.name, first.matrix.m) == (Op("nest"), "stencil_64", -1)
+    assert dict(second.config) == {"order_2": ("2", "1"), "parallel": "none"}
+    assert (second.measurement.seconds, third.measurement.status) == (0.0025, "wrong")
 
 
 def test_csv() -> None:

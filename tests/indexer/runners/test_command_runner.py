@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from command_files import ODD, OP, PATTERN, QUICK, RUN, A, B, measured, platform_of
 from command_line import run_verb
+from nest_shapes import sweep
 from scipy.io import mmread
 from scipy.sparse import load_npz
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.database import Database
+from embeddb.nests.nest_text import nest_from_text
 from embeddb.platforms.check import check_platform
-from embeddb.platforms.platform import load_platform, parse_platform, runner_for
+from embeddb.platforms.platform import Platform, load_platform, parse_platform, runner_for
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
 from indexer.runners.command import CommandRunner
@@ -54,6 +56,63 @@ class TestExampleContract(RunnerContract):
     def configs(self) -> list[Config]:
         default = load_platform(EXAMPLES / "my_simulator.toml").default(self.op)
         return [default, default.replace(lanes=8)]
+
+
+NEST_TOML = """
+name = "dsp"
+version = "1"
+title = "A processor with recipes of its own"
+simulated = true
+runner = "command"
+
+[command]
+run = ["sh", "dsp.sh", "{matrix}", "{config.recipe}", "{config.parallel}"]
+time = { regex = 't=(\\S+)', unit = "ms" }
+
+[[space]]
+kernels = ["nest"]
+
+[space.params]
+recipe = { type = "choice", values = ["dma", "cache"] }
+parallel = { type = "choice", values = ["none", "outer"] }
+
+[space.default]
+recipe = "cache"
+parallel = "none"
+"""
+
+
+def nest_platform(folder: Path, script: str = "echo t=1.5") -> Platform:
+    (folder / "dsp.sh").write_text(script)
+    (folder / "dsp.toml").write_text(NEST_TOML)
+    return load_platform(folder / "dsp.toml")
+
+
+class TestNestContract(RunnerContract):
+    op = Op("nest")
+
+    @pytest.fixture
+    def runner(self, tmp_path: Path) -> Any:
+        return runner_for(nest_platform(tmp_path))
+
+    @pytest.fixture
+    def options(self) -> RunOptions:
+        return QUICK
+
+    @pytest.fixture
+    def configs(self) -> list[Config]:
+        return [Config({"recipe": recipe, "parallel": "none"}) for recipe in ("dma", "cache")]
+
+
+def test_a_program_is_given_a_nest_and_no_schedule_that_it_forbids(
+    tmp_path: Path,
+) -> None:
+    platform = nest_platform(tmp_path, 'cp "$1" seen; echo "$3" >> ran; echo t=1')
+    asked = [Config({"recipe": "dma", "parallel": way}) for way in ("none", "outer")]
+    found = dict(runner_for(platform).run(sweep(), Op("nest"), asked, options=QUICK))
+    assert [found[config].status for config in asked] == ["ok", "invalid"]
+    assert (tmp_path / "ran").read_text().split() == ["none"]
+    assert nest_from_text((tmp_path / "seen").read_bytes()) == sweep()
 
 
 # -- what the program is told --------------------------------------------------------------------

@@ -98,6 +98,9 @@ class TestReplayContract(RunnerContract):
     def configs(self) -> list[Config]:
         return FEW
 
+    def test_an_operation_on_something_else_is_an_error(self) -> None:
+        """What was recorded of any operation is replayed."""
+
 
 def test_double_precision_and_threads(shared_runner: CpuRunner) -> None:
     pattern = random_pattern((41, 29), 0.2)

@@ -7,11 +7,11 @@ from math import log2
 
 import numpy as np
 import pytest
-from nests import nest_of, sample_nests
 
 from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
 from embeddb.nests.encoding.operations import operations
+from embeddb.nests.examples import nest_of, sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 

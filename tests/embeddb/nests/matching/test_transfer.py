@@ -14,6 +14,7 @@ from nest_shapes import contraction, product, sparse_product, stencil, sweep, tr
 
 from embeddb import platforms
 from embeddb.core.errors import NestError
+from embeddb.nests.examples import sample_nests
 from embeddb.nests.matching.matchers import Matcher, at_once, by_slot, step_by_step
 from embeddb.nests.matching.transfer import TILES, Transfer, slot_copy, transfer
 from embeddb.nests.matching.vectors import NodeVectors, loop_vectors, raw_vectors
@@ -21,7 +22,6 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import Inner, Order, Parallel, Step, Tile, recipe_of
 from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
-from embeddb.testing.nests import sample_nests
 
 FOLDER = Path(platforms.__file__).parent
 

@@ -10,10 +10,10 @@ import pytest
 from builders import band
 from command_line import run_verb
 from nest_logs import configs_of, log_of, save_nests
-from nests import sample_nests
 from scipy.io import mmwrite
 
 from embeddb.database import Database
+from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest_text import nest_from_text
 from indexer import programs
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from embeddb.nests.examples import nest_of
 from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
-from embeddb.testing.nests import nest_of
 from indexer.runners.nest_code.generate import c_function
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nests import sample_nests
+
+from embeddb.nests.examples import sample_nests
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from embeddb.core.wording import plural
-from embeddb.platforms.platform import load_platform
+from embeddb.nests.examples import sample_nests
+from embeddb.platforms.of_subject import carried
+from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ui.cli.output import emit, json_option, say
 
 __all__ = ["check_verb"]
@@ -30,10 +34,21 @@ def check_verb(file: str, as_json: bool) -> int:
     else:
         for line in problems:
             say(line)
-        sizes = {k: platform.kernel(k).space.size() for k in platform.ops}
-        said = ", ".join(f"{k} {n:,}" if n else f"{k} over a million" for k, n in sizes.items())
         if not problems:
+            said = ", ".join(map(partial(_count, platform), platform.ops))
             say(f"{platform.id}: no problems; legal configurations: {said}")
+            if "nest" in platform.ops:
+                say(f"nests: {carried(platform)}")
         else:
             say(f"{platform.id}: {plural(len(problems), 'problem')}")
     return 1 if problems else 0
+
+
+def _count(platform: Platform, kernel: str) -> str:
+    """Of a nest, whose depth decides what parameters there are, an example's."""
+    space, of = platform.kernel(kernel).space, ""
+    if kernel == "nest":
+        nest = sample_nests(64)["matmul"]
+        space, of = space.bind(nest.sizes.symbols), " (three loops of 64 turns, any order legal)"
+    size = space.size()
+    return f"{kernel} {size:,}{of}" if size else f"{kernel} over a million{of}"

@@ -1,4 +1,4 @@
-"""Small nests of different kinds, for contract suites and tests of whatever works on nests."""
+"""Small nests of different kinds, to try out whatever works on nests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The private folder of a program, and the matrix in it: written whole, or said not to be."""
+"""The private folder of a program, and in it what it is to run on: written whole, or said not to
+be."""
 
 from __future__ import annotations
 
@@ -11,14 +12,21 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from embeddb.core.errors import RunnerUnavailable
+from embeddb.core.pattern import Pattern
+from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import nest_text
+from embeddb.tensors.tensor_text import tensor_text
 from indexer.runners.machine import AGAIN
 
 if TYPE_CHECKING:
     from embeddb.core.config import Op
-    from embeddb.core.pattern import Pattern
     from embeddb.platforms.command import CommandSpec
+    from embeddb.platforms.of_subject import Coded, Content
 
-__all__ = ["scratch_folder", "write_matrix"]
+__all__ = ["most_bytes", "scratch_folder", "write_subject"]
+
+#: An upper bound of what one entry takes in any of the formats, and one row.
+_ENTRY_BYTES, _ROW_BYTES = 48, 24
 
 
 @contextmanager
@@ -32,20 +40,36 @@ def scratch_folder() -> Iterator[Path]:
         yield Path(text)
 
 
-def write_matrix(pattern: Pattern, path: Path, spec: CommandSpec, op: Op, seed: int) -> None:
-    """Write a pattern as a file with values, in the form that a command asks for.
+def most_bytes(subject: Content) -> int:
+    """What its file may need."""
+    if isinstance(subject, Pattern):
+        return subject.nnz * _ENTRY_BYTES + subject.shape[0] * _ROW_BYTES
+    return len(_text(subject))
+
+
+def write_subject(subject: Content, folder: Path, spec: CommandSpec, op: Op, seed: int) -> Path:
+    """Write a matrix with values, in the form that a command asks for, or the JSON of what is none.
 
     Raises: RunnerUnavailable if it cannot be written whole.
     """
+    path = folder / (f"matrix.{spec.matrix}" if op.kind == "matrix" else f"{op.kind}.json")
     try:
         with path.open("wb") as out:
-            _write(pattern, out, spec, op, seed)
+            if isinstance(subject, Pattern):
+                _write_matrix(subject, out, spec, op, seed)
+            else:
+                out.write(_text(subject))
         path.chmod(0o400)  # every configuration is to see the same file
     except OSError as error:
         raise _unwritten(error) from None
+    return path
 
 
-def _write(pattern: Pattern, out: BinaryIO, spec: CommandSpec, op: Op, seed: int) -> None:
+def _text(subject: Coded) -> bytes:
+    return nest_text(subject) if isinstance(subject, Nest) else tensor_text(subject)
+
+
+def _write_matrix(pattern: Pattern, out: BinaryIO, spec: CommandSpec, op: Op, seed: int) -> None:
     """`smtx` has no values. Raises: OSError."""
     if spec.matrix == "smtx":
         m, n = pattern.shape
@@ -68,6 +92,6 @@ def _write(pattern: Pattern, out: BinaryIO, spec: CommandSpec, op: Op, seed: int
 
 def _unwritten(error: OSError) -> RunnerUnavailable:
     return RunnerUnavailable(
-        f"the matrix cannot be written for the program: {error.strerror or error}",
+        f"its file cannot be written for the program: {error.strerror or error}",
         hint=f"free space in the folder for temporary files, or name another by TMPDIR; {AGAIN}",
     )
