@@ -30,6 +30,7 @@ from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
 from embeddb.featurizers.base import Travelling
 from embeddb.index.lookup import Lookup
+from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Coded, space_of
 from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
@@ -37,6 +38,7 @@ from embeddb.store import Contradiction, Partition, Store
 from embeddb.store.coded import table_of
 from embeddb.store.models.table import ModelEntry, checked
 from indexer.exchange.models import adopt_models, model_docs
+from indexer.exchange.nest_files import one_name_each, write_nests
 from indexer.readers.base.row import Reject
 from indexer.readers.embeddb import ModelDoc, PlatformDoc, Record, documents
 
@@ -52,6 +54,8 @@ __all__ = [
 
 #: Export formats and the file ending that means them.
 FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
+#: Formats without code that `index` reads: nests are then written beside them.
+_READ_BACK = ("csv", "t4")
 #: Records per transaction.
 _BATCH = 10_000
 #: Cards and codes per transaction: a hostile one may be of a quarter of a megabyte.
@@ -62,7 +66,8 @@ _TRAVELS = ("stats", "scnn")
 
 @dataclass(slots=True)
 class ExportReport:
-    """What was written."""
+    """What was written. `nest_files` hold the code of nests that the export can only name;
+    `nests_without_code` counts those that are in neither."""
 
     file: str
     format: str
@@ -70,6 +75,8 @@ class ExportReport:
     patterns: int = 0
     runs: int = 0
     models: int = 0
+    nest_files: list[str] = field(default_factory=list)
+    nests_without_code: int = 0
 
     def document(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -108,7 +115,8 @@ def export_file(
     op: Op | None = None,
     brief: bool = False,
 ) -> ExportReport:
-    """Write an export under a temporary name, then rename it; gzip if the name ends in `.gz`.
+    """Write an export under a temporary name, then rename it; gzip if the name ends in `.gz`. What
+    can only name nests, and can be read back, has their code in files beside it.
 
     The same records give the same bytes. The format follows from the ending unless given.
     Raises: UsageError for an unknown format; NothingFound if the selection is empty; InputError
@@ -118,6 +126,9 @@ def export_file(
     try:
         with _text(path, packed=path.name.endswith(".gz")) as out:
             report = export(db, out, format=chosen, platform=platform, op=op, brief=brief)
+        if report.nests_without_code and chosen in _READ_BACK:
+            report.nest_files = write_nests(_named_nests(db.store, platform, op), path)
+            report.nests_without_code = 0
     except OSError as e:
         raise InputError(f"cannot be written: {e.strerror}", where=str(path)) from None
     report.file = str(path)
@@ -161,9 +172,8 @@ def export(
     (all its instances), `op` one operation; without both, everything is written.
 
     Structures of matrices stay behind: they travel with their statistics and thumbnails; nests
-    travel whole. With `brief`,
-    minimum, median and maximum stand for the repeats of a run, to four digits, and its context
-    stays behind.
+    travel whole in JSONL, and by name in other formats. With `brief`, minimum, median and maximum
+    stand for the repeats of a run, to four digits, and its context stays behind.
     Raises: UsageError for an unknown format; NothingFound if the selection is empty; StoreCorrupt
     for a damaged data file, of which a part could be missing without a word.
     """
@@ -175,6 +185,9 @@ def export(
     report = ExportReport("", format, sorted({p.platform for p in chosen}))
     infos = [info for info in db.store.patterns() if ids is None or info.id in ids]
     report.patterns = len(infos)
+    if format != "jsonl":
+        infos = one_name_each(infos)
+        report.nests_without_code = sum(i.kind == "nest" and not i.stub for i in infos)
     runs = _counted(_runs(db.store, chosen), report)
     if brief:
         runs = map(_abridged, runs)
@@ -192,6 +205,16 @@ def export(
     else:
         raise UsageError(f"no export format {format!r}", hint=f"one of {', '.join(FORMATS)}")
     return report
+
+
+def _named_nests(store: Store, platform: str, op: Op | None) -> Iterator[tuple[str, Nest]]:
+    """The nests of an export, by the names that it has for them."""
+    ids = _members(store, _selected(store, platform, op)) if platform or op else None
+    infos = (info for info in store.patterns() if ids is None or info.id in ids)
+    for info in one_name_each(infos):
+        nest = store.nest(info.id) if info.kind == "nest" else None
+        if nest is not None:
+            yield info.name, nest
 
 
 def _selected(store: Store, platform: str, op: Op | None) -> list[Partition]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run_verb
 from nest_logs import CPU, OP, configs_of
 
 from embeddb.core.config import Config
@@ -14,16 +17,22 @@ from embeddb.core.pattern import stub_id
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.nests.examples import sample_nests
+from embeddb.nests.nest import Nest
+from indexer.exchange import nest_files
 from indexer.exchange.exchange import ImportReport, export_file, import_file
+from indexer.frontends import read_nests
+from indexer.ingest import ingest
+from indexer.library import Library
 from indexer.nests.add import add_nests
 
 NESTS = sample_nests()
 MATMUL, SPMV = NESTS["matmul"], NESTS["spmv"]
 
 
-def filled(db: Database) -> None:
+def filled(db: Database, nests: Sequence[Nest] = ()) -> None:
+    """With six nests, as they are or by other names."""
     db.store.put_platform(CPU)
-    add_nests(db, list(NESTS.values()))
+    add_nests(db, list(nests or NESTS.values()))
     db.store.append(
         Run(nest.id, OP, CPU.id, config, Measurement(times_s=(1e-3 * (at + 1),)))
         for nest in NESTS.values()
@@ -193,3 +202,62 @@ def test_a_stub_of_a_nest_is_told_under_its_own_id(tmp_path: Path) -> None:
             told = [head, ["pattern", 0, pattern_id, *rest], ["end", 0, 1, 0]]
             assert taken(db, tmp_path, told).rejected == rejected
             assert db.store.counts()["pattern"] == 1 - rejected
+
+
+# -- formats that can only name a nest ----------------------------------------------------------
+
+
+def runs_by_nest(db: Database) -> dict[str, list[tuple[str, float]]]:
+    return {
+        nest.id: sorted(
+            (run.config.json, run.measurement.seconds)
+            for run in db.store.runs("nest-cpu", OP, nest.id)
+        )
+        for nest in NESTS.values()
+    }
+
+
+@pytest.mark.parametrize("ending", [".csv", ".json", ".csv.gz"])
+@pytest.mark.parametrize("names", ["own", "none", "same"])
+def test_runs_and_nests_are_read_back_elsewhere(ending: str, names: str, tmp_path: Path) -> None:
+    """Nests without a name, and those that share one, go by their ids."""
+    told = {"own": None, "none": "", "same": "f"}[names]
+    nests = [n if told is None else replace(n, name=told) for n in NESTS.values()]
+    file = tmp_path / f"runs{ending}"
+    with Database.in_memory() as db:
+        filled(db, nests)
+        report = export_file(db, file)
+        wanted = runs_by_nest(db)
+    beside = tmp_path / "runs.nests.json"
+    assert (report.nest_files, report.nests_without_code) == ([str(beside)], 0)
+    assert {nest.id for nest in read_nests(beside)} == wanted.keys()
+    with Database.in_memory() as db:
+        done = ingest(db.store, file, platform=CPU, library=Library(tmp_path))
+        assert (done.rejected, done.stubs) == (0, 0)
+        assert runs_by_nest(db) == wanted
+        assert all(db.store.nest(nest.id) is not None for nest in NESTS.values())
+
+
+def test_many_nests_become_files_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nest_files, "_MOST_NESTS", 4)
+    written = nest_files.write_nests(((n.name, n) for n in NESTS.values()), tmp_path / "a.b.csv")
+    assert [Path(file).name for file in written] == ["a.b.nests.json", "a.b.nests-2.json"]
+    assert [nest for file in written for nest in read_nests(file)] == list(NESTS.values())
+
+
+def test_a_header_says_that_nests_stay_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, file = tmp_path / "db", tmp_path / "best.h"
+    with Database.create(place) as db:
+        filled(db)
+    assert run_verb(["db", "export", str(place), str(file)]) == 0
+    assert "6 nests by name only: `embeddb nest show" in capsys.readouterr().err
+    assert list(tmp_path.glob("*.json")) == [] and "spmv_16" in file.read_text()
+    assert run_verb(["db", "export", str(place), str(tmp_path / "runs.csv"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["nest_files"] == [str(tmp_path / "runs.nests.json")]
+    assert run_verb(["db", "export", str(place), str(tmp_path / "runs.csv"), "--op", "nest"]) == 0
+    assert "code of its nests written to" in capsys.readouterr().out

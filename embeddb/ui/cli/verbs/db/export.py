@@ -28,6 +28,7 @@ __all__ = ["export_verb"]
 @json_option
 def export_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
     """Write DB to FILE; `-` is stdout. JSONL loses no run; structures and answers stay behind.
+    CSV and T4 name loop nests; their code is written beside FILE, for `index --matrices FOLDER`.
 
     FILE ending in .jsonl, .csv, .json (T4) or .h tells the format; .gz packs it.
 
@@ -52,6 +53,9 @@ def export_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
                 out.detach()  # else stdout is closed with it
         else:
             report = export_file(opened, Path(file), format=asked["format"], **only)
+    if report.nests_without_code:
+        many = plural(report.nests_without_code, "nest")
+        note(f"{many} by name only: `embeddb nest show {db} NAME --as json` writes their code")
     line = f"{plural(report.runs, 'run')} of {plural(report.patterns, 'pattern')} written to {file}"
     if file == "-":
         note(line)
@@ -59,3 +63,5 @@ def export_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
         emit(report.document())
     else:
         say(line)
+        for beside in report.nest_files:
+            say(f"the code of its nests written to {beside}")
