@@ -14,6 +14,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError, MatrixError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.wording import one_of
 from embeddb.database import Database
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, this_machine
@@ -23,6 +24,7 @@ from embeddb.ui.cli.output import Progress, note
 from indexer.starter import STARTER
 
 __all__ = [
+    "contents",
     "defined",
     "families",
     "known_answer",
@@ -36,6 +38,8 @@ __all__ = [
 
 #: Names offered where none matches are looked for among at most so many patterns.
 _MOST_NAMES = 20_000
+#: Endings of files with loop nests.
+_PROGRAMS = (".json", ".c", ".sdfg", ".py")
 
 
 def program_options(*, several: bool = False) -> Callable[[Any], Any]:
@@ -63,16 +67,18 @@ def open_database(place: str, *, readonly: bool = False, create: bool = False) -
 
 
 def known_pattern(db: Database, text: str, *, kind: str = "") -> Content | PatternInfo:
-    """The matrix a user means: a file, else the name or id of a pattern in the database; with
-    `kind`, the name is one of such patterns.
+    """The matrix or nest a user means: a file, else the name or id of a pattern in the database;
+    with `kind`, it is one of such patterns.
 
-    Raises: MatrixError for a file that cannot be read and for a name nobody has; UsageError for
-    a name that several patterns have.
+    Raises: MatrixError or NestError for a file that cannot be read, MatrixError for a name nobody
+    has; UsageError for a name that several patterns have, and for a file of several nests.
     """
-    if Path(text).exists() and kind != "nest":
-        from embeddb.matrix_files import read_pattern
-
-        return read_pattern(text)
+    if _is_file(text):
+        held = contents(text, kind)
+        if len(held) != 1:
+            what = f"{text} holds {len(held)} nests"
+            raise UsageError(what, hint=f"embeddb nest show {text} NAME --as json writes one")
+        return held[0]
     named = [info for info in db.store.find(text) if kind in ("", info.kind)]
     known = [info for info in named if not info.stub] or named
     if len(known) > 1:
@@ -86,6 +92,24 @@ def known_pattern(db: Database, text: str, *, kind: str = "") -> Content | Patte
             hint=_similar(db, text, kind or "matrix"),
         )
     return found
+
+
+def contents(file: str, kind: str = "") -> list[Content]:
+    """The matrix in a file, or the nests of a program; which of them, without `kind`, by its name.
+
+    Raises: MatrixError or NestError.
+    """
+    program = Path(file).suffix.lower() in _PROGRAMS
+    if kind == "nest" or (program and not kind):
+        from indexer.frontends import read_nests
+
+        return list(read_nests(file))
+    if program:
+        what, hint = "a program with loop nests, not a matrix", "--op nest asks about its nests"
+        raise MatrixError(what, where=file, hint=hint)
+    from embeddb.matrix_files import read_pattern
+
+    return [read_pattern(file)]
 
 
 def known_subjects(
@@ -146,16 +170,17 @@ def _similar(db: Database, text: str, kind: str) -> str:
     from difflib import get_close_matches
     from itertools import islice
 
-    names = [info.name for info in islice(db.store.patterns(), _MOST_NAMES) if info.name]
+    known = islice(db.store.patterns(), _MOST_NAMES)
+    names = {info.name: None for info in known if info.name and info.kind == kind}
     close = get_close_matches(Path(text).name, names, 3, 0.7)
     if close:
         return f"did you mean {', '.join(close)}?"
-    nothing = "" if names else "the database is empty: `embeddb index` fills it; "
+    nothing = "" if names else f"the database has no {one_of(kind)}: `embeddb index` fills it; "
     return f"{nothing}give the path of a {'matrix file' if kind == 'matrix' else 'program'}"
 
 
 def known_answer(db: Database, text: str) -> Recommendation:
-    """The answer a user means: its id, `last`, or the last about a matrix file, name or id.
+    """The answer a user means: its id, `last`, or the last about a file, name or id.
 
     Raises: NothingFound if there is no such answer.
     """
@@ -170,7 +195,7 @@ def known_answer(db: Database, text: str) -> Recommendation:
             return db.recommendation(text)  # raises, and names those there are
         ids = {i.id for i in named} | {text}
         if _is_file(text):
-            ids = {known_pattern(db, text).id}
+            ids = {one.id for one in contents(text)}
         made = [r for r in made if r.pattern_id in ids]
     if not made:
         what = (

@@ -28,7 +28,7 @@ _MOST_NAMES = 5
 _READING = (
     click.option("--platform", default="", help="Name, name@instance or TOML file."),
     click.option("--format", "reader", default="", help="Reader; recognised if left out."),
-    click.option("--matrices", default="", help="Folder of the matrix files the runs name."),
+    click.option("--matrices", default="", help="Folder of the matrices or nests the runs name."),
     click.option("--features", default="", help="File of matrix features that goes with the runs."),
     click.option("--op", default="", help="Operation, if the file does not say: spmm:128."),
     click.option("--unit", default="", help="Unit of times without one: s, ms, us or ns."),

@@ -80,7 +80,7 @@ def _pattern(text: str, db: str) -> Pattern:
 
         return read_pattern(text)
     with open_database(db, readonly=True) as opened:
-        known = known_pattern(opened, text)
+        known = known_pattern(opened, text, kind="matrix")
         found = known if isinstance(known, Pattern) else opened.store.structure(known.id)
     if found is None:
         raise NothingFound(

@@ -10,7 +10,7 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
-from embeddb.core.wording import factor, share
+from embeddb.core.wording import factor, many_of, share
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.session import threads
@@ -31,9 +31,10 @@ __all__ = ["eval_verb"]
 def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **asked: Any) -> None:
     """Judge the answers of DB against what was measured, beside the baselines.
 
-    Groups of matrices are held out whole, in 5 folds; nothing is measured. speed-up is over the
-    default, `of optimum` is the share of the best measured. Configurations that fewer than 80 % of
-    the matrices tried are left out; with --complete, matrices that did not try nearly all are.
+    Groups of matrices (or nests) are held out whole, in 5 folds; nothing is measured. speed-up is
+    over the default, `of optimum` is the share of the best measured. Configurations that fewer
+    than 80 % of the matrices tried are left out; with --complete, matrices that did not try nearly
+    all are.
 
     With --learned, a cost model, and boosted trees where lightgbm is installed, learn anew in every
     fold: twice, so that the weight of a model against the neighbours' vote (rows `+transfer`) is
@@ -93,7 +94,8 @@ def _across(
 
 
 def _show_across(what: str, instance: str, rows: list[dict[str, Any]]) -> None:
-    say(f"{what}, {instance} left out: {rows[0]['matrices']} matrices")
+    many = many_of(Op.parse(what).kind)
+    say(f"{what}, {instance} left out: {rows[0]['matrices']} {many}")
     head = ("method", "own matrices", "of optimum@1", "@5", "gain", "promised")
     table(
         (*head, "in interval", "slower"),
@@ -141,7 +143,8 @@ def _held_out(
     documents = [row.document() for row in rows]
     judged = {(row.op, where) for row in rows for where in (row.platform, _bare(row.platform))}
     for left in [(str(o), s) for o, s in scopes if (str(o), s) not in judged]:
-        note(f"{left[0]} on {left[1]}: not judged: too few matrices with a measured default")
+        many = many_of(Op.parse(left[0]).kind)
+        note(f"{left[0]} on {left[1]}: not judged: too few {many} with a measured default")
     if as_json:
         emit(documents)
         return
@@ -156,7 +159,8 @@ def _bare(platform: str) -> str:
 
 def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
     simulated = ", simulated" if rows[0].get("simulated") else ""
-    say(f"{what} on {where}: {rows[0]['matrices']} matrices{simulated}")
+    many = many_of(Op.parse(what).kind)
+    say(f"{what} on {where}: {rows[0]['matrices']} {many}{simulated}")
     head = ("method", "speed-up@1", "@5", "of optimum@1", "@5", "regret p95", "slower")
     table(
         (*head, "ordered pairs", "spread"),

@@ -20,7 +20,7 @@ __all__ = ["explain_verb"]
 @click.option("--html", default="", metavar="OUT", help="Write a report file that needs nothing.")
 @json_option
 def explain_verb(db: str, answer: str, html: str, as_json: bool) -> None:
-    """Why an answer is what it is. ANSWER: its id, `last`, or a matrix file, name or id.
+    """Why an answer is what it is. ANSWER: its id, `last`, or a file, name or id.
 
     Computed from DB alone: no model, no runner, no matrix file needed. OUT is one HTML file that
     loads nothing from anywhere. What would change the answer is there if it was asked for with

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from builders import band
 from command_line import run_verb
+from measured_nests import asked, make
 from nest_logs import configs_of, log_of, save_nests
 from scipy.io import mmwrite
 
@@ -195,3 +196,28 @@ def test_a_nest_is_measured_on_the_matrix_that_the_database_keeps(
     words = ("measure", db, "spmm-one", "--platform", "nest-cpu", "--op", "nest", "--json")
     found = printed(capsys, *words, "--configs", "1", "--repeats", "1")
     assert json.dumps(found).count('"ok"') >= 1
+
+
+def test_verbs_take_a_program_for_what_it_is(
+    tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A matrix was meant, a nest is named, or several nests are in one file: one line each."""
+    place = tmp_path / "n.db"
+    one = str(save_nests(tmp_path / "one" / "nest.json", [asked()]))
+    make(place)
+    db, to = str(place), ("--platform", "nest-cpu", "--op", "nest")
+    assert run_verb(["query", db, one, *to]) == 0
+    assert asked().id in json.dumps(printed(capsys, "explain", db, one, "--json"))
+    drawn = str(tmp_path / "c.svg")
+    for words, code, said in (
+        (("query", db, one, "--platform", "cpu", "--op", "spmm:32"), 1, "not a matrix (--op nest"),
+        (("dynamics", one, "--op", "spmm:32", "--db", db), 1, "not a matrix (--op nest"),
+        (("dynamics", "stencil", "--op", "spmm:32", "--db", db), 1, "the database has no matrix"),
+        (("plot", "curve", db, one, *to, "-o", drawn), 3, "product"),
+        (("plot", "curve", db, file, *to, "-o", drawn), 2, "holds 6 nests"),
+        (("platform", "nearest", "nest-cpu", "nest-cpu", "--op", "nest"), 2, "is about matrices"),
+    ):
+        got, told = refused(capsys, *words)
+        assert (got, len(told.splitlines())) == (code, 1) and said in told, words
+    assert run_verb(["eval", db, "--op", "nest", "--seeds", "1"]) == 0
+    assert "8 nests" in capsys.readouterr().out

@@ -11,6 +11,7 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError, UsageError
 from embeddb.core.sizes import UNKNOWN, Sizes
+from embeddb.core.subject import matrices_only
 from embeddb.core.wording import plural
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ui.cli.arguments import known_pattern, open_database
@@ -52,6 +53,7 @@ def nearest_verb(source: str, target: str, as_json: bool, **asked: Any) -> int:
     from embeddb.cost_model.encoders.correspondence import correspondence
 
     op, db = Op.parse(asked["op"]), asked["db"]
+    matrices_only([op], "the common loop nest of platforms")
     ends = (_platform(source, db), _platform(target, db))
     sizes = _sizes(asked["matrix"], asked["sizes"], db)
     for platform in ends:
