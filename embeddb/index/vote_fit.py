@@ -124,12 +124,10 @@ def fit_policy(
     taught = np.flatnonzero(np.isfinite(gains).sum(axis=1) >= 2)
     if taught.size > _MOST_FITTED:
         taught = taught[np.linspace(0, taught.size - 1, _MOST_FITTED).astype(np.int64)]
-    metric, losses = plain_metric(raw), np.full(len(gains), np.nan)
+    metric = plain_metric(raw)
     numbers = np.unique(groups, return_inverse=True)[1].astype(np.int64)
     if taught.size < 2 or np.unique(groups[taught]).size < 2:
-        none = Near(np.zeros((len(gains), 0), dtype=np.int64), np.zeros((len(gains), 0)))
-        policy = VoteSettings(_UNPROVEN_K, _UNPROVEN_SHRINK)
-        return Fitted(metric, policy, np.zeros(0), losses, none, numbers)
+        return _unproven(metric, numbers)
     g, group = votes(gains[taught]), np.unique(groups[taught], return_inverse=True)[1]
     level, _ = effects(g)
     z, centred = metric.standardised(raw[taught]), g - level[:, None]
@@ -143,9 +141,9 @@ def fit_policy(
     k, shrink, learned = _chosen(table, group)
     if learned:
         metric = Metric(metric.center, metric.scale, _learned(z, centred))
-    chosen = table[k, shrink, learned]
+    chosen, near = table[k, shrink, learned], found[learned]
+    losses = np.full(len(gains), np.nan)
     losses[taught] = chosen
-    near = found[learned]
     policy = VoteSettings(
         k,
         shrink,
@@ -156,8 +154,15 @@ def fit_policy(
     )
     nearest = near.distances[:, 0]
     far = np.sort(nearest[np.isfinite(nearest)])
-    spread_out = _spread_out(near, taught, len(gains))
-    return Fitted(metric, policy, far, losses, spread_out, numbers)
+    return Fitted(metric, policy, far, losses, _spread_out(near, taught, len(gains)), numbers)
+
+
+def _unproven(metric: Metric, numbers: NDArray[np.int64]) -> Fitted:
+    """A moderate vote of rows of which none can be judged."""
+    count = len(numbers)
+    none = Near(np.zeros((count, 0), dtype=np.int64), np.zeros((count, 0)))
+    policy = VoteSettings(_UNPROVEN_K, _UNPROVEN_SHRINK)
+    return Fitted(metric, policy, np.zeros(0), np.full(count, np.nan), none, numbers)
 
 
 def _spread_out(near: Near, taught: NDArray[np.int64], count: int) -> Near:

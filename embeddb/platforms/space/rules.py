@@ -146,26 +146,11 @@ class Rules:
         self.reasons = dict(reasons or {})
         self.kind, self.sizes, self.judge = kind, SIZES[kind], judge
         self.by_name = {p.name: p for p in params}
-        if not params:
-            raise SpaceError("a space needs at least one parameter", where="params")
-        if len(params) > MAX_PARAMS:
-            raise SpaceError(
-                f"{len(params)} parameters, at most {MAX_PARAMS} are allowed", where="params"
-            )
-        for name in self.by_name.keys() & set(self.sizes):
-            raise SpaceError(f"{name!r} is a size, not the name of a parameter", where="params")
-        if len(self.by_name) != len(params):
-            names = [p.name for p in params]
-            twice = next(n for n in names if names.count(n) > 1)
-            raise SpaceError(f"parameter {twice!r} is declared twice", where="params")
+        self._check_names()
         self.symbolic = {
             p.name for p in params if p.kind == "int" and any(v in SYMBOLS for v in p.values)
         }
-        for p in params:
-            strange = [v for v in p.values if v in SYMBOLS and v not in self.sizes]
-            if p.name in self.symbolic and strange:
-                text = f"{strange[0]!r} is no size of a {kind}"
-                raise SpaceError(text, where=f"params.{p.name}")
+        self._check_symbols()
         self.whens = {
             p.name: self.expression(p.when, f"params.{p.name}.when", condition=True)
             for p in params
@@ -175,11 +160,7 @@ class Rules:
             self.expression(text, f"constraints[{i}]")
             for i, text in enumerate((*constraints, *self.reasons))
         ]
-        for i, constraint in enumerate(self.constraints):
-            if not constraint.names & self.by_name.keys():
-                raise SpaceError(
-                    f"{constraint.text!r} mentions no parameter", where=f"constraints[{i}]"
-                )
+        self._check_constraints()
         used = {v for p in params for v in p.values if p.name in self.symbolic and v in SYMBOLS}
         for expression in (*self.constraints, *self.whens.values()):
             used |= expression.names & set(self.sizes)
@@ -191,6 +172,35 @@ class Rules:
         self.plain = not self.symbolic and all(p.kind != "bool" and not p.aliases for p in params)
         self.groups = self._groups(self._ordered())
         self._items = {p.name: frozenset(p.values) for p in params if p.kind == "permutation"}
+
+    def _check_names(self) -> None:
+        if not self.params:
+            raise SpaceError("a space needs at least one parameter", where="params")
+        if len(self.params) > MAX_PARAMS:
+            raise SpaceError(
+                f"{len(self.params)} parameters, at most {MAX_PARAMS} are allowed", where="params"
+            )
+        for name in self.by_name.keys() & set(self.sizes):
+            raise SpaceError(f"{name!r} is a size, not the name of a parameter", where="params")
+        if len(self.by_name) != len(self.params):
+            names = [p.name for p in self.params]
+            twice = next(n for n in names if names.count(n) > 1)
+            raise SpaceError(f"parameter {twice!r} is declared twice", where="params")
+
+    def _check_symbols(self) -> None:
+        for name in (p.name for p in self.params if p.name in self.symbolic):
+            values = self.by_name[name].values
+            strange = [v for v in values if v in SYMBOLS and v not in self.sizes]
+            if strange:
+                text = f"{strange[0]!r} is no size of a {self.kind}"
+                raise SpaceError(text, where=f"params.{name}")
+
+    def _check_constraints(self) -> None:
+        for i, constraint in enumerate(self.constraints):
+            if not constraint.names & self.by_name.keys():
+                raise SpaceError(
+                    f"{constraint.text!r} mentions no parameter", where=f"constraints[{i}]"
+                )
 
     def judged(self, judge: Judge) -> Rules:
         """The same with a judge, nothing compiled anew."""
