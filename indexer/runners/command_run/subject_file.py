@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from embeddb.core.errors import RunnerUnavailable
+from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
@@ -50,8 +50,11 @@ def most_bytes(subject: Content) -> int:
 def write_subject(subject: Content, folder: Path, spec: CommandSpec, op: Op, seed: int) -> Path:
     """Write a matrix with values, in the form that a command asks for, or the JSON of what is none.
 
-    Raises: RunnerUnavailable if it cannot be written whole.
+    Raises: RunnerUnavailable if it cannot be written whole; UsageError for a nest that holds a
+    matrix, which its JSON does not.
     """
+    if isinstance(subject, Nest) and subject.matrix_ids:
+        raise UsageError(f"{subject.name or subject.id} holds a matrix, which no command is given")
     path = folder / (f"matrix.{spec.matrix}" if op.kind == "matrix" else f"{op.kind}.json")
     try:
         with path.open("wb") as out:
