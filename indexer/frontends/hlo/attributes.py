@@ -13,8 +13,10 @@ __all__ = ["BODIES", "MOST_RAW", "canonical"]
 
 #: Attributes that name bodies: what they hold is told otherwise.
 BODIES = frozenset(
-    ("to_apply", "calls", "select", "scatter", "condition", "body", "branch_computations")
-    + ("called_computations", "true_computation", "false_computation", "comparator")
+    """
+    to_apply calls select scatter condition body branch_computations called_computations
+    true_computation false_computation comparator
+    """.split()  # noqa: SIM905 - a table of words
 )
 #: Longer texts are cut short, and what they belong to cannot be written as HLO again.
 MOST_RAW = 1000

@@ -71,7 +71,7 @@ class Graph:
         return values[body.root]
 
     def places(self, value: Value) -> list[int]:
-        """Of the arrays in a value; a part of several results gets an operation that takes it out."""
+        """Of the arrays in a value; an operation takes a part of several results out."""
         if isinstance(value, int):
             return [value]
         if isinstance(value, tuple):

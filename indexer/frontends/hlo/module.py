@@ -21,20 +21,17 @@ _MOST_INSTRUCTIONS = 1_000_000
 _MOST_NAME = 200
 #: What says nothing of what is computed: large, and different from run to run.
 _LEFT_OUT = frozenset(
-    ("metadata", "backend_config", "sharding", "frontend_attributes", "statistics", "origin")
-    + (
-        "control-predecessors",
-        "original_value",
-        "parameter_replication",
-        "outer_dimension_partitions",
-    )
+    """
+    metadata backend_config sharding frontend_attributes statistics origin control-predecessors
+    original_value parameter_replication outer_dimension_partitions
+    """.split()  # noqa: SIM905 - a table of words
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """`ROOT name = shape opcode(operands), key=value, ...`. `operands` are names; of a parameter and
-    a constant, whose brackets hold something else, `literal` is that."""
+    """`ROOT name = shape opcode(operands), key=value, ...`. `operands` are names; of a parameter
+    and a constant, whose brackets hold something else, `literal` is that."""
 
     name: str
     opcode: str

@@ -10,10 +10,11 @@ OPAQUE = frozenset(("while", "conditional", "custom-call"))
 ENTERED = frozenset(("while", "conditional", "call"))
 #: They move and compute nothing: never a kernel of their own.
 IDLE = frozenset(
-    ("parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all", "opt-barrier")
-    + ("add-dependency", "partition-id", "replica-id", "domain", "get-dimension-size")
-    + ("copy-done", "async-update", "async-done", "all-reduce-done", "all-gather-done")
-    + ("collective-permute-done", "send-done", "recv-done")
+    """
+    parameter constant bitcast tuple get-tuple-element after-all opt-barrier add-dependency
+    partition-id replica-id domain get-dimension-size copy-done async-update async-done
+    all-reduce-done all-gather-done collective-permute-done send-done recv-done
+    """.split()  # noqa: SIM905 - a table of words
 )
 OPCODES = (
     OPAQUE
@@ -34,6 +35,6 @@ OPCODES = (
         select select-and-scatter send set-dimension-size shift-left shift-right-arithmetic
         shift-right-logical sign sine sinh slice sort sqrt stochastic-convert subtract tan tanh topk
         transpose triangular-solve xor
-        """.split()
+        """.split()  # noqa: SIM905 - a table of words
     )
 )
