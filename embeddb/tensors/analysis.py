@@ -1,8 +1,8 @@
 """What a computation does and moves, without running it.
 
-The four numbers that "A Learned Performance Model for Tensor Processing Units" (Section 3.1) adds to
-a kernel's features, counted as XLA's `HloCostAnalysis` counts them; where it differs, docs/tensors.md
-says by how much.
+The four numbers that "A Learned Performance Model for Tensor Processing Units" (Section 3.1) adds
+to a kernel's features, counted as XLA's `HloCostAnalysis` counts them; where it differs,
+docs/tensors.md says by how much.
 """
 
 from __future__ import annotations

@@ -60,9 +60,8 @@ def spatial_meeting(operation: Operation, sizes: tuple[int, ...], outs: tuple[in
     parts = [operation.dims(n) for n in ("size", "stride", "low", "lhs_dilate", "rhs_dilate")]
     if any(len(part) != len(sizes) for part in parts):
         raise TensorError("the window has not as many dimensions as what it goes over")
-    return math.prod(
-        meeting(size, out, *one) for size, out, one in zip(sizes, outs, zip(*parts), strict=True)
-    )
+    by_dimension = zip(sizes, outs, *parts, strict=True)
+    return math.prod(meeting(*one) for one in by_dimension)
 
 
 def meeting(
@@ -84,7 +83,7 @@ def meeting(
 
 
 def _multiples(start: int, step: int, count: int, last: int, of: int) -> int:
-    """How many of start, start + step, ... (`count` of them) lie in 0 ... last and are multiples."""
+    """How many of the `count` numbers from `start` by `step` are multiples from 0 to `last`."""
     lowest = max(0, -(start // step))
     highest = min(count - 1, (last - start) // step)
     common = math.gcd(step, of)

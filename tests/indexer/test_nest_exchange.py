@@ -14,8 +14,8 @@ from embeddb.core.config import Config
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
+from indexer.add import add_coded
 from indexer.exchange.exchange import ImportReport, export_file, import_file
-from indexer.nests.add import add_nests
 
 NESTS = sample_nests()
 MATMUL, SPMV = NESTS["matmul"], NESTS["spmv"]
@@ -23,7 +23,7 @@ MATMUL, SPMV = NESTS["matmul"], NESTS["spmv"]
 
 def filled(db: Database) -> None:
     db.store.put_platform(CPU)
-    add_nests(db, list(NESTS.values()))
+    add_coded(db, list(NESTS.values()))
     db.store.append(
         Run(nest.id, OP, CPU.id, config, Measurement(times_s=(1e-3 * (at + 1),)))
         for nest in NESTS.values()
@@ -178,7 +178,7 @@ def test_runs_of_another_kind_are_not_taken(tmp_path: Path, lines: list[Any]) ->
         ["end", 1, 1, 1],
     ]
     with Database.in_memory() as db:
-        add_nests(db, [MATMUL])
+        add_coded(db, [MATMUL])
         report = taken(db, tmp_path, told)
         assert report.added == 0 and report.rejected == 2, reasons(report)
         assert db.problems() == []

@@ -36,6 +36,8 @@ __all__ = [
 
 #: Names offered where none matches are looked for among at most so many patterns.
 _MOST_NAMES = 20_000
+#: What is a subject's file, by kind.
+_FILES = {"matrix": "matrix file", "kernel": "file with HLO", "program": "file with HLO"}
 
 
 def program_options(*, several: bool = False) -> Callable[[Any], Any]:
@@ -69,7 +71,7 @@ def known_pattern(db: Database, text: str, *, kind: str = "") -> Content | Patte
     Raises: MatrixError for a file that cannot be read and for a name nobody has; UsageError for
     a name that several patterns have.
     """
-    if Path(text).exists() and kind != "nest":
+    if Path(text).exists() and kind in ("", "matrix"):
         from embeddb.matrix_files import read_pattern
 
         return read_pattern(text)
@@ -91,12 +93,17 @@ def known_pattern(db: Database, text: str, *, kind: str = "") -> Content | Patte
 def known_subjects(
     db: Database, text: str, op: Op, defines: Sequence[str] = (), matrix: str = ""
 ) -> list[Content | PatternInfo]:
-    """What a user means by the text beside an operation: a matrix, a nest, or the nests of a file,
-    whose names `defines` give other values (`N=64`) and whose index arrays hold a matrix file.
+    """What a user means by the text beside an operation: a matrix, a nest, the nests of a file,
+    whose names `defines` give other values (`N=64`) and whose index arrays hold a matrix file, or
+    the kernels or the program of one.
 
-    Raises: as `known_pattern`; NestError for a program that cannot be read; UsageError for a define
-    that is none.
+    Raises: as `known_pattern`; NestError, TensorError for a file that cannot be read; UsageError
+    for a define that is none.
     """
+    if op.kind in ("kernel", "program") and _is_file(text) and not (defines or matrix):
+        from indexer.frontends.hlo.files import read_tensors
+
+        return list(read_tensors(text, kind=op.kind).tensors)
     if op.kind != "nest" or not _is_file(text):
         if defines or matrix:
             option = "--define" if defines else "--matrix"
@@ -151,7 +158,7 @@ def _similar(db: Database, text: str, kind: str) -> str:
     if close:
         return f"did you mean {', '.join(close)}?"
     nothing = "" if names else "the database is empty: `embeddb index` fills it; "
-    return f"{nothing}give the path of a {'matrix file' if kind == 'matrix' else 'program'}"
+    return f"{nothing}give the path of a {_FILES.get(kind, 'program')}"
 
 
 def known_answer(db: Database, text: str) -> Recommendation:
