@@ -1,7 +1,8 @@
 """HLO text cut into tokens, a statement at a time.
 
-Every alternative of the one expression is possessive or a single character, so that no text makes
-it go back: the time is linear in the text, whatever it holds.
+Every alternative of the one expression is possessive and takes what it has begun, also where the
+end of that is lacking, so that no text makes it go back: the time is linear in the text, whatever
+it holds.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from embeddb.core.errors import TensorError
 __all__ = ["Statement", "joined", "statements"]
 
 _TOKEN = re.compile(
-    r'"(?:[^"\\]++|\\.)*+"'  # a text
-    r"|/\*(?:[^*]++|\*(?!/))*+\*/|//.*+"  # a remark
+    r'"(?:[^"\\]++|\\.)*+"?+'  # a text
+    r"|/\*(?:[^*]++|\*(?!/))*+(?:\*/)?+|//.*+"  # a remark
     r"|->"
     r"|(?:[\w.%+?@$]|-(?!>))++"  # a name, a number, a word
     r"|\S"
@@ -74,6 +75,4 @@ def joined(tokens: list[str]) -> str:
         if parts and _WORD.match(token[0]) and _WORD.match(parts[-1][-1]):
             parts.append(" ")
         parts.append(token)
-        if token == ",":
-            parts.append(" ")
-    return "".join(parts).strip()
+    return "".join(parts)
