@@ -55,5 +55,6 @@ def add_coded(
 
 def _holds_more(subject: Coded, known: object) -> bool:
     """Whether a nest brings matrices along that it was kept without."""
-    both = isinstance(subject, Nest) and isinstance(known, Nest)
-    return both and len(known.matrices) < len(subject.matrices)
+    if not isinstance(subject, Nest) or not isinstance(known, Nest):
+        return False
+    return len(known.matrices) < len(subject.matrices)
