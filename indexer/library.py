@@ -1,4 +1,4 @@
-"""Files in a folder, matrices and loop nests, found by the names that run logs use."""
+"""Files in a folder, matrices, loop nests and tensors, found by the names that run logs use."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from embeddb.core.thumbnail import thumbnail
 from embeddb.matrix_files import matrix_files, plain_name, read_pattern
 from embeddb.matrix_files.source import plain_text
 from embeddb.platforms.of_subject import Content
-from indexer.nests.files import NestFiles
+from indexer.coded_files import CodedFiles
+from indexer.frontends import nest_files, read_nests
+from indexer.frontends.hlo.files import read_tensors, tensor_files
 
 __all__ = ["Library", "info_of"]
 
 
 class Library:
-    """The matrix files below `folder` and those with nests, read when a name is asked for.
+    """The matrix files below `folder`, those with nests and those with tensors, read when a name is
+    asked for.
 
     A run log may name a matrix with folders and endings or without (`HB/bcspwr10.mtx`,
     `bcspwr10.mtx.gz`, `bcspwr10`); so does the folder. `problems` collects one line for every file
@@ -35,20 +38,23 @@ class Library:
         self.problems: list[str] = []
         for file in matrix_files(folder) if folder is not None else ():
             self._files.setdefault(matrix_name(file), []).append(file)
-        self._nests = NestFiles(folder, self.problems) if folder is not None else None
+        nests = nest_files(folder) if folder is not None else ()
+        tensors = tensor_files(folder) if folder is not None else ()
+        self._nests = CodedFiles(nests, read_nests, self.problems)
+        self._tensors = CodedFiles(tensors, lambda p: read_tensors(p).tensors, self.problems)
 
     def __len__(self) -> int:
-        return len(self._files) + (len(self._nests) if self._nests is not None else 0)
+        return len(self._files) + len(self._nests) + len(self._tensors)
 
     def names(self) -> list[str]:
         return sorted(self._files)
 
     def subject(self, kind: str, name: str, sizes: Sizes = UNKNOWN) -> Content | None:
-        """The matrix (`find`) or the nest of that name, or None."""
+        """The matrix (`find`), nest, kernel or program of that name, or None."""
         if kind == "matrix":
             m, n, nnz = sizes
             return self.find(name, m=m, n=n, nnz=nnz)
-        return self._nests.find(name) if self._nests is not None else None
+        return (self._nests if kind == "nest" else self._tensors).find(kind, name)
 
     def find(self, name: str, *, m: int = -1, n: int = -1, nnz: int = -1) -> Pattern | None:
         """The pattern of that name and those sizes (-1: any), or None, also where files that differ

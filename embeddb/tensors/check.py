@@ -10,7 +10,7 @@ from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import KINDS, Computation
 from embeddb.tensors.operation import DTYPES, MOST_RANK, Operation, Shape
 
-__all__ = ["MOST_OPERATIONS", "computation"]
+__all__ = ["MOST_OPERATIONS", "check_operation", "computation"]
 
 MOST_OPERATIONS = 200_000
 #: The largest array, in elements, and the most attributes and results of one operation.
@@ -39,7 +39,7 @@ def computation(
     if len(operations) > MOST_OPERATIONS:
         raise TensorError(f"{len(operations):,} operations, at most {MOST_OPERATIONS:,} are read")
     for at, operation in enumerate(operations):
-        _check(at, operation, len(operations), names[at] if at < len(names) else "")
+        check_operation(operation, len(operations), names[at] if at < len(names) else str(at))
     if any(not 0 <= at < len(operations) for at in outputs):
         raise TensorError("an output is no operation of it")
     order = _operands_first(operations, outputs)
@@ -58,8 +58,9 @@ def computation(
     )
 
 
-def _check(at: int, operation: Operation, count: int, name: str) -> None:
-    where = f"operation {name or at}"
+def check_operation(operation: Operation, count: int, name: str) -> None:
+    """Raises: TensorError for what can be no operation with `count` others to take."""
+    where = f"operation {name}"
     if not _WORD.fullmatch(operation.opcode):
         raise TensorError(f"{where}: {operation.opcode[:40]!r} is no opcode")
     if not 1 <= len(operation.results) <= _MOST_PARTS:
@@ -109,11 +110,15 @@ def _operands_first(operations: Sequence[Operation], outputs: Sequence[int]) -> 
 
 
 def _numbered(operations: Sequence[Operation]) -> list[Operation]:
-    """With parameters numbered in the order they are met."""
+    """With parameters numbered in the order they are met, and without attributes of no number: an
+    absent one means the same."""
     found, count = [], 0
     for operation in operations:
         if operation.opcode == "parameter":
             operation = replace(operation, attributes={"number": count})
             count += 1
+        elif () in operation.attributes.values():
+            kept = {k: v for k, v in operation.attributes.items() if v != ()}
+            operation = replace(operation, attributes=kept)
         found.append(operation)
     return found

@@ -64,14 +64,20 @@ class Operation:
 
     - `dot`: lhs_contracting, rhs_contracting, lhs_batch, rhs_batch
     - `convolution`: size, stride, low, high, lhs_dilate, rhs_dilate (of the window, per spatial
-      dimension), labels (`b01f_01io->b01f`), feature_groups, batch_groups
+      dimension), reversal (where the window is turned round), labels (`b01f_01io->b01f`),
+      feature_groups, batch_groups
     - `reduce`: dimensions, combine (`add`, `multiply`, `minimum`, `maximum`, `and`, `or`, or
-      `other`); `reduce-window`: combine and a window over all dimensions
+      `other`, with the body as `region`, see `embeddb.tensors.region`, where it is short);
+      `reduce-window`: combine and a window over all dimensions; `select-and-scatter` also select;
+      `scatter`, `sort`, `map`: combine and raw
     - `broadcast`, `transpose`, `reverse`: dimensions; `concatenate`, `iota`: dimension
     - `slice`: start, limit, stride; `pad`: low, high, interior; `dynamic-slice`: sizes
-    - `compare`: direction; `constant`: value, where it is one number; `custom-call`: target
+    - `compare`: direction; `constant`: value, where all of it is one number, else raw, where it is
+      short; `custom-call`: target
     - `parameter`: number; `get-tuple-element`: index
     - all others: raw, the text that HLO has there, cut short
+
+    An attribute of several numbers that has none is left out.
     """
 
     opcode: str

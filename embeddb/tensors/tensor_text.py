@@ -25,7 +25,8 @@ __all__ = ["MOST_TEXT", "tensor_from_text", "tensor_text"]
 #: Longer texts are no computations.
 MOST_TEXT = 1 << 26
 _FORM = 1
-_MOST_NUMBERS, _MOST_WORD = 256, 400
+#: Texts among attributes may be bodies (`embeddb.tensors.region`).
+_MOST_NUMBERS, _MOST_WORD, _MOST_ATTRIBUTE = 256, 400, 1024
 
 
 def tensor_text(made: Computation) -> bytes:
@@ -75,8 +76,8 @@ def _numbers(value: Any, where: str, most: int = _MOST_NUMBERS) -> tuple[int, ..
     return tuple(value)
 
 
-def _word(value: Any, where: str) -> str:
-    if not isinstance(value, str) or len(value) > _MOST_WORD or not value.isprintable():
+def _word(value: Any, where: str, most: int = _MOST_WORD) -> str:
+    if not isinstance(value, str) or len(value) > most or not value.isprintable():
         raise TensorError(f"{where}: must be a short text")
     return value
 
@@ -105,4 +106,6 @@ def _shape(value: Any, where: str) -> Shape:
 def _attribute(value: Any, where: str) -> Attribute:
     if isinstance(value, list):
         return _numbers(value, where)
-    return _word(value, where) if isinstance(value, str) else _numbers([value], where)[0]
+    if isinstance(value, str):
+        return _word(value, where, _MOST_ATTRIBUTE)
+    return _numbers([value], where)[0]

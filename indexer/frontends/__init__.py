@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from indexer.frontends.c.scop import c_program
 from indexer.frontends.dace.python_program import sdfg_files
 from indexer.frontends.dace.sdfg import sdfg_program
 from indexer.frontends.distribute import nests_of
+from indexer.frontends.hlo.files import holds_tensors
 from indexer.frontends.tree import Extraction
 
-__all__ = ["extract", "read_nests"]
+__all__ = ["extract", "nest_files", "read_nests"]
 
 _MOST_BYTES = {".json": 16 << 20, ".c": 1 << 20, ".sdfg": 64 << 20}
 _MOST_NESTS = 10_000
@@ -41,6 +43,18 @@ def read_nests(
     """
     found = extract(path, defines=defines, dace_python=dace_python, matrix=matrix)
     return list(found.nests)
+
+
+def nest_files(folder: Path) -> Iterator[Path]:
+    """The files below a folder that may hold nests. Hidden files and folders are left out, as among
+    matrices, and JSON with tensors."""
+    for place, below, names in os.walk(folder):
+        below[:] = [name for name in below if not name.startswith(".")]
+        for name in names:
+            path = Path(place, name)
+            fits = not name.startswith(".") and path.suffix.lower() in _MOST_BYTES
+            if fits and path.is_file() and not holds_tensors(path):
+                yield path
 
 
 def extract(

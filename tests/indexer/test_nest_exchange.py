@@ -18,12 +18,12 @@ from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
+from indexer.add import add_coded
 from indexer.exchange import nest_files
 from indexer.exchange.exchange import ImportReport, export_file, import_file
 from indexer.frontends import read_nests
 from indexer.ingest import ingest
 from indexer.library import Library
-from indexer.nests.add import add_nests
 
 NESTS = sample_nests()
 MATMUL, SPMV = NESTS["matmul"], NESTS["spmv"]
@@ -32,7 +32,7 @@ MATMUL, SPMV = NESTS["matmul"], NESTS["spmv"]
 def filled(db: Database, nests: Sequence[Nest] = ()) -> None:
     """With six nests, as they are or by other names."""
     db.store.put_platform(CPU)
-    add_nests(db, list(nests or NESTS.values()))
+    add_coded(db, list(nests or NESTS.values()))
     db.store.append(
         Run(nest.id, OP, CPU.id, config, Measurement(times_s=(1e-3 * (at + 1),)))
         for nest in NESTS.values()
@@ -187,7 +187,7 @@ def test_runs_of_another_kind_are_not_taken(tmp_path: Path, lines: list[Any]) ->
         ["end", 1, 1, 1],
     ]
     with Database.in_memory() as db:
-        add_nests(db, [MATMUL])
+        add_coded(db, [MATMUL])
         report = taken(db, tmp_path, told)
         assert report.added == 0 and report.rejected == 2, reasons(report)
         assert db.problems() == []

@@ -16,12 +16,12 @@ from embeddb.core.pattern import stub_id
 from embeddb.database import Database
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
+from indexer.add import add_coded
 from indexer.coverage import example, scope_states
 from indexer.embed import adopt_stubs
 from indexer.index_runs import index_runs
 from indexer.ingest import IngestReport, ingest
 from indexer.library import Library, info_of
-from indexer.nests.add import add_nests
 
 NESTS = sample_nests()
 MATMUL, SPMV = NESTS["matmul"], NESTS["spmv"]
@@ -110,13 +110,13 @@ def test_stubs_move_to_their_nest_when_it_comes(tmp_path: Path) -> None:
         for db in (by_folder, by_import):
             read(db, log)
         assert adopt_stubs(by_folder, Library(files)) == 3
-        done = add_nests(by_import, [MATMUL])
+        done = add_coded(by_import, [MATMUL])
         assert (done.added, done.known, done.adopted_runs) == ([MATMUL], [], 3)
         for db in (by_folder, by_import):
             assert len(list(db.store.runs("nest-cpu", OP, MATMUL.id))) == 3
             assert [info.stub for info in db.store.patterns()] == [False]
             assert db.problems() == []
-        again = add_nests(by_import, [MATMUL])
+        again = add_coded(by_import, [MATMUL])
         assert (again.added, again.known, again.adopted_runs) == ([], [MATMUL], 0)
 
 
@@ -128,7 +128,7 @@ def test_two_nests_of_one_name_are_nobodys_stub(tmp_path: Path) -> None:
         report = read(db, log, files)
         assert report.patterns == 0 and report.matrices_missing == [MATMUL.name]
         assert "may be any of 2 nests" in report.problems[0]
-        assert add_nests(db, [MATMUL, other]).adopted_runs == 0
+        assert add_coded(db, [MATMUL, other]).adopted_runs == 0
 
 
 def test_a_file_that_is_no_nest_costs_itself_alone(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_log_may_hold_both_kinds(tmp_path: Path) -> None:
         db.store.put_platform(tiny())
         db.store.put_structure(matrix, info_of(matrix))
         db.store.append(runs_of(matrix, tiny(), op=SPMM))
-        add_nests(db, [MATMUL])
+        add_coded(db, [MATMUL])
         read(db, log_of(tmp_path / "runs.jsonl", rows_of(MATMUL)))
         assert {(p.platform, p.op.kind) for p in db.store.partitions()} == {
             ("tiny", "matrix"),

@@ -14,7 +14,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError, MatrixError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
-from embeddb.core.wording import one_of
+from embeddb.core.wording import many_of, one_of
 from embeddb.database import Database
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, this_machine
@@ -40,6 +40,8 @@ __all__ = [
 _MOST_NAMES = 20_000
 #: Endings of files with loop nests.
 _PROGRAMS = (".json", ".c", ".sdfg", ".py")
+#: What is a subject's file, by kind.
+_FILES = {"matrix": "matrix file", "kernel": "file with HLO", "program": "file with HLO"}
 
 
 def program_options(*, several: bool = False) -> Callable[[Any], Any]:
@@ -76,8 +78,8 @@ def known_pattern(db: Database, text: str, *, kind: str = "") -> Content | Patte
     if _is_file(text):
         held = contents(text, kind)
         if len(held) != 1:
-            what = f"{text} holds {len(held)} nests"
-            raise UsageError(what, hint=f"embeddb nest show {text} NAME --as json writes one")
+            what = f"{text} holds {len(held)} {many_of(held[0].kind if held else kind)}"
+            raise UsageError(what, hint="import it, and give the name of one")
         return held[0]
     named = [info for info in db.store.find(text) if kind in ("", info.kind)]
     known = [info for info in named if not info.stub] or named
@@ -95,10 +97,15 @@ def known_pattern(db: Database, text: str, *, kind: str = "") -> Content | Patte
 
 
 def contents(file: str, kind: str = "") -> list[Content]:
-    """The matrix in a file, or the nests of a program; which of them, without `kind`, by its name.
+    """The matrix in a file, the nests of a program, or tensor kernels or programs; matrix or nests,
+    without `kind`, by its name.
 
-    Raises: MatrixError or NestError.
+    Raises: MatrixError, NestError or TensorError.
     """
+    if kind in ("kernel", "program"):
+        from indexer.frontends.hlo.files import read_tensors
+
+        return list(read_tensors(file, kind=kind).tensors)
     program = Path(file).suffix.lower() in _PROGRAMS
     if kind == "nest" or (program and not kind):
         from indexer.frontends import read_nests
@@ -115,12 +122,15 @@ def contents(file: str, kind: str = "") -> list[Content]:
 def known_subjects(
     db: Database, text: str, op: Op, defines: Sequence[str] = (), matrix: str = ""
 ) -> list[Content | PatternInfo]:
-    """What a user means by the text beside an operation: a matrix, a nest, or the nests of a file,
-    whose names `defines` give other values (`N=64`) and whose index arrays hold a matrix file.
+    """What a user means by the text beside an operation: a matrix, a nest, the nests of a file,
+    whose names `defines` give other values (`N=64`) and whose index arrays hold a matrix file, or
+    the kernels or the program of one.
 
-    Raises: as `known_pattern`; NestError for a program that cannot be read; UsageError for a define
-    that is none.
+    Raises: as `known_pattern`; NestError, TensorError for a file that cannot be read; UsageError
+    for a define that is none.
     """
+    if op.kind in ("kernel", "program") and _is_file(text) and not (defines or matrix):
+        return list(contents(text, op.kind))
     if op.kind != "nest" or not _is_file(text):
         if defines or matrix:
             option = "--define" if defines else "--matrix"
@@ -176,7 +186,7 @@ def _similar(db: Database, text: str, kind: str) -> str:
     if close:
         return f"did you mean {', '.join(close)}?"
     nothing = "" if names else f"the database has no {one_of(kind)}: `embeddb index` fills it; "
-    return f"{nothing}give the path of a {'matrix file' if kind == 'matrix' else 'program'}"
+    return f"{nothing}give the path of a {_FILES.get(kind, 'program')}"
 
 
 def known_answer(db: Database, text: str) -> Recommendation:

@@ -27,6 +27,8 @@ from embeddb.ui.cli.main import VERBS, cli
 from indexer import starter
 
 ROOT = Path(__file__).resolve().parents[4]
+#: HLO of one kernel.
+DENSE = ROOT / "tests" / "fixtures" / "hlo" / "depthwise.after.txt"
 TOML = """
 name = "toy"
 version = "1"
@@ -230,6 +232,8 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "nest count": [
             *("nest", "count", str(tmp / "nests.db"), str(board.program), "--source", "model"),
         ],
+        "kernel import": ["kernel", "import", str(tmp / "tensors.db"), str(DENSE)],
+        "kernel show": ["kernel", "show", str(DENSE)],
         "plot training": [
             *("plot", "training", str(tmp / "net.training" / "curve.jsonl")),
             *("-o", str(tmp / "training.svg")),

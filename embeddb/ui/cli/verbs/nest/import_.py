@@ -47,11 +47,11 @@ def import_verb(
       embeddb nest import nests.db gemm.c -D N=512 -D M=64
       embeddb nest import nests.db spmm.c -D K=512 --matrix A.mtx
     """
-    from indexer.nests.add import add_nests
+    from indexer.add import add_coded
 
     nests, notes = _read(files, dace, defines, held)
     with open_database(db, create=True) as opened, Progress() as progress:
-        done = add_nests(opened, nests, progress=progress)
+        done = add_coded(opened, nests, progress=progress)
     for line in notes:
         note(line)
     if as_json:

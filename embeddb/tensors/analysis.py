@@ -1,0 +1,215 @@
+"""What a computation does and moves, without running it.
+
+The four numbers that "A Learned Performance Model for Tensor Processing Units" (Section 3.1) adds
+to a kernel's features, counted as XLA's `HloCostAnalysis` counts them; where it differs,
+docs/tensors.md says by how much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.operation import Attribute, Operation, Shape
+from embeddb.tensors.reduced import reduced
+from embeddb.tensors.region import region_of
+from embeddb.tensors.windows import ConvolutionLabels, spatial_meeting
+
+__all__ = ["MOVING", "TRANSCENDENTAL", "Work", "operation_work", "work_of"]
+
+#: One function call an element, and not counted as flops.
+TRANSCENDENTAL = frozenset(
+    """
+    acos acosh asin asinh atan2 atanh cbrt cosh cosine erf exponential exponential-minus-one log
+    log-plus-one logistic power rsqrt sine sinh sqrt tan tanh
+    """.split()  # noqa: SIM905 - a table of words
+)
+#: They move elements, or make them out of nothing, and compute none.
+MOVING = frozenset(
+    """
+    bitcast broadcast concatenate constant copy dynamic-reshape dynamic-slice dynamic-update-slice
+    gather get-tuple-element iota pad parameter reshape reverse slice topk transpose tuple
+    """.split()  # noqa: SIM905 - a table of words
+)
+#: What they do is not told by what is kept of them.
+_UNKNOWN = frozenset(("while", "conditional", "custom-call", "rng-bit-generator", "rng"))
+_FREE = frozenset(("parameter", "constant", "bitcast", "get-tuple-element", "tuple"))
+_PARTS = frozenset(("slice", "dynamic-slice", "gather"))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Arithmetic operations (a multiply and an add are two), calls of transcendental functions, and
+    bytes that are read and written once each."""
+
+    flops: int = 0
+    transcendentals: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.flops + other.flops,
+            self.transcendentals + other.transcendentals,
+            self.bytes_read + other.bytes_read,
+            self.bytes_written + other.bytes_written,
+        )
+
+
+def work_of(computation: Computation) -> Work:
+    """Of all operations in one kernel: parameters are read and what is given out is written, once;
+    nothing between goes to memory.
+
+    Of a parameter that only slices and gathers take from, they alone are read; what is updated in
+    place is written only there. Loops, branches and custom calls count as nothing but what they
+    read and write.
+    """
+    flops = calls = 0
+    for at, op in enumerate(computation.operations):
+        made = _computed(op, computation.operand_shapes(at))
+        flops += made[0]
+        calls += made[1]
+    read = sum(_read(computation, at) for at in computation.parameters)
+    written = sum(_written(computation, at) for at in computation.outputs)
+    return Work(flops, calls, read, written)
+
+
+def operation_work(operation: Operation, operands: Sequence[Shape]) -> Work:
+    """Of one operation alone, whose operands are read from memory and whose results are written."""
+    flops, calls = _computed(operation, operands)
+    results = sum(shape.bytes for shape in operation.results)
+    opcode = operation.opcode
+    if opcode in _FREE or (opcode == "transpose" and _stays(operation, operands)):
+        return Work(flops, calls)
+    if opcode in _PARTS:
+        return Work(flops, calls, results + sum(s.bytes for s in operands[1:]), results)
+    if opcode == "dynamic-update-slice" and len(operands) > 1:
+        part = operands[1].bytes
+        return Work(flops, calls, part + sum(s.bytes for s in operands[2:]), part)
+    if opcode == "scatter" and len(operands) == 3:
+        part = operands[2].bytes
+        return Work(flops, calls, 2 * part + operands[1].bytes, part)
+    return Work(flops, calls, sum(shape.bytes for shape in operands), results)
+
+
+def _stays(op: Operation, operands: Sequence[Shape]) -> bool:
+    """Whether the result lies in memory as the operand does."""
+    order = op.dims("dimensions")
+    if not operands or sorted(order) != list(range(operands[0].rank)):
+        return False
+    return operands[0].layout == tuple(order[d] for d in op.shape.layout)
+
+
+def _computed(op: Operation, operands: Sequence[Shape]) -> tuple[int, int]:
+    """Flops and transcendental calls."""
+    elements = op.shape.elements
+    if op.opcode in MOVING or op.opcode in _UNKNOWN:
+        return 0, 0
+    if op.opcode in TRANSCENDENTAL:
+        return 0, elements
+    match op.opcode:
+        case "dot":
+            return 2 * elements * reduced(op, operands), 0
+        case "convolution":
+            return _convolution(op, operands), 0
+        case "reduce" | "reduce-window" | "select-and-scatter" | "scatter" | "map" | "all-reduce":
+            times = max(_times(op, operands), 0)
+            flops, calls = _region(op.attributes, "combine", "region")
+            return times * flops + _selected(op, operands), times * calls
+        case "sort":
+            largest = operands[0].elements if operands else 0
+            return largest * max(largest - 1, 0).bit_length(), 0
+        case "fft":
+            real = max([op.shape.elements, *(s.elements for s in operands)])
+            return 8 * real * max(real - 1, 0).bit_length(), 0
+        case "cholesky":
+            return elements * (op.shape.dims[-1] if op.shape.rank else 1) // 3, 0
+        case "triangular-solve":
+            return elements * (operands[0].dims[-1] if operands and operands[0].rank else 1), 0
+    return elements, 0
+
+
+def _convolution(op: Operation, operands: Sequence[Shape]) -> int:
+    """Two for every pair of elements that meet: padding and holes are not multiplied."""
+    try:
+        labels = ConvolutionLabels.of(op)
+        given, weights = operands[:2]
+        sizes = tuple(given.dims[d] for d in labels.spatial)
+        outs = tuple(op.shape.dims[d] for d in labels.out_spatial)
+        meets = spatial_meeting(op, sizes, outs)
+        batch = given.dims[labels.batch] // max(_whole(op, "batch_groups"), 1)
+        features = op.shape.dims[labels.out_feature] * weights.dims[labels.weights_in]
+        return 2 * meets * batch * features
+    except (TensorError, IndexError, ValueError):
+        return 2 * op.shape.elements * reduced(op, operands)
+
+
+def _times(op: Operation, operands: Sequence[Shape]) -> int:
+    """How often two elements are combined."""
+    if op.opcode == "reduce":
+        return (operands[0].elements if operands else 0) - op.shape.elements
+    if op.opcode == "reduce-window":
+        return op.shape.elements * (math.prod(op.dims("size")) - 1)
+    if op.opcode == "select-and-scatter":
+        return operands[1].elements if len(operands) > 1 else 0
+    if op.opcode == "scatter":
+        return operands[-1].elements if len(operands) > 2 else 0
+    return op.shape.elements
+
+
+def _selected(op: Operation, operands: Sequence[Shape]) -> int:
+    """Of `select-and-scatter`, the comparisons in each window."""
+    if op.opcode != "select-and-scatter" or len(operands) < 2:
+        return 0
+    flops, _ = _region(op.attributes, "select", "select_region")
+    return operands[1].elements * (math.prod(op.dims("size")) - 1) * flops
+
+
+def _region(attributes: Mapping[str, Attribute], word: str, text: str) -> tuple[int, int]:
+    """Flops and transcendental calls for one pair; a body that was not kept counts as one flop."""
+    if attributes.get(word, "other") != "other" or text not in attributes:
+        return 1, 0
+    try:
+        body = region_of(str(attributes[text])).operations
+    except TensorError:
+        return 1, 0
+    work = [_computed(op, [body[at].shape for at in op.operands]) for op in body]
+    return sum(flops for flops, _ in work), sum(calls for _, calls in work)
+
+
+def _whole(op: Operation, name: str) -> int:
+    found = op.attributes.get(name, 1)
+    return found if isinstance(found, int) else 1
+
+
+def _read(computation: Computation, at: int) -> int:
+    """Of a parameter, the bytes that are needed of it."""
+    whole = sum(shape.bytes for shape in computation.operations[at].results)
+    if at in computation.outputs:
+        return whole
+    needed = 0
+    for user in computation.users[at]:
+        op = computation.operations[user]
+        first = op.operands[0] == at and at not in op.operands[1:]
+        if op.opcode in _PARTS and first:
+            needed += op.shape.bytes
+        elif op.opcode == "dynamic-update-slice" and first and user in computation.outputs:
+            continue
+        else:
+            return whole
+    return min(needed, whole)
+
+
+def _written(computation: Computation, at: int) -> int:
+    op = computation.operations[at]
+    in_place = op.opcode == "dynamic-update-slice" and len(op.operands) > 1
+    if in_place and computation.operations[op.operands[0]].opcode == "parameter":
+        return computation.operations[op.operands[1]].shape.bytes
+    return sum(shape.bytes for shape in op.results)

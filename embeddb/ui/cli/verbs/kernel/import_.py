@@ -1,0 +1,117 @@
+"""`kernel import`: the tensor kernels and programs of HLO text into a database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from embeddb.core.errors import TensorError
+from embeddb.core.wording import counted, plural
+from embeddb.tensors.computation import KINDS
+from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+
+if TYPE_CHECKING:
+    from embeddb.tensors.computation import Computation
+
+__all__ = ["import_verb"]
+
+#: Rows of what was read that are shown, and notes.
+_MOST_ROWS, _MOST_NOTES = 40, 20
+
+
+@click.command("import")
+@click.argument("db")
+@click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER...")
+@click.option("--kind", default="", type=click.Choice(["", *KINDS]), help="Take modules as these.")
+@click.option("--group", default="", help="Model family: held out together. Else the module.")
+@json_option
+def import_verb(db: str, files: tuple[str, ...], kind: str, group: str, as_json: bool) -> None:
+    """Keep the tensor kernels and programs of FILES in DB, made if there is none.
+
+    A file is HLO text (.txt, .hlo, also gzipped) or computations as embeddb writes them (.json); a
+    folder what XLA writes with --xla_dump_to. A module that is optimised is its kernels: each
+    fusion and each operation beside; any other one is a program. --kind program takes the first as
+    a program too, --kind kernel the second as one kernel. Runs of those that DB knows by their
+    names only move to them.
+
+    \b
+    Example:
+      embeddb kernel import tensors.db dump/
+      embeddb kernel import tensors.db resnet50.hlo --group resnet
+    """
+    from indexer.add import add_coded
+
+    tensors, notes = _read(files, kind, group)
+    with open_database(db, create=True) as opened, Progress() as progress:
+        done = add_coded(opened, tensors, progress=progress)
+    for line in notes[:_MOST_NOTES]:
+        note(line)
+    if len(notes) > _MOST_NOTES:
+        note(f"and {len(notes) - _MOST_NOTES:,} more notes: --json has them all")
+    if as_json:
+        emit(
+            {
+                "database": db,
+                "added": [_document(one) for one in done.added],
+                "known": [_document(one) for one in done.known],
+                "adopted_runs": done.adopted_runs,
+                "notes": notes,
+            }
+        )
+        return
+    told = [(one, "added") for one in done.added] + [(one, "known") for one in done.known]
+    rows = [(one.name, one.kind, str(one.sizes), one.id, word) for one, word in told]
+    table(("name", "kind", "sizes", "id", ""), rows[:_MOST_ROWS])
+    if len(rows) > _MOST_ROWS:
+        say(f"and {len(rows) - _MOST_ROWS:,} more")
+    say(f"{db}: {_counted(done.added)} added, {len(done.known):,} known already")
+    if done.adopted_runs:
+        say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their kernel")
+
+
+def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[Computation], list[str]]:
+    """The computations of all files, and what was noted, by file. Of a folder, files that cannot be
+    read are noted.
+
+    Raises: TensorError for a file that cannot be read, and for a folder without any that can.
+    """
+    from indexer.frontends.hlo.files import read_tensors, tensor_files
+
+    found: list[Computation] = []
+    notes: list[str] = []
+    for given in files:
+        inside = tensor_files(Path(given)) if Path(given).is_dir() else [Path(given)]
+        read = 0
+        for file in inside:
+            try:
+                made = read_tensors(file, kind=kind, group=group)
+            except TensorError as error:
+                if inside == [Path(given)]:
+                    raise
+                notes.append(str(error))
+                continue
+            read += len(made.tensors)
+            found += made.tensors
+            notes += [f"{file}: {line}" for line in made.notes]
+        if not read:
+            hint = notes[0] if notes else "XLA_FLAGS=--xla_dump_to=FOLDER makes such files"
+            raise TensorError("has no kernel and no program", where=given, hint=hint)
+    return found, notes
+
+
+def _counted(tensors: list[Computation]) -> str:
+    return counted({kind: sum(one.kind == kind for one in tensors) for kind in KINDS})
+
+
+def _document(made: Computation) -> dict[str, object]:
+    sizes = dict(made.sizes.named)
+    return {
+        "id": made.id,
+        "kind": made.kind,
+        "name": made.name,
+        "group": made.group,
+        "sizes": sizes,
+    }

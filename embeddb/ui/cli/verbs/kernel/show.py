@@ -1,0 +1,161 @@
+"""`kernel show`: one tensor kernel or program, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.records import PatternInfo
+from embeddb.tensors.analysis import operation_work, work_of
+from embeddb.tensors.computation import KINDS, Computation
+from embeddb.tensors.tensor_text import tensor_text
+from embeddb.ui.cli.arguments import known_pattern, open_database
+from embeddb.ui.cli.output import emit, json_option, note, say, table
+
+__all__ = ["show_verb"]
+
+#: Operations, and characters of attributes, that the table shows.
+_MOST_ROWS, _MOST_WORDS = 200, 60
+
+
+@click.command("show")
+@click.argument("place", metavar="DB|FILE")
+@click.argument("name", default="")
+@click.option(
+    "--as",
+    "form",
+    default="graph",
+    type=click.Choice(["graph", "json", "hlo"]),
+    help="What to show.",
+)
+@click.option("--kind", default="", type=click.Choice(["", *KINDS]), help="Take a module as these.")
+@json_option
+def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> None:
+    """Operations of a kernel or a program, with what each computes: the one called NAME (or of that
+    id) in DB, or in a FILE, where a single one needs no name.
+
+    --as json is it as a file that embeddb reads, --as hlo one that XLA compiles.
+
+    \b
+    Example:
+      embeddb kernel show tensors.db mlp
+      embeddb kernel show dump/module_0002.jit_mlp.cpu_after_optimizations.txt
+      embeddb kernel show tensors.db mlp --as hlo
+    """
+    made = _of_file(place, name, kind) if Path(place).is_file() else _of_database(place, name)
+    if as_json:
+        emit(_document(made))
+    elif form == "json":
+        say(tensor_text(made).decode())
+    elif form == "hlo":
+        from indexer.frontends.hlo.printer import hlo_text
+
+        click.echo(hlo_text(made), nl=False)
+    else:
+        _show(made)
+
+
+def _of_database(place: str, name: str) -> Computation:
+    """Raises: NothingFound for a computation that is not there, or whose operations are not;
+    UsageError without a name."""
+    if not name:
+        raise UsageError(f"which kernel of {place}?", hint="embeddb kernel show DB NAME, or FILE")
+    with open_database(place, readonly=True) as opened:
+        named = [info for info in opened.store.find(name) if info.kind in KINDS]
+        kinds = {info.kind for info in named}
+        found = known_pattern(opened, name, kind=kinds.pop() if len(kinds) == 1 else "kernel")
+        made = opened.store.tensor(found.id) if isinstance(found, PatternInfo) else None
+    if made is None:
+        hint = "`embeddb kernel import` adds kernels and programs"
+        raise NothingFound(f"{name} is no tensor kernel, or known by its name only", hint=hint)
+    return made
+
+
+def _of_file(place: str, name: str, kind: str) -> Computation:
+    from indexer.frontends.hlo.files import read_tensors
+
+    read = read_tensors(place, kind=kind)
+    for line in read.notes:
+        note(line)
+    fits = [one for one in read.tensors if name in ("", one.name, one.id)]
+    if len({one.id for one in fits}) == 1:
+        return fits[0]
+    names = ", ".join(one.name for one in read.tensors[:20])
+    if not fits:
+        raise NothingFound(f"{place}: no kernel {name!r}", hint=f"there are: {names or 'none'}")
+    raise UsageError(f"{place} has {len(fits)} kernels", hint=f"name one: {names}")
+
+
+def _rows(made: Computation) -> list[dict[str, Any]]:
+    rows = []
+    for at, op in enumerate(made.operations):
+        work = operation_work(op, made.operand_shapes(at))
+        rows.append(
+            {
+                "name": made.names[at] if made.names else str(at),
+                "opcode": op.opcode,
+                "shapes": [str(shape) for shape in op.results],
+                "operands": list(op.operands),
+                "attributes": dict(op.attributes),
+                "flops": work.flops,
+                "transcendentals": work.transcendentals,
+                "output": at in made.outputs,
+            }
+        )
+    return rows
+
+
+def _document(made: Computation) -> dict[str, Any]:
+    work = work_of(made)
+    return {
+        "id": made.id,
+        "kind": made.kind,
+        "name": made.name,
+        "group": made.group,
+        "sizes": dict(made.sizes.named),
+        "flops": work.flops,
+        "transcendentals": work.transcendentals,
+        "bytes_read": work.bytes_read,
+        "bytes_written": work.bytes_written,
+        "operations": _rows(made),
+        "tensor": json.loads(tensor_text(made)),
+    }
+
+
+def _show(made: Computation) -> None:
+    work = work_of(made)
+    say(f"{made.name or 'a computation'} ({made.id}): a {made.kind}, {made.sizes}")
+    fused = "" if made.kind == "kernel" else " if all of it were one kernel"
+    say(
+        f"{work.flops:,} flops, {work.transcendentals:,} transcendental calls, "
+        f"{work.bytes_read:,} bytes read, {work.bytes_written:,} written{fused}"
+    )
+    say()
+    rows = [
+        (
+            f"{at}{' *' if row['output'] else ''}",
+            row["opcode"],
+            ", ".join(row["shapes"]),
+            ", ".join(map(str, row["operands"])),
+            _words(row["attributes"]),
+            f"{row['flops'] + row['transcendentals']:,}",
+        )
+        for at, row in enumerate(_rows(made)[:_MOST_ROWS])
+    ]
+    table(("at", "operation", "gives", "takes", "attributes", "computes"), rows)
+    if len(made.operations) > _MOST_ROWS:
+        say(f"and {len(made.operations) - _MOST_ROWS:,} operations more: --json has them all")
+    say("* is given out")
+
+
+def _words(attributes: dict[str, Any]) -> str:
+    parts = [
+        f"{name} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
+        for name, value in sorted(attributes.items())
+    ]
+    text = ", ".join(parts)
+    return text if len(text) <= _MOST_WORDS else text[: _MOST_WORDS - 1] + "…"

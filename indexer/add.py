@@ -1,0 +1,60 @@
+"""Loop nests and tensors into a database, whole: to be asked about, measured, be neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from embeddb.index.lookup import Lookup
+from embeddb.nests.nest import Nest
+from embeddb.platforms.of_subject import Coded
+from indexer.embed import adopted
+
+__all__ = ["Added", "add_coded"]
+
+T = TypeVar("T", bound=Coded)
+
+
+@dataclass(slots=True)
+class Added(Generic[T]):
+    """Subjects that were new, those whose code was known already, and the runs of stubs, which were
+    known by their names only, that moved to them."""
+
+    added: list[T] = field(default_factory=list)
+    known: list[T] = field(default_factory=list)
+    adopted_runs: int = 0
+
+
+def add_coded(
+    db: Lookup,
+    subjects: Sequence[T],
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Added[T]:
+    """Keep subjects, each once, with the vectors that can be computed here. A stub is taken for the
+    one subject of its name and kind: where several share a name, it stays a stub."""
+    done = Added[T]()
+    named: dict[tuple[str, str], set[str]] = {}
+    for subject in subjects:
+        named.setdefault((subject.kind, subject.name), set()).add(subject.id)
+    whole = list({subject.id: subject for subject in reversed(subjects)}.values())[::-1]
+    for at, subject in enumerate(whole):
+        known = db.store.subject(subject.id)
+        (done.added if known is None else done.known).append(subject)
+        if known is None or _holds_more(subject, known):
+            db.add_pattern(subject)
+        if progress is not None:
+            progress(f"embed {subject.kind}s", at + 1, len(whole))
+    for subject in whole:
+        if len(named[subject.kind, subject.name]) == 1:
+            stubs = [i for i in db.store.find(subject.name) if i.stub and i.kind == subject.kind]
+            done.adopted_runs += sum(adopted(db, stub, subject) for stub in stubs)
+    return done
+
+
+def _holds_more(subject: Coded, known: object) -> bool:
+    """Whether a nest brings matrices along that it was kept without."""
+    if not isinstance(subject, Nest) or not isinstance(known, Nest):
+        return False
+    return len(known.matrices) < len(subject.matrices)

@@ -1,0 +1,229 @@
+"""The instructions of a module as operations of a computation: calls and fusions are inlined,
+tuples resolved to what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.check import MOST_OPERATIONS, check_operation
+from embeddb.tensors.operation import Attribute, Operation, Shape
+from embeddb.tensors.region import Region, combine_of, region_text
+from indexer.frontends.hlo.attributes import MOST_RAW, canonical
+from indexer.frontends.hlo.module import Body, Instruction, Module
+from indexer.frontends.hlo.opcodes import OPAQUE, OPCODES
+from indexer.frontends.hlo.shapes import ShapeTree, leaves
+
+__all__ = ["Graph", "Value", "in_order"]
+
+_DEEPEST = 64
+_MOST_VISITS = 4 * MOST_OPERATIONS
+_MOST_REGION = 64
+#: Opcodes with a body for two elements, and the attribute that names it.
+_COMBINING = {
+    **dict.fromkeys(("reduce", "reduce-window", "scatter", "sort", "map"), "to_apply"),
+    **dict.fromkeys(("all-reduce", "reduce-scatter"), "to_apply"),
+    "select-and-scatter": "scatter",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several results of the operation at a place."""
+
+    place: int
+    index: int
+
+
+#: What an instruction gives: the place of an operation, a part of what it gives, or several values.
+Value = int | Part | tuple["Value", ...]
+
+
+@dataclass(slots=True)
+class Graph:
+    """Operations as they are met, and the names of their instructions; `notes` are the module's."""
+
+    module: Module
+    operations: list[Operation] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    _parts: dict[Part, int] = field(default_factory=dict)
+    _visits: int = 0
+
+    def body(self, name: str, arguments: Sequence[Value] | None = None, depth: int = 0) -> Value:
+        """What a body gives, its instructions added; without `arguments` its parameters are.
+
+        Raises: TensorError, with the line.
+        """
+        if depth > _DEEPEST:
+            raise TensorError(f"computations call each other more than {_DEEPEST} deep")
+        body = self._named(name)
+        values: dict[str, Value] = {}
+        for one in in_order(body):
+            self._visits += 1
+            if self._visits > _MOST_VISITS or len(self.operations) > MOST_OPERATIONS:
+                raise TensorError(f"more than {MOST_OPERATIONS:,} operations, calls inlined")
+            try:
+                values[one.name] = self._value(one, values, arguments, depth)
+            except TensorError as error:
+                line = one.line if error.line is None else error.line
+                raise TensorError(error.reason, line=line, hint=error.hint) from None
+        return values[body.root]
+
+    def places(self, value: Value) -> list[int]:
+        """Of the arrays in a value; an operation takes a part of several results out."""
+        if isinstance(value, int):
+            return [value]
+        if isinstance(value, tuple):
+            return [place for part in value for place in self.places(part)]
+        if value not in self._parts:
+            shape = self.operations[value.place].results[value.index]
+            made = Operation("get-tuple-element", (shape,), (value.place,), {"index": value.index})
+            self._parts[value] = self.add(made, f"{self.names[value.place]}.{value.index}")
+        return [self._parts[value]]
+
+    def add(self, operation: Operation, name: str) -> int:
+        check_operation(operation, len(self.operations), name)
+        self.operations.append(operation)
+        self.names.append(name)
+        return len(self.operations) - 1
+
+    def parameters(self, name: str, shape: ShapeTree, number: int) -> Value:
+        """One parameter for every array in a shape."""
+        if isinstance(shape, Shape):
+            return self.add(Operation("parameter", (shape,), (), {"number": number}), name)
+        parts = enumerate(shape)
+        return tuple(self.parameters(f"{name}.{at}", part, number) for at, part in parts)
+
+    def single(self, one: Instruction, operands: Sequence[Value]) -> Value:
+        """An instruction as one operation, whatever its bodies do."""
+        places = tuple(place for value in operands for place in self.places(value))
+        results = leaves(one.shape)
+        if not results:
+            return ()
+        if one.opcode not in OPCODES:
+            self._note(f"opcode {one.opcode} is not known: kept as it is")
+        elif one.opcode in OPAQUE:
+            self._note(f"{one.opcode} is kept as one operation, without what it does inside")
+        attributes = canonical(one) | self._combined(one)
+        at = self.add(Operation(one.opcode, tuple(results), places, attributes), one.name)
+        return at if isinstance(one.shape, Shape) else _parts(one.shape, at)
+
+    def _value(
+        self,
+        one: Instruction,
+        values: dict[str, Value],
+        arguments: Sequence[Value] | None,
+        depth: int,
+    ) -> Value:
+        operands = [values[name] for name in one.operands]
+        match one.opcode:
+            case "parameter":
+                return self._parameter(one, arguments)
+            case "tuple":
+                return tuple(operands)
+            case "get-tuple-element":
+                index = canonical(one)["index"]
+                inside = operands[0] if operands else ()
+                if not isinstance(inside, tuple) or not isinstance(index, int):
+                    raise TensorError(f"{one.name} takes a part of what is no tuple")
+                if not 0 <= index < len(inside):
+                    raise TensorError(f"{one.name} takes part {index} of {len(inside)}")
+                return inside[index]
+            case "call" | "fusion":
+                return self.body(body_of(one), operands, depth + 1)
+            case "opt-barrier" if len(operands) == 1:
+                self._note("opt-barrier is left out: it computes nothing")
+                return operands[0]
+        return self.single(one, operands)
+
+    def _parameter(self, one: Instruction, arguments: Sequence[Value] | None) -> Value:
+        number = canonical(one)["number"]
+        assert isinstance(number, int)
+        if arguments is None:
+            return self.parameters(one.name, one.shape, number)
+        if not 0 <= number < len(arguments):
+            raise TensorError(f"parameter {number} of a call with {len(arguments)} operands")
+        return arguments[number]
+
+    def _named(self, name: str) -> Body:
+        if name not in self.module.bodies:
+            raise TensorError(f"there is no computation {name[:60]!r}: the dump was cut off")
+        return self.module.bodies[name]
+
+    def _note(self, line: str) -> None:
+        if line not in self.module.notes:
+            self.module.notes.append(line)
+
+    def _combined(self, one: Instruction) -> dict[str, Attribute]:
+        """What the bodies do that an operation applies to elements."""
+        key = _COMBINING.get(one.opcode)
+        if key is None or key not in one.attributes:
+            return {}
+        made = self._region(_called(one, key), "combine", "region")
+        if one.opcode == "select-and-scatter" and "select" in one.attributes:
+            made |= self._region(_called(one, "select"), "select", "select_region")
+        return made
+
+    def _region(self, name: str, word: str, text: str) -> dict[str, Attribute]:
+        inner = Graph(Module("", "", False, self.module.bodies, []))
+        outputs = tuple(inner.places(inner.body(name)))
+        region = Region(tuple(inner.operations), outputs)
+        if combine := combine_of(region):
+            return {word: combine}
+        told = region_text(region) if len(inner.operations) <= _MOST_REGION else None
+        whole = {} if told is None or len(told) > MOST_RAW else {text: told}
+        return {word: "other", **whole}
+
+
+def body_of(one: Instruction) -> str:
+    """The body that a call or a fusion stands for. Raises: TensorError if it names none."""
+    return _called(one, "to_apply" if "to_apply" in one.attributes else "calls")
+
+
+def _called(one: Instruction, key: str) -> str:
+    named = one.attributes.get(key, [])
+    if not named:
+        raise TensorError(f"{one.name}: {one.opcode} names no computation")
+    return named[0].removeprefix("%")
+
+
+def _parts(shape: ShapeTree, place: int) -> Value:
+    """A tuple like `shape`, of the results of the operation at a place."""
+    count = 0
+
+    def of(part: ShapeTree) -> Value:
+        nonlocal count
+        if isinstance(part, Shape):
+            count += 1
+            return Part(place, count - 1)
+        return tuple(of(inner) for inner in part)
+
+    return of(shape)
+
+
+def in_order(body: Body) -> list[Instruction]:
+    """What the root depends on, operands first, without recursion.
+
+    Raises: TensorError, with the line, for operands that are not there and for cycles.
+    """
+    done: dict[str, Instruction] = {}
+    open_, stack = {body.root}, [(body.root, 0)]
+    while stack:
+        name, next_ = stack.pop()
+        one = body.instructions[name]
+        if name in done or next_ == len(one.operands):
+            done[name] = one
+            open_.discard(name)
+            continue
+        stack.append((name, next_ + 1))
+        below = one.operands[next_]
+        if below in done:
+            continue
+        if below not in body.instructions:
+            raise TensorError(f"{name} takes {below[:60]!r}, which is not there", line=one.line)
+        if below in open_:
+            raise TensorError(f"{name} depends on itself: the graph has a cycle", line=one.line)
+        open_.add(below)
+        stack.append((below, 0))
+    return list(done.values())

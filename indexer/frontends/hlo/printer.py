@@ -1,0 +1,247 @@
+"""A computation as HLO text that XLA parses and compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.region import Region, region_of
+
+__all__ = ["hlo_text"]
+
+#: What is written of a window, by our names; pads are written together.
+_WINDOW = (("stride", "stride"), ("lhs_dilate", "lhs_dilate"), ("rhs_dilate", "rhs_dilate"))
+_DOT = ("lhs_batch", "lhs_contracting", "rhs_batch", "rhs_contracting")
+_LOST = frozenset(("while", "conditional", "custom-call", "fusion", "call", "async-start"))
+_COMBINED = ("reduce", "reduce-window", "scatter", "sort", "map", "all-reduce", "reduce-scatter")
+
+
+def hlo_text(made: Computation) -> str:
+    """One module whose entry takes the parameters in their order, and gives what is given out: one
+    array, or a tuple of them. A bitcast, which only an optimised module may have, is written as
+    the transposes and the reshape that it stands for.
+
+    Raises: TensorError for operations whose insides were left out when they were read.
+    """
+    regions: dict[str, str] = {}
+    shapes = [_shape(op.shape) for op in made.operations if op.opcode == "parameter"]
+    lines = [_line(made, at, regions) for at in range(len(made.operations))]
+    outputs = [_shapes(made.operations[at].results) for at in made.outputs]
+    if len(outputs) == 1:
+        root = made.outputs[0]
+        lines[root] = _rooted(lines[root])
+        given = outputs[0]
+    else:
+        given = f"({', '.join(outputs)})"
+        lines.append(f"  ROOT out = {given} tuple({', '.join(map(_name, made.outputs))})")
+    layout = f"entry_computation_layout={{({', '.join(shapes)})->{given}}}"
+    head = f"HloModule {_word(made.name) or 'kernel'}, {layout}"
+    return "\n\n".join([head, *regions.values(), "\n".join(["ENTRY main {", *lines, "}"])]) + "\n"
+
+
+def _rooted(lines: str) -> str:
+    """The last of them gives what is given out."""
+    head, cut, last = lines.rpartition("\n")
+    return f"{head}{cut}  ROOT {last.lstrip()}"
+
+
+def _name(at: int) -> str:
+    return f"o{at}"
+
+
+def _word(name: str) -> str:
+    """Letters and digits of a name, as XLA takes them for a module's."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in name)
+    return plain if plain[:1].isalpha() or plain[:1] == "_" else plain and f"_{plain}"
+
+
+def _shape(shape: Shape) -> str:
+    return str(shape)
+
+
+def _shapes(results: Sequence[Shape]) -> str:
+    if len(results) == 1:
+        return _shape(results[0])
+    return f"({', '.join(map(_shape, results))})"
+
+
+def _line(made: Computation, at: int, regions: dict[str, str]) -> str:
+    op = made.operations[at]
+    if op.opcode in _LOST:
+        raise TensorError(
+            f"{_where(made, at)}: {op.opcode} cannot be written as HLO: what it does inside is "
+            "not kept"
+        )
+    operands = ", ".join(map(_name, op.operands))
+    if op.opcode == "parameter":
+        operands = str(op.attributes["number"])
+    elif op.opcode == "constant":
+        operands = _literal(op)
+    elif op.opcode == "bitcast":
+        return _bitcast(at, op, made.operand_shapes(at)[0])
+    tail = _attributes(made, at, regions)
+    return ", ".join([f"  {_name(at)} = {_shapes(op.results)} {op.opcode}({operands})", *tail])
+
+
+def _bitcast(at: int, op: Operation, given: Shape) -> str:
+    """The operand's elements in the order in which they lie in memory, taken as the result's."""
+    if given.dtype != op.shape.dtype:
+        return f"  {_name(at)} = {_shape(op.shape)} bitcast-convert({_name(op.operands[0])})"
+    outer, inner = given.layout[::-1], op.shape.layout[::-1]
+    before = Shape(given.dtype, tuple(given.dims[d] for d in outer))
+    after = Shape(given.dtype, tuple(op.shape.dims[d] for d in inner))
+    back = tuple(inner.index(d) for d in range(len(inner)))
+    name, below = _name(at), _name(op.operands[0])
+    return "\n".join(
+        [
+            f"  {name}.lies = {before} transpose({below}), dimensions={_braces(outer)}",
+            f"  {name}.flat = {after} reshape({name}.lies)",
+            f"  {name} = {_shape(op.shape)} transpose({name}.flat), dimensions={_braces(back)}",
+        ]
+    )
+
+
+def _where(made: Computation, at: int) -> str:
+    return f"operation {made.names[at] if made.names else at}"
+
+
+def _literal(op: Operation) -> str:
+    """The number, or as many of it as there are elements; elements that were not kept are XLA's
+    choice."""
+    if "raw" in op.attributes:
+        return str(op.attributes["raw"])
+    if not op.shape.rank:
+        return str(op.attributes.get("value", "0"))
+    if "value" not in op.attributes or op.shape.elements > 1 << 16:
+        return "{...}"
+    text = str(op.attributes["value"])
+    for dim in reversed(op.shape.dims):
+        text = "{" + ",".join([text] * dim) + "}"
+    return text
+
+
+def _attributes(made: Computation, at: int, regions: dict[str, str]) -> list[str]:
+    op = made.operations[at]
+    told = op.attributes
+    found: list[str] = []
+    match op.opcode:
+        case "parameter" | "constant":
+            return []
+        case "dot":
+            found = [f"{k}_dims={_braces(op.dims(k))}" for k in _DOT if op.dims(k)]
+        case "convolution":
+            found = [
+                f"window={_window(op)}",
+                f"dim_labels={told.get('labels', '')}",
+                f"feature_group_count={told.get('feature_groups', 1)}",
+                f"batch_group_count={told.get('batch_groups', 1)}",
+            ]
+        case "reduce-window" | "select-and-scatter":
+            found = [f"window={_window(op)}"]
+        case "iota":
+            found = [f"iota_dimension={told.get('dimension', 0)}"]
+        case "concatenate":
+            found = [f"dimensions={{{told.get('dimension', 0)}}}"]
+        case "slice":
+            found = [f"slice={_slice(op)}"]
+        case "pad":
+            found = [f"padding={_padding(op)}"]
+        case "dynamic-slice":
+            found = [f"dynamic_slice_sizes={_braces(op.dims('sizes'))}"]
+        case "compare":
+            found = [f"direction={told.get('direction', 'EQ')}"]
+        case "get-tuple-element":
+            found = [f"index={told.get('index', 0)}"]
+        case "broadcast" | "transpose" | "reverse" | "reduce":
+            found = [f"dimensions={_braces(op.dims('dimensions'))}"]
+        case _:
+            raw = str(told.get("raw", ""))
+            if raw.endswith("…"):
+                raise TensorError(f"{_where(made, at)}: its attributes were cut short")
+            found = [raw] if raw else []
+    return found + _bodies(made, at, regions)
+
+
+def _bodies(made: Computation, at: int, regions: dict[str, str]) -> list[str]:
+    """What an operation applies to elements, each body once in `regions`."""
+    op = made.operations[at]
+    if op.opcode == "select-and-scatter":
+        both = [("select", "select", "select_region"), ("scatter", "combine", "region")]
+    elif op.opcode in _COMBINED:
+        both = [("to_apply", "combine", "region")]
+    else:
+        return []
+    return [f"{key}={_body(made, at, word, text, regions)}" for key, word, text in both]
+
+
+def _body(made: Computation, at: int, word: str, text: str, regions: dict[str, str]) -> str:
+    op = made.operations[at]
+    combine = str(op.attributes.get(word, "other"))
+    if combine != "other":
+        dtype = op.shape.dtype
+        region = region_of(f"parameter.{dtype}()0 parameter.{dtype}()1 {combine}.{dtype}(0,1) => 2")
+        key = f"{combine}.{dtype}"
+    elif text in op.attributes:
+        key = str(op.attributes[text])
+        region = region_of(key)
+    else:
+        raise TensorError(
+            f"{_where(made, at)}: {op.opcode} cannot be written as HLO: what it does to two "
+            "elements is not kept"
+        )
+    if key not in regions:
+        regions[key] = _region(f"region{len(regions)}", region)
+    return regions[key].partition(" ")[0]
+
+
+def _region(name: str, region: Region) -> str:
+    lines = []
+    for at, op in enumerate(region.operations):
+        operands = ", ".join(map(_name, op.operands))
+        if op.opcode in ("parameter", "constant"):
+            operands = str(op.attributes["number" if op.opcode == "parameter" else "value"])
+        direction = f", direction={op.attributes['direction']}" if op.opcode == "compare" else ""
+        opcode = "bitcast-convert" if op.opcode == "bitcast" else op.opcode
+        lines.append(f"  {_name(at)} = {_shape(op.shape)} {opcode}({operands}){direction}")
+    if len(region.outputs) == 1:
+        root = region.outputs[0]
+        lines[root] = _rooted(lines[root])
+    else:
+        shapes = ", ".join(_shape(region.operations[at].shape) for at in region.outputs)
+        given = ", ".join(map(_name, region.outputs))
+        lines.append(f"  ROOT out = ({shapes}) tuple({given})")
+    return "\n".join([f"{name} {{", *lines, "}"])
+
+
+def _braces(numbers: Sequence[int]) -> str:
+    return "{" + ",".join(map(str, numbers)) + "}"
+
+
+def _window(op: Operation) -> str:
+    size = op.dims("size")
+    if not size:
+        return "{}"
+    parts = [("size", _by(size))]
+    pads = [f"{a}_{b}" for a, b in zip(op.dims("low"), op.dims("high"), strict=True)]
+    parts += [(name, _by(op.dims(ours))) for ours, name in _WINDOW if op.dims(ours)]
+    parts += [("pad", "x".join(pads))] if pads else []
+    parts += [("rhs_reversal", _by(op.dims("reversal")))] if op.dims("reversal") else []
+    return "{" + " ".join(f"{name}={value}" for name, value in parts) + "}"
+
+
+def _by(numbers: Sequence[int]) -> str:
+    return "x".join(map(str, numbers))
+
+
+def _slice(op: Operation) -> str:
+    stride = op.dims("stride") or (1,) * op.shape.rank
+    parts = zip(op.dims("start"), op.dims("limit"), stride, strict=True)
+    return "{" + ", ".join(f"[{a}:{b}:{c}]" for a, b, c in parts) + "}"
+
+
+def _padding(op: Operation) -> str:
+    low, high = op.dims("low"), op.dims("high")
+    interior = op.dims("interior") or (0,) * len(low)
+    return "x".join(f"{a}_{b}_{c}" for a, b, c in zip(low, high, interior, strict=True))

@@ -1,0 +1,159 @@
+"""`embeddb kernel import` and `embeddb kernel show`, as people type them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run_verb
+from hlo_texts import FOLDER, PLAIN
+from nest_logs import log_of
+
+from embeddb.core.config import Config, Op
+from embeddb.database import Database
+from embeddb.tensors.tensor_text import tensor_from_text
+from embeddb.ui.cli.arguments import known_subjects
+from indexer.frontends.hlo.files import read_tensors
+
+MLP = str(FOLDER / "mlp.before.txt")
+TOML = """
+name = "toy-tiles"
+version = "1"
+title = "A toy"
+
+[[space]]
+kernels = ["tile"]
+
+[space.params]
+t1 = { type = "int", values = [0, 8, 16] }
+
+[space.default]
+t1 = 0
+"""
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    capsys.readouterr()
+    assert run_verb(words) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    capsys.readouterr()
+    return run_verb(words), capsys.readouterr().err
+
+
+def test_a_dump_once_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db, dump = str(tmp_path / "t.db"), tmp_path / "dump"
+    dump.mkdir()
+    for when, name in (("before", "before"), ("after", "cpu_after")):
+        place = dump / f"module_0001.jit_mlp.{name}_optimizations.txt"
+        shutil.copy(FOLDER / f"mlp.{when}.txt", place)
+    first = printed(capsys, "kernel", "import", db, str(dump), "--group", "mlps", "--json")
+    kinds = [(one["kind"], one["group"]) for one in first["added"]]
+    assert sorted(kinds) == [("kernel", "mlps")] * 7 + [("program", "mlps")]
+    again = printed(capsys, "kernel", "import", db, str(dump), "--json")
+    assert again["added"] == [] and len(again["known"]) == 8
+    assert run_verb(["kernel", "import", db, str(dump)]) == 0
+    assert "8 known already" in capsys.readouterr().out
+    assert printed(capsys, "db", "stat", db, "--json")["counts"]["tensor"] == 8
+    assert run_verb(["db", "check", db]) == 0
+    assert "no problems" in capsys.readouterr().out
+
+
+def test_files_that_are_cut_off_are_noted_beside_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, dump = str(tmp_path / "t.db"), tmp_path / "dump"
+    dump.mkdir()
+    text = Path(MLP).read_text()
+    (dump / "whole.txt").write_text(text)
+    (dump / "half.txt").write_text(text[: len(text) // 2])
+    done = printed(capsys, "kernel", "import", db, str(dump), "--json")
+    assert len(done["added"]) == 1
+    assert len(done["notes"]) == 1 and "half.txt" in done["notes"][0]
+    code, said = refused(capsys, "kernel", "import", db, str(dump / "half.txt"))
+    assert code == 1 and "half.txt" in said and said.count("\n") == 1
+    (dump / "whole.txt").unlink()
+    code, said = refused(capsys, "kernel", "import", db, str(dump))
+    assert code == 1 and "has no kernel and no program" in said
+
+
+def test_show_from_a_file_and_from_a_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "t.db")
+    assert run_verb(["kernel", "import", db, MLP]) == 0
+    told = printed(capsys, "kernel", "show", db, "mlp", "--json")
+    assert (told["kind"], told["flops"], told["transcendentals"]) == ("program", 615968, 320)
+    assert told == printed(capsys, "kernel", "show", MLP, "--json")
+    made = tensor_from_text(json.dumps(told["tensor"]))
+    assert made.id == told["id"] and len(told["operations"]) == len(made.operations)
+    assert run_verb(["kernel", "show", db, "mlp"]) == 0
+    shown = capsys.readouterr().out
+    assert "615,968 flops, 320 transcendental calls" in shown and "exponential" in shown
+    assert run_verb(["kernel", "show", db, told["id"], "--as", "json"]) == 0
+    assert tensor_from_text(capsys.readouterr().out) == made
+    assert run_verb(["kernel", "show", db, "mlp", "--as", "hlo"]) == 0
+    written = tmp_path / "again.hlo"
+    written.write_text(capsys.readouterr().out)
+    assert read_tensors(written).tensors == (made,)
+
+
+def test_what_cannot_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = str(tmp_path / "t.db")
+    assert run_verb(["kernel", "import", db, MLP]) == 0
+    assert refused(capsys, "kernel", "show", db)[0] == 2
+    assert "no such file" in refused(capsys, "kernel", "show", db, "other")[1]
+    code, said = refused(capsys, "kernel", "show", str(FOLDER / "mlp.after.txt"))
+    assert code == 2 and "has 7 kernels" in said
+    code, said = refused(capsys, "kernel", "show", MLP, "other")
+    assert code == 3 and "there are: mlp" in said
+    code, said = refused(capsys, "kernel", "show", str(FOLDER / "scan.before.txt"), "--as", "hlo")
+    assert code == 1 and "cannot be written as HLO" in said
+
+
+def test_logs_find_their_kernels_in_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, toml, db = tmp_path / "files", tmp_path / "toy.toml", str(tmp_path / "t.db")
+    files.mkdir()
+    toml.write_text(TOML)
+    shutil.copy(FOLDER / "mlp.after.txt", files)
+    (files / "readme.txt").write_text("not HLO")
+    kernel = read_tensors(FOLDER / "mlp.after.txt").tensors[0]
+    rows = [(kernel.name, Config({"t1": t1}), 1e-3 + t1) for t1 in (0, 8, 16)]
+    log = log_of(tmp_path / "runs.jsonl", rows, op="tile")
+    done = printed(
+        capsys,
+        *("index", db, str(log), "--platform", str(toml), "--matrices", str(files), "--json"),
+    )
+    assert done["files"][0]["rejected"] == 0 and not done["matrix_problems"]
+    with Database.open(db, readonly=True) as opened:
+        assert opened.problems() == []
+        assert opened.store.tensor(kernel.id) == kernel
+        runs = list(opened.store.runs("toy-tiles", Op("tile"), kernel.id))
+        assert len(runs) == 3
+
+
+def test_import_takes_the_runs_of_stubs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    toml, db = tmp_path / "toy.toml", str(tmp_path / "t.db")
+    toml.write_text(TOML)
+    kernel = read_tensors(FOLDER / "mlp.after.txt").tensors[0]
+    log = log_of(tmp_path / "runs.jsonl", [(kernel.name, Config({"t1": 8}), 1e-3)], op="tile")
+    assert run_verb(["index", db, str(log), "--platform", str(toml)]) == 0
+    done = printed(capsys, "kernel", "import", db, str(FOLDER / "mlp.after.txt"), "--json")
+    assert done["adopted_runs"] == 1
+
+
+def test_a_file_is_what_the_operation_runs_on(tmp_path: Path) -> None:
+    (tmp_path / "dense.txt").write_text(PLAIN)
+    assert run_verb(["kernel", "import", str(tmp_path / "t.db"), MLP]) == 0
+    with Database.open(tmp_path / "t.db", readonly=True) as db:
+        (kernel,) = known_subjects(db, str(tmp_path / "dense.txt"), Op("tile"))
+        (program,) = known_subjects(db, str(tmp_path / "dense.txt"), Op("fusion"))
+        several = known_subjects(db, str(FOLDER / "mlp.after.txt"), Op("fused"))
+    assert (kernel.kind, program.kind, len(several)) == ("kernel", "program", 7)

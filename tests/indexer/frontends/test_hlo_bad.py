@@ -1,0 +1,187 @@
+"""HLO text that is none, or only half of one: one line that says where."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hlo_texts import FOLDER, NAMES, PLAIN, entry
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.computation import Computation
+from indexer.frontends.hlo.files import read_tensors
+from indexer.frontends.hlo.module import read_module
+from indexer.frontends.hlo.printer import hlo_text
+from indexer.frontends.hlo.subjects import kernels_of, program_of
+
+X = "x = f32[4,8]{1,0} parameter(0)"
+
+
+def read(text: str) -> Computation:
+    module = read_module(text)
+    kernels_of(module)
+    return program_of(module)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason", "line"),
+    [
+        ([X, "ROOT y = f32[?,8] tanh(x)"], "dimension cannot be '?'", 5),
+        ([X, "ROOT y = f32[4,8]{2,0} tanh(x)"], r"layout \(2, 0\) does not fit", 5),
+        ([X, "ROOT y = f32[4,8]{0} tanh(x)"], "does not fit the shape", 5),
+        ([X, "ROOT y = f31[4,8] tanh(x)"], "no type 'f31'", 5),
+        ([X, "a = f32[4] tanh(b)", "b = f32[4] tanh(a)", "ROOT y = f32[4] tanh(a)"], "cycle", 6),
+        ([X, "ROOT y = f32[4,8] tanh(z)"], "takes 'z', which is not there", 5),
+        ([X, "x = f32[4,8] tanh(x)"], "is there twice", 5),
+        ([X, "ROOT y = f32[4,8] call(x), to_apply=gone"], "no computation 'gone'", 5),
+        ([X, "ROOT y = f32[4,8] call(x)"], "names no computation", 5),
+        ([X, "ROOT y = f32[4,8] get-tuple-element(x), index=1"], "of what is no tuple", 5),
+        ([X, "t = (f32[4,8]) tuple(x)", "ROOT y = f32[4,8] get-tuple-element(t), index=1"], "1", 6),
+        ([X, "ROOT y = f32[4,8] tanh(x) nothing"], "where `, key=value` should", 5),
+        ([X, "ROOT y = f32[4,8] slice(x), slice={0}"], "slice is written", 5),
+        ([X, "ROOT y = f32[4,8] reduce-window(x, x), window={size=2x2 pad=1_1}"], "as many", 5),
+        ([X, "ROOT y = f32[4,8] transpose(x), dimensions={1,zero}"], "no whole number", 5),
+        ([X, "ROOT y"], "is no instruction|cut off", 5),
+        ([X, "ROOT y = f32[4,8] tanh(x))"], "closes what was not opened", 5),
+        ([X, "ROOT y = f32[4,8] tanh"], "cut off|no bracket", 5),
+        ([X, "ROOT y = f32[0,8] tanh(x)"], "has no element", 5),
+        (["ROOT x = f32[4,8] parameter(one)"], "no whole number", 4),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(lines: list[str], reason: str, line: int) -> None:
+    with pytest.raises(TensorError, match=reason) as raised:
+        program_of(read_module(entry(*lines)))
+    assert raised.value.line == line
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no HLO text"),
+        ("module @jit_f attributes {} {\n}", "no HLO text"),
+        ("name,value\n1,2\n", "no HLO text"),
+        ("HloModule m\n", "no ENTRY"),
+        ("HloModule m\n\nmain {\n x = f32[] parameter(0)\n}\n", "no ENTRY"),
+        ("HloModule m\nENTRY main {\n}\n", "is empty"),
+        ("HloModule m\nENTRY main {\n x = f32[] parameter(0)\n", "ends inside of main"),
+        ("HloModule m\nENTRY main {\n x = f32[] constant({1,\n", "ends inside of brackets"),
+        (entry(X) + "ENTRY main {\n", "is there twice"),
+        ("HloModule m\nENTRY main {\n x = f32[]) parameter(0)\n}\n", "closes what was not opened"),
+        (entry("x = " + "(" * 50 + ")" * 50 + " parameter(0)"), "nested too deeply"),
+    ],
+)
+def test_what_is_no_module(text: str, reason: str) -> None:
+    with pytest.raises(TensorError, match=reason):
+        read(text)
+
+
+def test_mlir_and_binary_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TensorError) as raised:
+        read_module("module @jit_f {\n}")
+    assert "as_hlo_text" in raised.value.hint
+    binary = tmp_path / "m.hlo"
+    binary.write_bytes(b"\x0a\x05jit_f\x00\x12")
+    with pytest.raises(TensorError, match=r"m\.hlo: is no HLO text but binary"):
+        read_tensors(binary)
+
+
+def test_unknown_opcodes_are_kept_with_a_note() -> None:
+    text = entry(X, "ROOT y = f32[4,8] new-thing(x), depth={1,2}, way=fast")
+    module = read_module(text)
+    made = program_of(module)
+    assert module.notes == ["opcode new-thing is not known: kept as it is"]
+    assert made.operations[1].opcode == "new-thing"
+    assert made.operations[1].attributes == {"raw": "depth={1,2}, way=fast"}
+    assert program_of(read_module(hlo_text(made))) == made
+
+
+def test_bounded_dimensions_count_as_their_bound() -> None:
+    module = read_module(entry("ROOT x = f32[<=10,8]{1,0} parameter(0)"))
+    assert program_of(module).operations[0].shape.dims == (10, 8)
+    assert module.notes == ["a dimension of at most 10 counts as 10"]
+
+
+def test_loops_and_custom_calls_are_noted_and_not_written() -> None:
+    made = read_tensors(FOLDER / "scan.before.txt")
+    assert made.notes == ("while is kept as one operation, without what it does inside",)
+    with pytest.raises(TensorError, match="while cannot be written as HLO"):
+        hlo_text(made.tensors[0])
+
+
+def test_kernels_of_empty_arrays_are_left_out() -> None:
+    module = read_module(
+        entry(X, "e = f32[0] constant({})", "y = f32[4,8] tanh(x)", "z = f32[0] tanh(e)").replace(
+            "\n}\n", "\n  ROOT t = (f32[4,8], f32[0]) tuple(y, z)\n}\n"
+        )
+    )
+    assert [one.name for one in kernels_of(module)] == ["m.y"]
+    assert len(module.notes) == 1 and module.notes[0].startswith("z is left out")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_modules_cut_anywhere_are_refused_in_one_line(name: str) -> None:
+    for when in ("before", "after"):
+        text = (FOLDER / f"{name}.{when}.txt").read_text()
+        whole = len(text.rstrip())
+        for at in range(1, whole, max(whole // 40, 1)):
+            with pytest.raises(TensorError) as raised:
+                read(text[:at])
+            assert "\n" not in str(raised.value)
+
+
+def test_calls_that_multiply_are_stopped() -> None:
+    bodies = [
+        f"f{at} {{\n p = f32[] parameter(0)\n a = f32[] call(p), to_apply=f{at + 1}\n"
+        f" ROOT b = f32[] call(a), to_apply=f{at + 1}\n}}"
+        for at in range(40)
+    ]
+    last = "f40 {\n ROOT p = f32[] parameter(0)\n}"
+    main = "ENTRY main {\n p = f32[] parameter(0)\n ROOT r = f32[] call(p), to_apply=f0\n}"
+    with pytest.raises(TensorError, match="calls inlined"):
+        program_of(read_module("\n\n".join(["HloModule m", *bodies, last, main])))
+
+
+def test_a_body_that_calls_itself_is_refused() -> None:
+    body = "f {\n p = f32[] parameter(0)\n ROOT r = f32[] call(p), to_apply=f\n}"
+    main = "ENTRY main {\n p = f32[] parameter(0)\n ROOT r = f32[] call(p), to_apply=f\n}"
+    with pytest.raises(TensorError, match="deep"):
+        program_of(read_module(f"HloModule m\n\n{body}\n\n{main}\n"))
+
+
+def chain(count: int) -> str:
+    lines = [X.replace("x =", "%y.0 =")]
+    lines += [
+        f"%y.{at + 1} = f32[4,8]{{1,0}} add(f32[4,8]{{1,0}} %y.{at}, f32[4,8]{{1,0}} %y.0), "
+        f'metadata={{op_name="jit(f)/add[{at}]" source_line=1}}'
+        for at in range(count)
+    ]
+    return entry(*lines)
+
+
+def test_the_time_is_linear_in_the_operations() -> None:
+    def seconds(count: int) -> float:
+        text = chain(count)
+        start = time.process_time()
+        assert len(read(text).operations) == count + 1
+        return time.process_time() - start
+
+    seconds(500)
+    assert seconds(20_000) < 30 * max(seconds(2_000), 0.01)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_operations() -> None:
+    start = time.process_time()
+    made = program_of(read_module(chain(100_000)))
+    assert len(made.operations) == 100_001 and made.id
+    assert time.process_time() - start < 60
+
+
+@pytest.mark.parametrize("piece", ['"', "/*", '"\\', "(", "{[", "a-", "->", "%", "x=", "\n{"])
+def test_no_text_makes_the_reader_go_back(piece: str) -> None:
+    start = time.process_time()
+    with pytest.raises(TensorError):
+        read(PLAIN[:-3] + piece * 100_000)
+    assert time.process_time() - start < 20

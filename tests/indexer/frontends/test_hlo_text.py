@@ -1,0 +1,190 @@
+"""HLO text as tensor kernels and programs."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hlo_texts import FOLDER, NAMES, OPAQUE, PLAIN, TILED, TYPED, entry
+from tensors import dot_add
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.operation import Operation
+from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
+from indexer.frontends.hlo.files import read_tensors, tensor_files
+from indexer.frontends.hlo.module import read_module
+from indexer.frontends.hlo.printer import hlo_text
+from indexer.frontends.hlo.subjects import kernels_of, program_of
+
+
+def program(text: str) -> Computation:
+    return program_of(read_module(text))
+
+
+def of(made: Computation, opcode: str) -> Operation:
+    return next(op for op in made.operations if op.opcode == opcode)
+
+
+def only(*lines: str) -> Operation:
+    """The operation that the last of these instructions is."""
+    made = program(entry(*lines))
+    return made.operations[made.outputs[0]]
+
+
+@pytest.mark.parametrize("text", [TYPED, TILED])
+def test_versions_of_the_text_say_the_same(text: str) -> None:
+    made = program(text)
+    assert made == program(PLAIN)
+    assert (made.name.partition(".")[0], made.names) == ("dense", ("x.1", "w.1", "dot.3", "tanh.1"))
+    assert of(made, "dot").attributes == {"lhs_contracting": (1,), "rhs_contracting": (0,)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_modules_before_and_after_optimisation(name: str) -> None:
+    before, after = (read_tensors(FOLDER / f"{name}.{when}.txt") for when in ("before", "after"))
+    (whole,) = before.tensors
+    assert (whole.kind, whole.name, whole.group) == ("program", name, name)
+    assert {one.kind for one in after.tensors} == {"kernel"}
+    assert all(one.name.startswith(f"{name}.") for one in after.tensors)
+    assert bool(before.notes) == (name in OPAQUE)
+    given = {op.shape.dims for op in whole.operations if op.opcode == "parameter"}
+    taken = {k.operations[at].shape.dims for k in after.tensors for at in k.parameters}
+    assert given <= taken or name in OPAQUE
+    for one in (*before.tensors, *after.tensors):
+        assert tensor_from_text(tensor_text(one)) == one
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OPAQUE])
+def test_what_is_written_is_read_as_the_same(name: str) -> None:
+    (whole,) = read_tensors(FOLDER / f"{name}.before.txt").tensors
+    assert program(hlo_text(whole)) == whole
+    for kernel in read_tensors(FOLDER / f"{name}.after.txt").tensors:
+        again = replace(program(hlo_text(kernel)), kind="kernel")
+        # A bitcast, also of a comparator, is written as what it stands for.
+        if b"bitcast" not in tensor_text(replace(kernel, names=())):
+            assert again == kernel
+        assert [again.operations[at].shape for at in again.outputs] == [
+            kernel.operations[at].shape for at in kernel.outputs
+        ]
+
+
+def test_calls_are_inlined_and_the_root_tuple_is_dropped() -> None:
+    (lstm,) = read_tensors(FOLDER / "lstm.before.txt").tensors
+    opcodes = {op.opcode for op in lstm.operations}
+    assert not opcodes & {"call", "tuple", "get-tuple-element", "fusion"}
+    assert len(lstm.outputs) == 2
+    assert [lstm.operations[at].shape.dims for at in lstm.outputs] == [(16, 64), (16, 64)]
+
+
+def test_a_text_of_the_fixture_has_the_id_of_its_computation() -> None:
+    assert program(hlo_text(dot_add(kind="program"))) == dot_add(kind="program")
+
+
+def test_constants_of_one_element_come_into_the_kernel() -> None:
+    made = kernels_of(
+        read_module(
+            entry(
+                "x = f32[4,8] parameter(0)",
+                "zero = f32[] constant(0)",
+                "ROOT r = f32[4] reduce(x, zero), dimensions={1}, to_apply=sum",
+            )
+            + "\nsum {\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n"
+            " ROOT c = f32[] add(b, a)\n}\n"
+        )
+    )
+    assert [op.opcode for op in made[0].operations] == ["parameter", "constant", "reduce"]
+    assert of(made[0], "reduce").attributes == {"combine": "add", "dimensions": (1,)}
+    assert made[0].name == "m.r"
+
+
+def test_windows_labels_and_groups() -> None:
+    found = only(
+        "x = f32[1,9,9,4] parameter(0)",
+        "w = f32[3,3,2,6] parameter(1)",
+        "ROOT c = f32[1,5,9,6] convolution(x, w), window={size=3x3 stride=2x1 pad=1_1x2_0 "
+        "rhs_reversal=1x1}, dim_labels=b01f_01io->b01f, feature_group_count=2",
+    )
+    assert found.attributes == {
+        "size": (3, 3),
+        "stride": (2, 1),
+        "low": (1, 2),
+        "high": (1, 0),
+        "lhs_dilate": (1, 1),
+        "rhs_dilate": (1, 1),
+        "reversal": (1, 1),
+        "labels": "b01f_01io->b01f",
+        "feature_groups": 2,
+        "batch_groups": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "attributes"),
+    [
+        ("slice(x), slice={[0:4:2], [3:8]}", {"start": (0, 3), "limit": (4, 8), "stride": (2, 1)}),
+        (
+            "pad(x, x), padding=1_2x0_-3_1",
+            {"low": (1, 0), "high": (2, -3), "interior": (0, 1)},
+        ),
+        ("transpose(x), dimensions={1,0}", {"dimensions": (1, 0)}),
+        ("broadcast(x), dimensions={}", {}),
+        ("compare(x, x), direction=LT, type=FLOAT", {"direction": "LT"}),
+        ("iota(), iota_dimension=1", {"dimension": 1}),
+        ("concatenate(x, x), dimensions={1}", {"dimension": 1}),
+        ('custom-call(x), custom_call_target="a$b"', {"target": "a$b"}),
+        ("fft(x), fft_type=RFFT, fft_length={8}", {"raw": "fft_length={8}, fft_type=RFFT"}),
+        ("constant({ { 1, 1 }, { 1, 1 } })", {"value": "1"}),
+        ("constant({ { 1, 2 }, { 3, 4 } })", {"raw": "{{1,2},{3,4}}"}),
+        ("constant({...})", {}),
+        ("constant(-1.5e-06)", {"value": "-1.5e-06"}),
+        ("constant((1, -2))", {"raw": "(1,-2)"}),
+    ],
+)
+def test_attributes_in_their_canonical_form(line: str, attributes: dict[str, object]) -> None:
+    assert only("x = f32[4,8] parameter(0)", f"ROOT y = f32[4,8] {line}").attributes == attributes
+
+
+def test_bodies_that_are_no_single_operation_are_kept_as_text() -> None:
+    (made,) = read_tensors(FOLDER / "order.before.txt").tensors
+    largest = of(made, "reduce")
+    assert largest.attributes["combine"] == "other" and "=> " in str(largest.attributes["region"])
+    assert str(of(made, "sort").attributes["raw"]).startswith("dimensions={1}")
+
+
+def test_several_results_are_taken_apart() -> None:
+    (made,) = read_tensors(FOLDER / "order.before.txt").tensors
+    assert [made.operations[at].opcode for at in made.outputs] == ["sort", "get-tuple-element"]
+
+
+def test_one_file_in_three_ways(tmp_path: Path) -> None:
+    plain = FOLDER / "mlp.after.txt"
+    kernels = read_tensors(plain)
+    assert read_tensors(plain, kind="kernel") == kernels and len(kernels.tensors) == 7
+    (whole,) = read_tensors(plain, kind="program", name="mine", group="family").tensors
+    assert (whole.kind, whole.name, whole.group) == ("program", "mine", "family")
+    (one,) = read_tensors(FOLDER / "mlp.before.txt", kind="kernel").tensors
+    assert one.kind == "kernel"
+    packed = tmp_path / "mlp.txt.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert read_tensors(packed) == kernels
+    packed.write_bytes(packed.read_bytes()[:-400])
+    with pytest.raises(TensorError, match="cut off"):
+        read_tensors(packed)
+
+
+def test_a_dump_is_its_first_and_last_modules(tmp_path: Path) -> None:
+    text = (FOLDER / "mlp.before.txt").read_text()
+    for name in ("before_optimizations", "cpu_after_optimizations", "0001.after_fusion"):
+        (tmp_path / f"module_0002.jit_mlp.{name}.txt").write_text(text)
+    (tmp_path / "module_0002.jit_mlp.debug_options").write_text("x")
+    (tmp_path / "readme.txt").write_text("not HLO")
+    found = [path.name.split(".")[-2] for path in tensor_files(tmp_path)]
+    assert sorted(found) == ["before_optimizations", "cpu_after_optimizations"]
+    (tmp_path / "module_0002.jit_mlp.before_optimizations.txt").unlink()
+    (tmp_path / "module_0002.jit_mlp.cpu_after_optimizations.txt").unlink()
+    assert [path.name for path in tensor_files(tmp_path)] == [
+        "module_0002.jit_mlp.0001.after_fusion.txt"
+    ]
