@@ -78,7 +78,7 @@ def legality_of(nest: Nest) -> Legality:
     return _legality(nest, nest.loop_names, nest.array_names)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _legality(nest: Nest, *_: tuple[str, ...]) -> Legality:
     # By names too: nests that differ in them are equal, and a reason names loops.
     return Legality(nest)

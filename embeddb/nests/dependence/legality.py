@@ -189,7 +189,7 @@ class Legality:
         return f"{name} depends on its own element {exact} {dependence.told}"
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def packable(nest: Nest) -> tuple[int, ...]:
     """The arrays that a schedule may pack, `read1` first: those that statements only read, and only
     at affine indices, and that are no indices or bounds themselves; in the order they are met."""
