@@ -129,7 +129,7 @@ class Nest:
         for at, matrix in self.matrix_ids.items():
             if matrix in held:
                 self._check_held(at, held[matrix])
-        return replace(self, matrices=tuple(held.values())) if held else self
+        return replace(self, matrices=tuple(held.values())) if held or self.matrices else self
 
     def held(self, array: int) -> NDArray[Any] | None:
         """What an array holds of the matrix that its fill names, int[elements]; None without one.
