@@ -1,13 +1,17 @@
-"""Seconds of one query by stage, store open, on a pattern of a million non-zeros.
+"""Seconds of one query by stage, store open, on a pattern of a million non-zeros and on loop nests.
 
     python benchmarks/query_latency.py DATABASE > benchmarks/results/query_latency.json
+    python benchmarks/query_latency.py DATABASE --only nests
 
-DATABASE holds CPU SpMM runs (the starter database). The pattern is a scale-free graph made here,
-read from a compressed .npz each time. Reading and answering are interleaved.
+DATABASE holds CPU SpMM runs and runs of nests (the starter database). The pattern is a scale-free
+graph made here, read from a compressed .npz each time. Reading and answering are interleaved. The
+nests are those of our own programs at sizes that nobody measured, each asked once; `query` is the
+whole call, `depth_D` that of nests of so many loops, `embed` and `network` one vector of each.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -15,18 +19,27 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from machine import about, spread
 
+import indexer.programs
+from embeddb.core.errors import NestError
 from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
+from embeddb.nests.nest import Nest
+from indexer.programs import nests_of, program_names, sizes_of
 
 ROUNDS = 15
 CLI_ROUNDS = 25
 IMPORTS = "import numpy, scipy.sparse, lmdb, faiss"
+PROGRAM = Path(indexer.programs.__file__).parent / "algebra" / "syrk.c"
 
 
 def million(path: Path) -> None:
@@ -83,7 +96,49 @@ def cold(database: Path, file: Path) -> dict[str, list[float]]:
     return seen
 
 
-def main(database: Path) -> None:
+def asked_nests(beyond: int) -> Iterator[Nest]:
+    """Those of our own programs, every macro so much larger than its medium size."""
+    for program in program_names():
+        sizes = {name: size + beyond for name, size in sizes_of(program)["medium"].items()}
+        with suppress(NestError):  # sizes that must divide one another
+            yield from nests_of(program, sizes)
+
+
+def nests_in_process(database: Path) -> dict[str, list[float]]:
+    seen: dict[str, list[float]] = {}
+    with Database.open(database) as db:
+        for nest in asked_nests(beyond=1):
+            db.query(nest, platform="nest-cpu", op="nest")
+        for nest in asked_nests(beyond=2):
+            started = time.perf_counter()
+            made = db.query(nest, platform="nest-cpu", op="nest")
+            answered = time.perf_counter()
+            db.explain(made.id)
+            explained = time.perf_counter()
+            stages = {
+                "query": answered - started,
+                f"depth_{nest.depth}": answered - started,
+                "explain": explained - answered,
+                **made.stages_s,
+            }
+            for stage, plug in (("embed", "nest-graph"), ("network", "nest-embedding")):
+                started = time.perf_counter()
+                db.featurizers().named(plug).embed(replace(nest))
+                stages[stage] = time.perf_counter() - started
+            for stage, value in stages.items():
+                seen.setdefault(stage, []).append(value)
+    return dict(sorted(seen.items()))
+
+
+def nests_cold(database: Path) -> dict[str, list[float]]:
+    """The whole command on a program of one nest."""
+    query = [sys.executable, "-m", "embeddb.ui.cli.main", "query", str(database), str(PROGRAM)]
+    query += ["--platform", "nest-cpu", "--op", "nest", "--json"]
+    timed(query)
+    return {"query_s": [timed(query) for _ in range(CLI_ROUNDS)]}
+
+
+def main(database: Path, only: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file, small = Path(folder) / "million.npz", Path(folder) / "small.npz"
         million(file)
@@ -92,14 +147,25 @@ def main(database: Path) -> None:
         shutil.copytree(database, copy)
         with Database.open(copy) as db:
             runs = db.store.count_runs()
-        result = {
-            "about": about(),
-            "runs": runs,
-            "stages": {k: spread(v) for k, v in in_process(copy, file).items()},
-            "cli": {k: spread(v) for k, v in cold(copy, small).items()},
-        }
+        result: dict[str, Any] = {"about": about(), "runs": runs}
+        if only != "nests":
+            result["stages"] = spreads(in_process(copy, file))
+            result["cli"] = spreads(cold(copy, small))
+        if only != "matrices":
+            result["nests"] = {
+                "stages": spreads(nests_in_process(copy)),
+                "cli": spreads(nests_cold(copy)),
+            }
     print(json.dumps(result, indent=1))
 
 
+def spreads(seen: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    return {stage: spread(values) for stage, values in seen.items()}
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("database", type=Path)
+    parser.add_argument("--only", choices=["matrices", "nests"], default="")
+    told = parser.parse_args()
+    main(told.database, told.only)

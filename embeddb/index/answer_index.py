@@ -38,6 +38,7 @@ from embeddb.index.vote_fit import (
 )
 from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform
+from embeddb.platforms.space.screen import ConfigTable
 
 __all__ = [
     "AnswerIndex",
@@ -182,7 +183,12 @@ class AnswerIndex:
         """What preparing takes on the patterns of the views; None where no run tells."""
         return PreparationTable.of(self.evidence, self.ground.ids)
 
-    @property
+    @cached_property
+    def configs(self) -> ConfigTable:
+        """Those of the evidence, ready to be judged."""
+        return ConfigTable(self.evidence.configs)
+
+    @cached_property
     def stamp(self) -> str:
         """16 hex digits that change with what a policy is found from."""
         h = hashlib.blake2b(self.policy.to_json().encode(), digest_size=8)
@@ -274,7 +280,17 @@ class AnswerIndex:
 
 
 #: What stays as it was computed where nothing has changed.
-_KEPT = ("_known", "ground", "preparation", "_views", "policies", "_places", "_rows_by_pattern")
+_KEPT = (
+    "_known",
+    "_places",
+    "_rows_by_pattern",
+    "_views",
+    "configs",
+    "ground",
+    "policies",
+    "preparation",
+    "stamp",
+)
 
 #: Standard errors by which neighbours found with a network must be better to be used: it costs
 #: torch, its start of a second, and tens of milliseconds a matrix.

@@ -92,9 +92,13 @@ class Nest:
         """The arrays that statements write to."""
         return frozenset(s.target.array for s in self.body)
 
-    def accesses(self) -> list[tuple[int, Access, bool]]:
+    def accesses(self) -> tuple[tuple[int, Access, bool], ...]:
         """(statement, access, whether it writes) in the order of the text; a reduction's target
         is a write; what bounds read belongs to statement -1."""
+        return self._accesses
+
+    @cached_property
+    def _accesses(self) -> tuple[tuple[int, Access, bool], ...]:
         found: list[tuple[int, Access, bool]] = []
         for bound in (b for loop in self.loops for b in (loop.lower, loop.upper)):
             if bound.of is not None:
@@ -102,7 +106,7 @@ class Nest:
         for at, statement in enumerate(self.body):
             found += [(at, access, False) for access in statement.reads()]
             found.append((at, statement.target, True))
-        return found
+        return tuple(found)
 
     @property
     def points(self) -> int:
@@ -125,7 +129,7 @@ class Nest:
         for at, matrix in self.matrix_ids.items():
             if matrix in held:
                 self._check_held(at, held[matrix])
-        return replace(self, matrices=tuple(held.values()))
+        return replace(self, matrices=tuple(held.values())) if held or self.matrices else self
 
     def held(self, array: int) -> NDArray[Any] | None:
         """What an array holds of the matrix that its fill names, int[elements]; None without one.

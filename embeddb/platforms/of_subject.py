@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Protocol
 
 from embeddb.core.config import Config, Op
@@ -41,7 +40,7 @@ def space_of(platform: Platform, op: Op, subject: Sized) -> ConfigSpace:
     given = frozenset(param.name for param in space.params)
     if not isinstance(subject, Nest) or not given & parameters(subject.depth):
         return space
-    return space.judged(_judge(subject, given))
+    return space.judged(NestJudge(subject, given))
 
 
 def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
@@ -76,8 +75,3 @@ def carried(platform: Platform) -> str:
         return "schedules are judged by dependences, and carried over loop by loop"
     others = ", ".join(sorted(names - KNOWN))
     return f"schedules are judged by dependences, and voted on whole; not of a schedule: {others}"
-
-
-@lru_cache(maxsize=1024)
-def _judge(nest: Nest, given: frozenset[str]) -> NestJudge:
-    return NestJudge(nest, given)

@@ -182,7 +182,12 @@ class Platform:
 
 def builtin_platforms() -> list[str]:
     """Names of the platforms that ship with embeddb, sorted."""
-    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+    return list(_shipped())
+
+
+@cache
+def _shipped() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
 def load_platform(source: str | Path) -> Platform:

@@ -19,12 +19,12 @@ from embeddb.featurizers import missing
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.pooling import Source
-from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import nearest_widths
 from embeddb.index.view import View
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content, default_of, space_of
 from embeddb.platforms.platform import Platform
+from embeddb.platforms.space.screen import screened
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.query.prediction import predicted
 from embeddb.query.query import Neighbour, OwnTimings, Problem, Promise, Query, Vote
@@ -171,7 +171,7 @@ def with_evidence(
         excluded = {query.pattern.id} if query.own.timings else ()
         ids, distances = partition.nearest(vector, count=policy.k, exclude=excluded)
     rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
-    found, rejected = _split_legal(partition.evidence, query.space)
+    found, rejected = _split_legal(partition, query.space)
     vote = _vote(query, partition, view, rows, policy.weights(distances), sorted(found.values()))
     best = [view.beliefs[int(shares.argmax())].source for shares in view.shares[rows]]
     told = zip(ids, best, distances.tolist(), strict=True)
@@ -267,27 +267,24 @@ def _neighbour(
 
 
 def _split_legal(
-    evidence: RunMatrix, space: ConfigSpace
+    partition: AnswerIndex, space: ConfigSpace
 ) -> tuple[dict[Config, int], dict[Config, str]]:
-    """Legal configurations in their stored form, with their positions, and the others.
+    """Legal configurations in their stored form, with their positions, and the others; without
+    those of nests of another depth, which are carried over, not copied.
 
     Two that are the same choice on this matrix (a symbol and its number) are one proposal: the
     one that was run more often.
     """
-    runs = np.bincount(evidence.column, minlength=len(evidence.configs))
+    configs = partition.evidence.configs
+    runs = np.bincount(partition.evidence.column, minlength=len(configs))
+    rows, refused = screened(space, partition.configs)
     legal: dict[Config, int] = {}
-    rejected: dict[Config, str] = {}
-    for at, config in enumerate(evidence.configs):
-        if not space.shaped(config):
-            continue  # of nests of another depth; these are carried over, not copied
-        reason = space.reason(config)
-        if reason is not None:
-            rejected[config] = reason
-            continue
-        stored = space.canonical(config)
-        if stored not in legal or runs[at] > runs[legal[stored]]:
-            legal[stored] = at
-    return legal, rejected
+    for at in rows.tolist():
+        if at not in refused:
+            stored = space.canonical(configs[at])
+            if stored not in legal or runs[at] > runs[legal[stored]]:
+                legal[stored] = at
+    return legal, {configs[at]: refused[at] for at in sorted(refused)}
 
 
 class _Clock:

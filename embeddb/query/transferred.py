@@ -21,7 +21,7 @@ from embeddb.nests.matching.transfer import Transfer, transfer
 from embeddb.nests.matching.vectors import raw_vectors, remembered
 from embeddb.nests.nest import Nest
 from embeddb.nests.recipe import recipe_of
-from embeddb.nests.rules import Legality
+from embeddb.nests.rules import legality_of
 from embeddb.nests.schedule import KNOWN, Schedule
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.query.query import Query, Transferred, Vote
@@ -134,20 +134,20 @@ def _carried(
     names = {param.name for param in space.params}
     if not names <= KNOWN:
         return  # what a platform's own parameters mean for other loops, nobody can say
-    rules = Legality(nest)
+    rules = legality_of(nest)
     for row, near in enumerate(vote.neighbours[:NEIGHBOURS]):
         source = known.get(near.pattern_id)
         if source is None:
             continue
         fastest = np.argsort(np.where(np.isfinite(gains[row]), -gains[row], np.inf), kind="stable")
-        for column in fastest[:SCHEDULES].tolist():
-            if not gains[row, column] > 0.0:
-                break
+        gaining = [at for at in fastest[:SCHEDULES].tolist() if gains[row, at] > 0.0]
+        if not gaining:
+            continue
+        matcher = matching(source, nest)
+        for column in gaining:
             config = ran[column]
             steps = recipe_of(source, Schedule.of(config, source.depth), whole=True)
-            found = transfer(
-                steps, source, target=nest, legal=rules.reason, matcher=matching(source, nest)
-            )
+            found = transfer(steps, source, target=nest, legal=rules.reason, matcher=matcher)
             told = found.schedule.config
             made = space.canonical(Config({n: told[n] for n in told if n in names}))
             if space.reason(made) is None:

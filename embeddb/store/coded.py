@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from embeddb.core.errors import InputError, NestError, StoreCorrupt
@@ -62,8 +63,12 @@ def encode_coded(subject: Coded) -> bytes:
     return zlib.compress(form.write(plain), 6)
 
 
+@lru_cache(maxsize=512)
 def decode_coded(table: str, raw: bytes, *, pattern_id: str, name: str, group: str) -> Coded:
-    """Raises: StoreCorrupt if the bytes do not give the subject of that id."""
+    """Remembered: queries read their neighbours over and over, a nest takes milliseconds.
+
+    Raises: StoreCorrupt if the bytes do not give the subject of that id.
+    """
     form = _FORMS[table]
     try:
         text = zlib.decompressobj().decompress(raw, form.most + 1)

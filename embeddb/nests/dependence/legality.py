@@ -3,8 +3,9 @@ order in which reductions add up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from embeddb.nests.dependence.dependences import Dependence, dependences
 from embeddb.nests.dependence.distances import ZERO, Vector
@@ -40,8 +41,8 @@ class Legality:
         self._plain = [d for d in moving if not d.reduction]
         self._reductions = [d for d in moving if d.reduction]
         self._packable = len(packable(nest))
-        self._orders: dict[tuple[int, ...], str | None] = {}
         self._asked: dict[_Shape, str | None] = {}
+        self._ruled: dict[tuple[Any, ...], str | None] = {}
 
     def reason(self, schedule: Schedule) -> str | None:
         """Why the schedule is not legal, in one line; None where it is."""
@@ -50,30 +51,42 @@ class Legality:
             return f"the schedule is for {len(schedule.order)} loops, the nest has {depth}"
         shape = _Shape.of(schedule)
         if shape not in self._asked:
-            self._asked[shape] = next(self._reasons(shape), None)
+            self._asked[shape] = next(filter(None, self._reasons(shape)), None)
         return self._asked[shape]
 
     def privatised(self, schedule: Schedule) -> tuple[int, ...]:
         """The arrays that the parallel loop reduces into, ascending: each thread needs its own copy
         of the whole array, combined at the end. Of a legal schedule."""
-        carried = self._carried(_Shape.of(schedule))
+        shape = _Shape.of(schedule)
+        carried = self._carried(shape.parallel_loop, shape.in_turn)
         return tuple(sorted({d.array for d in carried if d.reduction}))
 
     # -- rules ---------------------------------------------------------------------------------
 
-    def _reasons(self, shape: _Shape) -> Iterator[str]:
-        if shape.order not in self._orders:
-            self._orders[shape.order] = next(self._of_order(shape.order), None)
-        wrong = self._orders[shape.order]
-        if wrong is not None:
-            yield wrong
+    def _reasons(self, shape: _Shape) -> Iterator[str | None]:
+        """What each rule has against it, None: nothing."""
+        yield self._once(self._of_order, shape.order)
         for loop in shape.tiled:
-            yield from self._of_tile(loop)
-        yield from self._of_parallel(shape)
-        yield from self._of_innermost(shape)
+            yield self._once(self._of_tile, loop)
+        if shape.parallel_loop >= 0:
+            yield self._once(self._of_parallel, shape.parallel_loop, shape.in_turn)
+        elif shape.parallel != "none":
+            yield "there is no second loop that could run in parallel"
+        if shape.inner == "simd":
+            yield self._once(self._of_simd, shape.order[-1])
+        if shape.inner == "jam4":
+            yield self._once(self._of_jam, *shape.order[-2:])
         place, word = _PACKED.get(shape.pack, (-1, ""))
         if place >= self._packable:
             yield f"pack {shape.pack}: there is no {word} array that is only read, at plain indices"
+
+    def _once(self, rule: Callable[..., Iterator[str]], *asked: Any) -> str | None:
+        """The first line of a rule. Schedules are many, what a rule looks at of them is little:
+        it is asked once for the same."""
+        key = (rule, *asked)
+        if key not in self._ruled:
+            self._ruled[key] = next(rule(*asked), None)
+        return self._ruled[key]
 
     def _of_order(self, order: tuple[int, ...]) -> Iterator[str]:
         named = f"order {' '.join(map(self.nest.loop_name, order))}"
@@ -98,14 +111,9 @@ class Legality:
             if dependence.vector[loop][0] < 0:
                 yield f"{named}: {self._told(dependence)}"
 
-    def _of_parallel(self, shape: _Shape) -> Iterator[str]:
-        loop = shape.parallel_loop
-        if loop < 0:
-            if shape.parallel != "none":
-                yield "there is no second loop that could run in parallel"
-            return
+    def _of_parallel(self, loop: int, in_turn: tuple[int, ...]) -> Iterator[str]:
         named = f"loop {self.nest.loop_name(loop)} cannot run in parallel"
-        for dependence in self._carried(shape):
+        for dependence in self._carried(loop, in_turn):
             name = self.nest.array_name(dependence.array)
             elements = self.nest.arrays[dependence.array].elements
             if not dependence.reduction:
@@ -118,50 +126,45 @@ class Legality:
             elif not self._combined_only(dependence.array):
                 yield f"{named}: {name} carries a reduction and is used in another way too"
 
-    def _carried(self, shape: _Shape) -> Iterator[Dependence]:
-        """The dependences between turns of the parallel loop that run at one time."""
-        loop = shape.parallel_loop
+    def _carried(self, loop: int, in_turn: tuple[int, ...]) -> Iterator[Dependence]:
+        """The dependences between turns of the parallel loop that run at one time; none of no
+        loop (-1)."""
         if loop < 0:
             return
-        # A block and the next may hold turns that are close together, and so may jammed turns.
-        parted = shape.parallel == "second" and not shape.tiled
-        jammed = shape.inner == "jam4" and len(shape.order) == 2
-        outer = shape.order[:1] if parted and not jammed else ()
         for dependence in (*self._plain, *self._reductions):
-            apart = any(_nonzero(dependence.vector[at]) for at in outer)
+            apart = any(_nonzero(dependence.vector[at]) for at in in_turn)
             if dependence.vector[loop] != ZERO and not apart:
                 yield dependence
 
-    def _of_innermost(self, shape: _Shape) -> Iterator[str]:
-        inner, order = shape.order[-1], shape.order
+    def _of_simd(self, inner: int) -> Iterator[str]:
+        named = f"loop {self.nest.loop_name(inner)} cannot run as simd"
+        for dependence in self._within(inner):
+            if dependence.vector[inner] != ZERO and not self._scalar(dependence, inner):
+                what = "carries a reduction that no variable can hold"
+                array = self.nest.array_name(dependence.array)
+                told = f"{array} {what}" if dependence.reduction else self._told(dependence)
+                yield f"{named}: {told}"
+
+    def _of_jam(self, around: int, inner: int = -1) -> Iterator[str]:
+        if inner < 0:
+            yield "inner jam4: the nest has one loop only"
+            return
         name = self.nest.loop_name(inner)
-        if shape.inner == "simd":
-            named = f"loop {name} cannot run as simd"
-            for dependence in self._within(order[:-1]):
-                if dependence.vector[inner] != ZERO and not self._scalar(dependence, inner):
-                    what = "carries a reduction that no variable can hold"
-                    array = self.nest.array_name(dependence.array)
-                    told = f"{array} {what}" if dependence.reduction else self._told(dependence)
-                    yield f"{named}: {told}"
-        if shape.inner == "jam4":
-            if len(order) < 2:
-                yield "inner jam4: the nest has one loop only"
-                return
-            around = order[-2]
-            named = f"loop {self.nest.loop_name(around)} cannot be jammed into loop {name}"
-            if around in self._bounds(inner):
-                yield f"{named}: the bounds of {name} depend on it"
-            for dependence in self._within(order[:-2]):
-                if not dependence.reduction and dependence.vector[inner][0] < 0:
-                    yield f"{named}: {self._told(dependence)}"
+        named = f"loop {self.nest.loop_name(around)} cannot be jammed into loop {name}"
+        if around in self._bounds(inner):
+            yield f"{named}: the bounds of {name} depend on it"
+        for dependence in self._within(around, inner):
+            if not dependence.reduction and dependence.vector[inner][0] < 0:
+                yield f"{named}: {self._told(dependence)}"
 
     # -- parts ---------------------------------------------------------------------------------
 
     def _bounds(self, loop: int) -> frozenset[int]:
         return self.nest.loops[loop].lower.loops | self.nest.loops[loop].upper.loops
 
-    def _within(self, outer: tuple[int, ...]) -> Iterator[Dependence]:
-        """Those that may be within one turn of these loops."""
+    def _within(self, *inner: int) -> Iterator[Dependence]:
+        """Those that may be within one turn of all loops but the inner ones."""
+        outer = [at for at in range(self.nest.depth) if at not in inner]
         for dependence in (*self._plain, *self._reductions):
             if not any(_nonzero(dependence.vector[at]) for at in outer):
                 yield dependence
@@ -186,6 +189,7 @@ class Legality:
         return f"{name} depends on its own element {exact} {dependence.told}"
 
 
+@lru_cache(maxsize=64)
 def packable(nest: Nest) -> tuple[int, ...]:
     """The arrays that a schedule may pack, `read1` first: those that statements only read, and only
     at affine indices, and that are no indices or bounds themselves; in the order they are met."""
@@ -218,6 +222,14 @@ class _Shape(NamedTuple):
         at = {"outer": 0, "second": 1}.get(self.parallel, -1)
         pieces = (*self.tiled, *self.order)
         return pieces[at] if 0 <= at < len(pieces) else -1
+
+    @property
+    def in_turn(self) -> tuple[int, ...]:
+        """The loops around the parallel one, of which one turn runs after the other. A block and
+        the next may hold turns that are close together, and so may jammed turns."""
+        parted = self.parallel == "second" and not self.tiled
+        jammed = self.inner == "jam4" and len(self.order) == 2
+        return self.order[:1] if parted and not jammed else ()
 
 
 def _nonzero(between: tuple[int, int]) -> bool:

@@ -11,7 +11,8 @@ the innermost ones, one for each access. Scopes hang together without memlets to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -59,7 +60,24 @@ class NestGraph:
 def graph_of(nest: Nest, schedule: Schedule) -> NestGraph:
     """The graph of a nest as that schedule would run it. Names do not enter; nodes and edges come
     in an order that the nest alone decides: arrays read, entries and exits from the outermost, the
-    body, arrays written, memlets."""
+    body, arrays written, memlets.
+
+    How loops run is told by their entries alone; what they have in common is shared, read-only.
+    """
+    still = replace(schedule, parallel="none", policy="static", chunk=1, inner="plain")
+    graph = _still(nest, still)
+    if schedule == still:
+        return graph
+    encoder, features = Encoder(nest, schedule), graph.features.copy()
+    for level, row in enumerate(graph.find(kind="entry")):
+        features[row] = encoder.entry(level)
+    return NestGraph(graph.nodes, features, graph.edges)
+
+
+@lru_cache(maxsize=16)
+def _still(nest: Nest, schedule: Schedule) -> NestGraph:
+    """Of loops that run one after the other, as they are. A query asks for it twice: by its
+    features the neighbours are found, and then the loops are matched."""
     making = _Making(nest, schedule)
     making.add_scopes()
     for at, loop in enumerate(nest.loops):
@@ -90,7 +108,10 @@ class _Making:
     def graph(self) -> NestGraph:
         edges = np.array(list(self.joined), dtype=np.int64).reshape(-1, 2).T
         both = np.concatenate([edges, edges[::-1]], axis=1)
-        return NestGraph(tuple(self.nodes), np.array(self.rows, dtype=np.float32), both)
+        features = np.array(self.rows, dtype=np.float32)
+        for shared in (features, both):
+            shared.flags.writeable = False
+        return NestGraph(tuple(self.nodes), features, both)
 
     def add_scopes(self) -> None:
         """Every node but memlets, and what holds them together."""

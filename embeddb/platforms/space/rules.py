@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol, get_args
 
 from embeddb.core.config import Value
@@ -119,6 +120,10 @@ class Judge(Protocol):
     def holds(self, env: Mapping[str, Any]) -> bool | None:
         """Whether the configuration is legal; None while a parameter that it needs is open."""
 
+    def seen(self, name: str, value: Value) -> Value:
+        """What it looks at of a value of one of its `names`: it says the same of configurations
+        that are alike in that."""
+
     def reason(self, values: Mapping[str, Any]) -> str:
         """Why not, in one line."""
 
@@ -127,10 +132,8 @@ class Rules:
     """The declaration of a space, checked and compiled once, shared by all its resolutions.
 
     `sizes` are the names that constraints may mention beside parameters, by what the space is of;
-    conditions may mention those that are structural. `judge` is one more constraint. `groups` are
-    the independent parts: names in an order in which every condition comes after the parameters it
-    depends on. `reasons` are further constraints, and what to say of a configuration that breaks
-    one.
+    conditions may mention those that are structural. `judge` is one more constraint. `reasons` are
+    further constraints, and what to say of a configuration that breaks one.
     """
 
     def __init__(
@@ -170,7 +173,7 @@ class Rules:
         self.aliases = {p.name: dict(p.aliases) for p in params if p.aliases}
         self.open = {p.name: p for p in params if p.open}
         self.plain = not self.symbolic and all(p.kind != "bool" and not p.aliases for p in params)
-        self.groups = self._groups(self._ordered())
+        self._order = self._ordered()
         self._items = {p.name: frozenset(p.values) for p in params if p.kind == "permutation"}
 
     def _check_names(self) -> None:
@@ -207,8 +210,14 @@ class Rules:
         found = copy(self)
         found.judge = judge
         found.constraints = [c for c in self.constraints if c is not self.judge] + [judge]
-        found.groups = found._groups(found._ordered())
+        found.__dict__.pop("groups", None)
         return found
+
+    @cached_property
+    def groups(self) -> list[tuple[str, ...]]:
+        """The independent parts: names in an order in which every condition comes after the
+        parameters it depends on."""
+        return self._groups(self._order)
 
     def is_permutation(self, name: str, value: Any) -> bool:
         items = self._items[name]

@@ -85,19 +85,21 @@ class ConfigSpace:
             for name, when in rules.whens.items()
             if when.names <= self.symbols.keys() & STRUCTURAL
         }
-        self._needed = frozenset(name for name, held in decided.items() if held)
-        self._barred = decided.keys() - self._needed
-        self._checks = [
+        # Parameters that every configuration has here, and those that none has.
+        self.needed = frozenset(name for name, held in decided.items() if held)
+        self.barred = decided.keys() - self.needed
+        # By parameter: its values (None: a permutation), and the condition that is still open.
+        self.checks = [
             (
                 p.name,
                 None if p.kind == "permutation" else frozenset(p.values),
                 None if p.name in decided else rules.whens.get(p.name),
             )
             for p in rules.params
-            if p.name not in self._barred
+            if p.name not in self.barred
         ]
         # What mentions a parameter that no configuration has here counts as satisfied.
-        self._judging = [c for c in rules.constraints if self._barred.isdisjoint(c.names)]
+        self.judging = [c for c in rules.constraints if self.barred.isdisjoint(c.names)]
         return self
 
     def __repr__(self) -> str:
@@ -160,7 +162,7 @@ class ConfigSpace:
         if self.rules.plain and isinstance(config, Config):
             return config
         by_name = self.rules.by_name
-        stored = {n: self._stored(by_name[n], v) if n in by_name else v for n, v in config.items()}
+        stored = {n: self.stored(by_name[n], v) if n in by_name else v for n, v in config.items()}
         unchanged = isinstance(config, Config) and all(v is config[n] for n, v in stored.items())
         return config if unchanged else Config(stored)  # type: ignore[return-value]  # a Config
 
@@ -181,7 +183,8 @@ class ConfigSpace:
             return self.symbols.get(value)
         return value
 
-    def _stored(self, param: Param, value: Any) -> Any:
+    def stored(self, param: Param, value: Any) -> Any:
+        """A value in its stored form; one that the parameter cannot have passes unchanged."""
         if param.aliases and isinstance(value, (str, int)):
             value = self.rules.aliases[param.name].get(str(value), value)
         if param.kind == "bool" and isinstance(value, bool):
@@ -208,14 +211,14 @@ class ConfigSpace:
             values = dict(config if self.rules.plain else self.canonical(config))
         except UsageError as error:
             return str(error)
-        env = self._environment(values)
-        if not self._barred.isdisjoint(values):
-            name = next(n for n in values if n in self._barred)
+        env = self.environment(values)
+        if not self.barred.isdisjoint(values):
+            name = next(n for n in values if n in self.barred)
             return f"parameter {name!r} may only be given when {self.rules.whens[name].text}"
         seen = 0
-        for name, allowed, when in self._checks:
+        for name, allowed, when in self.checks:
             if when is not None and when.holds(env) is not True:
-                if name in values and not self._undecided(when, env):
+                if name in values and not self.undecided(when, env):
                     return f"parameter {name!r} may only be given when {when.text}"
                 if name not in values:
                     continue
@@ -223,34 +226,42 @@ class ConfigSpace:
                 when = self.rules.whens.get(name)
                 condition = f" (it is needed when {when.text})" if when else ""
                 return f"parameter {name!r} is missing{condition}"
-            value = values[name]
-            if allowed is None:
-                if not self.rules.is_permutation(name, value):
-                    return self._not_a_value(name, value)
-            elif type(value) is bool or type(value) is tuple or value not in allowed:
-                refusal = self._not_a_value(name, value)
-                if refusal:
-                    return refusal
+            refusal = self.refusal(name, allowed, values[name])
+            if refusal:
+                return refusal
             seen += 1
         if seen != len(values):
             unknown = sorted(values.keys() - self.rules.by_name.keys())[0]
             names = join(p.name for p in self.params)
             return f"unknown parameter {unknown!r}; parameters: {names}"
-        for constraint in self._judging:
-            if constraint.holds(env) is False:
-                if self.rules.judge is constraint:
-                    return self.rules.judge.reason(values)
-                if constraint.text in self.rules.reasons:
-                    return self.rules.reasons[constraint.text]
-                named = [n for n in values if n in constraint.names]
-                given = ", ".join(f"{n}={show(values[n])}" for n in named)
-                sizes_named = (s for s in self.rules.sizes if s in constraint.names)
-                known = [s for s in sizes_named if s in self.symbols]
-                sizes = [f"{s}={self.symbols[s]}" for s in known]
-                return f"{', '.join([given, *sizes])}: breaks the constraint {constraint.text}"
-        return None
+        return next(filter(None, (self.broken(r, values, env) for r in self.judging)), None)
 
-    def _undecided(self, when: Expression, env: Mapping[str, Any]) -> bool:
+    def refusal(self, name: str, allowed: frozenset[Value] | None, value: Any) -> str:
+        """Why a parameter cannot have a value, given its part of `checks`; empty: it can."""
+        if allowed is None:
+            fits = self.rules.is_permutation(name, value)
+        else:
+            fits = type(value) is not bool and type(value) is not tuple and value in allowed
+        return "" if fits else self._not_a_value(name, value)
+
+    def broken(
+        self, rule: Expression | Judge, values: Mapping[str, Any], env: Mapping[str, Any]
+    ) -> str:
+        """Why a canonical configuration with its `environment` breaks a rule, one of `judging`;
+        empty: it does not. That rests on the values of the rule's `names` alone."""
+        if rule.holds(env) is not False:
+            return ""
+        if rule is self.rules.judge:
+            return self.rules.judge.reason(values)
+        if rule.text in self.rules.reasons:
+            return self.rules.reasons[rule.text]
+        named = [n for n in values if n in rule.names]
+        given = ", ".join(f"{n}={show(values[n])}" for n in named)
+        known = [s for s in self.rules.sizes if s in rule.names and s in self.symbols]
+        sizes = [f"{s}={self.symbols[s]}" for s in known]
+        return f"{', '.join([given, *sizes])}: breaks the constraint {rule.text}"
+
+    def undecided(self, when: Expression, env: Mapping[str, Any]) -> bool:
         """Whether a condition waits for a size, so that a parameter may be there or not."""
         return when.holds(env) is None and bool(when.names & set(self.unresolved))
 
@@ -258,7 +269,7 @@ class ConfigSpace:
         """Whether a configuration has the parameters that the structural sizes call for: one of a
         nest of another depth has not. Quicker than `reason`."""
         names = config.keys()
-        return self._needed <= names and self._barred.isdisjoint(names)
+        return self.needed <= names and self.barred.isdisjoint(names)
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Raises: SpaceError with `reason`'s line if the configuration is not legal."""
@@ -270,7 +281,7 @@ class ConfigSpace:
         """What to change where a configuration that must be legal breaks a constraint; empty if it
         breaks none, or one on orders alone."""
         values = self.canonical(config)
-        env = self._environment(values)
+        env = self.environment(values)
         for constraint in self.rules.constraints:
             named = [n for n in values if n in constraint.names and type(values[n]) is not tuple]
             if constraint.holds(env) is False and named:
@@ -280,7 +291,8 @@ class ConfigSpace:
                 return f'allow it, as by "{cure}", or choose another default'
         return ""
 
-    def _environment(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def environment(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What expressions see of a canonical configuration: numbers, sizes too."""
         if not self.rules.symbolic:
             return {**self.symbols, **values} if self.symbols else dict(values)
         seen = {n: self.number(n, v) for n, v in values.items()}
@@ -413,7 +425,7 @@ class ConfigSpace:
         """The canonical values of one parameter, in declared order."""
         if param.kind == "permutation":
             return list(itertools.permutations(str(v) for v in param.values))
-        return [v for v in param.values if self._stored(param, v) == v]
+        return [v for v in param.values if self.stored(param, v) == v]
 
     @cached_property
     def parts(self) -> list[Part]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from dataclasses import replace
 
 import pytest
 from ruled_nests import AT_I, AT_J, BY_HAND, floats, nest_of, random_nest, read, whole
@@ -22,6 +23,7 @@ from embeddb.nests.rules import (
     reduction_loops,
 )
 from embeddb.nests.schedule import Schedule
+from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform
 from tests.fixtures.nest_turns import Turns
 
@@ -317,3 +319,13 @@ def test_the_judge_is_fast() -> None:
     for config in asked * 10:
         judge.holds(config)
     assert time.process_time() - started < 0.1  # 2000 questions: 3 ms where nothing else runs
+
+
+def test_a_reason_names_the_loops_of_the_nest_that_is_asked() -> None:
+    """Nests of one code are equal, whatever they call their loops."""
+    nest = BY_HAND["matmul"](80)
+    other = replace(nest, loop_names=("x", "y", "z"))
+    reduced = Schedule((2, 0, 1), (0, 0, 0), "outer").config
+    for one, name in ((nest, nest.loop_name(2)), (other, "z"), (nest, nest.loop_name(2))):
+        space = space_of(load_platform("nest-cpu"), Op("nest"), one)
+        assert (space.reason(reduced) or "").startswith(f"loop {name} cannot run in parallel")

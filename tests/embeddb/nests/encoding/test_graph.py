@@ -8,6 +8,7 @@ from math import log2
 import numpy as np
 import pytest
 
+from embeddb.nests.encoding import graph as nest_graph
 from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
 from embeddb.nests.encoding.operations import operations
@@ -217,3 +218,17 @@ def test_places_beyond_the_features_are_left_out() -> None:
     assert told(graph, last)["bytes"] == log(3**4 * 4 * 8)
     assert told(graph, graph.find(kind="body")[0])["loop_index"] == 1
     assert told(graph, graph.find(kind="memlet")[0])["stride.l-2"] == log(8 * (4 + 12 + 36 + 108))
+
+
+@pytest.mark.parametrize("nest", sample_nests(16).values(), ids=repr)
+def test_what_schedules_share_is_as_if_made_for_each(nest: Nest) -> None:
+    """Schedules that differ in how loops run, one after the other, against graphs made whole."""
+    whole = nest_graph._still.__wrapped__
+    for schedule in (plain(nest), tiled(nest)):
+        for inner in ("plain", "simd", "jam4"):
+            for policy in ("static", "dynamic"):
+                asked = replace(schedule, inner=inner, policy=policy)
+                made, alone = graph_of(nest, asked), whole(nest, asked)
+                assert np.array_equal(made.features, alone.features)
+                assert np.array_equal(made.edges, alone.edges)
+                assert made.nodes == alone.nodes
