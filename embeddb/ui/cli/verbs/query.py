@@ -174,6 +174,8 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
     link = link_words(made.link, pattern.kind)
     say(f"answer {made.id}: {link} (link: {made.link}); sure: {made.confidence}")
     say(f"ranked by: {ranked_by(made)}")
+    if made.counters_words:
+        say(f"counters: {made.counters_words}")
     say(f"novelty: {novelty(made)}")
     if made.simulated:
         say("SIMULATED or modelled: no time here is of real hardware")

@@ -12,7 +12,8 @@ from command_line import run_verb
 from embeddb.core.config import Op
 from embeddb.core.errors import NestError
 from embeddb.database import open_database
-from indexer.nests.counts import counted, counters_of, counting_platforms
+from embeddb.store.counters import counters_of, counting_platforms
+from indexer.nests.counts import counted
 
 PROGRAM = """
 #define N 24
