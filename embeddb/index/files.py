@@ -35,7 +35,10 @@ from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.tables import decoded, reading
 
-__all__ = ["IndexFiles"]
+__all__ = ["READABLE", "IndexFiles"]
+
+#: The share of the measured patterns that a featurizer must know to be chosen among others.
+READABLE = 0.9
 
 
 class _PolicyNote(msgspec.Struct, frozen=True):
@@ -198,7 +201,7 @@ class IndexFiles:
         enough = {
             name: v
             for name, v in found.items()
-            if len(v) >= 0.9 * len(ids) and (name not in NEED_NETWORK or len(v) == most)
+            if len(v) >= READABLE * len(ids) and (name not in NEED_NETWORK or len(v) == most)
         }
         fullest = max(found, key=lambda name: len(found[name]), default="")
         return enough or {name: v for name, v in found.items() if name == fullest}
@@ -232,30 +235,44 @@ class IndexFiles:
         )
         return True
 
-    def get(
-        self, op: Op, scope: str, featurizers: Mapping[str, Featurizer], *, counters: str = ""
-    ) -> AnswerIndex | None:
-        """A partition as of now: opened, brought up to date, or built; None without evidence, and
-        where no featurizer reads `counters` of nine in ten patterns."""
-        which = _Which(op, scope, counters)
+    def get(self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
+        """A partition as of now: opened, brought up to date, or built; None without evidence."""
+        which = _Which(op, scope)
         with self._lock:
             found = self._open.get(which) or self._load(which, featurizers)
-            if found is None:
-                if not pooled_partitions(self._store, op, scope):
-                    return None
+            if found is None and not pooled_partitions(self._store, op, scope):
+                return None
+            return self._as_of_now(which, found, featurizers)
+
+    def by_counters(
+        self, without: AnswerIndex, counters: str, featurizers: Mapping[str, Featurizer]
+    ) -> AnswerIndex | None:
+        """The partition of the same operation and scope whose featurizer was chosen among those
+        that read `counters` as well; None where none reads them of nine in ten patterns."""
+        which = _Which(without.op, without.scope, counters)
+        with self._lock:
+            found = self._open.get(which) or self._load(which, featurizers)
+            readable = found or any(
+                map(counted_parts, self.readable(without.evidence, featurizers))
+            )
+            return self._as_of_now(which, found, featurizers) if readable else None
+
+    def _as_of_now(
+        self, which: _Which, found: AnswerIndex | None, featurizers: Mapping[str, Featurizer]
+    ) -> AnswerIndex | None:
+        """The one that was found brought up to date, else one that is built."""
+        if found is None or self._lacks(found, featurizers):
+            return self._answering(which, featurizers)
+        now = self._store.generation
+        if found.generation != now:
+            changed, gone = self._changed_since(found)
+            if gone or len(changed) > len(found.ids) // 4:
                 return self._answering(which, featurizers)
-            if self._lacks(found, featurizers):
-                return self._answering(which, featurizers)
-            now = self._store.generation
-            if found.generation != now:
-                changed, gone = self._changed_since(found)
-                if gone or len(changed) > len(found.ids) // 4:
-                    return self._answering(which, featurizers)
-                if changed:
-                    found = self._patched(found, changed, featurizers)
-                found = found.at(now)
-            self._open[which] = found
-            return found
+            if changed:
+                found = self._patched(found, changed, featurizers)
+            found = found.at(now)
+        self._open[which] = found
+        return found
 
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
         """Have the view of a machine ready, with the policy that its own runs chose: found before

@@ -180,19 +180,22 @@ class Lookup:
         other widths and value types of the kernel beside it; None if there is none of these. For a
         nest that was counted there it is placed by vectors with counters, where its neighbours have
         such vectors too and held-out answers were better by them."""
-        if op.kind == "nest" and nest_id and were_counted(self.store, nest_id, platform.id):
-            found = self._by_counters(op, platform, nest_id)
-            if found is not None:
-                return found
-        return self._files.get(op, scope_of(platform), self.featurizers())
+        plain = self._files.get(op, scope_of(platform), self.featurizers())
+        if not (op.kind == "nest" and nest_id and were_counted(self.store, nest_id, platform.id)):
+            return plain
+        found = self.by_counters(op, platform)
+        plug = None if found is None else self.featurizers()[found.featurizer]
+        told = isinstance(plug, WithCounters) and plug.counters(nest_id) is not None
+        return found if told else plain
 
-    def _by_counters(self, op: Op, platform: Platform, nest_id: str) -> AnswerIndex | None:
-        plugs = self._featurizers.counting(platform.id)
-        found = self._files.get(op, scope_of(platform), plugs, counters=platform.id)
-        plug = None if found is None else plugs[found.featurizer]
-        if isinstance(plug, WithCounters) and plug.counters(nest_id) is None:
+    def by_counters(self, op: Op, platform: Platform) -> AnswerIndex | None:
+        """The evidence for an op with the featurizer chosen among those, too, that read what was
+        counted on a platform instance; None where fewer than nine of ten nests were."""
+        plain = self._files.get(op, scope_of(platform), self.featurizers())
+        if plain is None or op.kind != "nest":
             return None
-        return found
+        plugs = self._featurizers.counting(platform.id)
+        return self._files.by_counters(plain, platform.id, plugs)
 
     def _counters_of(self, nest_id: str, platform: str) -> CounterVector | None:
         return counters_of(self.store, nest_id, platform)

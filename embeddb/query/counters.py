@@ -34,14 +34,15 @@ def _why_not(lookup: Lookup, query: Query, source: str) -> str:
         return "no network here reads counters"
     if all(plug.source != source for plug in plugs):
         return f"the network learned from counters of {plugs[0].source}, these are of {source}"
-    found = lookup.answering(query.op, query.platform, nest_id=query.pattern.id)
-    if found is None or not query.vote.neighbours:
-        return "there are no neighbours to look up"
-    if found.counters:
+    found = lookup.by_counters(query.op, query.platform)
+    if found is not None:
         return f"held-out answers were no better than by {found.featurizer}"
-    measured, known = found.evidence.telling, lookup.store.vectors
+    plain = lookup.answering(query.op, query.platform)
+    if plain is None or not query.vote.neighbours:
+        return "there are no neighbours to look up"
+    measured, known = plain.evidence.telling, lookup.store.vectors
     most = max(len(known.get(p.name, p.version, measured, dim=p.dim)) for p in plugs)
     return (
-        f"only {most:,} of {len(measured):,} measured nests were counted on {place}, and nine of "
-        "ten must be"
+        f"only {most:,} of {len(measured):,} measured nests have vectors with counters of {place}, "
+        "and nine of ten must (`embeddb nest count --all` and `embeddb embed` make them)"
     )

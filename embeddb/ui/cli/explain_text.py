@@ -80,7 +80,7 @@ def _show_answer(e: Explanation) -> None:
     _line("novelty", e.novelty or "not known")
     _note(f"ranked by: {ranked_by(made)}")
     if made.counters_words:
-        _line("counters", made.counters_words)
+        _note(f"counters: {made.counters_words}")
     if made.model:
         _line("learned", e.learned.lesson if e.learned else "not known: it was not registered")
     _line("asked", f"{_when(made.created)}; the database was at generation {made.generation}")
