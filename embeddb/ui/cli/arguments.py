@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,13 @@ import click
 
 from embeddb import database
 from embeddb.core.config import Op
-from embeddb.core.errors import (
-    InputError,
-    MatrixError,
-    NothingFound,
-    RunnerUnavailable,
-    UsageError,
-)
+from embeddb.core.errors import InputError, MatrixError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import many_of, one_of
 from embeddb.database import Database
 from embeddb.platforms.of_subject import Content
-from embeddb.platforms.platform import Platform, runner_for, this_machine
+from embeddb.platforms.platform import Platform, this_machine
 from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
 from embeddb.ui.cli.output import Progress, note
@@ -39,7 +32,6 @@ __all__ = [
     "known_subjects",
     "matrices_held",
     "open_database",
-    "platform_asked",
     "program_options",
     "runner_here",
 ]
@@ -242,21 +234,6 @@ def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
     if here.simulated:
         note(f"{here.id} is simulated: no time is of real hardware")
     return runner, here
-
-
-def platform_asked(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:
-    """The platform asked about; as this machine is, if it is to be measured or with `threads`.
-
-    Raises: RunnerUnavailable if it must run here and cannot.
-    """
-    platform = db.platform(text)
-    if must_run:
-        return runner_here(platform, threads)[1]
-    if threads and platform.runner and not platform.instance:
-        with suppress(RunnerUnavailable):
-            found: Platform = runner_for(platform).platform(threads=threads)
-            return found
-    return platform
 
 
 def families(manifest: str) -> dict[str, str]:

@@ -18,14 +18,9 @@ from embeddb.core.wording import duration, factor
 from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import link_words, paid_off, preparation
 from embeddb.query.recommendation import Candidate, Recommendation
-from embeddb.ui.cli.arguments import (
-    known_subjects,
-    open_database,
-    platform_asked,
-    program_options,
-)
-from embeddb.ui.cli.counting import count_first
+from embeddb.ui.cli.arguments import known_subjects, open_database, program_options
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
+from embeddb.ui.cli.here import count_first, platform_asked
 from embeddb.ui.cli.nest_text import emit_schedules
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table

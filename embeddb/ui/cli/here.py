@@ -1,19 +1,35 @@
-"""Nests counted on this machine before they are asked about."""
+"""What a question needs of this machine: the platform as it is here, and counters of nests."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
-from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.errors import NothingFound, RunnerUnavailable, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, runner_for
 from embeddb.ui.cli.arguments import runner_here
 from embeddb.ui.cli.output import Progress
 
-__all__ = ["count_first"]
+__all__ = ["count_first", "platform_asked"]
+
+
+def platform_asked(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:
+    """The platform asked about; as this machine is, if it is to be measured or with `threads`.
+
+    Raises: RunnerUnavailable if it must run here and cannot.
+    """
+    platform = db.platform(text)
+    if must_run:
+        return runner_here(platform, threads)[1]
+    if threads and platform.runner and not platform.instance:
+        with suppress(RunnerUnavailable):
+            found: Platform = runner_for(platform).platform(threads=threads)
+            return found
+    return platform
 
 
 def count_first(
