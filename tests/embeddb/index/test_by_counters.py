@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,18 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_weights(tmp_path_factory.mktemp("weights") / "mine.safetensors")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, weights: Path) -> Path:
-    folder = law.make(tmp_path / "nests.db")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, weights: Path) -> Path:
+    folder = law.make(tmp_path_factory.mktemp("made") / "nests.db")
     with Database.open(folder) as db:
         db.use_weights(weights)
+        embed(db)
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, made: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "nests.db"))
 
 
 @pytest.fixture
