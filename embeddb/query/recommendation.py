@@ -196,7 +196,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
                 body["pattern"] |= {"kind": self.pattern.kind, "sizes": self.pattern.named}
         if not self.nest:
             del body["nest"], body["transfers"]
-        if Op.parse(self.op).kind == "matrix":
+        if Op.parse(self.op).kind != "nest":
             del body["counters"]
         del body["default_seconds"]
         return body
