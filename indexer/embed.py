@@ -4,7 +4,7 @@ path."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +12,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, ModelError
 from embeddb.core.records import PatternInfo
+from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
-from embeddb.featurizers import reads
 from embeddb.featurizers.base import Featurizer, Joint
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
+from embeddb.index.scopes import scope_of
 from embeddb.platforms.of_subject import Content
 from embeddb.store import Store
+from embeddb.store.counters import counting_platforms
 from indexer.library import Library, info_of
 
 __all__ = ["EmbedReport", "adopt_stubs", "adopted", "embed"]
@@ -57,10 +60,13 @@ def embed(
     report.problems += db.featurizers().problems()
     infos = list(db.store.patterns())
     vectors: _Stored | _Anew = _Anew(db.store) if again else _Stored(db.store)
-    for name, featurizer in db.featurizers().items():
+    counting = counting_platforms(db.store)
+    counted = [plug for place in counting for plug in db.featurizers().counted(place)]
+    for featurizer in (*db.featurizers().values(), *counted):
+        name = featurizer.name
         readable = [info for info in infos if reads(featurizer, info.kind)]
         have = vectors.have(featurizer, readable)
-        missing = [info for info in readable if info.id not in have]
+        missing = [i for i in readable if i.id not in have and _is_told(featurizer, i.id)]
         made, problems = _embed_all(db, vectors, featurizer, missing, progress)
         report.vectors[name] = len(have) + made
         report.problems += problems
@@ -69,7 +75,23 @@ def embed(
     if isinstance(vectors, _Anew):
         db.store.vectors.exchange(vectors.made, [info.id for info in infos])
     _build_all(db, report, progress, again=again)
+    for op, scope, place in _counted_scopes(db, counting):
+        db.refresh(op, scope, again=again, counters=place)
     return report
+
+
+def _is_told(featurizer: Featurizer, pattern_id: str) -> bool:
+    """Whether a featurizer that reads counters has some of a nest; any other one needs none."""
+    return not isinstance(featurizer, WithCounters) or featurizer.counters(pattern_id) is not None
+
+
+def _counted_scopes(db: Lookup, counting: Collection[str]) -> Iterator[tuple[Op, str, str]]:
+    """Where nests ran, with each platform instance that counted some and can be asked there."""
+    for op, scope in db.scopes():
+        for place in counting if op.kind == "nest" else ():
+            platform = db.store.sound_platform(place)
+            if platform is not None and scope_of(platform) == scope:
+                yield op, scope, place
 
 
 def _build_all(

@@ -120,7 +120,7 @@ class _Race:
     @classmethod
     def of(cls, ranker: Ranker, db: Lookup) -> _Race | None:
         query = ranker.query
-        partition = db.answering(query.op, query.platform)
+        partition = db.answering(query.op, query.platform, nest_id=query.pattern.id)
         if (
             partition is None
             or partition.featurizer != query.vote.featurizer

@@ -96,7 +96,7 @@ def carried_best(made: Recommendation, pattern_id: str) -> dict[str, Any]:
 
 def _of_matrix(body: dict[str, Any]) -> dict[str, Any]:
     """The document without what only nests have: as it was before there were any."""
-    del body["transfers"]
+    del body["transfers"], body["counters"]
     for name in ("kind", "named", "nest"):
         del body["pattern"][name]
     for near in body["neighbours"]:
@@ -332,6 +332,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "runnable": self.runnable,
             "machines": self.machines,
             "transfers": made.transfers,
+            "counters": made.counters,
         }
         body: dict[str, Any] = msgspec.to_builtins(told)
         return body if self.pattern.kind != "matrix" else _of_matrix(body)

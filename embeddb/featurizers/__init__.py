@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from pathlib import Path
 
 from embeddb.core import plugins
 from embeddb.core.errors import ModelError, UsageError
-from embeddb.featurizers.base import Featurizer, FromWeights, MayLack
+from embeddb.featurizers.base import (
+    CountersOf,
+    Counting,
+    Featurizer,
+    FromWeights,
+    MayLack,
+    WithCounters,
+    counted_name,
+    counted_parts,
+)
 
-__all__ = ["FEATURIZERS", "NEED_NETWORK", "Featurizer", "Featurizers", "missing", "reads"]
+__all__ = [
+    "FEATURIZERS",
+    "NEED_NETWORK",
+    "Featurizer",
+    "Featurizers",
+    "WithCounters",
+    "missing",
+    "reads",
+]
 
 #: In order of preference where answers are equally good; a whole comes after its parts. `stats`
 #: needs the structure (or features shipped with the runs), the last three ever less.
@@ -22,12 +40,25 @@ NEED_NETWORK = frozenset({"scnn", "stats-scnn"})
 class Featurizers(Mapping[str, Featurizer]):
     """Featurizers by name, of those that have what they need to be known at all.
 
-    A query needs one of them, so none is imported before it is asked for.
+    A query needs one of them, so none is imported before it is asked for. Those that read counters
+    are found by their names everywhere, and listed by `counting` alone.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, counters_of: CountersOf | None = None) -> None:
         self._folder = folder
+        self._counters_of = counters_of
+        self._platform = ""
         self._loaded: dict[str, Featurizer | ModelError | None] = {}
+
+    def counting(self, platform: str) -> Featurizers:
+        """These, and after them those that read what was counted on a platform instance."""
+        found = copy(self)
+        found._platform = platform
+        return found
+
+    def counted(self, platform: str) -> list[WithCounters]:
+        """Only those that read what was counted there."""
+        return [f for f in self.counting(platform).values() if isinstance(f, WithCounters)]
 
     def named(self, name: str) -> Featurizer:
         """The featurizer a user means.
@@ -73,10 +104,16 @@ class Featurizers(Mapping[str, Featurizer]):
 
     def _names(self) -> tuple[str, ...]:
         others = [n for n in plugins.available("featurizer") if n not in FEATURIZERS]
-        return (*FEATURIZERS, *others)
+        plain = (*FEATURIZERS, *others)
+        if not self._platform:
+            return plain
+        return (*plain, *(counted_name(name, self._platform) for name in plain))
 
     def _get(self, name: str) -> Featurizer | ModelError | None:
         """A featurizer, None for one without weights, or what is wrong with these."""
+        parts = counted_parts(name)
+        if parts is not None:
+            return self._with_counters(*parts)
         if name not in self._loaded:
             plugin: FromWeights | Callable[[], Featurizer] = plugins.load("featurizer", name)
             try:
@@ -87,6 +124,12 @@ class Featurizers(Mapping[str, Featurizer]):
             except ModelError as e:
                 self._loaded[name] = e
         return self._loaded[name]
+
+    def _with_counters(self, name: str, platform: str) -> WithCounters | ModelError | None:
+        plain = self._get(name)
+        if isinstance(plain, Counting) and self._counters_of is not None:
+            return plain.with_counters(platform, self._counters_of)
+        return plain if isinstance(plain, ModelError) else None
 
 
 def reads(featurizer: Featurizer, kind: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,8 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.records import PatternInfo
+from embeddb.nests.counters import CounterVector
 
-__all__ = ["Featurizer", "FromWeights", "Joint", "MayLack", "Travelling"]
+__all__ = [
+    "CountersOf",
+    "Counting",
+    "Featurizer",
+    "FromWeights",
+    "Joint",
+    "MayLack",
+    "Travelling",
+    "WithCounters",
+    "counted_name",
+    "counted_parts",
+]
+
+#: From the ids of a nest and a platform instance to what was counted there; None: nothing was.
+CountersOf = Callable[[str, str], CounterVector | None]
+
+_COUNTED = "+counters@"
 
 
 class Featurizer(Protocol):
@@ -83,3 +100,35 @@ class Travelling(Featurizer, Protocol):
 
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
         """float32[d] by name, keys `NAME.COORDINATE` with the featurizer's name."""
+
+
+@runtime_checkable
+class WithCounters(Featurizer, Protocol):
+    """Embeds nests with what was counted of them on one platform instance, which its name ends
+    with, so that vectors of two machines, or with counters and without, are never in one index."""
+
+    @property
+    def source(self) -> str:
+        """Where the counters that it reads come from (`embeddb.nests.counters.SOURCES`)."""
+
+    def counters(self, nest_id: str) -> CounterVector | None:
+        """What it would read of a nest: None where nothing was counted, or by another source."""
+
+
+@runtime_checkable
+class Counting(Featurizer, Protocol):
+    """Can be told of counters as well."""
+
+    def with_counters(self, platform: str, counters_of: CountersOf) -> WithCounters | None:
+        """The same with the counters of a platform instance; None if it does not read any."""
+
+
+def counted_name(plain: str, platform: str) -> str:
+    """The name of a featurizer with the counters of a platform instance."""
+    return f"{plain}{_COUNTED}{platform}"
+
+
+def counted_parts(name: str) -> tuple[str, str] | None:
+    """The parts of a `counted_name`; None for any other name."""
+    plain, mark, platform = name.partition(_COUNTED)
+    return (plain, platform) if mark else None

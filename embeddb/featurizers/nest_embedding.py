@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import ModelError
+from embeddb.core.errors import ModelError, NestError
 from embeddb.core.files.model_file import version_of
 from embeddb.core.records import PatternInfo
-from embeddb.featurizers.base import Travelling
+from embeddb.featurizers.base import CountersOf, Travelling, counted_name
 from embeddb.featurizers.own_weights import adopt
-from embeddb.nests.counters import CounterVector
+from embeddb.nests.counters import SOURCES, CounterVector
 from embeddb.nests.encoding.forward import DIM, NestNetwork
 from embeddb.nests.encoding.graph import graph_of
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import canonical_schedule
 
-__all__ = ["PLUGIN", "NestEmbedding", "install"]
+__all__ = ["PLUGIN", "CountedEmbedding", "NestEmbedding", "install"]
 
 SHIPPED = Path(__file__).parent.parent / "data" / "nests.safetensors"
 #: Where a database keeps weights of its own, below its folder.
@@ -34,7 +34,8 @@ OWN = Path("models", "nests.safetensors")
 class NestEmbedding:
     """The network's 128 numbers of a nest under its canonical schedule as a raw vector, float32[d];
     standardise before comparing. Vectors with counters and without must not be mixed in one index:
-    what is absent is no point between the others. May be used from several threads."""
+    what is absent is no point between the others (`CountedEmbedding` has a name of its own). May be
+    used from several threads."""
 
     name = "nest-embedding"
     kinds = ("nest",)
@@ -96,6 +97,53 @@ class NestEmbedding:
         """The inverse of `as_features`; None unless every name is there, with these weights."""
         found = [info.features.get(f"{self.name}.{n}") for n in self.names]
         return None if None in found else np.array(found, dtype=np.float32)
+
+    def with_counters(self, platform: str, counters_of: CountersOf) -> CountedEmbedding | None:
+        """The same with the counters of a platform instance; None if the network reads none."""
+        source = str(self.network.card.get("source"))
+        if self.network.spec["inputs"] == "static" or source not in SOURCES:
+            return None
+        return CountedEmbedding(self, platform, source, counters_of)
+
+
+class CountedEmbedding:
+    """`NestEmbedding` with the counters of one platform instance (static and dynamic branch,
+    Section 3.3): float32[d] of the nests that were counted there by the source that the weights
+    learned from. Standardise it over nests of that instance alone. From several threads as the
+    plain one."""
+
+    kinds = ("nest",)
+    dim = DIM
+
+    def __init__(
+        self, plain: NestEmbedding, platform: str, source: str, counters_of: CountersOf
+    ) -> None:
+        self.name = counted_name(plain.name, platform)
+        self.version, self.names, self.source = plain.version, plain.names, source
+        self._plain, self._platform, self._counters_of = plain, platform, counters_of
+
+    def counters(self, nest_id: str) -> CounterVector | None:
+        """Those it reads; None where nothing was counted, by another source, or it is damaged."""
+        try:
+            found = self._counters_of(nest_id, self._platform)
+        except NestError:  # `Lookup.problems` names it, and so does an answer
+            return None
+        return found if found is not None and found.source == self.source else None
+
+    def embed(self, pattern: Any) -> NDArray[np.float32]:
+        """float32[d] of a `Nest`. Raises: ModelError as `NestEmbedding.embed_counted`, and for one
+        that it has no counters of."""
+        counters = self.counters(pattern.id)
+        if counters is None:
+            raise ModelError(
+                f"{pattern.name or pattern.id} has no counters of {self.source} on "
+                f"{self._platform}",
+                hint=f"embeddb nest count --source {self.source}",
+            )
+        return self._plain.embed_counted(pattern, counters)
+
+    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+        """None: counters do not travel with features."""
 
 
 PLUGIN: type[Travelling] = NestEmbedding

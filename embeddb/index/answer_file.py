@@ -64,6 +64,7 @@ class _Head(msgspec.Struct, frozen=True):
     policy: str
     left_out: str
     facts: dict[str, dict[str, str]]
+    counters: str
 
 
 def to_bytes(partition: AnswerIndex) -> bytes:
@@ -81,6 +82,7 @@ def to_bytes(partition: AnswerIndex) -> bytes:
         "policy": partition.policy.to_json(),
         "left_out": partition.left_out.to_json() if partition.left_out else "",
         "facts": {name: dict(facts) for name, facts in partition.facts.items()},
+        "counters": partition.counters,
     }
     out = io.BytesIO()
     arrays: dict[str, Any] = {
@@ -148,6 +150,7 @@ def _revived(head: _Head, a: Arrays) -> AnswerIndex:
         Near(a["near"], a["near_distances"]),
         head.facts,
         FaissIndex.build(ids, metric.apply(a["vectors"])),
+        head.counters,
     )
 
 

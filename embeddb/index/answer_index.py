@@ -57,7 +57,8 @@ class AnswerIndex:
     other groups; `far` float64[p] ascending leave-one-group-out nearest distances.
 
     `policy` is judged on all rows together, `left_out` (None: too few machines) by leaving machines
-    out; `facts` are the environments of the instances.
+    out; `facts` are the environments of the instances. `counters` is the platform instance whose
+    counters its featurizer could read: only nests counted there may be asked about. Empty: none.
     """
 
     op: Op
@@ -74,6 +75,7 @@ class AnswerIndex:
     near: Near
     facts: Mapping[str, Facts]
     index: VectorIndex
+    counters: str = ""
 
     @classmethod
     def build(
@@ -84,6 +86,7 @@ class AnswerIndex:
         scope: str,
         generation: int = 0,
         facts: Mapping[str, Facts] | None = None,
+        counters: str = "",
     ) -> AnswerIndex:
         """Fit metric and policy, and index every pattern that has a vector.
 
@@ -112,6 +115,7 @@ class AnswerIndex:
             fit.near,
             known,
             FaissIndex.build(ids, fit.metric.apply(raw)),
+            counters,
         )
 
     def nearest(
@@ -214,8 +218,9 @@ class AnswerIndex:
         and policies of the whole stay until it is built again."""
         evidence = self.evidence.merged(newer)
         ids, raw, index = self.ids, self.vectors, self.index
-        if vectors:
-            ids = tuple(sorted({*ids, *vectors}))
+        new = vectors.keys() & evidence.telling
+        if new:
+            ids = tuple(sorted({*ids, *new}))
             known = dict(zip(self.ids, self.vectors, strict=True)) | dict(vectors)
             raw = np.array([known[i] for i in ids], dtype=np.float32)
             index = FaissIndex.build(ids, self.metric.apply(raw))
@@ -308,7 +313,7 @@ class _Fit(NamedTuple):
 def _fitted(
     evidence: RunMatrix, vectors: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Facts]
 ) -> _Fit:
-    ids = tuple(sorted({row.pattern_id for row in evidence.rows if row.pattern_id in vectors}))
+    ids = tuple(sorted(evidence.telling & vectors.keys()))
     raw = np.array([vectors[i] for i in ids], dtype=np.float32)
     known = _held(evidence, ids)
     nowhere = Near(np.zeros((len(ids), 0), dtype=np.int64), np.zeros((len(ids), 0)))

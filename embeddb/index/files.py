@@ -13,7 +13,7 @@ import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.wording import plural
 from embeddb.featurizers import NEED_NETWORK, Featurizer, missing
+from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.index_folder import IndexFolder, PartitionNote
@@ -34,7 +35,10 @@ from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.tables import decoded, reading
 
-__all__ = ["IndexFiles"]
+__all__ = ["READABLE", "IndexFiles"]
+
+#: The share of the measured patterns that a featurizer must know to be chosen among others.
+READABLE = 0.9
 
 
 class _PolicyNote(msgspec.Struct, frozen=True):
@@ -44,64 +48,110 @@ class _PolicyNote(msgspec.Struct, frozen=True):
     policy: str
 
 
+class _Which(NamedTuple):
+    """Of which operation and scope, and with the counters of which platform instance (empty: with
+    none)."""
+
+    op: Op
+    scope: str
+    counters: str = ""
+
+    @classmethod
+    def of(cls, partition: AnswerIndex) -> _Which:
+        return cls(partition.op, partition.scope, partition.counters)
+
+    @classmethod
+    def noted(cls, note: str) -> _Which:
+        """Of the name of a note. Raises: StoreCorrupt."""
+        op, _, rest = note.removeprefix("partition/").partition("/")
+        scope, _, counters = rest.partition("/")
+        with reading("the name of its note"):
+            return cls(Op.parse(op), scope, counters)
+
+    @property
+    def note(self) -> str:
+        """The name of what the store keeps of it."""
+        return f"partition/{self.op}/{self.scope}" + (f"/{self.counters}" if self.counters else "")
+
+    def __str__(self) -> str:
+        by = f" by counters of {self.counters}" if self.counters else ""
+        return f"{self.op} on {self.scope}{by}"
+
+
 class IndexFiles:
-    """Opens, refreshes and saves the partitions of one store; a store in memory saves nothing."""
+    """Opens, refreshes and saves the partitions of one store; a store in memory saves nothing.
+
+    Beside the partition of an operation and scope there may be one with the same evidence for each
+    platform instance that counted its nests (`counters`), whose featurizer was chosen among those
+    that read these counters as well.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._folder = None if store.path is None else IndexFolder(store, store.path)
-        self._open: dict[tuple[str, str], AnswerIndex] = {}
+        self._open: dict[_Which, AnswerIndex] = {}
         self._lock = RLock()
         self.repairs: list[str] = []
 
     def refresh(
-        self, op: Op, scope: str, featurizers: Mapping[str, Featurizer], *, again: bool = False
+        self,
+        op: Op,
+        scope: str,
+        featurizers: Mapping[str, Featurizer],
+        *,
+        again: bool = False,
+        counters: str = "",
     ) -> AnswerIndex | None:
         """Build a partition from the store and save it, unless the saved one is current (`again`:
-        whether it is or not); None if no featurizer reads it.
+        whether it is or not); None if no featurizer reads it, or none of `counters`.
 
         Raises: StoreError if it cannot be saved.
         """
+        which = _Which(op, scope, counters)
         with self._lock:
-            saved = None if again else self._load(op, scope, featurizers)
+            saved = None if again else self._load(which, featurizers)
             if saved is None or not self._current(saved, featurizers):
-                return self._built(op, scope, featurizers)
-            self._open[str(op), scope] = saved
+                return self._built(which, featurizers)
+            self._open[which] = saved
             if not self._store.readonly:
                 self._collect()
             return saved
 
-    def _built(
-        self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]
-    ) -> AnswerIndex | None:
+    def _built(self, which: _Which, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
         """Raises: StoreError if it cannot be saved; it is open all the same."""
+        op, scope, counters = which
         generation = self._store.generation
         chosen = pooled_partitions(self._store, op, scope)
         evidence = run_matrix_of(self._store, op, scope, partitions=chosen)
         readable = self.readable(evidence, featurizers)
-        if not readable:
+        if not readable or (counters and not any(map(counted_parts, readable))):
             return None
-        facts = facts_of(self._store, op, scope)
+        facts, tried = facts_of(self._store, op, scope), readable
+        without = self._open.get(_Which(op, scope)) if counters else None
+        if without is not None and without.generation == generation:
+            tried = {
+                n: v for n, v in readable.items() if counted_parts(n) or n == without.featurizer
+            }
         built = AnswerIndex.build(
-            evidence, readable, scope=scope, generation=generation, facts=facts
+            evidence, tried, scope=scope, generation=generation, facts=facts, counters=counters
         )
-        self._open[str(op), scope] = built
+        self._open[which] = built
         self._save(built, {name: featurizers[name].version for name in readable})
         return built
 
     def _answering(
-        self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]
+        self, which: _Which, featurizers: Mapping[str, Featurizer]
     ) -> AnswerIndex | None:
         """As `_built` for who asks: an answer does not need a saved partition."""
-        self._open.pop((str(op), scope), None)
+        self._open.pop(which, None)
         try:
-            found = self._built(op, scope, featurizers)
+            found = self._built(which, featurizers)
         except StoreError as e:
-            if (str(op), scope) not in self._open:
+            if which not in self._open:
                 raise
-            self._repaired(f"{op} on {scope}: answered from memory: {e}; {e.hint}".rstrip("; "))
-            found = self._open[str(op), scope]
-        self._tell_unread(op, scope, featurizers, found)
+            self._repaired(f"{which}: answered from memory: {e}; {e.hint}".rstrip("; "))
+            found = self._open[which]
+        self._tell_unread(which, featurizers, found)
         return found
 
     def _repaired(self, line: str) -> None:
@@ -110,12 +160,14 @@ class IndexFiles:
 
     def _tell_unread(
         self,
-        op: Op,
-        scope: str,
+        which: _Which,
         featurizers: Mapping[str, Featurizer],
         found: AnswerIndex | None,
     ) -> None:
         """Say so where patterns ran that have no vector though they could: a kill came before."""
+        op, scope, counters = which
+        if counters:  # what was not counted there has none, and the answer says so
+            return
         if found is None:
             kinds = [(name, f.version) for name, f in featurizers.items()]
             partitions = pooled_partitions(self._store, op, scope)
@@ -126,7 +178,7 @@ class IndexFiles:
         count = len(self._store.vectors.lacking(kinds, among=unread)) if unread else 0
         if count:
             self._repaired(
-                f"{op} on {scope}: {plural(count, 'measured pattern')} without a vector cannot be "
+                f"{which}: {plural(count, 'measured pattern')} without a vector cannot be "
                 "a neighbour; `embeddb embed` makes what is missing"
             )
 
@@ -136,7 +188,7 @@ class IndexFiles:
         """Vectors of the featurizers that know nine of ten patterns, else of the one that knows
         most; in order of preference. One that cannot embed on this machine, where a new pattern
         could not be asked, is left out unless there is no other."""
-        ids = {row.pattern_id for row in evidence.rows}
+        ids = evidence.telling
         found = {
             name: vectors
             for name, featurizer in featurizers.items()
@@ -149,7 +201,7 @@ class IndexFiles:
         enough = {
             name: v
             for name, v in found.items()
-            if len(v) >= 0.9 * len(ids) and (name not in NEED_NETWORK or len(v) == most)
+            if len(v) >= READABLE * len(ids) and (name not in NEED_NETWORK or len(v) == most)
         }
         fullest = max(found, key=lambda name: len(found[name]), default="")
         return enough or {name: v for name, v in found.items() if name == fullest}
@@ -165,7 +217,7 @@ class IndexFiles:
         if self._changed_since(saved) != (set(), False):
             return False
         found = self.readable(saved.evidence, featurizers)
-        raw = self._store.notes.get(_note_name(saved.op, saved.scope))
+        raw = self._store.notes.get(_Which.of(saved).note)
         chosen_among = {name: featurizers[name].version for name in found}
         return raw is not None and PartitionNote.described(raw).get("chosen_among") == chosen_among
 
@@ -185,29 +237,47 @@ class IndexFiles:
 
     def get(self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
         """A partition as of now: opened, brought up to date, or built; None without evidence."""
+        which = _Which(op, scope)
         with self._lock:
-            found = self._open.get((str(op), scope)) or self._load(op, scope, featurizers)
-            if found is None:
-                if not pooled_partitions(self._store, op, scope):
-                    return None
-                return self._answering(op, scope, featurizers)
-            if self._lacks(found, featurizers):
-                return self._answering(op, scope, featurizers)
-            now = self._store.generation
-            if found.generation != now:
-                changed, gone = self._changed_since(found)
-                if gone or len(changed) > len(found.ids) // 4:
-                    return self._answering(op, scope, featurizers)
-                if changed:
-                    found = self._patched(found, changed, featurizers)
-                found = found.at(now)
-            self._open[str(op), scope] = found
-            return found
+            found = self._open.get(which) or self._load(which, featurizers)
+            if found is None and not pooled_partitions(self._store, op, scope):
+                return None
+            return self._as_of_now(which, found, featurizers)
+
+    def by_counters(
+        self, without: AnswerIndex, counters: str, featurizers: Mapping[str, Featurizer]
+    ) -> AnswerIndex | None:
+        """The partition of the same operation and scope whose featurizer was chosen among those
+        that read `counters` as well; None where none reads them of nine in ten patterns."""
+        which = _Which(without.op, without.scope, counters)
+        with self._lock:
+            found = self._open.get(which) or self._load(which, featurizers)
+            readable = found or any(
+                map(counted_parts, self.readable(without.evidence, featurizers))
+            )
+            return self._as_of_now(which, found, featurizers) if readable else None
+
+    def _as_of_now(
+        self, which: _Which, found: AnswerIndex | None, featurizers: Mapping[str, Featurizer]
+    ) -> AnswerIndex | None:
+        """The one that was found brought up to date, else one that is built."""
+        if found is None or self._lacks(found, featurizers):
+            return self._answering(which, featurizers)
+        now = self._store.generation
+        if found.generation != now:
+            changed, gone = self._changed_since(found)
+            if gone or len(changed) > len(found.ids) // 4:
+                return self._answering(which, featurizers)
+            if changed:
+                found = self._patched(found, changed, featurizers)
+            found = found.at(now)
+        self._open[which] = found
+        return found
 
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
         """Have the view of a machine ready, with the policy that its own runs chose: found before
         and noted, or found now, which takes seconds."""
-        key = f"policy/{partition.op}/{partition.scope}/{platform.id}"
+        key = f"policy{_Which.of(partition).note.removeprefix('partition')}/{platform.id}"
         stamp = partition.stamp
         if platform.id not in partition.policies:
             known = _policy(self._store.notes.get(key), stamp)
@@ -253,7 +323,7 @@ class IndexFiles:
         """
         if self._folder is None or self._store.readonly:
             return
-        name = _note_name(partition.op, partition.scope)
+        name = _Which.of(partition).note
         # The file of another choice at the same generation keeps its name until it is noted.
         what = hashlib.blake2b(json.dumps([name, versions]).encode(), digest_size=8).hexdigest()
         stem = f"{what}-{os.getpid()}-{partition.generation}"
@@ -262,22 +332,19 @@ class IndexFiles:
         self._store.notes.put(name, msgspec.json.encode(note))
         self._collect()
 
-    def _load(
-        self, op: Op, scope: str, featurizers: Mapping[str, Featurizer]
-    ) -> AnswerIndex | None:
-        name = _note_name(op, scope)
-        raw = self._store.notes.get(name)
+    def _load(self, which: _Which, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
+        raw = self._store.notes.get(which.note)
         while raw is not None and self._folder is not None:
             try:
-                found = self._noted(self._folder, raw, op, scope, featurizers)
+                found = self._noted(self._folder, raw, which, featurizers)
             except StoreCorrupt as e:
-                now = self._store.notes.get(name)
+                now = self._store.notes.get(which.note)
                 if now == raw:
-                    self._repaired(f"{op} on {scope}: rebuilt ({e})")
+                    self._repaired(f"{which}: rebuilt ({e})")
                     return None
                 raw = now  # another process refreshed it and collected the file we were to read
             else:
-                self._tell_unread(op, scope, featurizers, found)
+                self._tell_unread(which, featurizers, found)
                 return found
         return None
 
@@ -285,8 +352,7 @@ class IndexFiles:
         self,
         folder: IndexFolder,
         raw: bytes,
-        op: Op,
-        scope: str,
+        which: _Which,
         featurizers: Mapping[str, Featurizer],
     ) -> AnswerIndex:
         """The partition of a note. Raises: StoreCorrupt for all that can be wrong with it."""
@@ -295,7 +361,7 @@ class IndexFiles:
             found = answer_file.from_bytes(folder.read(note))
         except OSError as e:
             raise StoreCorrupt(f"{folder.path / note.stem}.npz: {reason_of(e)}") from e
-        if (found.op, found.scope, found.generation) != (op, scope, note.generation):
+        if (_Which.of(found), found.generation) != (which, note.generation):
             raise StoreCorrupt("its file is of another partition")
         if found.generation > self._store.generation:
             raise StoreCorrupt("its file is of a generation that is yet to come")
@@ -317,8 +383,13 @@ class IndexFiles:
         """Drop every saved partition that is not among `but`; each is rebuilt when it is asked
         for."""
         self._open.clear()
-        kept = {_note_name(op, scope) for op, scope in but}
-        self._store.notes.delete(self._store.notes.items("partition/").keys() - kept)
+        kept = tuple(_Which(op, scope).note for op, scope in but)
+        gone = [
+            name
+            for name in self._store.notes.items("partition/")
+            if not any(name == one or name.startswith(f"{one}/") for one in kept)
+        ]
+        self._store.notes.delete(gone)
         self._collect()
 
     def _collect(self) -> None:
@@ -334,13 +405,12 @@ class IndexFiles:
             return []
         found = self._folder.problems()
         for name, raw in self._store.notes.items("partition/").items():
-            op, _, scope = name.removeprefix("partition/").partition("/")
             try:
-                with reading("the name of its note"):
-                    parsed = Op.parse(op)
-                self._noted(self._folder, raw, parsed, scope, featurizers)
+                which = _Which.noted(name)
+                self._noted(self._folder, raw, which, featurizers)
             except StoreCorrupt as e:
-                found.append(f"{op} on {scope}: rebuilt when it is asked for ({e})")
+                what = name.removeprefix("partition/").replace("/", " on ", 1)
+                found.append(f"{what}: rebuilt when it is asked for ({e})")
         return found
 
 
@@ -352,7 +422,3 @@ def _policy(raw: bytes | None, stamp: str) -> VoteSettings | None:
         note = decoded(raw, _PolicyNote, "its note")
         return VoteSettings.from_json(note.policy) if note.stamp == stamp else None
     return None
-
-
-def _note_name(op: Op, scope: str) -> str:
-    return f"partition/{op}/{scope}"

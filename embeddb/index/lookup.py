@@ -24,16 +24,18 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.wording import plural
 from embeddb.cost_model.files import CostModelFiles
-from embeddb.featurizers import Featurizers, reads
+from embeddb.featurizers import Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import IndexFiles
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import run_matrix_of, scope_of, scope_partitions, scopes
+from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import Store, memory_store, open_store
+from embeddb.store.counters import counter_problems, counters_of, were_counted
 from embeddb.store.models.files import model_entries, register_files, registry_problems
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class Lookup:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._files = IndexFiles(store)
-        self._featurizers = Featurizers(store.path)
+        self._featurizers = Featurizers(store.path, self._counters_of)
         self._models = CostModelFiles(store.path)
 
     @classmethod
@@ -105,7 +107,7 @@ class Lookup:
         nests = read_card(file)["kind"] == "nests"
         install = nest_embedding.install if nests else scnn.install
         version = install(Path(file), self.store.path)
-        self._featurizers = Featurizers(self.store.path)
+        self._featurizers = Featurizers(self.store.path, self._counters_of)
         self._files = IndexFiles(self.store)  # open ones hold vectors of the old weights
         register_files(self.store, before)
         return version
@@ -159,20 +161,44 @@ class Lookup:
 
     # -- partitions ------------------------------------------------------------------------
 
-    def refresh(self, op: Op, scope: str, *, again: bool = False) -> AnswerIndex | None:
+    def refresh(
+        self, op: Op, scope: str, *, again: bool = False, counters: str = ""
+    ) -> AnswerIndex | None:
         """Build a partition from the store and save it, unless the saved one is current (`again`:
-        whether it is or not). Raises: StoreError if it cannot be saved."""
-        return self._files.refresh(op, scope, self.featurizers(), again=again)
+        whether it is or not); with `counters`, the one for nests that were counted on that platform
+        instance, None where too few were. Raises: StoreError if it cannot be saved."""
+        plugs = self._featurizers.counting(counters)
+        return self._files.refresh(op, scope, plugs, again=again, counters=counters)
 
     def partition(self, op: Op, platform: Platform) -> AnswerIndex | None:
         """The evidence for an op on a platform as of now; None if it was never measured."""
         known = scope_partitions(self.store, op, scope_of(platform))
         return self.answering(op, platform) if known else None
 
-    def answering(self, op: Op, platform: Platform) -> AnswerIndex | None:
+    def answering(self, op: Op, platform: Platform, *, nest_id: str = "") -> AnswerIndex | None:
         """What answers for an op on a platform: its own evidence, and where that is thin or missing
-        other widths and value types of the kernel beside it; None if there is none of these."""
-        return self._files.get(op, scope_of(platform), self.featurizers())
+        other widths and value types of the kernel beside it; None if there is none of these. For a
+        nest that was counted there it is placed by vectors with counters, where its neighbours have
+        such vectors too and held-out answers were better by them."""
+        plain = self._files.get(op, scope_of(platform), self.featurizers())
+        if not (op.kind == "nest" and nest_id and were_counted(self.store, nest_id, platform.id)):
+            return plain
+        found = self.by_counters(op, platform)
+        plug = None if found is None else self.featurizers()[found.featurizer]
+        told = isinstance(plug, WithCounters) and plug.counters(nest_id) is not None
+        return found if told else plain
+
+    def by_counters(self, op: Op, platform: Platform) -> AnswerIndex | None:
+        """The evidence for an op with the featurizer chosen among those, too, that read what was
+        counted on a platform instance; None where fewer than nine of ten nests were."""
+        plain = self._files.get(op, scope_of(platform), self.featurizers())
+        if plain is None or op.kind != "nest":
+            return None
+        plugs = self._featurizers.counting(platform.id)
+        return self._files.by_counters(plain, platform.id, plugs)
+
+    def _counters_of(self, nest_id: str, platform: str) -> CounterVector | None:
+        return counters_of(self.store, nest_id, platform)
 
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
         """Have the view of a machine ready; found anew it takes seconds, and is noted."""
@@ -209,7 +235,7 @@ class Lookup:
         """Everything wrong with store and derived files; the latter heal on the next use."""
         derived = self._files.problems(self.featurizers())
         models = [*self.featurizers().problems(), *registry_problems(self.store)]
-        found = self.store.problems()
+        found = [*self.store.problems(), *counter_problems(self.store)]
         platforms = [p for p in self.platform_problems() if not any(p in line for line in found)]
         return found + platforms + models + derived
 

@@ -23,6 +23,8 @@ __all__ = ["Projection", "layout", "projection_of"]
 
 Floats = NDArray[np.float64]
 
+#: Counted up when the same vectors get other places.
+_LAYOUT = 2
 _COLUMNS = ("ids", "x", "y", "winners", "names", "groups")
 #: Fewer points than that are on their principal components already; for more the pairwise
 #: distances would take longer than a map is worth.
@@ -34,6 +36,8 @@ _NEIGHBOURS, _BLOCK = 15, 512
 _STEPS, _STRIDE, _OTHERS, _PUSH = 500, 0.4, 10, 3.0
 #: No single push is longer, and the first places spread so far (standard deviations).
 _LONGEST, _SPREAD = 4.0, 5.0
+#: The share of the points, along the longer axis, within whose places all of them start.
+_MOST_OF_THEM = 0.9
 
 
 class Projection(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +45,7 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
 
     `x`, `y` lie in 0..1 with y upwards; distances are those of the metric as far as two dimensions
     can show them, so axes have no meaning. `winners` holds the canonical JSON of each pattern's
-    fastest configuration ("" where nothing ran), `digest` that of the vectors laid out.
+    fastest configuration ("" where nothing ran), `digest` that of the vectors laid out and how.
     """
 
     op: str
@@ -108,7 +112,7 @@ def _read(raw: bytes | None) -> Projection | None:
 
 
 def _digest(partition: AnswerIndex, vectors: NDArray[np.float32]) -> str:
-    h = hashlib.blake2b(f"{partition.featurizer}\0".encode(), digest_size=16)
+    h = hashlib.blake2b(f"{_LAYOUT}\0{partition.featurizer}\0".encode(), digest_size=16)
     h.update("\0".join(partition.ids).encode())
     h.update(vectors.tobytes())
     return h.hexdigest()
@@ -132,7 +136,7 @@ def layout(vectors: NDArray[np.float32], *, seed: int = 0) -> NDArray[np.float32
     x = _finite(vectors)
     places = _principal(x)
     if _FEWEST <= len(x) <= _MOST:
-        places = _refined(places, _graph(x), np.random.default_rng(seed))
+        places = _refined(_gathered(places), _graph(x), np.random.default_rng(seed))
     return _fitted(places)
 
 
@@ -159,6 +163,13 @@ def _principal(x: Floats) -> Floats:
     found = np.zeros((n, 2))
     found[:, : axes.shape[1]] = x @ axes
     return found
+
+
+def _gathered(places: Floats) -> Floats:
+    """float64[n,2] with the outer ones on the border of where most are. A few far ones would stay
+    out there, for pulls fade with distance, and leave all others a corner of the map."""
+    reach = float(np.quantile(np.abs(places), _MOST_OF_THEM, axis=0).max())
+    return places.clip(-reach, reach)
 
 
 class _Edges(NamedTuple):

@@ -85,6 +85,15 @@ class RunMatrix:
     def groups(self) -> NDArray[np.str_]:
         return np.array([row.group for row in self.rows], dtype=np.str_)
 
+    @property
+    def telling(self) -> set[str]:
+        """Ids of the patterns that can be neighbours: of nests those that ran two configurations,
+        for counting leaves a run of the default alone, which says nothing of any other. All where
+        none did."""
+        ran = np.diff(self.indptr) > 1 if self.op.kind == "nest" else np.ones(len(self.rows))
+        found = {row.pattern_id for row, told in zip(self.rows, ran, strict=True) if told}
+        return found or {row.pattern_id for row in self.rows}
+
     def part(self, row: int) -> slice:
         """The entries of one row."""
         return slice(int(self.indptr[row]), int(self.indptr[row + 1]))

@@ -24,6 +24,7 @@ from embeddb.query.answers import keep
 from embeddb.query.break_even import with_break_even
 from embeddb.query.build import build_query, named_features
 from embeddb.query.confidence import confidence_of
+from embeddb.query.counters import counters_use
 from embeddb.query.fallback import Answer, answer
 from embeddb.query.query import Query
 from embeddb.query.recommendation import (
@@ -153,6 +154,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         model_featurizer=query.prediction.featurizer if found.model else "",
         machines={name: share for name, share in query.vote.machines.items() if share > 0.0},
         transfers=_transfers(query, found),
+        counters=counters_use(lookup, query),
     )
 
 

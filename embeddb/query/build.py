@@ -61,7 +61,7 @@ def build_query(
         )
     subject = lookup.store.known(info) if isinstance(pattern, PatternInfo) else pattern
     space = space_of(platform, op, subject)
-    partition = lookup.answering(op, platform)
+    partition = lookup.answering(op, platform, nest_id=info.id)
     clock.lap("open")
     normal = usual_at(lookup.store, platform.id)
     own = timings_of(lookup.store.runs(platform.id, op, info.id), normal)
@@ -110,7 +110,7 @@ def _placed(
     except EmbeddbError:
         if not missing(lookup.featurizers().named(partition.featurizer)):
             raise
-        other = lookup.answering(op, platform)
+        other = lookup.answering(op, platform, nest_id=pattern.id)
         if other is None or other.featurizer == partition.featurizer:
             raise
     return other, lookup.vector(pattern, other.featurizer)
@@ -132,7 +132,7 @@ def _other_width(
 
 def named_features(lookup: Lookup, query: Query) -> dict[str, tuple[float, float, float]]:
     """(value, mean, scale) of the query's features in the partition that answered."""
-    partition = lookup.answering(query.op, query.platform)
+    partition = lookup.answering(query.op, query.platform, nest_id=query.pattern.id)
     if (
         partition is None
         or partition.featurizer != query.vote.featurizer

@@ -17,6 +17,7 @@ from embeddb.query.diagnostics import Diagnostics
 
 __all__ = [
     "Candidate",
+    "CountersUse",
     "Recommendation",
     "RecommendedNeighbour",
     "TransferredSchedule",
@@ -81,6 +82,24 @@ class TransferredSchedule(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[TransferredStep]
 
 
+class CountersUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a nest that was counted on the platform asked about: by what (`perf`, `model`; empty where
+    they cannot be read), whether its neighbours were found by vectors with counters, and if not
+    why."""
+
+    source: str
+    used: bool
+    reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """In a sentence without its full stop."""
+        by = {"perf": " by the processor", "model": " in modelled caches"}.get(self.source, "")
+        if self.used:
+            return f"used: neighbours are near by the code and by what was counted{by}"
+        return f"what was counted{by} is not used: {self.reason}"
+
+
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """A ranked answer with everything it rests on; stored, so that it can be explained later
     without the pattern, a model or a runner.
@@ -91,7 +110,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     `reproducible`: configurations whose sums run in varying order were left out. `transfers`: those
     of the candidates that are schedules of neighbours, carried over to the asked nest, and what the
     fastest of each neighbour became, which is its first; `nest` is the text of the asked nest
-    (`embeddb.nests.nest_text`), which need not be in the store.
+    (`embeddb.nests.nest_text`), which need not be in the store, and `counters` says what its
+    counters were used for (None: it was not counted).
     """
 
     id: str
@@ -127,6 +147,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     reproducible: bool = False
     transfers: list[TransferredSchedule] = []
     nest: str = ""
+    counters: CountersUse | None = None
 
     @property
     def first(self) -> Candidate | None:
@@ -137,6 +158,21 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     def best(self) -> dict[str, Any]:
         """The configuration to run: the first proposal's, else the default."""
         return self.default if self.first is None else self.first.config
+
+    @property
+    def found_by(self) -> str:
+        """What its neighbours were found by, in words; empty where there are none."""
+        name, mark, _ = self.featurizer.partition("+counters@")
+        return (name + (" with counters" if mark else "")) if self.neighbours else ""
+
+    @property
+    def counters_words(self) -> str:
+        """What counters did for an answer that has neighbours of a nest; else empty."""
+        if self.counters is not None:
+            return self.counters.words
+        if Op.parse(self.op).kind != "nest" or not self.neighbours:
+            return ""
+        return "none: it was not counted on this platform, so neighbours are near by the code alone"
 
     def __repr__(self) -> str:
         what = f"{self.op} on {self.platform}, {self.pattern_name or self.pattern_id}"
@@ -160,6 +196,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
                 body["pattern"] |= {"kind": self.pattern.kind, "sizes": self.pattern.named}
         if not self.nest:
             del body["nest"], body["transfers"]
+        if Op.parse(self.op).kind != "nest":
+            del body["counters"]
         del body["default_seconds"]
         return body
 

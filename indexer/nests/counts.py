@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from os import cpu_count
 from typing import Any
 
 from embeddb.core.config import Op
+from embeddb.core.errors import ModelError, NestError
 from embeddb.core.records import Run
 from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
@@ -20,11 +22,12 @@ from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
+from embeddb.store.counters import counters_of, counting_platforms, keep_counters
 from indexer.runners.base import RunOptions
 from indexer.runners.nest_counters.counting import count_nest
 from indexer.runners.nest_counters.perf import available
 
-__all__ = ["CountJob", "Counted", "counted", "counters_of", "counting_platforms"]
+__all__ = ["CountJob", "Counted", "counted"]
 
 _OP = Op("nest")
 _CAMPAIGN = "counted"
@@ -41,25 +44,11 @@ class Counted:
     seconds: float
 
 
-def counters_of(store: Store, nest_id: str, platform: str) -> CounterVector | None:
-    """What was counted of a nest on a platform instance. Raises: NestError for a damaged note."""
-    raw = store.notes.get(_key(nest_id, platform))
-    where = f"counters of {nest_id}"
-    return None if raw is None else CounterVector.from_text(raw, where=where)
-
-
-def counting_platforms(store: Store) -> list[str]:
-    """The platform instances that nests were counted on."""
-    return sorted({key.split("/", 2)[2] for key in store.notes.items("counters/")})
-
-
 def counted(store: Store, platform: str) -> Iterator[Counted]:
     """Every nest that was counted on a platform instance and whose default ran there."""
     where = store.platform(platform)
-    for key in store.notes.items("counters/"):
-        _, nest_id, place = key.split("/", 2)
-        nest = store.nest(nest_id) if place == platform else None
-        counters = None if nest is None else counters_of(store, nest_id, platform)
+    for nest_id in counting_platforms(store).get(platform, []):
+        nest, counters = store.nest(nest_id), counters_of(store, nest_id, platform)
         if nest is None or counters is None or where is None:
             continue
         timing = timings_of(store.runs(platform, _OP, nest_id)).get(default_of(where, _OP, nest))
@@ -70,7 +59,8 @@ def counted(store: Store, platform: str) -> Iterator[Counted]:
 @dataclass(frozen=True, slots=True)
 class CountJob:
     """Runs and counts into `db` with a runner on `here`, the platform as this machine is; `source`
-    as in `count_nest`."""
+    as in `count_nest`. What was counted by another source than the one that is asked for, or cannot
+    be read, is counted anew."""
 
     db: Lookup
     runner: Any
@@ -90,10 +80,17 @@ class CountJob:
             batch = nests[start : start + _TOGETHER]
             if progress is not None:
                 progress(f"count {batch[0].name}", start, len(nests))
-            new = [n for n in batch if self.db.store.notes.get(_key(n.id, self.here.id)) is None]
+            new = [nest for nest in batch if not self._known(nest)]
             self._count(new)
             done += len(new)
         return done
+
+    def _known(self, nest: Nest) -> bool:
+        try:
+            found = counters_of(self.db.store, nest.id, self.here.id)
+        except NestError:
+            return False
+        return found is not None and self.source in ("auto", found.source)
 
     def _count(self, nests: Sequence[Nest]) -> None:
         """Nests run one after the other and alone; what they are built with a model of the caches
@@ -106,13 +103,17 @@ class CountJob:
             count = partial(count_nest, threads=threads, source=self.source)
             for nest, found in zip(known, pool.map(count, known), strict=True):
                 self.db.record(ran[nest], nest, self.here)
-                self.db.store.notes.put(_key(nest.id, self.here.id), found.text.encode())
+                self._keep(nest, found)
+
+    def _keep(self, nest: Nest, counters: CounterVector) -> None:
+        """The counters, and the vectors of those that read them."""
+        keep_counters(self.db.store, nest.id, self.here.id, counters)
+        for plug in self.db.featurizers().counted(self.here.id):
+            if plug.source == counters.source:
+                with suppress(ModelError):  # as any vector that cannot be made
+                    self.db.store.vectors.put(plug.name, plug.version, {nest.id: plug.embed(nest)})
 
     def _ran(self, nest: Nest) -> list[Run]:
         default = default_of(self.here, _OP, nest)
         ran = self.runner.run(nest, _OP, [default], options=self.options)
         return [Run(nest.id, _OP, self.here.id, c, m, _CAMPAIGN) for c, m in ran]
-
-
-def _key(nest_id: str, platform: str) -> str:
-    return f"counters/{nest_id}/{platform}"

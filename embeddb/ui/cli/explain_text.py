@@ -79,6 +79,8 @@ def _show_answer(e: Explanation) -> None:
         _line("warning", text)
     _line("novelty", e.novelty or "not known")
     _note(f"ranked by: {ranked_by(made)}")
+    if made.counters_words:
+        _note(f"counters: {made.counters_words}")
     if made.model:
         _line("learned", e.learned.lesson if e.learned else "not known: it was not registered")
     _line("asked", f"{_when(made.created)}; the database was at generation {made.generation}")
@@ -158,8 +160,8 @@ def _gain(e: Explanation) -> str:
 def ranked_by(made: Recommendation) -> str:
     """Which tuner ranked, and the features and model behind it."""
     parts = [made.tuner]
-    if made.featurizer and made.neighbours:
-        parts.append(f"neighbours by {made.featurizer}")
+    if made.found_by:
+        parts.append(f"neighbours by {made.found_by}")
     if made.model:
         parts.append(f"cost model {made.model} on {made.model_featurizer}")
     return "; ".join(parts)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,46 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nest_weights import SPEC, counted, write_weights
 
 from embeddb.core.errors import ModelError
 from embeddb.database import Database
 from embeddb.featurizers import Featurizers, nest_embedding
 from embeddb.featurizers.nest_embedding import OWN, NestEmbedding, install
-from embeddb.nests.counters import COUNTERS, CounterVector
-from embeddb.nests.encoding.forward import DIM, encoding_version, shapes_of
+from embeddb.nests.encoding.forward import DIM
 from embeddb.nests.encoding.graph import graph_of
 from embeddb.nests.examples import nest_of, sample_nests
 from embeddb.nests.rules import canonical_schedule
 from embeddb.testing.featurizers import NestFeaturizerContract
-
-SPEC: dict[str, Any] = {
-    "layers": 2,
-    "heads": 4,
-    "counters": 95,
-    "targets": ["runtime"],
-    "inputs": "both",
-    "encoding": encoding_version(),
-}
-
-
-def write_weights(path: Path, seed: int = 0, scale: float = 1.0, **card: Any) -> Path:
-    """An untrained network, written without torch: length, header, numbers."""
-    rng = np.random.default_rng(seed)
-    header: dict[str, Any] = {}
-    data = b""
-    for name, shape in shapes_of(SPEC).items():
-        values = scale * rng.normal(size=shape) / np.sqrt(shape[-1])
-        if name.endswith("_scale"):
-            values = np.ones(shape)
-        raw = values.astype("<f4").tobytes()
-        spans = [len(data), len(data) + len(raw)]
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": spans}
-        data += raw
-    told = {"kind": "nests", "network": SPEC, "source": "model", "seed": seed} | card
-    header["__metadata__"] = {"card": json.dumps(told)}
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +35,6 @@ class TestNestEmbedding(NestFeaturizerContract):
 
     def make(self) -> NestEmbedding:
         return NestEmbedding(self.weights)
-
-
-def counted(source: str = "model", loads: float = 1e6) -> CounterVector:
-    row = [loads if name == "loads" else np.nan for name in COUNTERS]
-    return CounterVector.of_threads(np.array([row, row]), source)
 
 
 def test_it_is_the_network_on_the_canonical_schedule(weights: Path) -> None:

@@ -95,6 +95,14 @@ def test_strange_vectors_have_places_in_the_unit_square(rng: np.random.Generator
     assert within < np.ptp(groups.mean(axis=1), axis=0).min() / 3
 
 
+def test_a_few_far_ones_leave_the_others_their_room(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(120, 20))
+    x[:2] *= 20.0
+    places = layout(x.astype(np.float32))
+    low, high = np.quantile(places, [0.05, 0.95], axis=0)
+    assert (high - low).min() > 0.4
+
+
 def test_the_longer_side_fills_the_square(rng: np.random.Generator) -> None:
     places = layout(clusters(rng, 60))
     assert np.ptp(places, axis=0).max() == pytest.approx(1.0, abs=1e-5)

@@ -6,7 +6,6 @@ import math
 import shlex
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,14 @@ import click
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, factor
 from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import link_words, paid_off, preparation
 from embeddb.query.recommendation import Candidate, Recommendation
-from embeddb.ui.cli.arguments import known_subjects, open_database, program_options, runner_here
+from embeddb.ui.cli.arguments import known_subjects, open_database, program_options
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
+from embeddb.ui.cli.here import count_first, platform_asked
 from embeddb.ui.cli.nest_text import emit_schedules
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
@@ -44,6 +44,7 @@ _NO_EVIDENCE = 3
 @click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
 @click.option("-k", "count", default=5, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--measure", is_flag=True, help="Run the default and the answers on this machine.")
+@click.option("--count", "counted", is_flag=True, help="Count a nest first, on this machine.")
 @click.option("--tuner", default="", help="Ask this tuner plug-in in place of the database.")
 @click.option("--why", "deep", is_flag=True, help="Also find out what would change the answer.")
 @click.option("--calls", type=Number(1), help="Expected calls: preparation then counts.")
@@ -56,7 +57,8 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
     """Rank configurations for MATRIX: a file, or name or id of a pattern in DB.
 
     With --op nest it is a program (.c with #pragma scop, .sdfg, .json) or the name of a nest; each
-    nest of a program is answered by itself.
+    nest of a program is answered by itself. --count counts first what it does, so that neighbours
+    can be found by that too.
 
     Ends with code 3 if nothing but the platform's default can be said. --why takes seconds; what
     it finds stays with the answer, for `embeddb explain`.
@@ -74,10 +76,13 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
         raise UsageError("--why is about the database's own answers, not those of a --tuner")
     with open_database(db) as opened, Progress() as progress:
         op = Op.parse(asked["op"])
-        platform = _here(opened, asked["platform"], asked["threads"], must_run=measure)
+        runs = measure or asked["counted"]
+        platform = platform_asked(opened, asked["platform"], asked["threads"], must_run=runs)
         started = time.perf_counter()
         subjects = known_subjects(opened, matrix, op, asked["defines"], asked["held"])
         read_s = (time.perf_counter() - started) / len(subjects)
+        if asked["counted"]:
+            count_first(opened, subjects, platform, asked["threads"], progress)
         answers = []
         for subject in subjects:
             made = _answered(opened, subject, platform, op, measure, asked, progress)
@@ -148,23 +153,6 @@ def _show_what_there_is(db: Database) -> None:
     note(f"no evidence; {f'there are runs of: {have}' if have else none}")
 
 
-def _here(db: Database, text: str, threads: int, *, must_run: bool) -> Platform:
-    """The platform asked about; as this machine is, if it is to be measured or with `threads`.
-
-    Raises: RunnerUnavailable if it must run here and cannot.
-    """
-    from embeddb.platforms.platform import runner_for
-
-    platform = db.platform(text)
-    if must_run:
-        return runner_here(platform, threads)[1]
-    if threads and platform.runner and not platform.instance:
-        with suppress(RunnerUnavailable):
-            found: Platform = runner_for(platform).platform(threads=threads)
-            return found
-    return platform
-
-
 def _configs(made: Recommendation) -> list[dict[str, Any]]:
     return [c.config for c in made.candidates]
 
@@ -174,6 +162,8 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
     link = link_words(made.link, pattern.kind)
     say(f"answer {made.id}: {link} (link: {made.link}); sure: {made.confidence}")
     say(f"ranked by: {ranked_by(made)}")
+    if made.counters_words:
+        say(f"counters: {made.counters_words}")
     say(f"novelty: {novelty(made)}")
     if made.simulated:
         say("SIMULATED or modelled: no time here is of real hardware")

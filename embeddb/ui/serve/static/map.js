@@ -304,18 +304,23 @@
       kind.textContent = plain(this.data.kinds[this.data.kind[this.at]].label, 140);
       const words = document.createElement("div");
       words.append(name, kind);
-      const picture = document.createElement("img");
-      picture.width = picture.height = 84;
-      picture.alt = "";
-      picture.addEventListener("error", () => (picture.hidden = true));
-      picture.src = `/thumbs/${this.data.ids[this.at]}.svg`;
-      this.tip.replaceChildren(picture, words);
+      this.tip.replaceChildren(words);
+      if ("pictures" in this.root.dataset) this.tip.prepend(this.picture());
       this.tip.hidden = false;
       const [x, y] = this.place(this.at);
       const box = this.tip.getBoundingClientRect();
       const left = x + 16 + box.width > this.width ? x - 16 - box.width : x + 16;
       const top = Math.min(Math.max(y - box.height / 2, 4), this.height - box.height - 4);
       this.tip.style.transform = `translate(${Math.max(left, 4)}px, ${Math.max(top, 4)}px)`;
+    }
+
+    picture() {
+      const picture = document.createElement("img");
+      picture.width = picture.height = 84;
+      picture.alt = "";
+      picture.addEventListener("error", () => (picture.hidden = true));
+      picture.src = `/thumbs/${this.data.ids[this.at]}.svg`;
+      return picture;
     }
 
     open() {

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from command_line import run_verb
+from nest_weights import write_weights
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NestError
 from embeddb.database import open_database
-from indexer.nests.counts import counted, counters_of, counting_platforms
+from embeddb.store.counters import counters_of, counting_platforms
+from indexer.nests.counts import counted
 
 PROGRAM = """
 #define N 24
@@ -81,6 +83,55 @@ def test_counters_are_kept_beside_the_run(
         opened.store.notes.put(f"counters/{found.nest.id}/{place}", b'{"counters": 9}')
         with pytest.raises(NestError, match=f"counters of {found.nest.id}"):
             counters_of(opened.store, found.nest.id, place)
+
+
+@pytest.mark.gcc
+def test_a_nest_is_counted_before_it_is_asked_about(
+    tmp_path: Path,
+    program: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shipped = write_weights(tmp_path / "weights.safetensors")
+    monkeypatch.setattr("embeddb.featurizers.nest_embedding.SHIPPED", shipped)
+    monkeypatch.setattr("embeddb.index.answer_index._preferred", lambda tried: list(tried)[-1])
+    db, near, page = (str(tmp_path / name) for name in ("n.db", "near.c", "why.html"))
+    Path(near).write_text(PROGRAM.replace("24", "20"))
+    words = ("--designed", "3", "--searched", "2", "--repeats", "1", "--threads", "1")
+    assert run_verb(["nest", "measure", db, near, *words]) == 0
+    ask = ("query", db, program, "--platform", "nest-cpu", "--op", "nest", "--threads", "1")
+    plain = printed(capsys, *ask, "--json")
+    assert plain["counters"] is None and plain["featurizer"] == "nest-stats"
+    first = printed(capsys, *ask, "--count", "--json")["counters"]
+    assert not first["used"] and first["reason"].startswith("only 0 of 1 measured nests")
+    words = ("nest", "count", db, "--all", "--source", "model", "--threads", "1", "--json")
+    told = printed(capsys, *words)
+    assert (told["nests"], told["counted"]) == (2, 1), "the asked one was counted before"
+    made = printed(capsys, *ask, "--count", "--json")
+    assert made["counters"] == {"source": "model", "used": True, "reason": ""}
+    assert made["featurizer"] == f"nest-embedding+counters@{made['platform']}"
+    with open_database(db) as opened:
+        assert len(counting_platforms(opened.store)[made["platform"]]) == 2
+    assert printed(capsys, "explain", db, "last", "--json")["counters"]["used"] is True
+    assert run_verb(["explain", db, "last", "--html", page]) == 0
+    assert "by what was counted in modelled caches" in Path(page).read_text()
+    capsys.readouterr()
+    assert run_verb(["explain", db, "last"]) == 0
+    shown = capsys.readouterr().out
+    assert "neighbours by nest-embedding with counters" in shown and "counters: used" in shown
+
+
+def test_only_nests_are_counted_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db, matrix = str(tmp_path / "n.db"), tmp_path / "A.mtx"
+    assert run_verb(["init", db]) == 0
+    matrix.write_text("%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 1\n")
+    words = (str(matrix), "--platform", "cpu", "--op", "spmv", "--count")
+    code, told = refused(capsys, "query", db, *words)
+    assert code == 2 and "--count is for loop nests" in told
+    code, told = refused(capsys, "nest", "count", db, "gemm", "--all")
+    assert code == 2 and "--all counts the nests of DB" in told
+    code, told = refused(capsys, "nest", "count", str(tmp_path / "none.db"), "--all")
+    assert code != 0 and not (tmp_path / "none.db").exists()
 
 
 def test_programs_and_sizes_that_are_none(

@@ -124,6 +124,12 @@ def test_of_both_kinds_each_page_has_its_own_words(both: TestClient) -> None:
     assert "matrix or nest" in table and "64 x 64 x 64 turns" in table and "non-zeros" in table
 
 
+def test_the_map_has_pictures_of_matrices_only(both: TestClient) -> None:
+    nests, others = (both.get(f"/map?op={op}").text for op in (law.OP, OP))
+    assert 'data-many="nests"' in nests and "data-pictures" not in nests
+    assert 'data-many="matrices"' in others and "data-pictures" in others
+
+
 def test_only_what_runs_on_it_is_offered_for_a_pattern(both: TestClient) -> None:
     nest = both.get(f"/patterns/{FIRST}").text
     of_matrix = both.get(f"/patterns/{patterns()[0].id}").text

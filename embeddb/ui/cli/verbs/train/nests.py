@@ -12,6 +12,7 @@ from embeddb.core.errors import MissingDependency, NothingFound, UsageError
 from embeddb.core.files.own_files import check_place
 from embeddb.core.wording import plural
 from embeddb.nests.counters import SOURCES
+from embeddb.store.counters import counting_platforms
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import emit, json_option, note, say
@@ -93,7 +94,7 @@ def _samples(db: str, platform: str, source: str) -> list[NestSample]:
 
     Raises: NothingFound where nothing was; UsageError where several instances counted.
     """
-    from indexer.nests.counts import counted, counting_platforms
+    from indexer.nests.counts import counted
     from indexer.training.nests.samples import sample_of
 
     with open_database(db, readonly=True) as opened:
