@@ -7,14 +7,12 @@ optimised. `indexer.programs.tensors.lower` makes them anew from `models`; nothi
 from __future__ import annotations
 
 import gzip
-from dataclasses import replace
 from pathlib import Path
 
 from embeddb.core.errors import UsageError
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Operation
 from indexer.frontends.hlo.files import read_tensors
-from indexer.programs.tensors.cutting import pieces_of
+from indexer.programs.tensors.cutting import distinct_kernels
 
 __all__ = ["SUFFIX", "families", "kernels", "program", "program_names", "programs", "text_of"]
 
@@ -43,14 +41,8 @@ def programs() -> list[Computation]:
 
 
 def kernels() -> list[Computation]:
-    """What all programs are cut into, called PROGRAM/NUMBER and of the group FAMILY after the first
-    program that has it. Kernels that differ only in where slices begin, as those of the steps of
-    a recurrent network, are one."""
-    found: dict[str, Computation] = {}
-    for made in programs():
-        for piece in pieces_of(made):
-            found.setdefault(_sliced_alike(piece.kernel).id, piece.kernel)
-    return list(found.values())
+    """What all programs are cut into, each kernel once (`distinct_kernels`)."""
+    return distinct_kernels(programs())
 
 
 def text_of(name: str) -> str:
@@ -62,16 +54,3 @@ def _path(name: str) -> Path:
     if name not in program_names():
         raise UsageError(f"there is no program {name[:80]!r}", hint=", ".join(families()))
     return _FOLDER / f"{name}{SUFFIX}"
-
-
-def _sliced_alike(kernel: Computation) -> Computation:
-    """With every slice from 0 on."""
-    return replace(kernel, operations=tuple(map(_from_zero, kernel.operations)))
-
-
-def _from_zero(op: Operation) -> Operation:
-    if op.opcode != "slice":
-        return op
-    start, limit = op.dims("start"), op.dims("limit")
-    moved = tuple(last - first for first, last in zip(start, limit, strict=True))
-    return replace(op, attributes={**op.attributes, "start": (0,) * len(start), "limit": moved})

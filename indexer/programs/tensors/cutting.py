@@ -2,7 +2,8 @@
 what follows it element by element and what is computed for it alone.
 
 Every kernel gives one array. An operation is in one kernel; what moves or repeats numbers and
-computes none (`VIEWS`), and constants, are copied into every kernel that reads them.
+computes none (`VIEWS`), and constants, are copied into every kernel that reads them. Operations
+that give several arrays are in none, nor is what takes one of these out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.operation import Operation
 
-__all__ = ["MOST_OPERATIONS", "VIEWS", "Piece", "pieces_of"]
+__all__ = ["MOST_OPERATIONS", "VIEWS", "Piece", "distinct_kernels", "pieces_of"]
 
 #: Of one kernel, parameters and copies counted.
 MOST_OPERATIONS = 64
@@ -24,7 +25,7 @@ _HEAVY = frozenset(("dot", "convolution", "reduce", "reduce-window"))
 _ALONE = frozenset(
     """
     gather scatter select-and-scatter sort dynamic-slice dynamic-update-slice while conditional
-    custom-call rng rng-bit-generator fft cholesky triangular-solve get-tuple-element topk
+    custom-call rng fft cholesky triangular-solve
     """.split()  # noqa: SIM905 - a table of words
 )
 #: Of another shape than their operands: no part of what follows a heavy operation.
@@ -49,6 +50,30 @@ def pieces_of(program: Computation) -> list[Piece]:
     return [_piece(program, at, members) for at, members in enumerate(groups)]
 
 
+def distinct_kernels(programs: Iterable[Computation]) -> list[Computation]:
+    """What programs are cut into, called PROGRAM/NUMBER and of the group of the first program that
+    has it. Kernels that differ only in where slices begin, as those of the steps of a recurrent
+    network, are one."""
+    found: dict[str, Computation] = {}
+    for program in programs:
+        for piece in pieces_of(program):
+            found.setdefault(_sliced_alike(piece.kernel).id, piece.kernel)
+    return list(found.values())
+
+
+def _sliced_alike(kernel: Computation) -> Computation:
+    """With every slice from 0 on."""
+    return replace(kernel, operations=tuple(map(_from_zero, kernel.operations)))
+
+
+def _from_zero(op: Operation) -> Operation:
+    if op.opcode != "slice":
+        return op
+    start, limit = op.dims("start"), op.dims("limit")
+    moved = tuple(last - first for first, last in zip(start, limit, strict=True))
+    return replace(op, attributes={**op.attributes, "start": (0,) * len(start), "limit": moved})
+
+
 class _Cutting:
     """Groups of operations by their last one, which alone is read by other groups."""
 
@@ -61,12 +86,12 @@ class _Cutting:
 
     def groups(self) -> list[tuple[int, ...]]:
         operations = self.program.operations
+        self.group |= {at: at for at, op in enumerate(operations) if _in_none(op)}
         for at, op in enumerate(operations):
-            if self.own[at] and op.opcode in _HEAVY and at not in self.group:
+            if self.own[at] and at not in self.group and op.opcode in _HEAVY | _ALONE:
                 self._start(at)
-                self._follow(at)
-            elif self.own[at] and op.opcode in _ALONE:
-                self._start(at)
+                if op.opcode in _HEAVY:
+                    self._follow(at)
         for at in reversed(range(len(operations))):
             if self.own[at] and at not in self.group and not self._joins(at):
                 self._start(at)
@@ -110,7 +135,8 @@ class _Cutting:
         if at in self.program.outputs or len(groups) != 1:
             return False
         (head,) = groups
-        if self.program.operations[head].opcode in _ALONE or not self._fits([head], at):
+        alone = head not in self.members or self.program.operations[head].opcode in _ALONE
+        if alone or not self._fits([head], at):
             return False
         self.group[at] = head
         self.members[head].append(at)
@@ -134,13 +160,17 @@ class _Cutting:
 
     def _rows(self, head: int) -> tuple[tuple[int, ...], ...] | None:
         op = self.program.operations[head]
-        if op.opcode != "reduce":
+        if op.opcode != "reduce" or head not in self.members:
             return None
         return self.program.operand_shapes(head)[0].dims, op.dims("dimensions")
 
     def _fits(self, heads: Iterable[int], *more: int) -> bool:
         members = [at for head in heads for at in self.members[head]]
         return len(_places(self.program, [*members, *more])) <= MOST_OPERATIONS
+
+
+def _in_none(op: Operation) -> bool:
+    return len(op.results) != 1 or op.opcode == "get-tuple-element"
 
 
 def _copied(program: Computation, at: int) -> bool:

@@ -11,9 +11,15 @@ from tensors import op
 
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation, code_of
-from embeddb.tensors.operation import Operation
+from embeddb.tensors.operation import Operation, Shape
 from indexer.programs.tensors import program, programs
-from indexer.programs.tensors.cutting import MOST_OPERATIONS, VIEWS, Piece, pieces_of
+from indexer.programs.tensors.cutting import (
+    MOST_OPERATIONS,
+    VIEWS,
+    Piece,
+    distinct_kernels,
+    pieces_of,
+)
 
 SMALL = (
     "resnet.v2",
@@ -94,6 +100,36 @@ def test_a_long_chain_is_cut_where_a_kernel_is_full() -> None:
     made = computation(rows, [200], kind="program")
     assert [len(p.kernel.operations) for p in pieces_of(made)] == [12, 64, 64, 64]
     _check(made)
+
+
+def test_what_gives_several_arrays_is_in_no_kernel() -> None:
+    f32 = Shape("f32", (8,))
+    rows = [
+        op("parameter", (8,), number=0),
+        op("exponential", (8,), 0),
+        Operation("sort", (f32, f32), (1, 0), {"combine": "other"}),
+        Operation("get-tuple-element", (f32,), (2,), {"index": 0}),
+        op("tanh", (8,), 3),
+    ]
+    made = computation(rows, [4], kind="program")
+    before, after = pieces_of(made)
+    assert [o.opcode for o in before.kernel.operations] == ["parameter", "exponential"]
+    assert [o.opcode for o in after.kernel.operations] == ["parameter", "tanh"]
+    assert made.operations[after.takes[0]].opcode == "get-tuple-element"
+
+
+def test_kernels_of_many_programs_are_there_once_wherever_slices_begin() -> None:
+    def step(start: int) -> Computation:
+        rows = [
+            op("parameter", (8, 4), number=0),
+            op("slice", (1, 4), 0, start=(start, 0), limit=(start + 1, 4), stride=(1, 1)),
+            op("tanh", (1, 4), 1),
+        ]
+        return computation(rows, [2], kind="program", name=f"step.{start}", group="steps")
+
+    (kernel,) = distinct_kernels([step(3), step(0), step(7), step(3)])
+    assert (kernel.name, kernel.group) == ("step.3/0", "steps")
+    assert kernel.operations[1].dims("start") == (3, 0)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -132,9 +132,9 @@ def global_pool(x: Array) -> Array:
 
 
 def batch_norm(given: Given, x: Array) -> Array:
-    """As at inference: mean and variance are given."""
-    mean, variance = given.data(x.shape[-1]), given.data(x.shape[-1])
-    scale = given.weights(x.shape[-1]) * lax.rsqrt(variance + 1e-3)
+    """As at inference: mean and deviation are given, so that no number is illegal."""
+    mean, deviation = given.data(x.shape[-1]), given.data(x.shape[-1])
+    scale = given.weights(x.shape[-1]) * lax.rsqrt(deviation * deviation + 1e-3)
     return (x - mean) * scale + given.weights(x.shape[-1])
 
 
