@@ -46,8 +46,8 @@ class Piece:
 
 def pieces_of(program: Computation) -> list[Piece]:
     """In an order in which they can run; numbered so behind the name of the program."""
-    groups = _Cutting(program).groups()
-    return [_piece(program, at, members) for at, members in enumerate(groups)]
+    cutting = _Cutting(program)
+    return [cutting.piece(at, members) for at, members in enumerate(cutting.groups())]
 
 
 def distinct_kernels(programs: Iterable[Computation]) -> list[Computation]:
@@ -75,11 +75,16 @@ def _from_zero(op: Operation) -> Operation:
 
 
 class _Cutting:
-    """Groups of operations by their last one, which alone is read by other groups."""
+    """Groups of operations, by the one that began each; of a group only the last operation is read
+    by others. Nothing is joined that would change that, so that groups never need each other."""
 
     def __init__(self, program: Computation) -> None:
         self.program = program
-        self.own = [not _copied(program, at) for at in range(len(program.operations))]
+        self.outputs = frozenset(program.outputs)
+        self.own = [
+            not _copied(op) or (at in self.outputs and op.opcode in VIEWS)
+            for at, op in enumerate(program.operations)
+        ]
         self.readers = _readers(program, self.own)
         self.group: dict[int, int] = {}
         self.members: dict[int, list[int]] = {}
@@ -125,14 +130,14 @@ class _Cutting:
         return op.shape.elements
 
     def _only_reader(self, at: int) -> int | None:
-        if at in self.program.outputs or len(self.readers[at]) != 1:
+        if at in self.outputs or len(self.readers[at]) != 1:
             return None
         return self.readers[at][0]
 
     def _joins(self, at: int) -> bool:
         """Put into the group of all that read it, if that is one."""
         groups = {self.group[reader] for reader in self.readers[at]}
-        if at in self.program.outputs or len(groups) != 1:
+        if at in self.outputs or len(groups) != 1:
             return False
         (head,) = groups
         alone = head not in self.members or self.program.operations[head].opcode in _ALONE
@@ -147,7 +152,7 @@ class _Cutting:
         which alone reads it: the parts of a softmax, of a norm."""
         last = max(self.members[head])
         groups = {self.group[reader] for reader in self.readers[last]}
-        if last in self.program.outputs or len(groups) != 1:
+        if last in self.outputs or len(groups) != 1:
             return
         (other,) = groups
         if self._rows(head) is None or self._rows(head) != self._rows(other):
@@ -166,20 +171,47 @@ class _Cutting:
 
     def _fits(self, heads: Iterable[int], *more: int) -> bool:
         members = [at for head in heads for at in self.members[head]]
-        return len(_places(self.program, [*members, *more])) <= MOST_OPERATIONS
+        return len(self._places([*members, *more])) <= MOST_OPERATIONS
+
+    def _places(self, members: Iterable[int]) -> list[int]:
+        """Of all that a kernel of these members has: them, what is copied, what it takes."""
+        inside = set(members)
+        waiting = list(inside)
+        while waiting:
+            for below in self.program.operations[waiting.pop()].operands:
+                if below in inside:
+                    continue
+                inside.add(below)
+                if not self.own[below]:
+                    waiting.append(below)
+        return sorted(inside)
+
+    def piece(self, number: int, members: tuple[int, ...]) -> Piece:
+        program, places, last = self.program, self._places(members), max(members)
+        at = {place: new for new, place in enumerate(places)}
+        operations = [self._within(place, members, at) for place in places]
+        made = computation(operations, [at[last]], names=[str(place) for place in places])
+        back = [int(name) for name in made.names]
+        names = tuple(program.names[place] for place in back) if program.names else ()
+        head = program.name or program.id[:12]
+        kernel = replace(made, name=f"{head}/{number}", group=program.group, names=names)
+        return Piece(kernel, tuple(back[p] for p in made.parameters), last, members)
+
+    def _within(self, place: int, members: tuple[int, ...], at: dict[int, int]) -> Operation:
+        op = self.program.operations[place]
+        if place not in members and (self.own[place] or _many_numbers(op)):
+            return Operation("parameter", op.results, (), {"number": 0})
+        return replace(op, operands=tuple(at[o] for o in op.operands))
 
 
 def _in_none(op: Operation) -> bool:
     return len(op.results) != 1 or op.opcode == "get-tuple-element"
 
 
-def _copied(program: Computation, at: int) -> bool:
-    """Whether every kernel has it for itself: parameters, single numbers, views; what is given out
-    must be written by one."""
-    op = program.operations[at]
-    if op.opcode in ("parameter", "constant"):
-        return True
-    return op.opcode in VIEWS and at not in program.outputs
+def _copied(op: Operation) -> bool:
+    """Whether every kernel has it for itself: parameters, single numbers, and views that are not
+    given out."""
+    return op.opcode in VIEWS or op.opcode in ("parameter", "constant")
 
 
 def _readers(program: Computation, own: list[bool]) -> list[list[int]]:
@@ -191,41 +223,6 @@ def _readers(program: Computation, own: list[bool]) -> list[list[int]]:
             seen.update(dict.fromkeys([user] if own[user] else found[user]))
         found[at] = list(seen)
     return found
-
-
-def _places(program: Computation, members: Iterable[int]) -> list[int]:
-    """Of all that a kernel of these members has: them, what is copied, what it takes."""
-    inside = set(members)
-    waiting = list(inside)
-    while waiting:
-        for below in program.operations[waiting.pop()].operands:
-            if below in inside:
-                continue
-            inside.add(below)
-            if _copied(program, below):
-                waiting.append(below)
-    return sorted(inside)
-
-
-def _piece(program: Computation, number: int, members: tuple[int, ...]) -> Piece:
-    places = _places(program, members)
-    at = {place: new for new, place in enumerate(places)}
-    operations = [_within(program, place, members, at) for place in places]
-    last = max(members)
-    made = computation(operations, [at[last]], names=[str(place) for place in places])
-    back = [int(name) for name in made.names]
-    names = tuple(program.names[place] for place in back) if program.names else ()
-    kernel = replace(made, name=f"{program.name}/{number}", group=program.group, names=names)
-    return Piece(kernel, tuple(back[p] for p in made.parameters), last, members)
-
-
-def _within(
-    program: Computation, place: int, members: tuple[int, ...], at: dict[int, int]
-) -> Operation:
-    op = program.operations[place]
-    if place not in members and (not _copied(program, place) or _many_numbers(op)):
-        return Operation("parameter", op.results, (), {"number": 0})
-    return replace(op, operands=tuple(at[o] for o in op.operands))
 
 
 def _many_numbers(op: Operation) -> bool:

@@ -60,7 +60,7 @@ def test_all_are_the_ones_they_were() -> None:
         opcodes = {op.opcode for op in one.operations}
         assert not opcodes & {"while", "conditional", "custom-call", "sort"}, one.name
         assert all("value" in op.attributes for op in one.operations if op.opcode == "constant")
-        assert work_of(one).flops > 1e5, one.name
+        assert work_of(one).flops > 1e6, one.name
 
 
 @pytest.mark.slow

@@ -184,7 +184,7 @@ MODELS: Models = {
         "large": forward(quasi_rnn, batch=32, steps=24, size=384, layers=2),
     },
     "neural_turing": {
-        "small": forward(neural_turing, batch=16, steps=4, rows=128, width=32),
-        "large": forward(neural_turing, batch=32, steps=6, rows=256, width=64),
+        "small": forward(neural_turing, batch=32, steps=4, rows=256, width=64),
+        "large": forward(neural_turing, batch=64, steps=6, rows=512, width=96),
     },
 }

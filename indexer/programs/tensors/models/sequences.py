@@ -152,8 +152,8 @@ MODELS: Models = {
         "large": forward(state_space, batch=2, steps=512, width=96, layers=2),
     },
     "hidden_markov": {
-        "small": forward(hidden_markov, batch=64, steps=12, states=128),
-        "large": forward(hidden_markov, batch=256, steps=16, states=256),
+        "small": forward(hidden_markov, batch=256, steps=12, states=192),
+        "large": forward(hidden_markov, batch=512, steps=16, states=256),
     },
     "text_cnn": {
         "small": forward(text_cnn, batch=8, steps=64, width=128, features=100),
@@ -164,7 +164,7 @@ MODELS: Models = {
         "large": forward(speech, batch=2, steps=320, width=192, layers=4),
     },
     "kalman": {
-        "small": forward(kalman, batch=64, steps=12, states=64),
-        "large": forward(kalman, batch=512, steps=12, states=128),
+        "small": forward(kalman, batch=256, steps=12, states=96),
+        "large": forward(kalman, batch=512, steps=12, states=160),
     },
 }

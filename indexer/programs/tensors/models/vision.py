@@ -185,7 +185,7 @@ MODELS: Models = {
     },
     "alexnet": {
         "small": forward(alexnet, batch=1, side=128, width=16),
-        "large": forward(alexnet, batch=4, side=192, width=24),
+        "large": forward(alexnet, batch=2, side=192, width=24),
     },
     "inception": {
         "small": forward(inception, batch=1, side=128, width=16, modules=2),
