@@ -17,6 +17,7 @@ from embeddb.database import Database
 from embeddb.tensors.tensor_text import tensor_from_text
 from embeddb.ui.cli.arguments import known_subjects
 from indexer.frontends.hlo.files import read_tensors
+from indexer.programs import tensors
 
 MLP = str(FOLDER / "mlp.before.txt")
 TOML = """
@@ -62,6 +63,30 @@ def test_a_dump_once_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert printed(capsys, "db", "stat", db, "--json")["counts"]["tensor"] == 8
     assert run_verb(["db", "check", db]) == 0
     assert "no problems" in capsys.readouterr().out
+
+
+def test_programs_are_cut_into_kernels_beside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "t.db")
+    done = printed(capsys, "kernel", "import", db, MLP, "--cut", "--json")
+    names = [(one["kind"], one["name"], one["group"]) for one in done["added"]]
+    assert names[0] == ("program", "mlp", "mlp")
+    assert names[1:] == [("kernel", f"mlp/{at}", "mlp") for at in range(len(names) - 1)]
+    assert len(names) > 2
+    code, said = refused(capsys, "kernel", "import", db)
+    assert code == 2 and "--ours" in said and said.count("\n") <= 2
+
+
+def test_our_own_programs_are_imported_and_found_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensors, "program_names", lambda: ["gcn.small", "vae.small"])
+    db = str(tmp_path / "t.db")
+    done = printed(capsys, "kernel", "import", db, "--ours", "--json")
+    named = [(one["name"], one["group"]) for one in done["added"]]
+    assert named == [("gcn.small", "gcn"), ("vae.small", "vae")]
+    assert printed(capsys, "kernel", "show", db, "vae.small", "--json")["kind"] == "program"
 
 
 def test_files_that_are_cut_off_are_noted_beside_others(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from embeddb.core.errors import TensorError
+from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.wording import counted, plural
 from embeddb.tensors.computation import KINDS
 from embeddb.ui.cli.arguments import open_database
@@ -24,27 +24,40 @@ _MOST_ROWS, _MOST_NOTES = 40, 20
 
 @click.command("import")
 @click.argument("db")
-@click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER...")
+@click.argument("files", nargs=-1, metavar="FILE|FOLDER...")
 @click.option("--kind", default="", type=click.Choice(["", *KINDS]), help="Take modules as these.")
 @click.option("--group", default="", help="Model family: held out together. Else the module.")
+@click.option("--ours", is_flag=True, help="Our own programs, of many model families, too.")
+@click.option("--cut", is_flag=True, help="The kernels that programs are cut into, too.")
 @json_option
-def import_verb(db: str, files: tuple[str, ...], kind: str, group: str, as_json: bool) -> None:
+def import_verb(
+    db: str, files: tuple[str, ...], kind: str, group: str, ours: bool, cut: bool, as_json: bool
+) -> None:
     """Keep the tensor kernels and programs of FILES in DB, made if there is none.
 
     A file is HLO text (.txt, .hlo, also gzipped) or computations as embeddb writes them (.json); a
     folder what XLA writes with --xla_dump_to. A module that is optimised is its kernels: each
     fusion and each operation beside; any other one is a program. --kind program takes the first as
-    a program too, --kind kernel the second as one kernel. Runs of those that DB knows by their
-    names only move to them.
+    a program too, --kind kernel the second as one kernel. --cut adds what a compiler would make of
+    programs by default: one heavy operation in each kernel, for tiles. Runs of those that DB knows
+    by their names only move to them.
 
     \b
     Example:
       embeddb kernel import tensors.db dump/
-      embeddb kernel import tensors.db resnet50.hlo --group resnet
+      embeddb kernel import tensors.db resnet50.hlo --group resnet --cut
+      embeddb kernel import tensors.db --ours --cut
     """
     from indexer.add import add_coded
+    from indexer.programs.tensors import programs
+    from indexer.programs.tensors.cutting import distinct_kernels
 
+    if not files and not ours:
+        raise UsageError("nothing is named", hint="give files or folders, or --ours")
     tensors, notes = _read(files, kind, group)
+    tensors += programs() if ours else []
+    if cut:
+        tensors += distinct_kernels(one for one in tensors if one.kind == "program")
     with open_database(db, create=True) as opened, Progress() as progress:
         done = add_coded(opened, tensors, progress=progress)
     for line in notes[:_MOST_NOTES]:

@@ -1,0 +1,56 @@
+"""Our own tensor programs of many model families, and the kernels that they are cut into.
+
+Each is HLO text in `texts`, FAMILY.SIZE.hlo.gz, as JAX hands it to XLA before anything is
+optimised. `indexer.programs.tensors.lower` makes them anew from `models`; nothing else needs JAX.
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from embeddb.core.errors import UsageError
+from embeddb.tensors.computation import Computation
+from indexer.frontends.hlo.files import read_tensors
+from indexer.programs.tensors.cutting import distinct_kernels
+
+__all__ = ["SUFFIX", "families", "kernels", "program", "program_names", "programs", "text_of"]
+
+SUFFIX = ".hlo.gz"
+_FOLDER = Path(__file__).parent / "texts"
+
+
+def program_names() -> list[str]:
+    """All programs, FAMILY.SIZE each, sorted."""
+    return sorted(path.name.removesuffix(SUFFIX) for path in _FOLDER.glob(f"*{SUFFIX}"))
+
+
+def families() -> list[str]:
+    return sorted({name.partition(".")[0] for name in program_names()})
+
+
+def program(name: str) -> Computation:
+    """A program called FAMILY.SIZE, of the group FAMILY. Raises: UsageError where there is none."""
+    found = read_tensors(_path(name), kind="program", name=name, group=name.partition(".")[0])
+    return found.tensors[0]
+
+
+def programs() -> list[Computation]:
+    """All of them, by name: some five seconds of reading."""
+    return [program(name) for name in program_names()]
+
+
+def kernels() -> list[Computation]:
+    """What all programs are cut into, each kernel once (`distinct_kernels`)."""
+    return distinct_kernels(programs())
+
+
+def text_of(name: str) -> str:
+    """Its HLO text, which XLA compiles. Raises: UsageError where there is none."""
+    return gzip.decompress(_path(name).read_bytes()).decode()
+
+
+def _path(name: str) -> Path:
+    if name not in program_names():
+        raise UsageError(f"there is no program {name[:80]!r}", hint=", ".join(families()))
+    return _FOLDER / f"{name}{SUFFIX}"

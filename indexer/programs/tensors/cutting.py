@@ -1,0 +1,229 @@
+"""A program cut into kernels as a compiler would by default: one heavy operation in each, with
+what follows it element by element and what is computed for it alone.
+
+Every kernel gives one array. An operation is in one kernel; what moves or repeats numbers and
+computes none (`VIEWS`), and constants, are copied into every kernel that reads them. Operations
+that give several arrays are in none, nor is what takes one of these out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from embeddb.tensors.check import computation
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.operation import Operation
+
+__all__ = ["MOST_OPERATIONS", "VIEWS", "Piece", "distinct_kernels", "pieces_of"]
+
+#: Of one kernel, parameters and copies counted.
+MOST_OPERATIONS = 64
+VIEWS = frozenset("bitcast broadcast iota reshape reverse slice transpose".split())  # noqa: SIM905
+_HEAVY = frozenset(("dot", "convolution", "reduce", "reduce-window"))
+#: What is computed by itself: it reads at places that other numbers say, or in no one loop.
+_ALONE = frozenset(
+    """
+    gather scatter select-and-scatter sort dynamic-slice dynamic-update-slice while conditional
+    custom-call rng fft cholesky triangular-solve
+    """.split()  # noqa: SIM905 - a table of words
+)
+#: Of another shape than their operands: no part of what follows a heavy operation.
+_RESHAPING = frozenset(("concatenate", "pad"))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A kernel and its place in the program: `takes` are the places of what its parameters are
+    given, in its order, `gives` that of what it gives out, `members` those of its operations that
+    no other kernel has."""
+
+    kernel: Computation
+    takes: tuple[int, ...]
+    gives: int
+    members: tuple[int, ...]
+
+
+def pieces_of(program: Computation) -> list[Piece]:
+    """In an order in which they can run; numbered so behind the name of the program."""
+    cutting = _Cutting(program)
+    return [cutting.piece(at, members) for at, members in enumerate(cutting.groups())]
+
+
+def distinct_kernels(programs: Iterable[Computation]) -> list[Computation]:
+    """What programs are cut into, called PROGRAM/NUMBER and of the group of the first program that
+    has it. Kernels that differ only in where slices begin, as those of the steps of a recurrent
+    network, are one."""
+    found: dict[str, Computation] = {}
+    for program in programs:
+        for piece in pieces_of(program):
+            found.setdefault(_sliced_alike(piece.kernel).id, piece.kernel)
+    return list(found.values())
+
+
+def _sliced_alike(kernel: Computation) -> Computation:
+    """With every slice from 0 on."""
+    return replace(kernel, operations=tuple(map(_from_zero, kernel.operations)))
+
+
+def _from_zero(op: Operation) -> Operation:
+    if op.opcode != "slice":
+        return op
+    start, limit = op.dims("start"), op.dims("limit")
+    moved = tuple(last - first for first, last in zip(start, limit, strict=True))
+    return replace(op, attributes={**op.attributes, "start": (0,) * len(start), "limit": moved})
+
+
+class _Cutting:
+    """Groups of operations, by the one that began each; of a group only the last operation is read
+    by others. Nothing is joined that would change that, so that groups never need each other."""
+
+    def __init__(self, program: Computation) -> None:
+        self.program = program
+        self.outputs = frozenset(program.outputs)
+        self.own = [
+            not _copied(op) or (at in self.outputs and op.opcode in VIEWS)
+            for at, op in enumerate(program.operations)
+        ]
+        self.readers = _readers(program, self.own)
+        self.group: dict[int, int] = {}
+        self.members: dict[int, list[int]] = {}
+
+    def groups(self) -> list[tuple[int, ...]]:
+        operations = self.program.operations
+        self.group |= {at: at for at, op in enumerate(operations) if _in_none(op)}
+        for at, op in enumerate(operations):
+            if self.own[at] and at not in self.group and op.opcode in _HEAVY | _ALONE:
+                self._start(at)
+                if op.opcode in _HEAVY:
+                    self._follow(at)
+        for at in reversed(range(len(operations))):
+            if self.own[at] and at not in self.group and not self._joins(at):
+                self._start(at)
+        for at in sorted(self.members, reverse=True):
+            self._normalise(at)
+        order = sorted(self.members.values(), key=max)
+        return [tuple(sorted(members)) for members in order]
+
+    def _start(self, at: int) -> None:
+        self.group[at] = at
+        self.members[at] = [at]
+
+    def _follow(self, head: int) -> None:
+        """What reads a heavy operation alone, element by element, and so on from there."""
+        last = head
+        while (reader := self._only_reader(last)) is not None:
+            op = self.program.operations[reader]
+            if reader in self.group or op.opcode in _HEAVY | _ALONE | _RESHAPING:
+                return
+            if op.shape.elements > self._widest(head) or not self._fits([head], reader):
+                return
+            self.group[reader] = head
+            self.members[head].append(reader)
+            last = reader
+
+    def _widest(self, head: int) -> int:
+        """Elements of what may follow: after a reduce as many as it reads, which normalises."""
+        op = self.program.operations[head]
+        if op.opcode == "reduce":
+            return self.program.operand_shapes(head)[0].elements
+        return op.shape.elements
+
+    def _only_reader(self, at: int) -> int | None:
+        if at in self.outputs or len(self.readers[at]) != 1:
+            return None
+        return self.readers[at][0]
+
+    def _joins(self, at: int) -> bool:
+        """Put into the group of all that read it, if that is one."""
+        groups = {self.group[reader] for reader in self.readers[at]}
+        if at in self.outputs or len(groups) != 1:
+            return False
+        (head,) = groups
+        alone = head not in self.members or self.program.operations[head].opcode in _ALONE
+        if alone or not self._fits([head], at):
+            return False
+        self.group[at] = head
+        self.members[head].append(at)
+        return True
+
+    def _normalise(self, head: int) -> None:
+        """A group that ends in a reduce's followers into that of another reduce of the same rows
+        which alone reads it: the parts of a softmax, of a norm."""
+        last = max(self.members[head])
+        groups = {self.group[reader] for reader in self.readers[last]}
+        if last in self.outputs or len(groups) != 1:
+            return
+        (other,) = groups
+        if self._rows(head) is None or self._rows(head) != self._rows(other):
+            return
+        if not self._fits([head, other]):
+            return
+        for at in self.members.pop(head):
+            self.group[at] = other
+            self.members[other].append(at)
+
+    def _rows(self, head: int) -> tuple[tuple[int, ...], ...] | None:
+        op = self.program.operations[head]
+        if op.opcode != "reduce" or head not in self.members:
+            return None
+        return self.program.operand_shapes(head)[0].dims, op.dims("dimensions")
+
+    def _fits(self, heads: Iterable[int], *more: int) -> bool:
+        members = [at for head in heads for at in self.members[head]]
+        return len(self._places([*members, *more])) <= MOST_OPERATIONS
+
+    def _places(self, members: Iterable[int]) -> list[int]:
+        """Of all that a kernel of these members has: them, what is copied, what it takes."""
+        inside = set(members)
+        waiting = list(inside)
+        while waiting:
+            for below in self.program.operations[waiting.pop()].operands:
+                if below in inside:
+                    continue
+                inside.add(below)
+                if not self.own[below]:
+                    waiting.append(below)
+        return sorted(inside)
+
+    def piece(self, number: int, members: tuple[int, ...]) -> Piece:
+        program, places, last = self.program, self._places(members), max(members)
+        at = {place: new for new, place in enumerate(places)}
+        operations = [self._within(place, members, at) for place in places]
+        made = computation(operations, [at[last]], names=[str(place) for place in places])
+        back = [int(name) for name in made.names]
+        names = tuple(program.names[place] for place in back) if program.names else ()
+        head = program.name or program.id[:12]
+        kernel = replace(made, name=f"{head}/{number}", group=program.group, names=names)
+        return Piece(kernel, tuple(back[p] for p in made.parameters), last, members)
+
+    def _within(self, place: int, members: tuple[int, ...], at: dict[int, int]) -> Operation:
+        op = self.program.operations[place]
+        if place not in members and (self.own[place] or _many_numbers(op)):
+            return Operation("parameter", op.results, (), {"number": 0})
+        return replace(op, operands=tuple(at[o] for o in op.operands))
+
+
+def _in_none(op: Operation) -> bool:
+    return len(op.results) != 1 or op.opcode == "get-tuple-element"
+
+
+def _copied(op: Operation) -> bool:
+    """Whether every kernel has it for itself: parameters, single numbers, and views that are not
+    given out."""
+    return op.opcode in VIEWS or op.opcode in ("parameter", "constant")
+
+
+def _readers(program: Computation, own: list[bool]) -> list[list[int]]:
+    """By place the operations that read it, be it through copied ones."""
+    found: list[list[int]] = [[] for _ in own]
+    for at in reversed(range(len(own))):
+        seen: dict[int, None] = {}
+        for user in program.users[at]:
+            seen.update(dict.fromkeys([user] if own[user] else found[user]))
+        found[at] = list(seen)
+    return found
+
+
+def _many_numbers(op: Operation) -> bool:
+    return op.opcode == "constant" and "value" not in op.attributes
