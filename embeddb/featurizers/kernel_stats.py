@@ -1,0 +1,137 @@
+"""Plain statistics of a tensor kernel: how large its result is, what it computes and moves, and of
+which operations it is made. Of the kernel as it stands; no tile, nothing learned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.records import PatternInfo
+from embeddb.featurizers.base import Travelling
+from embeddb.tensors.analysis import TRANSCENDENTAL, work_of
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.operation import DTYPES, Shape
+
+__all__ = ["PLUGIN", "KernelStats"]
+
+_MOST_DIMS = 6
+#: What an opcode is for; a transcendental one is `function`, what is not listed is arithmetic.
+_CLASSES = {
+    "input": ("parameter", "constant", "iota", "rng", "rng-bit-generator"),
+    "product": ("dot", "convolution"),
+    "window": ("reduce-window", "select-and-scatter"),
+    "reduction": ("reduce", "sort", "topk"),
+    "spread": ("broadcast", "pad"),
+    "order": ("transpose", "reverse", "copy", "reshape", "bitcast", "concatenate"),
+    "part": ("slice", "dynamic-slice", "dynamic-update-slice"),
+    "lookup": ("gather", "scatter"),
+    "choice": ("compare", "select", "clamp", "and", "or", "not", "xor", "is-finite"),
+    "conversion": ("convert", "bitcast-convert", "reduce-precision"),
+    "function": tuple(TRANSCENDENTAL),
+    "arithmetic": (),
+}
+_CLASS_OF = {opcode: name for name, opcodes in _CLASSES.items() for opcode in opcodes}
+
+_NAMES = (
+    *("log_rank", "log_columns", "log_lines", "log_batch"),
+    *(f"log_dim_{at + 1}" for at in range(_MOST_DIMS)),
+    *("log_elements", "log_reduced", "columns_first"),
+    *("log_flops", "log_calls", "log_bytes_in", "log_bytes_out"),
+    *("log_flops_a_byte", "log_in_over_out"),
+    *("log_given", "log_results", "log_nodes"),
+    *(f"log_{name}_nodes" for name in _CLASSES),
+    *("element_bytes", "floats"),
+)
+
+
+class KernelStats:
+    """Statistics of a kernel as a raw vector, float32[d]; standardise before comparing.
+
+    `log_` is log2(1 + x), or log2 of a ratio (`in_over_out`). The root's dimensions by what they
+    are: `columns` lies closest in memory, `lines` next, `batch` is the product of all others; and
+    by their places, `dim_K`, as parameters of tiles name them. `columns_first`: whether the last
+    dimension is the one closest in memory. flops, calls of transcendental functions and bytes are
+    those of `embeddb.tensors.analysis`; `nodes` are operations, also by class; `element_bytes` and
+    `floats` are of the root's element.
+    """
+
+    name = "kernel-stats"
+    version = "1"
+    kinds = ("kernel",)
+    names: tuple[str, ...] = _NAMES
+    dim = len(_NAMES)
+
+    def embed(self, pattern: Any) -> NDArray[np.float32]:
+        """float32[d] of a `Computation` of kind `kernel`; its names and group do not enter."""
+        kernel: Computation = pattern
+        values = _root(kernel.root) | _dims(kernel) | _work(kernel) | _made_of(kernel)
+        return np.array([values.get(name, 0.0) for name in self.names], dtype=np.float32)
+
+    def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
+        """A vector by name, keys `kernel-stats.NAME`: the form that travels in exports."""
+        return {f"kernel-stats.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
+
+    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+        """The inverse of `as_features`; None unless every name is there."""
+        found = [info.features.get(f"kernel-stats.{n}") for n in self.names]
+        return None if None in found else np.array(found, dtype=np.float32)
+
+
+PLUGIN: type[Travelling] = KernelStats
+
+
+def _log(count: float) -> float:
+    return math.log2(1 + count)
+
+
+def _root(root: Shape) -> dict[str, float]:
+    """By what a dimension is in memory."""
+    outwards = [root.dims[d] for d in root.layout]
+    columns, lines = [*outwards, 1, 1][:2]
+    return {
+        "log_rank": _log(root.rank),
+        "log_columns": _log(columns),
+        "log_lines": _log(lines),
+        "log_batch": _log(math.prod(outwards[2:])),
+        "log_elements": _log(root.elements),
+        "columns_first": not root.dims or root.layout[0] == root.rank - 1,
+        "element_bytes": DTYPES[root.dtype],
+        "floats": root.dtype.startswith(("f", "bf", "c")),
+    }
+
+
+def _dims(kernel: Computation) -> dict[str, float]:
+    """By place: of a kernel with more than six dimensions the first are one."""
+    sizes = kernel.sizes.symbols
+    known = {at: sizes.get(f"DIM_{at}", 0) for at in range(1, _MOST_DIMS + 1)}
+    return {
+        **{f"log_dim_{at}": _log(dim) for at, dim in known.items()},
+        "log_reduced": _log(kernel.reduced),
+    }
+
+
+def _work(kernel: Computation) -> dict[str, float]:
+    work = work_of(kernel)
+    return {
+        "log_flops": _log(work.flops),
+        "log_calls": _log(work.transcendentals),
+        "log_bytes_in": _log(work.bytes_read),
+        "log_bytes_out": _log(work.bytes_written),
+        "log_flops_a_byte": _log((work.flops + work.transcendentals) / max(work.bytes, 1)),
+        "log_in_over_out": _log(work.bytes_read) - _log(work.bytes_written),
+    }
+
+
+def _made_of(kernel: Computation) -> dict[str, float]:
+    classes = Counter(_CLASS_OF.get(op.opcode, "arithmetic") for op in kernel.operations)
+    return {
+        "log_given": _log(len(kernel.parameters)),
+        "log_results": _log(len(kernel.outputs)),
+        "log_nodes": _log(len(kernel.operations)),
+        **{f"log_{name}_nodes": _log(classes[name]) for name in _CLASSES},
+    }
