@@ -100,7 +100,7 @@ def divided(form: Form, by: int) -> Form:
     """`form` // `by`, of a form that is never negative."""
     quotient, rest = _apart(form, by)
     low, high = rest.range()
-    if 0 <= low and high < by:
+    if low >= 0 and high < by:
         return quotient
     return quotient + Form(((Part("/", rest, by), 1),))
 
@@ -109,7 +109,7 @@ def modulo(form: Form, by: int) -> Form:
     """`form` % `by`, of a form that is never negative."""
     rest = _apart(form, by)[1]
     low, high = rest.range()
-    return rest if 0 <= low and high < by else Form(((Part("%", rest, by), 1),))
+    return rest if low >= 0 and high < by else Form(((Part("%", rest, by), 1),))
 
 
 def _apart(form: Form, by: int) -> tuple[Form, Form]:

@@ -250,7 +250,9 @@ class _Planning:
                 return _cost(forms, value.strides, var)
             case "sum":
                 shape = self.values[place].dims
-                return _cost(forms, tuple(math.prod(shape[d + 1 :]) for d in range(len(shape))), var)
+                return _cost(
+                    forms, tuple(math.prod(shape[d + 1 :]) for d in range(len(shape))), var
+                )
             case "hold":
                 cost = self._read_cost(value.operands[0], forms, var, reuse)
                 if reuse < _WORTH:

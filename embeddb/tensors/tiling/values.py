@@ -147,7 +147,9 @@ class _Made:
             case "parameter":
                 self._given += 1
                 return self._add(
-                    Value("given", dtype, dims, number=self._given - 1, strides=strides_of(op.shape))
+                    Value(
+                        "given", dtype, dims, number=self._given - 1, strides=strides_of(op.shape)
+                    )
                 )
             case "constant":
                 if "value" not in op.attributes:
@@ -303,7 +305,9 @@ class _Made:
     ) -> int:
         combine = str(op.attributes.get("combine", "add"))
         if combine not in _COMBINES:
-            raise TensorError(f"a {op.opcode} that combines by {combine[:20]!r} is not computed here")
+            raise TensorError(
+                f"a {op.opcode} that combines by {combine[:20]!r} is not computed here"
+            )
         return self._add(
             Value(
                 "sum",

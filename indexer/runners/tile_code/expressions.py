@@ -14,7 +14,11 @@ C_TYPES = {
     "f32": "float",
     "f64": "double",
     "pred": "uint8_t",
-    **{f"{sign}{bits}": f"{c}int{bits}_t" for sign, c in (("s", ""), ("u", "u")) for bits in (8, 16, 32, 64)},
+    **{
+        f"{sign}{bits}": f"{c}int{bits}_t"
+        for sign, c in (("s", ""), ("u", "u"))
+        for bits in (8, 16, 32, 64)
+    },
 }
 #: The largest numbers stand for infinities, which -ffast-math does not know.
 _LARGEST = {"f32": 3.4028234663852886e38, "f64": 1.7976931348623157e308}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.forms import Form, Forms, Var, of_var, whole
-from embeddb.tensors.tiling.plan import ALIGNED, Plan, Stage, Write, plan_of
+from embeddb.tensors.tiling.plan import Plan, Stage, Write, plan_of
 from embeddb.tensors.tiling.spans import Span
 from embeddb.tensors.tiling.values import strides_of
 from indexer.runners.nest_code.lines import Lines, signature, step
@@ -253,7 +253,7 @@ class _Sum:
     def _jammed(self, rows: Var) -> None:
         low, high = self.ends[rows]
         name = rows.name
-        self.lines.open("")
+        self.lines.block()
         self.lines.add(f"int64_t {name} = {low};")
         self.lines.open(f"for (; {name} + {_JAMMED - 1} < {high}; {name} += {_JAMMED})")
         self._inside({}, _JAMMED, rows)
@@ -268,7 +268,7 @@ class _Sum:
         turns = [{rows: of_var(rows) + n} if rows is not None else moved for n in range(count)]
         kept = self.inner is None or self.inner in self.over  # in registers
         if kept:
-            self.lines.open("")
+            self.lines.block()
             own = turns if rows is not None else turns[:1]
             for n, turn in enumerate(own):
                 self.lines.add(f"{self.type} t{n} = {self._place(turn)};")
@@ -310,6 +310,3 @@ class _Sum:
         if self.value.opcode not in ("minimum", "maximum"):
             return text
         return self.elements.named(self.type, text)
-
-
-assert ALIGNED % 8 == 0
