@@ -115,12 +115,34 @@ class Part:
             return self.listed[int(rng.integers(len(self.listed)))] if self.listed else None
         chosen: Assignment = {}
         env: dict[str, Any] = dict(self.space.symbols)
-        for i, domain in enumerate(self.domains):
+        for i, domain in enumerate(self._possible):
             if self.active(i, env):
+                if not domain:
+                    return None
                 self.set(i, domain[int(rng.integers(len(domain)))], chosen, env)
             if not self.fits(i, env):
                 return None
         return chosen
+
+    @cached_property
+    def _possible(self) -> list[Sequence[Value]]:
+        """Of each domain what constraints on this parameter alone let pass: a draw that could only
+        be rejected need not be made."""
+        symbols = self.space.symbols.keys()
+        found: list[Sequence[Value]] = []
+        for i, name in enumerate(self.names):
+            alone = [c for c in self._checks[i] if c.names <= {name, *symbols}]
+            domain = self.domains[i]
+            if alone:
+                numbers = [(v, self.space.number(name, v)) for v in domain]
+                domain = [
+                    v
+                    for v, number in numbers
+                    if number is None
+                    or all(c.holds({**self.space.symbols, name: number}) is not False for c in alone)
+                ]
+            found.append(domain)
+        return found
 
     def nearest(
         self, wish: Mapping[str, Value], *, pinned: tuple[str, Value] | None = None

@@ -38,6 +38,7 @@ VERBS = (
     "serve",
     "platform",
     "nest",
+    "kernel",
     "db",
     "completion",
 )
