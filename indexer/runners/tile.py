@@ -59,6 +59,14 @@ class TileRunner(CompiledHere):
         identity = {"flags": " ".join(flags()), "kernels": str(generate.GENERATION)}
         return self.platform_as(identity, threads=1)
 
+    def facts(self, *, threads: int = 0) -> dict[str, str]:
+        """Those of runner `cpu` on one thread."""
+        return super().facts(threads=1)
+
+    def state(self, *, threads: int = 0) -> dict[str, float]:
+        """That of runner `cpu` on one thread."""
+        return super().state(threads=1)
+
     def run(
         self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
     ) -> Iterator[tuple[Config, Measurement]]:

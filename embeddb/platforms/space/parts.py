@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from embeddb.core.config import Value
+from embeddb.platforms.space.draws import Draws
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,36 +114,16 @@ class Part:
         """A random legal assignment; None if this draw was not legal."""
         if self.listed is not None:
             return self.listed[int(rng.integers(len(self.listed)))] if self.listed else None
-        chosen: Assignment = {}
-        env: dict[str, Any] = dict(self.space.symbols)
-        for i, domain in enumerate(self._possible):
-            if self.active(i, env):
-                if not domain:
-                    return None
-                self.set(i, domain[int(rng.integers(len(domain)))], chosen, env)
-            if not self.fits(i, env):
-                return None
-        return chosen
+        return self._draws.one(rng)
+
+    @property
+    def known(self) -> Mapping[str, int]:
+        """The sizes of the space."""
+        return self.space.symbols
 
     @cached_property
-    def _possible(self) -> list[Sequence[Value]]:
-        """Of each domain what constraints on this parameter alone let pass: a draw that could only
-        be rejected need not be made."""
-        symbols = self.space.symbols.keys()
-        found: list[Sequence[Value]] = []
-        for i, name in enumerate(self.names):
-            alone = [c for c in self._checks[i] if c.names <= {name, *symbols}]
-            domain = self.domains[i]
-            if alone:
-                numbers = [(v, self.space.number(name, v)) for v in domain]
-                domain = [
-                    v
-                    for v, number in numbers
-                    if number is None
-                    or all(c.holds({**self.space.symbols, name: number}) is not False for c in alone)
-                ]
-            found.append(domain)
-        return found
+    def _draws(self) -> Draws:
+        return Draws(self)
 
     def nearest(
         self, wish: Mapping[str, Value], *, pinned: tuple[str, Value] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
@@ -25,7 +26,7 @@ class MeasuredNest:
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
-        self.parts = parts_of(nest)
+        self.parts: Sequence[Any] = parts_of(nest)
         self.tolerance = tolerance_of(nest)
 
     def bytes_needed(self, *, check: bool) -> int:

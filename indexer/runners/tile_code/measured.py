@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tensor_text import tensor_text
-from embeddb.tensors.tiles import MOST_SCRATCH, Tile
+from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of
 from indexer.runners.compiled import building
 from indexer.runners.compiled.building import Built
@@ -36,13 +37,12 @@ class MeasuredKernel:
     def __init__(self, kernel: Computation) -> None:
         self.kernel = kernel
         self.tolerance = tolerance_of(kernel)
-        self._plan = plan_of(kernel)
-        # Scratch is largest untiled, but for the ends of blocks.
-        self._scratch = min(2 * self._plan.scratch((0,) * len(self._plan.dims)), MOST_SCRATCH)
-        self.parts = (b"%d\n" % self._scratch, tensor_text(kernel))
+        plan = plan_of(kernel)
+        self.scratch = plan.scratch((0,) * len(plan.dims))  # no tile needs more than the whole
+        self.parts: Sequence[Any] = (b"%d\n" % self.scratch, tensor_text(kernel))
 
     def bytes_needed(self, *, check: bool) -> int:
-        return bytes_needed(self.kernel, self._scratch, check=check)
+        return bytes_needed(self.kernel, self.scratch, check=check)
 
     def restored_bytes(self) -> int:
         return 0

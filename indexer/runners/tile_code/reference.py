@@ -91,7 +91,9 @@ def _wide(array: _Array, dtype: str) -> _Array:
 
 def _value(op: Operation, of: Sequence[Told], shapes: Sequence[Shape]) -> Told:
     if op.opcode in _VIEWS:
-        return Told(*(None if part is None else _view(op, part, shapes[0]) for part in of[0]))
+        value, error = of[0]
+        seen = None if error is None else _view(op, error, shapes[0])
+        return Told(_view(op, value, shapes[0]), seen)
     match op.opcode:
         case "constant":
             return Told(_constant(op.shape, str(op.attributes["value"])))

@@ -46,7 +46,7 @@ def tolerance_of(kernel: Computation) -> float:
 
 def may_jump(kernel: Computation) -> bool:
     """Whether rounding can turn a decision; a few elements may then be anything."""
-    exact = []
+    exact: list[bool] = []
     for op in kernel.operations:
         before = all(exact[o] for o in op.operands)
         real = any(kernel.operations[o].shape.dtype.startswith("f") for o in op.operands)

@@ -23,7 +23,7 @@ def dot(op: Operation, lhs: _Array, rhs: _Array) -> _Array:
     right, free_right = _matrices(rhs, op.dims("rhs_batch"), op.dims("rhs_contracting"), last=False)
     shared = tuple(lhs.shape[d] for d in op.dims("lhs_batch"))
     assert batch == len(shared)
-    return np.matmul(left, right).reshape(*shared, *free_left, *free_right)
+    return np.asarray(np.matmul(left, right).reshape(*shared, *free_left, *free_right))
 
 
 def _matrices(
@@ -108,11 +108,11 @@ def convolution(op: Operation, lhs: _Array, kernel: _Array) -> _Array:
 def _grouped(part: _Array, weights: _Array, groups: int) -> _Array:
     """[..., f] by [i, o]."""
     if groups == 1:
-        return np.matmul(part, weights)
+        return np.asarray(np.matmul(part, weights))
     apart = part.reshape(*part.shape[:-1], groups, -1)
     of_group = weights.reshape(weights.shape[0], groups, -1)
     found = np.einsum("...gi,igo->...go", apart, of_group)
-    return found.reshape(*part.shape[:-1], -1)
+    return np.asarray(found.reshape(*part.shape[:-1], -1))
 
 
 #: What is linear in both of its operands.
