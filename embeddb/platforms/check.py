@@ -25,6 +25,8 @@ _WIDTHS = (1, 8, 32, 128, 512)
 _SIZES = ((1, 1), (7, 3000), (3000, 7), (1024, 1024), (50_000, 20_000), (2_000_000_000, 2))
 #: Loops of the nests that a space is tried with, and how often each runs.
 _NESTS = ((1, 4096), (2, 1), (3, 64), (4, 20), (6, 7))
+#: Dimensions of the kernels that one is tried with, and the terms of their sums.
+_KERNELS = (((1,), 1), ((4096,), 500), ((7, 3000), 1), ((8, 56, 56, 64), 576), ((3,) * 6, 1))
 
 
 def check_platform(platform: Platform, *, samples: int = 40, seed: int = 0) -> list[str]:
@@ -65,8 +67,17 @@ def _examples(kernel: str) -> list[Sizes]:
     """Sizes that a space is tried with."""
     if KINDS[kernel] == "matrix":
         return [Sizes(m, n, max(m, n)) for m, n in _SIZES]
+    if KINDS[kernel] == "program":
+        return [UNKNOWN.naming({"OPERATIONS": count}) for count in (1, 30, 5000)]
+    if KINDS[kernel] == "kernel":
+        return [_kernel(dims, reduced) for dims, reduced in _KERNELS]
     trips = [{f"TRIP_{at + 1}": trip for at in range(d)} for d, trip in _NESTS]
     return [UNKNOWN.naming({"DEPTH": len(t), **t}) for t in trips]
+
+
+def _kernel(dims: tuple[int, ...], reduced: int) -> Sizes:
+    named = {f"DIM_{at + 1}": dim for at, dim in enumerate(dims)}
+    return UNKNOWN.naming({"RANK": len(dims), **named, "REDUCED": reduced})
 
 
 def _default(platform: Platform, kernel: str) -> Iterator[str]:
@@ -136,7 +147,10 @@ def _nests(platform: Platform, rng: np.random.Generator) -> Iterator[str]:
 
 
 def _something(sizes: Sizes) -> str:
-    return f"a nest of {sizes}" if sizes.named else f"a {sizes.m} x {sizes.n} matrix"
+    if not sizes.named:
+        return f"a {sizes.m} x {sizes.n} matrix"
+    of = "a nest" if "DEPTH" in sizes.symbols else "a computation"
+    return f"{of} of {sizes}"
 
 
 def _one(

@@ -1,7 +1,9 @@
-"""The space of what is tuned: a platform's, less what the dependences of a nest forbid."""
+"""The space of what is tuned: a platform's, less what the dependences of a nest forbid, and the
+tiles that a kernel cannot have."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 from embeddb.core.config import Config, Op
@@ -13,6 +15,7 @@ from embeddb.nests.schedule import KNOWN, parameters
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.tiles import PARAMETERS, TileJudge
 
 __all__ = ["Coded", "Content", "carried", "default_of", "space_of"]
 
@@ -32,12 +35,17 @@ class Sized(Protocol):
 def space_of(platform: Platform, op: Op, subject: Sized) -> ConfigSpace:
     """The legal configurations for a subject. What the dependences of a nest forbid is among them
     where the nest is known by name only, and where none of the platform's parameters is one of a
-    schedule (`embeddb.nests.schedule`).
+    schedule (`embeddb.nests.schedule`). Which tiles a kernel cannot have is known of those that our
+    own runner computes.
 
     Raises: UsageError if the platform does not run this kernel.
     """
     space = platform.space(op, subject.sizes)
     given = frozenset(param.name for param in space.params)
+    if isinstance(subject, Computation):
+        if op.kernel != "tile" or platform.runner != "tile" or not given & set(PARAMETERS):
+            return space
+        return space.judged(_tile_judge(subject, given))
     if not isinstance(subject, Nest) or not given & parameters(subject.depth):
         return space
     return space.judged(NestJudge(subject, given))
@@ -75,3 +83,8 @@ def carried(platform: Platform) -> str:
         return "schedules are judged by dependences, and carried over loop by loop"
     others = ", ".join(sorted(names - KNOWN))
     return f"schedules are judged by dependences, and voted on whole; not of a schedule: {others}"
+
+
+@lru_cache(maxsize=256)
+def _tile_judge(kernel: Computation, given: frozenset[str]) -> TileJudge:
+    return TileJudge(kernel, given)

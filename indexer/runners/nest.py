@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,14 +15,13 @@ from embeddb.nests.check import check
 from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import Schedule
 from indexer.runners.base import RunOptions
-from indexer.runners.cpu import CpuRunner, threads_used
-from indexer.runners.cpu_kernels.session import Session
+from indexer.runners.compiled.here import CompiledHere
+from indexer.runners.compiled.measuring import Measuring
+from indexer.runners.cpu import threads_used
 from indexer.runners.nest_code import generate, library
-from indexer.runners.nest_code.measuring import Measuring
+from indexer.runners.nest_code.measured import MeasuredNest
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from embeddb.nests.nest import Nest
     from embeddb.platforms.platform import Platform
 
@@ -33,81 +31,32 @@ _WORKER = "indexer.runners.nest_code.worker"
 _PLATFORM = "nest-cpu"
 #: Configurations compiled at a time, before any of them is timed.
 _AT_ONCE = 32
-#: Nests after which the worker is replaced: it keeps every shared object that it loaded.
-_NESTS_A_WORKER = 128
 
 
-class NestRunner:
+class NestRunner(CompiledHere):
     """Measures schedules of loop nests on this machine's processors.
 
     Each is compiled with others into one file, run once and checked, then timed in rounds in which
     the others of that file's take turns; arrays that are read and written are restored before each
     call, outside of the timed part. A call that takes more than ten times the default's time (and
     a quarter of a second) is ended: a status `timeout`. From four times on it is not repeated.
-
-    The worker process, the compiler and the facts of the machine are those of runner `cpu`.
     """
 
     name = "nest"
     kinds = ("nest",)
 
     def __init__(self) -> None:
-        self._machine = CpuRunner()
-        env = {
-            "OMP_WAIT_POLICY": "passive",
-            "OMP_DYNAMIC": "false",
-            "OMP_PROC_BIND": "false",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
-        self._session = Session(_WORKER, env=env)
-        self._nests = 0
-
-    def __enter__(self) -> NestRunner:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the worker processes."""
-        self._session.close()
-        self._machine.close()
-
-    def available(self) -> str | None:
-        return self._machine.available()
+        super().__init__(_WORKER, _PLATFORM)
 
     def platform(self, *, threads: int = 0) -> Platform:
-        """Platform `nest-cpu`; the instance is 8 hex digits of the digest of what decides on the
-        code and its speed. The environment tells the facts of the machine beside.
-
-        Raises: RunnerUnavailable without a compiler.
-        """
-        from embeddb.platforms.platform import load_platform
-
-        known = self._machine.platform(threads=threads).environment
+        """Platform `nest-cpu` (`CompiledHere.platform_as`)."""
         identity = {
-            **{key: known[key] for key in ("cpu", "compiler", "threads")},
             "flags": " ".join(library.flags()),
             "kernels": str(generate.GENERATION),
             "wait_policy": "passive",
             "proc_bind": "false",
         }
-        text = "\\n".join(f"{key}={identity[key]}" for key in sorted(identity))
-        instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-        return load_platform(_PLATFORM).at(instance, {**known, **identity})
-
-    def facts(self, *, threads: int = 0) -> dict[str, str]:
-        """Those of runner `cpu`."""
-        return self._machine.facts(threads=threads)
-
-    def state(self, *, threads: int = 0) -> dict[str, float]:
-        """Those of runner `cpu`."""
-        return self._machine.state(threads=threads)
+        return self.platform_as(identity, threads=threads)
 
     def run(
         self, nest: Nest, op: Op, configs: Sequence[Config], *, options: RunOptions
@@ -123,14 +72,12 @@ class NestRunner:
             raise RunnerUnavailable(reason)
         nest = check(nest)
         nest.require_matrices()
-        self._nests += 1
-        if self._nests % _NESTS_A_WORKER == 0:
-            self._session.close()
+        self.next_subject()
         space = load_platform(_PLATFORM).space(op, nest.sizes).judged(NestJudge(nest))
         with TemporaryDirectory(prefix="embeddb-nest-") as folder:
             measuring = Measuring(
-                nest,
-                self._session,
+                MeasuredNest(nest),
+                self.session,
                 Path(folder),
                 threads=threads_used(options.threads),
                 options=options,

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from embeddb.core.config import Value
+from embeddb.platforms.space.draws import Draws
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,14 +114,16 @@ class Part:
         """A random legal assignment; None if this draw was not legal."""
         if self.listed is not None:
             return self.listed[int(rng.integers(len(self.listed)))] if self.listed else None
-        chosen: Assignment = {}
-        env: dict[str, Any] = dict(self.space.symbols)
-        for i, domain in enumerate(self.domains):
-            if self.active(i, env):
-                self.set(i, domain[int(rng.integers(len(domain)))], chosen, env)
-            if not self.fits(i, env):
-                return None
-        return chosen
+        return self._draws.one(rng)
+
+    @property
+    def known(self) -> Mapping[str, int]:
+        """The sizes of the space."""
+        return self.space.symbols
+
+    @cached_property
+    def _draws(self) -> Draws:
+        return Draws(self)
 
     def nearest(
         self, wish: Mapping[str, Value], *, pinned: tuple[str, Value] | None = None

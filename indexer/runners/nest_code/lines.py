@@ -25,6 +25,11 @@ class Lines:
         self.add(line + " {")
         self.depth += 1
 
+    def block(self) -> None:
+        """Names inside are its own."""
+        self.add("{")
+        self.depth += 1
+
     def close(self) -> None:
         self.depth -= 1
         self.add("}")

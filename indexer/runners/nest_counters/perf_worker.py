@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.nests.nest import Nest
+from indexer.runners.compiled.libraries import Libraries
 from indexer.runners.cpu_kernels.serving import Reply, serve
-from indexer.runners.nest_code.job import Libraries, NestJob
+from indexer.runners.nest_code.job import NestJob
 from indexer.runners.nest_code.sending import received
 from indexer.runners.nest_counters.events import Event
 from indexer.runners.nest_counters.perf import Kernel, Linux, count_threads, events_here

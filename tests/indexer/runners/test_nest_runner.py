@@ -18,9 +18,10 @@ from embeddb.nests.parts import Array, Loop
 from embeddb.nests.schedule import Schedule
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
+from indexer.runners.compiled import building, measuring
 from indexer.runners.cpu_kernels.build import compiler
 from indexer.runners.nest import NestRunner
-from indexer.runners.nest_code import library, measuring, reference
+from indexer.runners.nest_code import library, reference
 from indexer.runners.nest_code.generate import c_function
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
@@ -169,7 +170,7 @@ def test_an_unsafe_nest_is_never_compiled(
     monkeypatch: pytest.MonkeyPatch, shared_runner: NestRunner
 ) -> None:
     compiled: list[str] = []
-    monkeypatch.setattr(library, "compile_to", lambda *asked: compiled.append("it") or "")
+    monkeypatch.setattr(building, "compile_to", lambda *asked: compiled.append("it") or "")
     outside = replace(MATMUL, loops=(Loop(ix(), ix(22)), *MATMUL.loops[1:]))
     with pytest.raises(NestError, match="outside 0 to 20"):
         statuses(shared_runner, outside, FEW)

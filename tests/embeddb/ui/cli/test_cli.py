@@ -20,8 +20,9 @@ import pytest
 import scipy.sparse as sp
 from command_line import run_verb
 from counted_database import counted_database
+from tensors import row_sum
 
-from embeddb.database import Database
+from embeddb.database import Database, open_database
 from embeddb.ui.cli import output
 from embeddb.ui.cli.main import VERBS, cli
 from indexer import starter
@@ -187,6 +188,13 @@ def _reading(board: Board) -> list[str]:
     return ["--platform", board.toml, "--op", "spmm:32", *matrices]
 
 
+def _kernels(folder: Path) -> Path:
+    """A database that knows a tensor kernel."""
+    with open_database(str(folder), create=True) as made:
+        made.add_pattern(row_sum(8, 16))
+    return folder
+
+
 def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
     plan = ["--platform", "toy", "--op", "spmm:32", "--matrices", str(board.matrices)]
     campaign = str(tmp / "camp")
@@ -234,6 +242,10 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         ],
         "kernel import": ["kernel", "import", str(tmp / "tensors.db"), str(DENSE)],
         "kernel show": ["kernel", "show", str(DENSE)],
+        "kernel measure": [
+            *("kernel", "measure", str(_kernels(tmp / "kernels.db")), "row_sum"),
+            *("--tiles", "2", "--repeats", "1"),
+        ],
         "plot training": [
             *("plot", "training", str(tmp / "net.training" / "curve.jsonl")),
             *("-o", str(tmp / "training.svg")),

@@ -31,11 +31,12 @@ from embeddb.nests.parts import (
 from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform
+from indexer.runners.compiled.libraries import Libraries
 from indexer.runners.cpu_kernels.build import compiler
 from indexer.runners.nest_code import library
 from indexer.runners.nest_code.fill import filled
 from indexer.runners.nest_code.generate import c_function
-from indexer.runners.nest_code.job import Libraries, NestJob
+from indexer.runners.nest_code.job import NestJob
 from indexer.runners.nest_code.program import c_program
 from indexer.runners.nest_code.reference import evaluate, free_loops
 from indexer.runners.nest_code.rounding import checked_nest

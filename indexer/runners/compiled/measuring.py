@@ -1,28 +1,24 @@
-"""Schedules of one nest, compiled, checked and timed in rounds in which they take turns."""
+"""Variants of one thing, compiled, checked and timed in rounds in which they take turns."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.records import Measurement
-from embeddb.nests.nest import Nest
-from embeddb.nests.schedule import Schedule
 from indexer.runners.base import RunOptions
-from indexer.runners.nest_code import job as nest_job
-from indexer.runners.nest_code import library, reference
-from indexer.runners.nest_code.rounding import checked_nest, tolerance_of
-from indexer.runners.nest_code.sending import parts_of
+from indexer.runners.compiled.building import Built
 
 if TYPE_CHECKING:
     from indexer.runners.cpu_kernels.session import Session
 
-__all__ = ["Measuring"]
+__all__ = ["Measured", "Measuring"]
 
 #: A call may take so many times the default's, and this much beside: threads have to be woken.
 SLOWEST, SLOWEST_BESIDE_S = 10.0, 0.25
@@ -34,13 +30,40 @@ _LOADS = 6.0
 _CHECK_S = 60.0
 #: Bytes a second in which arrays are put back before a call, at least.
 _RESTORED = 2e8
+#: Calls of which the mean is taken, at most.
+_MOST_CALLS = 256
+
+V = TypeVar("V", bound=Hashable)
+
+
+class Measured(Protocol[V]):
+    """What variants are measured of. `called` is a word for it; `parts` are sent to the worker;
+    `tolerance` is the error that is let pass relative to what is rounded; a call shorter than
+    `least_s` is made several times in a row."""
+
+    called: str
+    parts: Sequence[Any]
+    tolerance: float
+    least_s: float
+
+    def bytes_needed(self, *, check: bool) -> int:
+        """That a worker takes at most."""
+
+    def restored_bytes(self) -> int:
+        """That are put back before each call."""
+
+    def reference(self, folder: Path) -> str:
+        """The shared object that says what is right; empty where the worker knows."""
+
+    def build(self, variants: Sequence[V], folder: Path) -> dict[V, Built]:
+        """Raises: RunnerUnavailable if the machine could not compile."""
 
 
 @dataclass
 class _Turn:
-    """One schedule on its way."""
+    """One variant on its way."""
 
-    built: library.Built
+    built: Built
     times_s: list[float] = field(default_factory=list)
     status: str = ""
     error: str = ""
@@ -49,37 +72,39 @@ class _Turn:
         self.status, self.error = status, error
 
 
-class Measuring:
-    """Measures schedules of one nest by requests to a worker; `folder` is for what is compiled and
-    for the expected values, and has to outlive it."""
+class Measuring(Generic[V]):
+    """Measures variants by requests to a worker; `folder` is for what is compiled and for the
+    expected values, and has to outlive it. What was compiled and found right is neither compiled
+    nor checked again."""
 
     def __init__(
-        self, nest: Nest, session: Session, folder: Path, *, threads: int, options: RunOptions
+        self, of: Measured[V], session: Session, folder: Path, *, threads: int, options: RunOptions
     ) -> None:
-        self.nest, self.folder = nest, folder
+        self.of, self.folder = of, folder
         self._session, self._threads, self._options = session, threads, options
         self._generation = -1
         self._refused: dict[str, Any] | None = None
         self._reference = ""
         self._base_s: float | None = None
+        self._built: dict[V, Built] = {}
+        self._right: set[V] = set()
         self.begun = False
-        self.tolerance = tolerance_of(nest) if options.check else None
+        self.tolerance = of.tolerance if options.check else None
 
-    def begin(self, default: Schedule) -> None:
-        """Load the nest and time its default, from which the limit of all others comes.
+    def begin(self, default: V) -> None:
+        """Load it and time its default, from which the limit of all others comes.
 
         Raises: RunnerUnavailable.
         """
         self.begun = True
-        need = nest_job.bytes_needed(self.nest, check=self._options.check)
+        need = self.of.bytes_needed(check=self._options.check)
         if need > self._options.max_bytes:
             reason = f"the arrays need {need} bytes of {self._options.max_bytes}"
             self._refused = {"status": "oom", "error": reason}
             return
-        if self._options.check and not reference.suits(self.nest):
-            built = library.build_reference(checked_nest(self.nest).nest, self.folder)
-            self._reference = str(built)
-        (built_default,) = library.build_all(self.nest, [default], self.folder).values()
+        if self._options.check:
+            self._reference = self.of.reference(self.folder)
+        (built_default,) = self._build([default]).values()
         if built_default.status != "ok":
             return
         for first in (True, False):
@@ -95,30 +120,37 @@ class Measuring:
             return most
         return min(most, SLOWEST * self._base_s + SLOWEST_BESIDE_S)
 
-    def measure(self, schedules: Sequence[Schedule]) -> dict[Schedule, Measurement]:
+    def measure(self, variants: Sequence[V]) -> dict[V, Measurement]:
         """Each of them, all of which are legal.
 
         Raises: RunnerUnavailable.
         """
         if self._refused is not None:
-            return {s: self._failed(dict(self._refused)) for s in schedules}
-        built = library.build_all(self.nest, schedules, self.folder)
-        turns = {schedule: _Turn(one) for schedule, one in built.items()}
-        for turn in turns.values():
+            return {v: self._failed(dict(self._refused)) for v in variants}
+        turns = {variant: _Turn(one) for variant, one in self._build(variants).items()}
+        for variant, turn in turns.items():
             if turn.built.status != "ok":
                 turn.end(turn.built.status, turn.built.error)
             else:
-                self._first(turn)
+                self._first(turn, check=self._options.check and variant not in self._right)
+                if turn.status in ("", "ok"):
+                    self._right.add(variant)
         while waiting := [turn for turn in turns.values() if not turn.status]:
             for turn in waiting:
                 self._again(turn)
-        return {schedule: self._measurement(turn) for schedule, turn in turns.items()}
+        return {variant: self._measurement(turn) for variant, turn in turns.items()}
 
-    def _first(self, turn: _Turn) -> None:
+    def _build(self, variants: Sequence[V]) -> dict[V, Built]:
+        fresh = [v for v in variants if v not in self._built]
+        if fresh:
+            self._built |= self.of.build(fresh, self.folder)
+        return {v: self._built[v] for v in variants}
+
+    def _first(self, turn: _Turn, *, check: bool) -> None:
         """The run that is checked; it warms the caches for the others and does not count, unless it
         is so slow that no other is made."""
         reply = self._call(turn.built, self.limit_s, first=True)
-        if reply["status"] == "ok" and self._options.check:
+        if reply["status"] == "ok" and check:
             seconds = reply["seconds"]
             reply = {**self._request({"do": "check"}, _CHECK_S), "seconds": seconds}
         if reply["status"] != "ok":
@@ -140,21 +172,26 @@ class Measuring:
 
     # -- the worker --------------------------------------------------------------------------------
 
-    def _call(self, built: library.Built, limit_s: float, *, first: bool) -> dict[str, Any]:
+    def _call(self, built: Built, limit_s: float, *, first: bool) -> dict[str, Any]:
+        times = 1 if first else self._times()
         message = {
             "do": "call",
             "library": str(built.library),
             "which": built.which,
             "threads": self._threads,
             "first": first,
+            "times": times,
         }
-        return self._request(message, limit_s + self._written_bytes() / _RESTORED)
+        return self._request(message, times * limit_s + self.of.restored_bytes() / _RESTORED)
 
-    def _written_bytes(self) -> int:
-        return sum(self.nest.arrays[a].bytes for a in self.nest.written)
+    def _times(self) -> int:
+        """How often one call is made in a row."""
+        if not self.of.least_s or self._base_s is None:
+            return 1
+        return min(_MOST_CALLS, math.ceil(self.of.least_s / max(self._base_s, 1e-9)))
 
     def _request(self, message: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The worker's reply, with the nest brought there first if it is not there yet."""
+        """The worker's reply, with what is measured brought there first if it is not there yet."""
         if self._refused is not None:
             return self._refused
         if self._generation != self._session.ensure():
@@ -174,11 +211,11 @@ class Measuring:
             "reference": self._reference,
         }
         limit_s = max(_LOAD_S, _LOADS * self._options.timeout_s)
-        reply = self._session.request(message, parts_of(self.nest), timeout_s=limit_s)
+        reply = self._session.request(message, self.of.parts, timeout_s=limit_s)
         if reply["status"] == "timeout":
-            reply["error"] = f"in its own order the nest takes more than {limit_s:g} s"
+            reply["error"] = f"in its own order the {self.of.called} takes more than {limit_s:g} s"
         if reply["status"] == "crash":  # no schedule has run yet
-            raise RunnerUnavailable(f"the worker cannot take a nest: {reply['error']}")
+            raise RunnerUnavailable(f"the worker cannot take a {self.of.called}: {reply['error']}")
         return reply
 
     # -- what is told ------------------------------------------------------------------------------

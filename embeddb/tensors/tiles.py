@@ -1,0 +1,121 @@
+"""The tiles of a kernel: blocks of its root and of what it sums over; which of them can be run.
+
+The tile sizes of "A Learned Performance Model for Tensor Processing Units" (Section 2.3), for
+kernels that platform `tile-cpu` computes: everything inside one tile of the largest output is
+computed before the next, with what is needed twice in scratch memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from embeddb.core.config import Config, Value
+from embeddb.core.errors import TensorError
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.tiling.plan import Plan, plan_of
+
+__all__ = [
+    "MOST_BLOCKS",
+    "MOST_RANKS",
+    "MOST_SCRATCH",
+    "PARAMETERS",
+    "Tile",
+    "TileJudge",
+    "untiled",
+    "why_not",
+]
+
+#: Dimensions of a root that can be tiled: as many as there are parameters.
+MOST_RANKS = 6
+PARAMETERS = (*(f"t{at + 1}" for at in range(MOST_RANKS)), "tr")
+#: Bytes of scratch memory, tiles, and operations of one kernel.
+MOST_SCRATCH = 1 << 28
+MOST_BLOCKS = 1 << 16
+MOST_OPERATIONS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Sizes along the dimensions of the root, and of the blocks in which sums run over their
+    longest dimension; 0 is all of it."""
+
+    sizes: tuple[int, ...]
+    reduced: int = 0
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], rank: int) -> Tile:
+        """What is not given is whole."""
+        sizes = tuple(int(config.get(name, 0)) for name in PARAMETERS[:rank])
+        return cls(sizes, int(config.get("tr", 0)))
+
+    @property
+    def config(self) -> Config:
+        named = zip(PARAMETERS, self.sizes, strict=False)
+        return Config({**dict(named), "tr": self.reduced})
+
+
+class TileJudge:
+    """The rules of a kernel as one more constraint of a space that has some of `PARAMETERS`: sizes
+    below the dimensions, bounded scratch memory, a bounded number of tiles."""
+
+    def __init__(self, kernel: Computation, given: frozenset[str] = frozenset(PARAMETERS)) -> None:
+        self.plan, self._refused = _planned(kernel)
+        self.names = given & frozenset((*PARAMETERS[: kernel.sizes.symbols["RANK"]], "tr"))
+        self.text = f"the tiles of {kernel.name or kernel.id[:12]}"
+
+    def holds(self, env: Mapping[str, Any]) -> bool | None:
+        """Whether the tile is legal; None while one of its sizes is open."""
+        if not self.names <= env.keys():
+            return None
+        return not self.reason(env)
+
+    def seen(self, name: str, value: Value) -> Value:
+        """Everything: scratch memory depends on each size."""
+        return value
+
+    def reason(self, values: Mapping[str, Any]) -> str:
+        """Why not, in one line; empty where it is legal."""
+        if self.plan is None:
+            return self._refused
+        return _reason(self.plan, Tile.of(values, len(self.plan.dims)))
+
+
+def why_not(kernel: Computation) -> str:
+    """Why a kernel has no tiles here, in one line; empty where it has."""
+    return _planned(kernel)[1]
+
+
+def untiled(kernel: Computation) -> Tile:
+    """The kernel as it stands: one tile."""
+    return Tile((0,) * int(kernel.sizes.symbols["RANK"]))
+
+
+@lru_cache(maxsize=256)
+def _planned(kernel: Computation) -> tuple[Plan | None, str]:
+    count = len(kernel.operations)
+    if count > MOST_OPERATIONS:
+        return None, f"{count} operations, at most {MOST_OPERATIONS} are computed in one kernel"
+    try:
+        plan = plan_of(kernel)
+    except TensorError as error:
+        return None, error.reason
+    if len(plan.dims) > MOST_RANKS:
+        return None, f"{len(plan.dims)} dimensions, at most {MOST_RANKS} are tiled"
+    reason = _reason(plan, Tile((0,) * len(plan.dims)))
+    return (None, reason) if reason else (plan, "")
+
+
+def _reason(plan: Plan, tile: Tile) -> str:
+    for at, (size, dim) in enumerate(zip(tile.sizes, plan.dims, strict=True)):
+        if size and not 0 < size < dim:
+            return f"t{at + 1}={size}: the dimension has {dim}, of which 0 is the whole"
+    if tile.reduced and not 0 < tile.reduced < plan.reduced:
+        return f"tr={tile.reduced}: sums run over {plan.reduced}, of which 0 is the whole"
+    if (blocks := plan.blocks(tile.sizes)) > MOST_BLOCKS:
+        return f"{blocks:,} tiles, at most {MOST_BLOCKS:,} are run"
+    if (scratch := plan.scratch(tile.sizes)) > MOST_SCRATCH:
+        return f"{scratch:,} bytes of scratch memory, at most {MOST_SCRATCH:,} are taken"
+    return ""

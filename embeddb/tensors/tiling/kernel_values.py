@@ -1,0 +1,203 @@
+"""A kernel as values: layouts, reshapes, transposes, slices and broadcasts become forms of indices;
+what is left are numbers, element-wise operations, paddings, concatenations and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.tiling.forms import ZERO, Forms, divided, modulo, whole
+from embeddb.tensors.tiling.sums import Sums
+from embeddb.tensors.tiling.values import SUPPORTED, Value, Values, number_of, strides_of
+
+__all__ = ["ELEMENTWISE", "values_of"]
+
+#: Operations whose elements depend on those of their operands at the same index.
+ELEMENTWISE = frozenset(
+    """
+    abs add and atan2 cbrt ceil clamp compare convert copy cosine divide erf exponential
+    exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply negate
+    not or power remainder round-nearest-afz round-nearest-even rsqrt select sign sine sqrt subtract
+    tan tanh xor
+    """.split()  # noqa: SIM905 - a table of words
+)
+#: What passes its operand on as it is.
+_SAME = ("copy", "optimization-barrier", "domain", "reduce-precision")
+
+
+def values_of(kernel: Computation) -> Values:
+    """Raises: TensorError, one line that names the operation that cannot be told so."""
+    made = _Made(kernel)
+    for at, operation in enumerate(kernel.operations):
+        name = kernel.names[at] if kernel.names else operation.opcode
+        for shape in operation.results:
+            if shape.dtype not in SUPPORTED:
+                raise TensorError(f"{name}: arrays of {shape.dtype} are not computed here")
+        try:
+            made.place.append(made.operation(operation, kernel.operand_shapes(at)))
+        except (IndexError, KeyError, ValueError, ZeroDivisionError):
+            raise TensorError(f"{name}: its attributes do not fit its shapes") from None
+        except TensorError as error:
+            raise TensorError(f"{name}: {error}") from None
+    outputs = tuple(made.place[at] for at in kernel.outputs)
+    largest = max(outputs, key=lambda at: made.values[at].elements)
+    return Values(tuple(made.values), outputs, largest)
+
+
+class _Made(Sums):
+    """Values so far, and by operation the place of the value it became."""
+
+    def __init__(self, kernel: Computation) -> None:
+        super().__init__()
+        self.place: list[int] = []
+        self._given = 0
+
+    def operation(self, op: Operation, shapes: Sequence[Shape]) -> int:
+        if len(op.results) != 1:
+            raise TensorError(f"{op.opcode} gives several arrays")
+        operands = tuple(self.place[at] for at in op.operands)
+        dims, dtype = op.shape.dims, op.shape.dtype
+        if op.opcode in ELEMENTWISE and op.opcode not in _SAME:
+            return self._map(op, operands)
+        if op.opcode in _SAME:
+            return self._view(op, operands[0], lambda forms: forms)
+        match op.opcode:
+            case "parameter":
+                self._given += 1
+                return self.add(
+                    Value(
+                        "given", dtype, dims, number=self._given - 1, strides=strides_of(op.shape)
+                    )
+                )
+            case "constant":
+                if "value" not in op.attributes:
+                    raise TensorError("a constant of several numbers is not kept")
+                text = str(op.attributes["value"])
+                number_of(text, dtype)
+                return self.add(Value("number", dtype, dims, text=text))
+            case "iota":
+                return self.add(Value("iota", dtype, dims, number=_one(op, "dimension")))
+            case "broadcast":
+                to, of = op.dims("dimensions"), shapes[0].dims
+                if len(to) != len(of):
+                    raise ValueError
+                return self._view(
+                    op,
+                    operands[0],
+                    lambda f: tuple(f[d] if n > 1 else ZERO for d, n in zip(to, of, strict=True)),
+                )
+            case "transpose":
+                perm = op.dims("dimensions")
+                if sorted(perm) != list(range(len(dims))):
+                    raise ValueError
+                return self._view(
+                    op, operands[0], lambda f: tuple(f[perm.index(d)] for d in range(len(perm)))
+                )
+            case "reshape" | "bitcast":
+                if shapes[0].elements != op.shape.elements or shapes[0].dtype != dtype:
+                    raise ValueError
+                orders = (op.shape, shapes[0])
+                if op.opcode == "reshape":
+                    orders = (Shape(dtype, dims), Shape(dtype, shapes[0].dims))
+                return self._view(op, operands[0], lambda f: _reshaped(f, *orders))
+            case "slice":
+                start = op.dims("start")
+                stride = op.dims("stride") or (1,) * len(start)
+                _alike(start, stride, dims)
+                return self._view(
+                    op,
+                    operands[0],
+                    lambda f: tuple(x * s + a for x, a, s in zip(f, start, stride, strict=True)),
+                )
+            case "reverse":
+                turned = op.dims("dimensions")
+                return self._view(
+                    op,
+                    operands[0],
+                    lambda f: tuple(
+                        x * -1 + (dims[d] - 1) if d in turned else x for d, x in enumerate(f)
+                    ),
+                )
+            case "pad":
+                low, gap = op.dims("low"), op.dims("interior") or (0,) * len(dims)
+                _alike(low, gap, dims)
+                return self.pad(operands[0], operands[1], dims, low, gap)
+            case "concatenate":
+                return self._join(op, operands, shapes)
+            case "dot":
+                return self.dot(op, operands, shapes)
+            case "convolution":
+                return self.convolution(op, operands, shapes)
+            case "reduce":
+                return self.reduce(op, operands, shapes)
+            case "reduce-window":
+                return self.reduce_window(op, operands, shapes)
+        raise TensorError(f"{op.opcode} is not computed here")
+
+    def _map(self, op: Operation, operands: tuple[int, ...]) -> int:
+        dims = [self.values[o].dims for o in operands]
+        if any(d and d != op.shape.dims for d in dims):
+            raise ValueError
+        text = str(op.attributes.get("direction", ""))
+        return self.add(
+            Value(
+                "map",
+                op.shape.dtype,
+                op.shape.dims,
+                operands,
+                op.opcode,
+                text=text,
+                access=lambda forms, _: [forms if d else () for d in dims],
+            )
+        )
+
+    def _view(self, op: Operation, operand: int, seen: Callable[[Forms], Forms]) -> int:
+        return self.add(
+            Value(
+                "view",
+                op.shape.dtype,
+                op.shape.dims,
+                (operand,),
+                access=lambda forms, _: [seen(forms)],
+            )
+        )
+
+    def _join(self, op: Operation, operands: tuple[int, ...], shapes: Sequence[Shape]) -> int:
+        along = _one(op, "dimension")
+        if sum(shape.dims[along] for shape in shapes) != op.shape.dims[along]:
+            raise ValueError
+        starts = [sum(s.dims[along] for s in shapes[:at]) for at in range(len(shapes))]
+
+        def access(forms: Forms, _: Forms) -> list[Forms]:
+            return [(*forms[:along], forms[along] + -s, *forms[along + 1 :]) for s in starts]
+
+        made = Value("join", op.shape.dtype, op.shape.dims, operands, number=along, access=access)
+        return self.add(made)
+
+
+def _reshaped(forms: Forms, shape: Shape, operand: Shape) -> Forms:
+    """The index in the operand of the element that has the same place in memory order."""
+    place = ZERO
+    for form, stride in zip(forms, strides_of(shape), strict=True):
+        place = place + form * stride
+    found = []
+    for dim, stride in zip(operand.dims, strides_of(operand), strict=True):
+        outermost = stride * dim == operand.elements
+        here = divided(place, stride)
+        found.append(whole(0) if dim == 1 else here if outermost else modulo(here, dim))
+    return tuple(found)
+
+
+def _alike(*parts: Sequence[int]) -> None:
+    if len({len(part) for part in parts}) != 1:
+        raise ValueError
+
+
+def _one(op: Operation, name: str) -> int:
+    """A number that is a dimension of its result."""
+    found = op.attributes.get(name, 0)
+    if not isinstance(found, int) or not 0 <= found < op.shape.rank:
+        raise ValueError
+    return found

@@ -1,0 +1,243 @@
+"""What is kept in scratch memory while a kernel is computed tile by tile, and how far it reaches.
+
+Kept are sums, what a sum reads often and would compute or gather each time anew, and costly
+functions that are needed at several indices. All else is computed where it is read. What is kept
+reaches as far as one tile of the root needs: along some dimensions a part that goes with the tile,
+along others all there is (the row under a softmax).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.tiling.forms import ZERO, Forms, Var, of_var
+from embeddb.tensors.tiling.kernel_values import values_of
+from embeddb.tensors.tiling.loops import Loops
+from embeddb.tensors.tiling.spans import Span, span_of, tile_span, whole_span
+from embeddb.tensors.tiling.values import Value, Values, identity
+
+__all__ = ["ALIGNED", "BYTES", "Plan", "Stage", "Write", "plan_of"]
+
+BYTES = {"f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "s16": 2, "u16": 2}
+#: Bytes that every buffer begins at a multiple of.
+ALIGNED = 64
+#: Functions that are worth keeping when they are needed twice.
+_COSTLY = frozenset(
+    """
+    atan2 cbrt cosine erf exponential exponential-minus-one log log-plus-one logistic power sine
+    tan tanh
+    """.split()  # noqa: SIM905 - a table of words
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A value that is kept: over `spans`, one for each of its dimensions, whose loop variables are
+    `vars` (of length 1: none, `forms` are its indices). `inner` is the variable of the innermost
+    loop; `order` are its dimensions as they lie in memory, from outside."""
+
+    value: int
+    vars: tuple[Var, ...]
+    forms: Forms
+    spans: tuple[Span, ...]
+    inner: Var | None
+    order: tuple[int, ...]
+    blocked: Var | None = None
+
+    @property
+    def depends(self) -> frozenset[int]:
+        return frozenset(d for span in self.spans for d in span.depends)
+
+    def sizes(self, tile: Sequence[int]) -> tuple[int, ...]:
+        """Elements by dimension, in the order of its value."""
+        return tuple(span.size(tile) for span in self.spans)
+
+
+@dataclass(frozen=True, eq=False)
+class Write:
+    """An output that is written: at `forms`, for all of `vars` over `spans`."""
+
+    output: int
+    value: int
+    vars: tuple[Var, ...]
+    forms: Forms
+    spans: tuple[Span, ...]
+
+    @property
+    def depends(self) -> frozenset[int]:
+        return frozenset(d for span in self.spans for d in span.depends)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """`stages` in an order in which what is read comes first. `dims` are those of the root,
+    `order` its dimensions from the one with the largest stride to that with the smallest: the
+    order of the loops over tiles."""
+
+    kernel: Computation
+    values: Values
+    dims: tuple[int, ...]
+    order: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    writes: tuple[Write, ...]
+
+    @cached_property
+    def staged(self) -> dict[int, Stage]:
+        return {stage.value: stage for stage in self.stages}
+
+    @cached_property
+    def reduced(self) -> int:
+        """The longest dimension that a sum runs over: what `tr` blocks."""
+        blocked = [stage.blocked.extent for stage in self.stages if stage.blocked is not None]
+        return max(blocked, default=1)
+
+    def whole(self, tile: Sequence[int]) -> tuple[int, ...]:
+        """The sizes of a tile with the whole dimension in place of 0."""
+        return tuple(t or dim for t, dim in zip(tile, self.dims, strict=True))
+
+    def scratch(self, tile: Sequence[int]) -> int:
+        """Bytes of all buffers for a tile of these sizes (0: the whole dimension)."""
+        sizes = self.whole(tile)
+        return sum(self.bytes(stage, sizes) for stage in self.stages)
+
+    def bytes(self, stage: Stage, sizes: Sequence[int]) -> int:
+        """Of one buffer, rounded up."""
+        each = BYTES.get(self.values.values[stage.value].dtype, 1)
+        found = math.prod(stage.sizes(sizes)) * each
+        return -(-found // ALIGNED) * ALIGNED
+
+    def blocks(self, tile: Sequence[int]) -> int:
+        return math.prod(-(-d // t) for d, t in zip(self.dims, self.whole(tile), strict=True))
+
+    def depth(self, depends: Iterable[int], tile: Sequence[int]) -> int:
+        """Within how many loops over dimensions, of `order`, it stands: 0 is outside of all."""
+        open_ = [self.order.index(d) + 1 for d in depends if tile[d]]
+        return max(open_, default=0)
+
+
+def plan_of(kernel: Computation) -> Plan:
+    """Raises: TensorError, one line that says what cannot be computed tile by tile."""
+    if kernel.kind != "kernel":
+        raise TensorError("a program has no tiles: it is cut into kernels first")
+    return _Planning(kernel, values_of(kernel)).plan()
+
+
+class _Planning:
+    """Values from the results to the parameters, each with the indices it is needed at."""
+
+    def __init__(self, kernel: Computation, values: Values) -> None:
+        self.kernel, self.values = kernel, values.values
+        self.told = values
+        self.loops = Loops(values.values)
+        self.needed: list[dict[Forms, None]] = [{} for _ in self.values]
+        self.kept: set[int] = set()
+        self.last: dict[int, Var] = {}
+        self.spans: dict[Var, Span] = {}
+        self.stages: list[Stage] = []
+        self.writes: list[Write] = []
+
+    def plan(self) -> Plan:
+        at = self.told.outputs.index(self.told.root)
+        shape = self.kernel.operations[self.kernel.outputs[at]].shape
+        dims = shape.dims or (1,)
+        order = tuple(reversed(shape.layout)) or (0,)
+        vars_, forms = identity(dims, "i")
+        self.spans = {v: tile_span(d, n) for d, (v, n) in enumerate(zip(vars_, dims, strict=True))}
+        self.root = (shape.dims, vars_, forms if shape.dims else (), order)
+        for output, value in enumerate(self.told.outputs):
+            if self.values[value].dims == shape.dims:
+                self._write(output, value, vars_ if shape.dims else (), self.root[2])
+        for place in reversed(range(len(self.values))):
+            for output, value in enumerate(self.told.outputs):
+                if value == place and self.values[value].dims != shape.dims:
+                    self._write_beside(output, value)
+            if self.needed[place]:
+                self._place(place)
+        stages = tuple(reversed(self.stages))
+        return Plan(self.kernel, self.told, dims, order, stages, tuple(self.writes))
+
+    def _write(self, output: int, value: int, vars_: tuple[Var, ...], forms: Forms) -> None:
+        kept = tuple(v for v in vars_ if v.extent > 1)
+        spans = tuple(self.spans[v] for v in kept)
+        self.writes.append(Write(output, value, kept, forms, spans))
+        self.needed[value][forms] = None
+
+    def _write_beside(self, output: int, value: int) -> None:
+        """An output of another shape than the root: along the tile where its dimensions are the
+        first of the root's, else whole."""
+        dims = self.values[value].dims
+        _, vars_, _, order = self.root
+        first = [d for d in order if vars_[d].extent > 1]
+        long = [n for n in dims if n > 1]
+        if long == [vars_[d].extent for d in first[: len(long)]] and list(order) == sorted(order):
+            own = iter(vars_[d] for d in first)
+            forms = tuple(of_var(next(own)) if n > 1 else ZERO for n in dims)
+            used = tuple(vars_[d] for d in first[: len(long)])
+        else:
+            used, forms = identity(dims, f"o{output}_")
+            self.spans |= {v: whole_span(v.extent) for v in used}
+        self._write(output, value, used, forms)
+
+    # -- one value ---------------------------------------------------------------------------------
+
+    def _place(self, place: int) -> None:
+        value = self.values[place]
+        needed = list(self.needed[place])
+        costly = value.what == "map" and value.opcode in _COSTLY and bool(value.dims)
+        if value.what == "sum" or place in self.kept or (costly and len(needed) > 1):
+            self._stage(place, value, needed)
+        else:
+            for forms in needed:
+                self._need(value, forms, ())
+
+    def _need(self, value: Value, forms: Forms, terms: Forms) -> list[Forms]:
+        found = value.access(forms, terms)
+        for operand, at in zip(value.operands, found, strict=True):
+            self.needed[operand][at] = None
+        if value.start is not None:
+            self.needed[value.start][()] = None
+        return found
+
+    def _stage(self, place: int, value: Value, needed: list[Forms]) -> None:
+        spans = []
+        for d, dim in enumerate(value.dims):
+            told = {span_of(forms[d], self.spans, dim) for forms in needed}
+            spans.append(told.pop() if len(told) == 1 else whole_span(dim))
+        vars_, forms = identity(value.dims, f"s{place}_")
+        self.spans |= dict(zip(vars_, spans, strict=True))
+        self.spans |= {v: whole_span(v.extent) for v in value.over}
+        terms = tuple(of_var(v) if v.extent > 1 else ZERO for v in value.over)
+        found = self._need(value, forms, terms)
+        inner, blocked = self.last.get(place), None
+        if value.what == "sum":
+            inner = self.loops.innermost(value, vars_, found)
+            self._keep(value, found, vars_, inner)
+            blocked = max(value.over, key=lambda v: v.extent, default=None)
+        at = vars_.index(inner) if inner in vars_ else len(vars_) - 1
+        order = (*(d for d in range(len(vars_)) if d != at), at) if vars_ else ()
+        if inner is None and vars_:
+            inner = vars_[at]
+        self.stages.append(Stage(place, vars_, forms, tuple(spans), inner, order, blocked))
+
+    # -- copies for a sum --------------------------------------------------------------------------
+
+    def _keep(
+        self, value: Value, found: list[Forms], vars_: tuple[Var, ...], inner: Var | None
+    ) -> None:
+        """Decide which operands are worth a copy, in which the inner loop reads in order."""
+        for operand, forms in zip(value.operands, found, strict=True):
+            if self.loops.worth(value, vars_, operand, forms, inner):
+                self.kept.add(operand)
+                self._lay(operand, forms, inner)
+
+    def _lay(self, operand: int, forms: Forms, inner: Var | None) -> None:
+        """The dimension along which the inner loop runs is the last one of the copy."""
+        along = [d for d, f in enumerate(forms) if inner is not None and f.coef(inner) != 0]
+        if along:
+            dims = self.values[operand].dims
+            self.last[operand] = identity(dims, f"s{operand}_")[0][along[-1]]

@@ -1,0 +1,110 @@
+"""`kernel measure`: many tiles of many tensor kernels on this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import click
+
+from embeddb.core.config import Op
+from embeddb.core.errors import NothingFound
+from embeddb.core.records import PatternInfo
+from embeddb.core.wording import plural
+from embeddb.database import Database
+from embeddb.tensors.computation import Computation
+from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say
+
+__all__ = ["measure_verb"]
+
+_OP = Op("tile")
+#: Kernels without tiles that are named.
+_MOST_NOTES = 10
+
+
+@click.command("measure")
+@click.argument("db")
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@click.option("--platform", default="tile-cpu", show_default=True)
+@click.option("--tiles", default=80, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--rounds", default=2, show_default=True, type=click.IntRange(1, 100))
+@click.option("--repeats", default=2, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--seed", default=0, show_default=True, help="Of the tiles and their order.")
+@json_option
+def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -> None:
+    """Measure tiles of the tensor kernels in DB on this machine, on one thread.
+
+    Of each kernel NAME, or of all in DB, the untiled one and --tiles others run, some of every
+    size, in --rounds whose orders are compared: where Kendall's tau of the first two is below 0.8 a
+    third follows. Kernels that were done before are left out, so after Ctrl-C the same command goes
+    on. Those that have no tiles are named with the reason.
+
+    \b
+    Example:
+      embeddb kernel measure tensors.db
+      embeddb kernel measure tensors.db mlp/3 mlp/4 --tiles 200 --rounds 3
+    """
+    from indexer.runners.base import RunOptions
+    from indexer.tensors.runs import TileJob, TileRequest
+
+    repeats = asked["repeats"]
+    request = TileRequest(
+        tiles=asked["tiles"],
+        rounds=asked["rounds"],
+        seed=asked["seed"],
+        options=RunOptions(
+            repeats=repeats, max_repeats=max(5, repeats), min_time_s=0.002, threads=1
+        ),
+    )
+    with open_database(db) as opened, Progress() as progress:
+        kernels = _asked(opened, names)
+        runner, here = runner_here(opened.platform(asked["platform"]), 1)
+        tally = TileJob(opened, runner, here, request).run(kernels, progress)
+    taus = [tau for tau in tally.taus if not math.isnan(tau)]
+    if as_json:
+        emit(
+            {
+                "kernels": len(kernels),
+                "known": tally.known,
+                "measured": tally.measured,
+                "tiles": tally.tiles,
+                "runs": tally.runs,
+                "again": tally.again,
+                "agreement": median(taus) if taus else None,
+                "skipped": tally.skipped,
+            }
+        )
+        return
+    for name, reason in list(tally.skipped.items())[:_MOST_NOTES]:
+        note(f"{name} has no tiles: {reason}")
+    if len(tally.skipped) > _MOST_NOTES:
+        note(f"and {len(tally.skipped) - _MOST_NOTES:,} more without tiles: --json has them all")
+    known = f", {plural(tally.known, 'kernel')} done before" if tally.known else ""
+    say(f"{plural(tally.measured, 'kernel')}, {plural(tally.tiles, 'tile')} measured{known}")
+    if taus:
+        say(f"Kendall's tau of the rounds {median(taus):.2f} (median), {tally.again:,} run again")
+
+
+def _asked(db: Database, names: Sequence[str]) -> list[Computation]:
+    """The kernels of these names, or all.
+
+    Raises: NothingFound where there is none.
+    """
+    if names:
+        asked = [one for name in names for one in known_subjects(db, name, _OP)]
+    else:
+        asked = [info for info in db.store.patterns() if info.kind == "kernel" and not info.stub]
+    found: dict[str, Computation] = {}
+    for one in asked:
+        kernel = db.store.tensor(one.id) if isinstance(one, PatternInfo) else one
+        if isinstance(kernel, Computation):
+            found[kernel.id] = kernel
+    if not found:
+        raise NothingFound(
+            "no tensor kernel is known here by more than its name",
+            hint="`embeddb kernel import DB FILE` adds those of HLO text",
+        )
+    return list(found.values())

@@ -1,0 +1,120 @@
+"""Tiles of tensor kernels on one of this machine's processors: generated C, compiled by gcc."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import RunnerUnavailable, TensorError, UsageError
+from embeddb.core.records import Measurement
+from embeddb.platforms.of_subject import space_of
+from embeddb.tensors.tiles import Tile, untiled, why_not
+from indexer.runners.base import RunOptions
+from indexer.runners.compiled.here import CompiledHere
+from indexer.runners.compiled.measuring import Measuring
+from indexer.runners.tile_code import generate
+from indexer.runners.tile_code.measured import MeasuredKernel, flags
+
+if TYPE_CHECKING:
+    from embeddb.platforms.platform import Platform
+    from embeddb.tensors.computation import Computation
+
+__all__ = ["PLUGIN", "TileRunner"]
+
+_WORKER = "indexer.runners.tile_code.worker"
+_PLATFORM = "tile-cpu"
+#: Tiles compiled at a time, before any of them is timed.
+_AT_ONCE = 128
+
+
+class TileRunner(CompiledHere):
+    """Measures tiles of tensor kernels, each on one thread, as nests are measured by runner `nest`:
+    compiled with others into one file, checked against numpy, timed in rounds in which the others
+    take turns. What was compiled for the last kernel is kept, so that another round of it costs
+    nothing but the runs.
+    """
+
+    name = "tile"
+    kinds = ("kernel",)
+
+    def __init__(self) -> None:
+        super().__init__(_WORKER, _PLATFORM)
+        self._folder: TemporaryDirectory[str] | None = None
+        self._last: tuple[str, RunOptions, Measuring[Tile]] | None = None
+
+    def close(self) -> None:
+        """End the worker processes, and remove what was compiled."""
+        super().close()
+        self._last = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def platform(self, *, threads: int = 0) -> Platform:
+        """Platform `tile-cpu` (`CompiledHere.platform_as`), always of one thread."""
+        identity = {"flags": " ".join(flags()), "kernels": str(generate.GENERATION)}
+        return self.platform_as(identity, threads=1)
+
+    def facts(self, *, threads: int = 0) -> dict[str, str]:
+        """Those of runner `cpu` on one thread."""
+        return super().facts(threads=1)
+
+    def state(self, *, threads: int = 0) -> dict[str, float]:
+        """That of runner `cpu` on one thread."""
+        return super().state(threads=1)
+
+    def run(
+        self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
+    ) -> Iterator[tuple[Config, Measurement]]:
+        """Raises: UsageError for another operation than `tile`; TensorError for a kernel that has
+        no tiles, of which nothing is compiled; RunnerUnavailable, also for what the machine fails
+        at in the middle of it."""
+        from embeddb.platforms.platform import load_platform
+
+        if op.kernel != "tile":
+            raise UsageError(f"the tile runner has no {op}", hint="its operation is `tile`")
+        if (reason := self.available()) is not None:
+            raise RunnerUnavailable(reason)
+        if reason := why_not(kernel):
+            raise TensorError(f"{kernel.name or kernel.id[:12]} has no tiles: {reason}")
+        space = space_of(load_platform(_PLATFORM), op, kernel)
+        rank = len(untiled(kernel).sizes)
+        measuring = self._measuring(kernel, options)
+        for at in range(0, len(configs), _AT_ONCE):
+            part = configs[at : at + _AT_ONCE]
+            wrong = {config: space.reason(config) for config in part}
+            legal = {c: Tile.of(c, rank) for c in part if wrong[c] is None}
+            if legal and not measuring.begun:
+                measuring.begin(untiled(kernel))
+            found = measuring.measure(list(dict.fromkeys(legal.values())))
+            for config in part:
+                if (reason := wrong[config]) is not None:
+                    yield config, Measurement("invalid", error=reason, when=time.time())
+                else:
+                    yield config, found[legal[config]]
+
+    def _measuring(self, kernel: Computation, options: RunOptions) -> Measuring[Tile]:
+        """That of the last call, if it was of the same kernel."""
+        if self._last is not None and self._last[:2] == (kernel.id, options):
+            return self._last[2]
+        self.next_subject()
+        self._last = None
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._folder = TemporaryDirectory(prefix="embeddb-tile-")
+        made = Measuring(
+            MeasuredKernel(kernel),
+            self.session,
+            Path(self._folder.name),
+            threads=1,
+            options=options,
+        )
+        self._last = kernel.id, options, made
+        return made
+
+
+PLUGIN = TileRunner

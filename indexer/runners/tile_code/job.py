@@ -1,0 +1,116 @@
+"""The kernel a worker holds: its arrays, and what they must hold after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.operation import Shape
+from indexer.runners.compiled.expected import Expected, first_missed
+from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.cpu_kernels.forms import aligned
+from indexer.runners.tile_code.reference import DTYPE_OF, evaluate, physical
+from indexer.runners.tile_code.rounding import may_jump, of, tolerance_of
+
+__all__ = ["KernelJob", "bytes_needed"]
+
+#: Beyond these, f32 overflows or is rounded to nothing.
+_LARGEST, _TINY = {"f32": 1e38, "f64": 1e300}, {"f32": 1e-35, "f64": 1e-290}
+#: Operations that know no negative numbers.
+_POSITIVE = frozenset(("log", "log-plus-one", "sqrt", "rsqrt", "power", "cbrt"))
+_BELOW = 8
+#: Arrays of the reference that live at the same time, with their errors, in double precision.
+_LIVE, _WIDE = 4, 24
+
+
+def bytes_needed(kernel: Computation, scratch: int, *, check: bool) -> int:
+    """Bytes that a job takes at most, before any is allocated."""
+    shapes = _shapes(kernel)
+    held = scratch + sum(shape.bytes for shape in shapes)
+    if check:
+        largest = sorted((op.shape.elements for op in kernel.operations), reverse=True)
+        held += _WIDE * sum(largest[:_LIVE])
+    return held
+
+
+def _shapes(kernel: Computation) -> list[Shape]:
+    """Of parameters, then of outputs."""
+    return [kernel.operations[at].shape for at in (*kernel.parameters, *kernel.outputs)]
+
+
+class KernelJob:
+    """`arrays` are flat as they lie in memory: parameters, outputs, scratch memory of so many
+    bytes. The expected values are computed once by numpy and kept in a folder."""
+
+    def __init__(self, kernel: Computation, scratch: int, seed: int) -> None:
+        self.kernel = kernel
+        shapes = _shapes(kernel)
+        self.arrays = [aligned((shape.elements,), DTYPE_OF[shape.dtype]) for shape in shapes]
+        self.arrays.append(aligned((max(scratch, 1),), np.uint8))
+        self._given = len(kernel.parameters)
+        positive = any(op.opcode in _POSITIVE for op in kernel.operations)
+        for number in range(self._given):
+            self.arrays[number][:] = _filled(shapes[number], number, seed, positive=positive)
+        self._shapes = shapes
+        self._expected: Expected | None = None
+
+    def expect(self, folder: Path, reference: str, libraries: Libraries) -> None:
+        """Compute what is right, unless it lies in the folder."""
+        expected = Expected(folder, list(range(len(self.kernel.outputs))))
+        if not expected.there:
+            tolerance = tolerance_of(self.kernel)
+            found = evaluate(self.kernel, self.arrays[: self._given])
+            for output, told in enumerate(found):
+                shape = self._shapes[self._given + output]
+                values = physical(told.value, shape).astype(np.float64)
+                error = physical(np.broadcast_to(of(*told), shape.dims), shape)
+                off = np.zeros(values.shape)
+                if shape.dtype in _LARGEST:
+                    off = tolerance * (np.abs(values) + error) + _TINY[shape.dtype]
+                    known = np.isfinite(off) & (np.abs(values) < _LARGEST[shape.dtype])
+                    off = np.where(known, off, np.inf)
+                expected.keep(output, values, off)
+        self._expected = expected
+
+    def restore(self, *, all: bool) -> None:
+        """Nothing is read that a run writes; with `all` it is overwritten."""
+        if all:
+            for array in self.arrays[self._given :]:
+                array[:] = 113
+
+    def wrong(self) -> str:
+        """Empty if all that the last run wrote is right."""
+        assert self._expected is not None, "expect comes before wrong"
+        jumps = may_jump(self.kernel)
+        for output, at in enumerate(self.kernel.outputs):
+            found = self.arrays[self._given + output]
+            missed = first_missed(found, *self._expected.of(output), may_jump=jumps)
+            if missed is not None:
+                place, error = missed
+                name = self.kernel.names[at] if self.kernel.names else f"output {output}"
+                index = _index(place, self._shapes[self._given + output])
+                return f"{name}{index} is off by {error:.3g}, more than rounding explains"
+        return ""
+
+
+def _index(place: int, shape: Shape) -> list[int]:
+    """Of the element that lies there."""
+    order = tuple(reversed(shape.layout))
+    at = np.unravel_index(place, [shape.dims[d] for d in order]) if order else ()
+    told = dict(zip(order, map(int, at), strict=True))
+    return [told[d] for d in range(shape.rank)]
+
+
+def _filled(shape: Shape, number: int, seed: int, *, positive: bool) -> NDArray[Any]:
+    """Reals in (-1, 1), or in (0.25, 1.25); whole numbers from 0 to 7."""
+    rng = np.random.default_rng([seed, number])
+    if shape.dtype == "pred":
+        return rng.integers(0, 2, shape.elements).astype(np.bool_)
+    if not shape.dtype.startswith("f"):
+        return rng.integers(0, _BELOW, shape.elements).astype(DTYPE_OF[shape.dtype])
+    made = rng.random(shape.elements, dtype=np.float32)
+    return made + np.float32(0.25) if positive else made * 2 - 1

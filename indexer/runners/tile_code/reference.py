@@ -1,0 +1,242 @@
+"""A kernel evaluated by numpy in double precision, with how far rounding may take each element.
+
+Beside each value goes the sum of the magnitudes that were rounded on the way to it, in units of
+the rounding error: running error analysis (Higham, "Accuracy and Stability of Numerical
+Algorithms", 3.3). Nothing here is shared with the generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.operation import Operation, Shape
+from indexer.runners.tile_code import rounding
+from indexer.runners.tile_code.elementwise import FUNCTIONS
+from indexer.runners.tile_code.windows import Bilinear, convolution, dot, padded, window_terms
+
+__all__ = ["DTYPE_OF", "Told", "evaluate", "logical", "physical"]
+
+DTYPE_OF: dict[str, Any] = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "pred": np.bool_,
+    **{f"s{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+}
+_Array = NDArray[Any]
+#: What each `combine` does to two arrays, and along dimensions.
+_COMBINES: dict[str, Any] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+}
+_VIEWS = frozenset(
+    "broadcast transpose reshape bitcast slice reverse copy optimization-barrier".split()  # noqa: SIM905
+)
+
+
+class Told(NamedTuple):
+    """A value and its error; None where it is exact."""
+
+    value: _Array
+    error: _Array | None = None
+
+
+def logical(flat: _Array, shape: Shape) -> _Array:
+    """What lies in memory by a layout, as an array of the shape's dimensions."""
+    order = tuple(reversed(shape.layout))
+    lying = flat.reshape([shape.dims[d] for d in order])
+    return lying.transpose(np.argsort(order)) if order else lying
+
+
+def physical(array: _Array, shape: Shape) -> _Array:
+    """The reverse: flat, as it lies in memory."""
+    return np.ascontiguousarray(array.transpose(tuple(reversed(shape.layout)))).reshape(-1)
+
+
+def evaluate(kernel: Computation, arrays: Sequence[_Array]) -> list[Told]:
+    """The outputs, as arrays of their dimensions, from the parameters, each flat as it lies in
+    memory. Nothing given is changed.
+
+    Raises: TensorError for an operation that is not known here.
+    """
+    held: dict[int, Told] = {}
+    left = [len(users) for users in kernel.users]
+    numbers = {at: n for n, at in enumerate(kernel.parameters)}
+    with np.errstate(all="ignore"):
+        for at, op in enumerate(kernel.operations):
+            if at in numbers:
+                held[at] = Told(_wide(logical(arrays[numbers[at]], op.shape), op.shape.dtype))
+            else:
+                held[at] = _value(op, [held[o] for o in op.operands], kernel.operand_shapes(at))
+            for operand in dict.fromkeys(op.operands):
+                left[operand] -= 1
+                if not left[operand] and operand not in kernel.outputs:
+                    del held[operand]
+    return [held[at] for at in kernel.outputs]
+
+
+def _wide(array: _Array, dtype: str) -> _Array:
+    return array.astype(np.float64) if dtype == "f32" else array
+
+
+def _value(op: Operation, of: Sequence[Told], shapes: Sequence[Shape]) -> Told:
+    if op.opcode in _VIEWS:
+        value, error = of[0]
+        seen = None if error is None else _view(op, error, shapes[0])
+        return Told(_view(op, value, shapes[0]), seen)
+    match op.opcode:
+        case "constant":
+            return Told(_constant(op.shape, str(op.attributes["value"])))
+        case "iota":
+            along = int(str(op.attributes["dimension"]))
+            line = np.arange(op.shape.dims[along]).reshape(
+                [-1 if d == along else 1 for d in range(op.shape.rank)]
+            )
+            return Told(np.broadcast_to(line, op.shape.dims).astype(_type(op.shape)))
+        case "pad":
+            low, high = op.dims("low"), op.dims("high")
+            gap = tuple(g + 1 for g in op.dims("interior")) or (1,) * len(low)
+            error = None if of[0].error is None else padded(of[0].error, low, high, gap, 0)
+            return Told(padded(of[0].value, low, high, gap, of[1].value[()]), error)
+        case "concatenate":
+            along = int(str(op.attributes["dimension"]))
+            value = np.concatenate([o.value for o in of], along)
+            if all(o.error is None for o in of):
+                return Told(value)
+            return Told(value, np.concatenate([rounding.of(*o) for o in of], along))
+        case "dot":
+            return _bilinear(dot, op, of)
+        case "convolution":
+            return _bilinear(convolution, op, of)
+        case "reduce":
+            return _reduce(op, of)
+        case "reduce-window":
+            return _reduce_window(op, of)
+    return _elementwise(op, of, shapes)
+
+
+def _type(shape: Shape) -> Any:
+    return np.float64 if shape.dtype == "f32" else DTYPE_OF[shape.dtype]
+
+
+def _constant(shape: Shape, text: str) -> _Array:
+    dtype = DTYPE_OF[shape.dtype]
+    number: Any = text.lower()
+    if shape.dtype == "pred":
+        number = number in ("true", "1")
+    else:
+        number = float(number) if shape.dtype.startswith("f") else int(number)
+    return np.broadcast_to(np.asarray(np.asarray(number, dtype), _type(shape)), shape.dims)
+
+
+def _view(op: Operation, array: _Array, shape: Shape) -> _Array:
+    match op.opcode:
+        case "broadcast":
+            to = op.dims("dimensions")
+            wide = [1] * op.shape.rank
+            for d, n in zip(to, array.shape, strict=True):
+                wide[d] = n
+            return np.broadcast_to(array.transpose(np.argsort(to)).reshape(wide), op.shape.dims)
+        case "transpose":
+            return array.transpose(op.dims("dimensions"))
+        case "reshape":
+            return array.reshape(op.shape.dims)
+        case "bitcast":
+            return logical(physical(array, shape), op.shape)
+        case "slice":
+            stride = op.dims("stride") or (1,) * op.shape.rank
+            parts = zip(op.dims("start"), op.dims("limit"), stride, strict=True)
+            return array[tuple(slice(*part) for part in parts)]
+        case "reverse":
+            return np.flip(array, op.dims("dimensions"))
+    return array
+
+
+def _bilinear(compute: Bilinear, op: Operation, of: Sequence[Told]) -> Told:
+    (a, error_a), (b, error_b) = of
+    if not op.shape.dtype.startswith("f"):
+        return Told(compute(op, a.astype(np.int64), b.astype(np.int64)).astype(_type(op.shape)))
+    value = compute(op, a, b)
+    size_a, size_b = np.abs(a), np.abs(b)
+    error = compute(op, size_a, size_b)
+    if error_a is not None:
+        error = error + compute(op, error_a, size_b)
+    if error_b is not None:
+        error = error + compute(op, size_a, error_b)
+    return Told(value, error)
+
+
+def _reduce(op: Operation, of: Sequence[Told]) -> Told:
+    combine, along = _COMBINES[str(op.attributes["combine"])], op.dims("dimensions")
+    (array, error), start = of[0], of[1].value
+    value = combine(combine.reduce(array, axis=along), start).astype(array.dtype)
+    if not op.shape.dtype.startswith("f"):
+        return Told(value)
+    errors = rounding.of(array, error)
+    if combine is np.add:
+        return Told(value, np.sum(np.abs(array) + errors, axis=along) + np.abs(start))
+    if combine is np.multiply:
+        count = array.size / max(value.size, 1)
+        share = np.sum(np.where(errors > 0, errors / np.abs(array), 0), axis=along)
+        return Told(value, np.abs(value) * (share + count))
+    return Told(value, None if error is None else np.max(errors, axis=along, initial=0))
+
+
+def _reduce_window(op: Operation, of: Sequence[Told]) -> Told:
+    combine = _COMBINES[str(op.attributes["combine"])]
+    (array, error), start = of[0], of[1].value[()]
+    value: Any = start
+    for term in window_terms(op, array, start):
+        value = combine(value, term)
+    value = np.asarray(value, array.dtype)
+    if not op.shape.dtype.startswith("f"):
+        return Told(value)
+    errors: Any = 0
+    sizes = np.abs(array) if combine is np.add else np.zeros_like(array)
+    for term in window_terms(op, rounding.of(array, error) + sizes, 0):
+        errors = errors + term if combine is np.add else np.maximum(errors, term)
+    return Told(value, np.asarray(errors))
+
+
+def _elementwise(op: Operation, of: Sequence[Told], shapes: Sequence[Shape]) -> Told:
+    values = [o.value for o in of]
+    function: Callable[..., Any] | None = FUNCTIONS.get(op.opcode)
+    if op.opcode == "compare":
+        function = _COMPARISONS[str(op.attributes["direction"])]
+    if op.opcode == "convert":
+        return Told(_converted(values[0], op.shape), of[0].error)
+    if function is None:
+        raise TensorError(f"{op.opcode} is not computed here")
+    value = np.asarray(function(*values))
+    value = np.broadcast_to(value, op.shape.dims).astype(_type(op.shape), copy=False)
+    if not op.shape.dtype.startswith("f"):
+        return Told(value)
+    return Told(value, rounding.elementwise(op.opcode, value, of))
+
+
+def _converted(array: _Array, shape: Shape) -> _Array:
+    if shape.dtype == "f32":
+        return array.astype(np.float32).astype(np.float64) if array.dtype.kind != "f" else array
+    if array.dtype.kind == "f" and shape.dtype != "f64" and shape.dtype != "pred":
+        array = np.trunc(array)
+    return array.astype(_type(shape))
+
+
+_COMPARISONS: Mapping[str, Callable[..., Any]] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}

@@ -1,0 +1,119 @@
+"""Contractions, convolutions and windows in numpy, from their definitions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.tensors.operation import Operation
+
+__all__ = ["convolution", "dot", "padded", "window_terms"]
+
+_Array = NDArray[Any]
+
+
+def dot(op: Operation, lhs: _Array, rhs: _Array) -> _Array:
+    """Batch dimensions, then the free ones of both."""
+    batch = len(op.dims("lhs_batch"))
+    left, free_left = _matrices(lhs, op.dims("lhs_batch"), op.dims("lhs_contracting"), last=True)
+    right, free_right = _matrices(rhs, op.dims("rhs_batch"), op.dims("rhs_contracting"), last=False)
+    shared = tuple(lhs.shape[d] for d in op.dims("lhs_batch"))
+    assert batch == len(shared)
+    return np.asarray(np.matmul(left, right).reshape(*shared, *free_left, *free_right))
+
+
+def _matrices(
+    array: _Array, batch: Sequence[int], summed: Sequence[int], *, last: bool
+) -> tuple[_Array, tuple[int, ...]]:
+    """[batch, free, summed], or summed before free, and the lengths of the free dimensions."""
+    free = [d for d in range(array.ndim) if d not in (*batch, *summed)]
+    lengths = [int(np.prod([array.shape[d] for d in dims])) for dims in (batch, free, summed)]
+    order = (*batch, *free, *summed) if last else (*batch, *summed, *free)
+    shape = lengths if last else [lengths[0], lengths[2], lengths[1]]
+    return array.transpose(order).reshape(shape), tuple(array.shape[d] for d in free)
+
+
+def padded(
+    array: _Array, low: Sequence[int], high: Sequence[int], gap: Sequence[int], fill: Any
+) -> _Array:
+    """With `gap` - 1 elements between any two, and more (or fewer) at the ends."""
+    spread = tuple((n - 1) * g + 1 for n, g in zip(array.shape, gap, strict=True))
+    wide = np.full(spread, fill, array.dtype)
+    wide[tuple(slice(None, None, g) for g in gap)] = array
+    around = [(max(a, 0), max(b, 0)) for a, b in zip(low, high, strict=True)]
+    wide = np.pad(wide, around, constant_values=fill)
+    cut = [(max(-a, 0), n - max(-b, 0)) for a, b, n in zip(low, high, wide.shape, strict=True)]
+    return wide[tuple(slice(a, b) for a, b in cut)]
+
+
+def window_terms(op: Operation, array: _Array, fill: Any) -> Iterator[_Array]:
+    """Of a window over all dimensions, what it sees at each of its own positions."""
+    rank = array.ndim
+    told = {name: op.dims(name) or (one,) * rank for name, one in _USUAL.items()}
+    wide = padded(array, told["low"], told["high"], told["lhs_dilate"], fill)
+    yield from (part for _, part in _seen(wide, op.dims("size"), told))
+
+
+_USUAL = {"stride": 1, "low": 0, "high": 0, "lhs_dilate": 1, "rhs_dilate": 1, "reversal": 0}
+
+
+def _seen(
+    wide: _Array, size: Sequence[int], told: dict[str, tuple[int, ...]]
+) -> Iterator[tuple[tuple[int, ...], _Array]]:
+    """Position in the window, and the elements that it meets there, over the first dimensions."""
+    count = [
+        (n - (s - 1) * step - 1) // stride + 1
+        for n, s, step, stride in zip(
+            wide.shape, size, told["rhs_dilate"], told["stride"], strict=False
+        )
+    ]
+    for at in itertools.product(*map(range, size)):
+        part = tuple(
+            slice(a * step, a * step + (n - 1) * stride + 1, stride)
+            for a, step, n, stride in zip(
+                at, told["rhs_dilate"], count, told["stride"], strict=True
+            )
+        )
+        yield at, wide[part]
+
+
+def convolution(op: Operation, lhs: _Array, kernel: _Array) -> _Array:
+    """In groups of features where it has them."""
+    rank = len(op.dims("size"))
+    spatial = [str(n) for n in range(rank)]
+    labels = str(op.attributes["labels"])
+    of_lhs, _, rest = labels.partition("_")
+    of_kernel, _, of_out = rest.partition("->")
+    groups = int(str(op.attributes.get("feature_groups", 1)))
+    told = {name: op.dims(name) or (one,) * rank for name, one in _USUAL.items()}
+    image = lhs.transpose([of_lhs.index(c) for c in (*spatial, "b", "f")])
+    weights = kernel.transpose([of_kernel.index(c) for c in (*spatial, "i", "o")])
+    ends = (0, 0)
+    image = padded(
+        image, (*told["low"], *ends), (*told["high"], *ends), (*told["lhs_dilate"], 1, 1), 0
+    )
+    turned = tuple(slice(None, None, -1 if r else 1) for r in told["reversal"])
+    weights = weights[turned]
+    found: Any = 0
+    for at, part in _seen(image, op.dims("size"), told):
+        found = found + _grouped(part, weights[at], groups)
+    order = [[*spatial, "b", "f"].index(c) for c in of_out]
+    return np.asarray(found).transpose(order)
+
+
+def _grouped(part: _Array, weights: _Array, groups: int) -> _Array:
+    """[..., f] by [i, o]."""
+    if groups == 1:
+        return np.asarray(np.matmul(part, weights))
+    apart = part.reshape(*part.shape[:-1], groups, -1)
+    of_group = weights.reshape(weights.shape[0], groups, -1)
+    found = np.einsum("...gi,igo->...go", apart, of_group)
+    return np.asarray(found.reshape(*part.shape[:-1], -1))
+
+
+#: What is linear in both of its operands.
+Bilinear = Callable[[Operation, _Array, _Array], _Array]

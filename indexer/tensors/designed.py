@@ -1,0 +1,78 @@
+"""Tiles that are worth a measurement: of a kernel's legal ones, some of every size."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from embeddb.core.config import Config
+from embeddb.platforms.space.space import ConfigSpace
+
+__all__ = ["designed_tiles"]
+
+#: So many combinations are judged one by one; of more, so many are drawn for each tile wanted.
+_MOST_LISTED = 20_000
+_DRAWN = 30
+
+
+def designed_tiles(
+    space: ConfigSpace, default: Config, count: int, *, rng: np.random.Generator
+) -> list[Config]:
+    """The default first, then all legal tiles if there are no more than `count` with it, else a
+    sample of them: equally many, as far as there are so many, of every power of two in which the
+    elements of a tile times the terms of a block lie. `space` is that of one kernel.
+    """
+    others = [config for config in _legal(space, default, count, rng) if config != default]
+    if len(others) < count:
+        return [default, *others]
+    order = [others[int(at)] for at in rng.permutation(len(others))]
+    by_size: dict[int, list[Config]] = {}
+    for config in order:
+        by_size.setdefault(_size(space, config), []).append(config)
+    turns = itertools.zip_longest(*(by_size[size] for size in sorted(by_size)))
+    spread = (config for turn in turns for config in turn if config is not None)
+    return [default, *itertools.islice(spread, count - 1)]
+
+
+def _legal(
+    space: ConfigSpace, default: Config, count: int, rng: np.random.Generator
+) -> Iterator[Config]:
+    """Each once."""
+    domains = {
+        name: [v for v in _values(space, name) if _alone(space, default, name, v)]
+        for name in default
+    }
+    if math.prod(map(len, domains.values())) <= _MOST_LISTED:
+        made = (dict(zip(domains, v, strict=True)) for v in itertools.product(*domains.values()))
+        yield from (c for c in map(Config, made) if space.reason(c) is None)
+        return
+    seen: set[Config] = set()
+    for _ in range(_DRAWN * count):
+        drawn = Config({n: v[int(rng.integers(len(v)))] for n, v in domains.items()})
+        if drawn not in seen and space.reason(drawn) is None:
+            seen.add(drawn)
+            yield drawn
+
+
+def _values(space: ConfigSpace, name: str) -> list[int]:
+    param = next(p for p in space.params if p.name == name)
+    return [int(value) for value in space.domain(param) if isinstance(value, int)]
+
+
+def _alone(space: ConfigSpace, default: Config, name: str, value: int) -> bool:
+    """Whether the value can be part of a tile: alone it may only be one of too many tiles."""
+    size = _whole(space, name)
+    return value == default[name] or value < size
+
+
+def _whole(space: ConfigSpace, name: str) -> int:
+    symbol = "REDUCED" if name == "tr" else f"DIM_{name[1:]}"
+    return space.symbols.get(symbol, 1)
+
+
+def _size(space: ConfigSpace, config: Config) -> int:
+    sizes = (int(str(value)) or _whole(space, name) for name, value in config.items())
+    return math.prod(sizes).bit_length()

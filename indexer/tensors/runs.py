@@ -1,0 +1,149 @@
+"""Many tensor kernels measured on this machine, many tiles of each, in rounds that are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.machine_state import between, state_now
+from embeddb.core.records import Run, in_context
+from embeddb.index.lookup import Lookup
+from embeddb.platforms.of_subject import default_of, space_of
+from embeddb.platforms.platform import Platform
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.tiles import why_not
+from indexer.campaign.agreement import compare
+from indexer.runners.base import RunOptions
+from indexer.tensors.designed import designed_tiles
+
+__all__ = ["AGREE", "TileJob", "TileRequest", "TileTally"]
+
+_OP = Op("tile")
+#: Kendall's tau of two rounds below which a third one is run.
+AGREE = 0.8
+#: Tiles that two rounds must have in common before their ranks mean anything.
+_FEWEST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileRequest:
+    """So many tiles of each kernel, so many rounds; `seed` is that of the tiles and their order."""
+
+    tiles: int = 80
+    rounds: int = 2
+    seed: int = 0
+    options: RunOptions = field(default_factory=lambda: RunOptions(repeats=2, threads=1))
+
+
+@dataclass(slots=True)
+class TileTally:
+    """Kernels that were done before or now, tiles and runs measured now, kernels whose rounds did
+    not agree and had one more, and by kernel's name why it has no tiles. `taus` are Kendall's tau
+    of the first two rounds, by kernel."""
+
+    known: int = 0
+    measured: int = 0
+    tiles: int = 0
+    runs: int = 0
+    again: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+    taus: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class TileJob:
+    """Measures into `db` with a runner on `here`, the platform as this machine is."""
+
+    db: Lookup
+    runner: Any
+    here: Platform
+    request: TileRequest
+
+    def run(
+        self,
+        kernels: Sequence[Computation],
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> TileTally:
+        """Every kernel, one after the other, each written back when it is done; those that were
+        done before are left out.
+
+        Raises: RunnerUnavailable if the machine fails in the middle of it.
+        """
+        tally = TileTally()
+        for at, kernel in enumerate(kernels):
+            if progress is not None:
+                progress(f"measure {kernel.name}", at, len(kernels))
+            if self._done(kernel):
+                tally.known += 1
+            elif reason := why_not(kernel):
+                tally.skipped[kernel.name or kernel.id[:12]] = reason
+            else:
+                self._one(kernel, tally)
+        return tally
+
+    def _campaign(self) -> str:
+        asked = self.request
+        return f"tiles:{asked.tiles}x{asked.rounds}/{asked.seed}"
+
+    def _done(self, kernel: Computation) -> bool:
+        if self.db.store.tensor(kernel.id) is None:
+            return False
+        runs = self.db.store.runs(self.here.id, _OP, kernel.id)
+        return any(run.campaign == self._campaign() for run in runs)
+
+    def _one(self, kernel: Computation, tally: TileTally) -> None:
+        """The runs of a kernel are kept together or, if it is stopped, not at all: what is there
+        counts as done."""
+        asked = self.request
+        rng = np.random.default_rng(asked.seed)
+        default = default_of(self.here, _OP, kernel)
+        space = space_of(self.here, _OP, kernel)
+        tiles = designed_tiles(space, default, asked.tiles, rng=rng)
+        before = state_now(self.runner, threads=1)
+        rounds = [self._round(kernel, tiles)]
+        while len(rounds) < asked.rounds:
+            rounds.append(self._round(kernel, _shuffled(_right(rounds[0]), rng)))
+        tau = _tau(*rounds[:2]) if len(rounds) > 1 else math.nan
+        if tau < AGREE:
+            rounds.append(self._round(kernel, _shuffled(_right(rounds[0]), rng)))
+            tally.again += 1
+        state = between(before, state_now(self.runner, threads=1))
+        told: list[Run] = []
+        for number, runs in enumerate(rounds):
+            facts = {**state, "round": float(number + 1)}
+            if not math.isnan(tau):
+                facts["agreement"] = round(tau, 4)
+            told += [replace(r, measurement=in_context(r.measurement, facts)) for r in runs]
+        self.db.record(told, kernel, self.here)
+        tally.measured += 1
+        tally.tiles += len(tiles)
+        tally.runs += len(told)
+        tally.taus.append(tau)
+
+    def _round(self, kernel: Computation, tiles: Sequence[Config]) -> list[Run]:
+        measured = self.runner.run(kernel, _OP, tiles, options=self.request.options)
+        return [Run(kernel.id, _OP, self.here.id, c, m, self._campaign()) for c, m in measured]
+
+
+def _right(runs: Sequence[Run]) -> list[Config]:
+    """What failed once is not tried again."""
+    return [run.config for run in runs if run.measurement.ok]
+
+
+def _shuffled(tiles: list[Config], rng: np.random.Generator) -> list[Config]:
+    return [tiles[int(at)] for at in rng.permutation(len(tiles))]
+
+
+def _tau(first: Sequence[Run], second: Sequence[Run]) -> float:
+    """Kendall's tau-b of the tiles that ran in both; nan of too few."""
+    one, other = ({r.config: r.measurement.seconds for r in runs} for runs in (first, second))
+    both = [c for c in one if math.isfinite(one[c]) and math.isfinite(other.get(c, math.inf))]
+    if len(both) < _FEWEST:
+        return math.nan
+    times = (np.array([told[c] for c in both]) for told in (one, other))
+    return compare(*times).kendall

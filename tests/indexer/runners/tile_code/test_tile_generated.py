@@ -1,0 +1,71 @@
+"""Generated C of tiles against numpy, over kernels of every form and tiles of every size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensors import sample_tensors
+from tile_kernels import tile_kernels
+
+from embeddb.core.config import Op
+from embeddb.platforms.of_subject import default_of, space_of
+from embeddb.platforms.platform import load_platform
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.tiles import Tile, why_not
+from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.cpu_kernels.build import compiler
+from indexer.runners.tile_code import measured
+from indexer.runners.tile_code.job import KernelJob
+from indexer.tensors.designed import designed_tiles
+
+needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
+
+OP = Op("tile")
+KERNELS = tile_kernels() | {n: k for n, k in sample_tensors().items() if k.kind == "kernel"}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the optimisation, a fourth of the time."""
+    monkeypatch.setattr(measured, "_FAST", ("-O1", "-ffast-math", "-fwrapv"))
+
+
+def wrong(kernel: Computation, tiles: list[Tile], folder: Path) -> dict[Tile, str]:
+    """What is wrong with each, in this process."""
+    of = measured.MeasuredKernel(kernel)
+    job, libraries = KernelJob(kernel, of.scratch, 0), Libraries()
+    job.expect(folder, "", libraries)
+    found = {}
+    for tile, built in of.build(tiles, folder).items():
+        assert built.status == "ok", built.error
+        job.restore(all=True)
+        libraries.call(str(built.library), built.which, job.arrays, 1)
+        if said := job.wrong():
+            found[tile] = said
+    return found
+
+
+def tiles_of(kernel: Computation, count: int, seed: int) -> list[Tile]:
+    platform = load_platform("tile-cpu")
+    space, default = space_of(platform, OP, kernel), default_of(platform, OP, kernel)
+    drawn = designed_tiles(space, default, count, rng=np.random.default_rng(seed))
+    return [Tile.of(config, kernel.sizes.symbols["RANK"]) for config in drawn]
+
+
+@pytest.mark.gcc
+@needs_gcc
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_tile_computes_the_kernel(name: str, tmp_path: Path) -> None:
+    kernel = KERNELS[name]
+    assert why_not(kernel) == ""
+    assert not wrong(kernel, tiles_of(kernel, 7, seed=1), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.gcc
+@needs_gcc
+@pytest.mark.parametrize("name", KERNELS)
+def test_many_tiles_compute_the_kernel(name: str, tmp_path: Path) -> None:
+    assert not wrong(KERNELS[name], tiles_of(KERNELS[name], 60, seed=2), tmp_path)
