@@ -279,7 +279,7 @@ def _split_legal(
     rejected: dict[Config, str] = {}
     for at, config in enumerate(evidence.configs):
         if not space.shaped(config):
-            continue  # of nests of another depth; these are carried over, not copied
+            continue  # of nests of another depth, which are carried over; of kernels of another rank
         reason = space.reason(config)
         if reason is not None:
             rejected[config] = reason
