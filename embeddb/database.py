@@ -30,6 +30,7 @@ from embeddb.platforms.platform import Platform, parse_platform, this_machine
 from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
 from embeddb.store import is_database
+from embeddb.tensors.computation import Computation
 
 if TYPE_CHECKING:
     from embeddb.query.alternatives import Deepen
@@ -225,14 +226,14 @@ class Database(Lookup):
         return search_by(made.tuner, query, count, seed=made.seed)
 
     def _structure(self, made: Recommendation, pattern: Content | PatternInfo | None) -> Content:
-        if isinstance(pattern, Pattern | Nest):
+        if isinstance(pattern, Pattern | Nest | Computation):
             return pattern
         structure = self.store.subject(made.pattern_id)
         if structure is None:
             raise NothingFound(
                 f"{made.pattern_name}: its structure is not in the database, so it cannot be "
                 "measured",
-                hint="give the matrix file",
+                hint="give its file",
             )
         return structure
 

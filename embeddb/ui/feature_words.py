@@ -100,7 +100,41 @@ _OF_NESTS = {
         for name, words in _STRIDES.items()
     },
 }
+#: Of a tensor kernel (`embeddb.featurizers.kernel_stats`).
+_OF_KERNELS = {
+    "log_rank": "dimensions of the result",
+    "log_columns": "result, dimension closest in memory",
+    "log_lines": "result, next dimension in memory",
+    "log_batch": "result, all other dimensions",
+    "log_elements": "elements of the result",
+    "log_reduced": "terms of the longest sum",
+    "columns_first": "last dimension is closest in memory",
+    "log_flops": "arithmetic operations",
+    "log_calls": "calls of transcendental functions",
+    "log_bytes_in": "bytes in",
+    "log_bytes_out": "bytes out",
+    "log_flops_a_byte": "arithmetic operations a byte",
+    "log_in_over_out": "bytes in over out",
+    "log_given": "parameters",
+    "log_results": "results",
+    "log_nodes": "operations in the graph",
+    "log_input_nodes": "parameters and constants in it",
+    "log_product_nodes": "products and convolutions in it",
+    "log_window_nodes": "reductions of windows in it",
+    "log_reduction_nodes": "reductions and sorts in it",
+    "log_spread_nodes": "broadcasts and pads in it",
+    "log_order_nodes": "copies and changes of shape in it",
+    "log_part_nodes": "slices in it",
+    "log_lookup_nodes": "gathers and scatters in it",
+    "log_choice_nodes": "comparisons and selections in it",
+    "log_conversion_nodes": "conversions in it",
+    "log_function_nodes": "transcendental functions in it",
+    "log_arithmetic_nodes": "other arithmetic in it",
+    "element_bytes": "bytes of an element",
+    "floats": "elements are floating-point",
+}
 _NUMBERED = (
+    (re.compile(r"log_dim_(\d+)"), "result, dimension {}"),
     (re.compile(r"log_trip_(\d+)"), "turns of loop {} from inside"),
     (re.compile(r"log_reach_(\d+)"), "bytes touched up to loop {} from inside"),
     (re.compile(r"share_([fi]\d+)"), "share of bytes that are {}"),
@@ -115,11 +149,12 @@ _LOG1P = re.compile(
 _LOG = re.compile(
     r"log_(density|aspect)|(row|col)_max_over_mean|slice_padding|imbalance_\d+|run_length"
 )
-#: Of nests: kept as log2(1 + x), and as log2(x).
+#: Of nests and kernels: kept as log2(1 + x), and as log2(x).
 _LOG2P = re.compile(
-    "log_trip_\\d+|log_reach_\\d+|" + "|".join(n for n in _OF_NESTS if n.startswith("log_"))
+    "log_trip_\\d+|log_reach_\\d+|log_dim_\\d+|"
+    + "|".join(n for n in (*_OF_NESTS, *_OF_KERNELS) if n.startswith("log_"))
 )
-_LOG2 = re.compile("log_reuse")
+_LOG2 = re.compile("log_reuse|log_in_over_out")
 #: No count is larger than e to this.
 _MOST_LOG = 60.0
 
@@ -130,7 +165,7 @@ def feature_words(feature: str) -> str:
         found = form.fullmatch(feature)
         if found:
             return words.format(found[1])
-    return _WORDS.get(feature) or _OF_NESTS.get(feature, feature)
+    return _WORDS.get(feature) or _OF_NESTS.get(feature) or _OF_KERNELS.get(feature, feature)
 
 
 def feature_value(feature: str, value: float) -> str:

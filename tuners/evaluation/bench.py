@@ -98,8 +98,9 @@ class Bench:
         #: All configurations, the uncommon ones too: rankers may learn from them.
         self.whole = evidence
         own = evidence.of_platform(instance) if instance else evidence
-        #: Nests have no configurations in common that all could run: each is judged on its own.
-        self.own_grids = op.kind == "nest"
+        #: Loops and dimensions have no configurations in common that all could run: what has them
+        #: is judged each on its own.
+        self.own_grids = op.kind in ("nest", "kernel")
         common = own.configs if self.own_grids else own.tried_on(COMMON_SHARE).configs
         self.evidence = evidence.only(common)
         seen = [self.evidence.rows[i].pattern_id for i in range(len(self.evidence.rows))]

@@ -34,7 +34,7 @@ _WIDTH = 98
 #: Characters of a name, and of a configuration, that a table shows: both come from strangers.
 _MOST_NAME, _MOST_CONFIG, _MOST_LINE = 22, 400, 2000
 #: What a neighbour's size is, by kind.
-_EXTENT = {"matrix": "nonzeros", "nest": "turns"}
+_EXTENT = {"matrix": "nonzeros", "nest": "turns", "kernel": "size", "program": "operations"}
 #: Values of a parameter, and reasons of rejection, that are told.
 _MOST_VALUES, _MOST_REASONS = 4, 5
 #: From nothing to most, by how far a part of the pattern moves it.

@@ -185,7 +185,7 @@ def _measure(e: Explanation) -> list[str]:
     if not (made.insight.next and e.runnable):
         return []
     # The structure need not be in the database: then it is a file.
-    what = "MATRIX" if e.pattern.kind == "matrix" else "PROGRAM"
+    what = {"matrix": "MATRIX", "kernel": "KERNEL"}.get(e.pattern.kind, "PROGRAM")
     head = f"embeddb measure DB {what} {_where(made)}"
     parts = [f"--config {shlex.quote(line(n.config))}" for n in made.insight.next[:_MOST_MEASURED]]
     return [f"{part} \\" for part in [head, *parts[:-1]]] + parts[-1:]

@@ -26,8 +26,8 @@ def _evidence(slow_every: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return raw, gains, np.array([f"g{at}" for at in range(rows)])
 
 
-def test_only_nests_have_a_limit() -> None:
-    assert set(MOST_SLOWER) == {"nest"}
+def test_matrices_have_no_limit() -> None:
+    assert set(MOST_SLOWER) == {"nest", "kernel"}
 
 
 def test_the_guard_rises_until_few_are_slower() -> None:

@@ -283,7 +283,7 @@ def test_a_pattern_known_by_name_only() -> None:
     ghost = PatternInfo(id="cd" * 16, name="ghost", stub=True)
     with pytest.raises(NothingFound, match="ghost: only known by name") as e:
         db.query(ghost, platform="tiny", op=OP)
-    assert e.value.hint == "give the matrix file"
+    assert e.value.hint == "give its file"
     assert e.value.exit_code == 3
 
 
