@@ -91,7 +91,8 @@ def attended(x: Floats, flow: Flow, weights: Weights, name: str) -> Floats:
     passed = linear(x, weights[f"{name}.lin.weight"]).reshape(*x.shape[:2], *source.shape[1:])
     scores = (passed * source).sum(axis=-1)[flow.sources] + (passed * goal).sum(axis=-1)[flow.goals]
     shares = flow.softmax(np.where(scores > 0, scores, _SLOPE * scores))
-    return np.reshape(flow.sums(shares[..., None] * passed[flow.sources]), x.shape)
+    out: Floats = flow.sums(shares[..., None] * passed[flow.sources])
+    return out.reshape(x.shape)
 
 
 def lstm(x: Floats, weights: Weights) -> Floats:
