@@ -91,14 +91,15 @@ def attended(x: Floats, flow: Flow, weights: Weights, name: str) -> Floats:
     passed = linear(x, weights[f"{name}.lin.weight"]).reshape(*x.shape[:2], *source.shape[1:])
     scores = (passed * source).sum(axis=-1)[flow.sources] + (passed * goal).sum(axis=-1)[flow.goals]
     shares = flow.softmax(np.where(scores > 0, scores, _SLOPE * scores))
-    out: Floats = flow.sums(shares[..., None] * passed[flow.sources])
-    return out.reshape(x.shape)
+    found = flow.sums(shares[..., None] * passed[flow.sources])
+    return np.asarray(found.reshape(x.shape), dtype=np.float32)
 
 
 def lstm(x: Floats, weights: Weights) -> Floats:
     """float32[c,h]: the last state over the nodes in order (Hochreiter & Schmidhuber, 1997)."""
     inputs = linear(x, weights["lstm.weight_ih_l0"])
-    state, cell = np.zeros_like(x[0]), np.zeros_like(x[0])
+    state: Floats = np.zeros_like(x[0])
+    cell = state
     for step in inputs:
         gates = step + linear(state, weights["lstm.weight_hh_l0"])
         entry, forget, candidate, out = np.split(gates, 4, axis=1)

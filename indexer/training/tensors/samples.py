@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.timing import timings_of
+from embeddb.cost_model.model import space_digest
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
@@ -26,6 +28,7 @@ __all__ = [
     "SPLITS",
     "KernelRuns",
     "KernelSample",
+    "about",
     "content_of",
     "runs_of",
     "sample_of",
@@ -123,6 +126,13 @@ def runs_of(store: Store, op: Op, platform: str = "") -> KernelRuns:
     if not samples:
         raise NothingFound(f"no kernel has runs of {op} to learn from")
     return KernelRuns(where, op, samples, dict(left))
+
+
+def about(runs: KernelRuns) -> dict[str, Any]:
+    """What a model's card says of the runs that it learned from, by `embeddb.cost_model`."""
+    platform = runs.platform
+    told = {"name": platform.name, "id": platform.id, "space": space_digest(platform, runs.op)}
+    return {"platform": told, "ops": [str(runs.op)], "kernel": runs.op.kernel}
 
 
 def split(

@@ -22,6 +22,7 @@ from torch import Tensor
 from embeddb.core import __version__
 from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
+from indexer.training.tensors.calibration import calibration
 from indexer.training.tensors.draws import Drawn, drawn_batches
 from indexer.training.tensors.figures import fused_figures, of_optimum, summary, tile_figures
 from indexer.training.tensors.losses import loss_of
@@ -112,6 +113,7 @@ def train_kernels(
         "parameters": sum(p.numel() for p in network.parameters()),
         "figures": {name: figures_of(network, part) for name, part in sets.items()},
     }
+    card["calibration"] = calibration(valid, said_of(network, valid))
     if how.preset.spec.task == "tile":
         judged = sets.get("tests", valid)
         said = said_of(network, judged)
