@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from embeddb.core import __version__
@@ -24,7 +23,8 @@ from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
 from indexer.training.tensors.calibration import calibration
 from indexer.training.tensors.draws import Drawn, drawn_batches
-from indexer.training.tensors.figures import fused_figures, of_optimum, summary, tile_figures
+from indexer.training.tensors.figures import of_optimum
+from indexer.training.tensors.judging import figures_of, loss_on, said_of
 from indexer.training.tensors.losses import loss_of
 from indexer.training.tensors.network import Batch, TrainedNetwork, collate
 from indexer.training.tensors.presets import Preset, preset
@@ -40,12 +40,7 @@ from indexer.training.trainer import (
     forget,
 )
 
-__all__ = ["KernelTraining", "figures_of", "said_of", "train_kernels"]
-
-#: Operations that are looked at together where nothing is learned from them.
-_AT_ONCE = 16_384
-#: Tiles of one kernel that the loss of a validation compares.
-_VALID_TILES = 64
+__all__ = ["KernelTraining", "train_kernels"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +94,7 @@ def train_kernels(
         progress=progress,
     )
     sets = {"valid": valid} | ({"tests": list(tests)} if tests else {})
+    said = {name: said_of(network, part) for name, part in sets.items()}
     card = {
         **_card(how, fitted),
         **(about or {}),
@@ -111,41 +107,16 @@ def train_kernels(
             for name, part in {"train": train, **sets}.items()
         },
         "parameters": sum(p.numel() for p in network.parameters()),
-        "figures": {name: figures_of(network, part) for name, part in sets.items()},
+        "figures": {name: figures_of(network, part, said[name]) for name, part in sets.items()},
+        "calibration": calibration(valid, said["valid"]),
     }
-    card["calibration"] = calibration(valid, said_of(network, valid))
     if how.preset.spec.task == "tile":
-        judged = sets.get("tests", valid)
-        said = said_of(network, judged)
-        shares = {f"of_optimum@{k}": of_optimum(judged, said, k) for k in (1, 5)}
-        card["held_out"] = {"tile": {"rank": shares}}
+        judged = "tests" if tests else "valid"
+        rank = {f"of_optimum@{k}": of_optimum(sets[judged], said[judged], k) for k in (1, 5)}
+        card["held_out"] = {"tile": {"rank": rank}}
     version = model_file.save(out, network.state_dict(), card)
     forget(folder_of(out))
     return {**card, "version": version, "curve": str(curve_of(folder_of(out)))}
-
-
-def said_of(network: TrainedNetwork, samples: Sequence[KernelSample]) -> list[NDArray[np.float64]]:
-    """float64[c] of each sample, as `KernelNetwork.scores` says: lower is faster."""
-    mean, deviation = network.scale.target.tolist()
-    found = []
-    network.eval()
-    with torch.no_grad():
-        for sample in samples:
-            step = max(1, _AT_ONCE // len(sample.graph))
-            starts = range(0, len(sample.tiles), step)
-            parts = [network(collate([sample.graph], [sample.tiles[s : s + step]])) for s in starts]
-            found.append(torch.cat(parts).double().numpy() * deviation + mean)
-    return found
-
-
-def figures_of(network: TrainedNetwork, samples: Sequence[KernelSample]) -> dict[str, float]:
-    """Means and medians over programs of `ape` and `tau`, or of `mape` and `tau`."""
-    said = said_of(network, samples)
-    if network.spec.task == "fused":
-        by_program = fused_figures(samples, [float(np.exp(part.min())) for part in said])
-    else:
-        by_program = tile_figures(samples, said)
-    return {name: round(value, 4) for name, value in summary(by_program).items()}
 
 
 def _network(how: KernelTraining, train: Sequence[KernelSample]) -> TrainedNetwork:
@@ -180,12 +151,9 @@ def _job(
 
     def validate() -> dict[str, float]:
         said = said_of(network, valid)
-        found = {"valid_loss": _valid_loss(network, valid, said, how.preset.loss)}
-        if network.spec.task == "tile":
-            told = summary(tile_figures(valid, said))
-        else:
-            told = summary(fused_figures(valid, [float(np.exp(s.min())) for s in said], 0.0))
-        return {**found, **{f"valid_{name}": value for name, value in told.items()}}
+        figures = {"loss": loss_on(network, valid, said, how.preset.loss)}
+        figures |= figures_of(network, valid, said, least_s=0.0)
+        return {f"valid_{name}": value for name, value in figures.items()}
 
     return Job(steps=steps, batches=batches, loss=loss, validate=validate)
 
@@ -203,23 +171,6 @@ def _batch(
         torch.from_numpy(((logs - mean) / deviation).astype(np.float32)),
         torch.from_numpy(owner),
     )
-
-
-def _valid_loss(
-    network: TrainedNetwork,
-    samples: Sequence[KernelSample],
-    said: Sequence[NDArray[np.float64]],
-    loss: str,
-) -> float:
-    """Every family counts the same, and in it every kernel."""
-    mean, deviation = network.scale.target.tolist()
-    by_family: dict[str, list[float]] = {}
-    for sample, own in zip(samples, said, strict=True):
-        step = -(-len(own) // _VALID_TILES)
-        one, real = (torch.from_numpy((v[::step] - mean) / deviation) for v in (own, sample.logs))
-        missed = loss_of(loss, one, real, torch.zeros(len(one)))
-        by_family.setdefault(sample.group, []).append(float(missed))
-    return float(np.mean([np.mean(each) for each in by_family.values()]))
 
 
 def _named(samples: Sequence[KernelSample], how: KernelTraining) -> str:
