@@ -175,9 +175,12 @@ class KernelNetwork:
         ]
         if self.spec.gnn == "gat":
             return relu(np.sum([attended(x, f, self._weights, name) for name, f in ways], axis=0))
-        told = [flow.mean(relu(linear(x, self._weights[f"{name}.weight"]))) for name, flow in ways]
-        joined = np.concatenate([x, *told], axis=2)
-        return relu(linear(joined, self._weights[f"graph.{at}.join.weight"]))
+        h, join = self.spec.hidden, self._weights[f"graph.{at}.join.weight"]
+        joined = linear(x, join[:h])
+        for part, (name, flow) in enumerate(ways, start=1):
+            told = flow.mean(relu(linear(x, self._weights[f"{name}.weight"])))
+            joined += linear(told, join[part * h : (part + 1) * h])
+        return relu(joined)
 
     def _reduced(self, x: Floats) -> Floats:
         """float32[c,e] of nodes float32[n,c,h]."""
