@@ -27,6 +27,12 @@ with warnings.catch_warnings():
 
 __all__ = ["Batch", "TrainedNetwork", "collate"]
 
+#: Opcodes' embeddings are begun no larger than the other features, which are in [0, 1].
+_BEGUN = 0.1
+#: The share of operations whose opcode is not told in training, so that one that was never seen has
+#: an embedding that means something.
+_UNTOLD = 0.05
+
 
 class Batch(NamedTuple):
     """b samples, each a kernel under a tile; kernels have u operations in all, samples n.
@@ -83,6 +89,7 @@ class TrainedNetwork(nn.Module):
         self.spec, h = spec, spec.hidden
         self.dropout = nn.Dropout(dropout)
         self.opcode = nn.Embedding(len(OPCODES), spec.opcode)
+        nn.init.normal_(self.opcode.weight, std=_BEGUN)
         reads = {"opcode": spec.opcode, "node": len(NODE), "kernel": spec.in_nodes}
         self.first = nn.ModuleDict({name: plain_layer(w, h) for name, w in reads.items() if w})
         self.module = nn.ModuleList(plain_layer(h, h) for _ in range(spec.module))
@@ -119,6 +126,13 @@ class TrainedNetwork(nn.Module):
             deviation = float(logs.std()) if logs.std() > 1e-6 else 1.0
             self.scale.target = torch.tensor([float(logs.mean()), deviation])
 
+    def adopt_unseen(self, graphs: Sequence[KernelGraph]) -> None:
+        """Give opcodes that are in none of these kernels the embedding of an unknown one, which was
+        learned; theirs were not."""
+        unseen = np.setdiff1d(np.arange(len(OPCODES)), np.concatenate([g.opcodes for g in graphs]))
+        with torch.no_grad():
+            self.opcode.weight[torch.from_numpy(unseen)] = self.opcode.weight[0].clone()
+
     def forward(self, batch: Batch) -> Tensor:
         """float32[b], standardised by `scale.target`; lower is faster."""
         x, spec, count = self.nodes(batch), self.spec, len(batch.tiles)
@@ -150,7 +164,10 @@ class TrainedNetwork(nn.Module):
 
     def _first(self, batch: Batch) -> Tensor:
         """f1. Operations are read once, whatever the number of tiles."""
-        own = self.first["opcode"](self.opcode(batch.opcodes))
+        opcodes = batch.opcodes
+        if self.training:
+            opcodes = opcodes * (torch.rand(len(opcodes)) >= _UNTOLD)
+        own = self.first["opcode"](self.opcode(opcodes))
         own = own + self.first["node"](_scaled(batch.features, self.scale.node))
         x: Tensor = own[batch.node]
         if self.spec.in_nodes:

@@ -93,6 +93,7 @@ def train_kernels(
         folder=folder_of(out),
         progress=progress,
     )
+    network.adopt_unseen([sample.graph for sample in train])
     sets = {"valid": valid} | ({"tests": list(tests)} if tests else {})
     said = {name: said_of(network, part) for name, part in sets.items()}
     card = {
