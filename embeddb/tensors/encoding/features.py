@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.tensors.analysis import work_of
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.opcodes import OPCODES
-from embeddb.tensors.encoding.work import work_of
 from embeddb.tensors.operation import DTYPES, Operation, Shape
 from embeddb.tensors.reduced import reduced
 
@@ -72,7 +72,7 @@ TILE_PARAMETERS: tuple[str, ...] = (*(f"t{at}" for at in range(1, _PLACES + 1)),
 
 def encoding_version() -> str:
     """8 hex digits that stand for all coordinates; weights fit one encoding only."""
-    told = "\n".join(("2", *OPCODES, "", *NODE, "", *STATIC, "", *TILE))
+    told = "\n".join(("3", *OPCODES, "", *NODE, "", *STATIC, "", *TILE))
     return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
 
 
