@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, ModelError, StoreCorrupt
@@ -15,7 +16,10 @@ from embeddb.store import Store
 from embeddb.store.models.table import ModelEntry
 
 if TYPE_CHECKING:
+    from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
+
+    Model = TypeVar("Model", CostModel, GraphModel)
 
 __all__ = ["CostModelFiles"]
 
@@ -29,24 +33,46 @@ class CostModelFiles:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = None if folder is None else folder / "models"
-        self._read: dict[Path, tuple[tuple[int, int], CostModel | str]] = {}
+        self._read: dict[Path, tuple[tuple[int, int], CostModel | GraphModel | str]] = {}
 
     def find(
         self, platform: Platform, op: Op, version_of: Callable[[str], str]
     ) -> tuple[CostModel | None, str]:
         """The model for an op on a platform, or one line on why it cannot be used.
         `version_of` gives a featurizer's version, or raises EmbeddbError."""
+        from embeddb.cost_model.model import CostModel
+
+        return self._first(
+            "costmodel", CostModel.load, platform, op, partial(_mismatch, version_of=version_of)
+        )
+
+    def find_graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
+        """The model of tensor kernels for an op on a platform, or one line on why it cannot be
+        used."""
+        from embeddb.cost_model.graph_model import GraphModel
+
+        return self._first("kernels", GraphModel.load, platform, op, GraphModel.mismatch)
+
+    def _first(
+        self,
+        kind: str,
+        load: Callable[[Path], Model],
+        platform: Platform,
+        op: Op,
+        mismatch: Callable[[Model, Platform, Op], str],
+    ) -> tuple[Model | None, str]:
+        """The instance's own, else that of all its kind; or one line on why there is none."""
         if self._folder is None:
             return None, ""
         why = ""
         for name in dict.fromkeys((platform.id, platform.name)):
-            path = self._folder / f"costmodel-{name}-{op.kernel}.safetensors"
+            path = self._folder / f"{kind}-{name}-{op.kernel}.safetensors"
             try:
                 stat = path.stat()
             except OSError:
                 continue
-            found = self._open(path, (stat.st_mtime_ns, stat.st_size))
-            reason = found if isinstance(found, str) else _mismatch(found, platform, op, version_of)
+            found = self._open(path, (stat.st_mtime_ns, stat.st_size), load)
+            reason = found if isinstance(found, str) else mismatch(found, platform, op)
             if not isinstance(found, str) and not reason:
                 return found, ""
             why = why or f"cost model {path.name} is not used: {reason}"
@@ -61,16 +87,17 @@ class CostModelFiles:
                     if store.models.get(version) is None:
                         store.models.register([ModelEntry(version, found.card, path.name)])
 
-    def _open(self, path: Path, stamp: tuple[int, int]) -> CostModel | str:
+    def _open(
+        self, path: Path, stamp: tuple[int, int], load: Callable[[Path], Model]
+    ) -> Model | str:
         """The model, or what is wrong with its file."""
-        from embeddb.cost_model.model import CostModel
-
         known = self._read.get(path)
         if known is not None and known[0] == stamp:
-            return known[1]
-        found: CostModel | str
+            # Kind and name of a file go together: what was read there is what is asked for.
+            return cast("Model | str", known[1])
+        found: Model | str
         try:
-            found = CostModel.load(path)
+            found = load(path)
         except EmbeddbError as e:
             # What is not installed now may be later.
             if not isinstance(e, ModelError):

@@ -39,6 +39,7 @@ from embeddb.store.counters import counter_problems, counters_of, were_counted
 from embeddb.store.models.files import model_entries, register_files, registry_problems
 
 if TYPE_CHECKING:
+    from embeddb.cost_model.graph_model import GraphModel
     from embeddb.cost_model.model import CostModel
 
 __all__ = ["Lookup"]
@@ -275,6 +276,11 @@ class Lookup:
         """The cost model for an op on a platform, or one line on why the one that is there cannot
         be used."""
         return self._models.find(platform, op, self.featurizer_version)
+
+    def graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
+        """The learned model of tensor kernels for an op on a platform, or one line on why the one
+        that is there cannot be used."""
+        return self._models.find_graph_model(platform, op)
 
     def register_model(self, version: str) -> None:
         """Keep the card of the model that an answer rests on, unless the store has it."""

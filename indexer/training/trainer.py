@@ -52,7 +52,8 @@ class Settings:
 
     A checkpoint goes on only under the same `run`, `lr` and `seed`; `epochs` and `patience` may
     change. Training stops early after `patience` epochs in which the figure `watch` of the
-    validation was not lower than at its best.
+    validation was not lower than at its best. Each epoch the rate is `decay` of that before; a
+    gradient longer than `clip` is cut to that length (0: none is).
     """
 
     epochs: int = 100
@@ -61,6 +62,8 @@ class Settings:
     watch: str = "valid_loss"
     seed: int = 0
     run: str = ""
+    decay: float = 1.0
+    clip: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +164,17 @@ def _epoch(state: _State, job: Job, progress: Progress) -> Line:
 def _train(state: _State, job: Job, progress: Progress) -> float:
     """All batches of an epoch; their mean loss."""
     state.module.train()
-    total, epoch = 0.0, state.epoch + 1
-    done, batches = state.epoch * job.steps, state.settings.epochs * job.steps
+    total, epoch, settings = 0.0, state.epoch + 1, state.settings
+    for group in state.optimizer.param_groups:
+        group["lr"] = settings.lr * settings.decay ** (epoch - 1)
+    done, batches = state.epoch * job.steps, settings.epochs * job.steps
     for step, batch in enumerate(job.batches(epoch), start=1):
         state.optimizer.zero_grad(set_to_none=True)
         loss = job.loss(batch)
         total += _finite(loss.item(), "loss", epoch)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        if settings.clip:
+            nn.utils.clip_grad_norm_(state.module.parameters(), settings.clip)
         state.optimizer.step()
         progress("train", done + step, batches)
     return total / max(job.steps, 1)
@@ -274,7 +281,10 @@ def _fitting(moments: dict[str, Tensor], parameter: Tensor) -> dict[str, Tensor]
 
 
 def _run(settings: Settings) -> str:
-    return json.dumps([settings.run, settings.lr, settings.seed, settings.watch])
+    told = [settings.run, settings.lr, settings.seed, settings.watch]
+    changed = [settings.decay, settings.clip]
+    # Checkpoints of a time without these go on.
+    return json.dumps(told if changed == [1.0, 0.0] else told + changed)
 
 
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

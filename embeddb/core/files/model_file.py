@@ -6,7 +6,8 @@ The card is JSON in the file's own metadata, so weights and what they mean canno
 - `kind`: what the tensors are, one of `KINDS`;
 - `network`: the spec that `embeddb.featurizers.network.networks.build` takes, and `reduction`: the
   JSON of `embeddb.featurizers.network.reduction.Reduction` (both required where kind is
-  `featurizer`); for `nests`, `network` is what `embeddb.nests.encoding.forward` reads;
+  `featurizer`); for `nests` and `kernels`, `network` is what `embeddb.nests.encoding.forward` and
+  `embeddb.tensors.encoding.spec` read;
 - by custom `data` (hash of the ids of the training patterns), `metrics`, `seed`, `code` (version
   of the program), `created` (ISO date). Nothing but a reader's eye depends on these.
 
@@ -48,7 +49,7 @@ __all__ = [
     "version_of",
 ]
 
-KINDS = ("featurizer", "costmodel", "nests", "checkpoint")
+KINDS = ("featurizer", "costmodel", "nests", "kernels", "checkpoint")
 #: Largest file that is read: a hundred times the largest network here.
 MAX_BYTES = 1 << 30
 _MAX_HEADER = 1 << 20
@@ -62,6 +63,7 @@ _ONE_THREAD = 4 * 65536
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "featurizer": ("network", "reduction"),
     "nests": ("network",),
+    "kernels": ("network",),
 }
 _AGAIN = "the file is damaged or incomplete: copy or train it again"
 _NOT_OURS = "model files are safetensors written by `embeddb train`"

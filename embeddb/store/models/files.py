@@ -38,6 +38,7 @@ _KINDS = {
     "costmodel-*.safetensors": "costmodel",
     "scnn.safetensors": "featurizer",
     "nests.safetensors": "nests",
+    "kernels-*.safetensors": "kernels",
 }
 
 

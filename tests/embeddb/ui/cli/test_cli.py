@@ -21,6 +21,7 @@ import scipy.sparse as sp
 from command_line import run_verb
 from counted_database import counted_database
 from tensors import row_sum
+from tiled_database import tiled_database
 
 from embeddb.database import Database, open_database
 from embeddb.ui.cli import output
@@ -104,6 +105,7 @@ class Board:
         self.new = str(folder / "new.npz")
         self.program = folder / "product.c"
         self.counted = folder / "counted.db"
+        self.tiled = folder / "tiled.db"
 
     def query(self, *more: str, db: str = "", matrix: str = "") -> list[str]:
         asked = ["--platform", "toy", "--op", "spmm:32", *more]
@@ -135,6 +137,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Board:
     save(Path(board.new), 80, 0.25, rng)
     board.program.write_text(PROGRAM)
     counted_database(board.counted)
+    tiled_database(board.tiled)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EMBEDDB_PLUGINS", str(board.folder / "plugins"))
         patch.setenv("TOY_PLATFORM", board.toml)
@@ -230,6 +233,10 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "train nests": [
             *("train", "nests", str(board.counted), "-o", str(tmp / "nests.safetensors")),
             *("--epochs", "1", "--threads", "1"),
+        ],
+        "train kernels": [
+            *("train", "kernels", str(board.tiled), "-o", str(tmp / "kernels.safetensors")),
+            *("--task", "tile", "--hidden", "8", "--epochs", "1", "--threads", "1"),
         ],
         "nest import": ["nest", "import", str(tmp / "nests.db"), str(board.program)],
         "nest show": ["nest", "show", str(board.program)],

@@ -1,4 +1,4 @@
-"""`train featurizer|costmodel|nests`: what is learned, resumable after any stop."""
+"""`train featurizer|costmodel|nests|kernels`: what is learned, resumable after any stop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from embeddb.ui.cli.verbs.train.costmodel import costmodel_verb
 from embeddb.ui.cli.verbs.train.featurizer import featurizer_verb
+from embeddb.ui.cli.verbs.train.kernels import kernels_verb
 from embeddb.ui.cli.verbs.train.nests import nests_verb
 
 __all__ = ["train_verb"]
@@ -14,16 +15,18 @@ __all__ = ["train_verb"]
 @click.group("train")
 def train_verb() -> None:
     """Train what is learned: the featurizer that turns a pattern into a vector, the cost model
-    that ranks configurations, and the network that embeds loop nests.
+    that ranks configurations, and the networks of loop nests and of tensor kernels.
 
     \b
     Example:
       embeddb train featurizer matrices/ -o scnn.safetensors --manifest MANIFEST.csv
       embeddb train costmodel runs.db --platform cpu --op spmm:128
       embeddb train nests training.db -o nests.safetensors
+      embeddb train kernels kernels.db --task tile
     """
 
 
 train_verb.add_command(featurizer_verb)
 train_verb.add_command(costmodel_verb)
 train_verb.add_command(nests_verb)
+train_verb.add_command(kernels_verb)

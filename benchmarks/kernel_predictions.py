@@ -1,0 +1,76 @@
+"""How many tiles of a kernel the network of kernels judges in a second, on one thread, for every
+graph network and reduction.
+
+    OPENBLAS_NUM_THREADS=1 python benchmarks/kernel_predictions.py \\
+        > benchmarks/results/kernel_predictions.json
+
+A kernel of 20 operations under 500 tiles, weights drawn at random (what they are does not matter);
+`_ROUNDS` rounds over all networks, seconds of the processor, so that a busy machine disturbs less.
+Encoding the kernel and its tiles is part of it, reading the file is not.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+from machine import about, spread
+
+from embeddb.core.config import Config
+from embeddb.tensors.check import computation
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.encoding.forward import KernelNetwork
+from embeddb.tensors.encoding.spec import GNNS, REDUCTIONS, NetworkSpec, shapes_of
+from embeddb.tensors.operation import Operation, Shape
+
+_ROUNDS, _TILES, _OPERATIONS, _HIDDEN, _SIDE = 5, 500, 20, 128, 256
+
+
+def main() -> None:
+    kernel, rng = _kernel(), np.random.default_rng(0)
+    sides = rng.integers(1, _SIDE, (_TILES, 3)).tolist()
+    tiles = [Config({"t1": a, "t2": b, "tr": c}) for a, b, c in sides]
+    networks = {
+        f"{gnn}-{reduction}": _network(NetworkSpec(gnn=gnn, reduction=reduction, hidden=_HIDDEN))
+        for gnn in GNNS
+        for reduction in REDUCTIONS
+    }
+    rates: dict[str, list[float]] = {name: [] for name in networks}
+    for _ in range(_ROUNDS):
+        for name, network in networks.items():
+            began = time.process_time()
+            network.scores(kernel, tiles)
+            rates[name].append(_TILES / (time.process_time() - began))
+    result = {
+        "about": about(),
+        "operations": _OPERATIONS,
+        "tiles": _TILES,
+        "hidden": _HIDDEN,
+        "per_s": {name: spread(found) for name, found in rates.items()},
+    }
+    print(json.dumps(result, indent=1))
+
+
+def _kernel() -> Computation:
+    """A product, and what is added to it."""
+    shape = (Shape("f32", (_SIDE, _SIDE)),)
+    operations = [
+        Operation("parameter", shape, (), {"number": 0}),
+        Operation("parameter", shape, (), {"number": 1}),
+        Operation("dot", shape, (0, 1), {"lhs_contracting": (1,), "rhs_contracting": (0,)}),
+    ]
+    while len(operations) < _OPERATIONS:
+        operations.append(Operation("add", shape, (len(operations) - 1, 0)))
+    return computation(operations, [_OPERATIONS - 1])
+
+
+def _network(spec: NetworkSpec) -> KernelNetwork:
+    rng = np.random.default_rng(0)
+    drawn = {name: 0.1 * rng.standard_normal(shape) for name, shape in shapes_of(spec).items()}
+    weights = {name: array.astype(np.float32) for name, array in drawn.items()}
+    return KernelNetwork({"network": spec.card}, weights)
+
+
+if __name__ == "__main__":
+    main()

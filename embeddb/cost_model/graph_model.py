@@ -1,0 +1,124 @@
+"""The learned model of tensor kernels at query time: tiles of one kernel ranked without running
+them, or the seconds of a fused kernel.
+
+The network is `embeddb.tensors.encoding.forward`; here it is a model of one op on one platform,
+whose scores are told as log gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.files import model_file
+from embeddb.core.files.gate import refusing
+from embeddb.core.sizes import Sizes
+from embeddb.cost_model.model import space_digest
+from embeddb.platforms.platform import Platform
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.encoding.forward import KernelNetwork
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["GraphModel", "KernelScorer"]
+
+_AGAIN = "train it again with `embeddb train kernels`"
+
+
+class GraphModel:
+    """A network of kernels, its card, and its version: the digest of its file."""
+
+    def __init__(self, network: KernelNetwork, version: str = "") -> None:
+        """Raises: ModelError for a card that does not say what a model is for."""
+        self.network, self.version = network, version
+        self.card: Mapping[str, Any] = network.card
+        platform, fit = self.card.get("platform"), self.card.get("calibration")
+        names = ("name", "id", "space")
+        if not isinstance(platform, dict) or not all(
+            isinstance(platform.get(name), str) for name in names
+        ):
+            raise ModelError("its card does not say of which platform it is", hint=_AGAIN)
+        if not isinstance(fit, dict) or not all(
+            type(fit.get(name)) is float and 0 <= fit[name] < 1e6 for name in ("slope", "floor")
+        ):
+            raise ModelError("its card has no calibration", hint=_AGAIN)
+
+    @classmethod
+    def load(cls, path: str | Path) -> GraphModel:
+        """Needs neither torch nor safetensors. Raises: ModelError naming the file."""
+        with refusing(ModelError, where=str(path), hint=_AGAIN):
+            return cls(KernelNetwork.load(path), model_file.version_of(path))
+
+    @property
+    def instance(self) -> str:
+        """The platform instance whose runs it learned from."""
+        return str(self.card["platform"]["id"])
+
+    def mismatch(self, platform: Platform, op: Op) -> str:
+        """Why it may not be used here, one line; empty if it may."""
+        known = self.card["platform"]
+        if known["name"] != platform.name:
+            return f"trained for the platform {known['name']}, not {platform.name}"
+        if "@" in self.instance and self.instance != platform.id:
+            return f"trained on the runs of {self.instance}, and this is {platform.id}"
+        if self.network.spec.task != op.kernel or op.kernel not in platform.kernels:
+            return f"trained for {self.network.spec.task}, not {op.kernel}"
+        if known["space"] != space_digest(platform, op):
+            return f"trained for another space of {platform.name} {op.kernel} than it has now"
+        return ""
+
+    def predict(self, kernel: Computation, configs: Sequence[Config]) -> Floats:
+        """float64[c], lower is faster: of use only among configurations of one kernel.
+
+        Raises: ModelError where the weights make no number of it.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self.network.scores(kernel, configs).astype(np.float64)
+        if not np.isfinite(found).all():
+            raise ModelError("predicts what is no number", hint=_AGAIN)
+        return found
+
+    def seconds(self, kernel: Computation) -> float:
+        """Of a kernel under op `fused`. Raises: ModelError for a model of tiles."""
+        return self.network.seconds(kernel)
+
+    def of(self, kernel: Computation) -> KernelScorer:
+        """What ranks the tiles of this kernel."""
+        return KernelScorer(self, kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelScorer:
+    """A model asked about one kernel, in the form that a query takes a cost model in."""
+
+    model: GraphModel
+    kernel: Computation
+
+    def score(
+        self,
+        vector: NDArray[np.float32],
+        platform: Platform,
+        op: Op,
+        configs: Sequence[Config],
+        sizes: Sizes,
+    ) -> tuple[Floats, Floats]:
+        """float64[c] log gain over the mean of these configurations, higher is faster, and
+        float64[c] its standard deviation, as on kernels held out of the training. The kernel is
+        known: vector and sizes are not looked at.
+
+        Raises: UsageError for another op; ModelError as `predict`.
+        """
+        if op.kernel != self.model.network.spec.task:
+            raise UsageError(f"the model is of {self.model.network.spec.task}, not {op.kernel}")
+        fit = self.model.card["calibration"]
+        said = self.model.predict(self.kernel, configs)
+        return -fit["slope"] * (said - said.mean()), np.full(len(said), fit["floor"])

@@ -1,0 +1,1 @@
+"""A tensor kernel and its tiles as arrays, and the network over them without torch."""

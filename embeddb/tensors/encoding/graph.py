@@ -1,0 +1,56 @@
+"""A kernel as the network reads it: operations as nodes, what flows between them as edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.encoding.features import NODE, node_row, static_row
+from embeddb.tensors.encoding.opcodes import opcode_number
+
+__all__ = ["MOST_NEIGHBOURS", "KernelGraph", "graph_of"]
+
+#: Neighbours of a node in one direction; what is beyond is left out (Table 5).
+MOST_NEIGHBOURS = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelGraph:
+    """n operations, operands before what they are operands of.
+
+    Shapes: `opcodes` int64[n]; `features` float32[n,f] in the order of `NODE`; `operands`
+    int64[2,e] from an operand to its user, at most `MOST_NEIGHBOURS` to each; `users` int64[2,e]
+    from a user to its operand, likewise; `static` float32[4] in the order of `STATIC`.
+    """
+
+    opcodes: NDArray[np.int64]
+    features: NDArray[np.float32]
+    operands: NDArray[np.int64]
+    users: NDArray[np.int64]
+    static: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.opcodes)
+
+
+def graph_of(kernel: Computation) -> KernelGraph:
+    """Names do not enter."""
+    operations = kernel.operations
+    rows = [node_row(kernel, at) for at in range(len(operations))]
+    operands = [tuple(dict.fromkeys(op.operands)) for op in operations]
+    return KernelGraph(
+        np.array([opcode_number(op.opcode) for op in operations], dtype=np.int64),
+        np.array(rows, dtype=np.float32).reshape(-1, len(NODE)),
+        _edges(operands),
+        _edges(kernel.users),
+        static_row(kernel),
+    )
+
+
+def _edges(sources: list[tuple[int, ...]] | tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
+    """By node, the nodes that lead to it."""
+    pairs = [(s, goal) for goal, some in enumerate(sources) for s in some[:MOST_NEIGHBOURS]]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2).T

@@ -1,0 +1,160 @@
+"""`train kernels`: the learned performance model of tensor kernels, from the runs of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embeddb.core.config import Op
+from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.wording import plural
+from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.numbers import Number
+from embeddb.ui.cli.output import emit, json_option, note, say
+from embeddb.ui.cli.session import session
+
+if TYPE_CHECKING:
+    from indexer.training.tensors.presets import Preset
+    from indexer.training.tensors.samples import KernelRuns
+
+__all__ = ["kernels_verb"]
+
+_GNNS = click.Choice(["none", "sage", "gat"])
+_REDUCTIONS = click.Choice(["per-node", "column-wise", "lstm", "transformer"])
+_PLACES = click.Choice(["none", "nodes", "kernel"])
+
+
+@click.command("kernels")
+@click.argument("db")
+@click.option(
+    "--task", required=True, type=click.Choice(["tile", "fused"]), help="What is learned."
+)
+@click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
+@click.option("--platform", default="", help="The instance whose runs are taken.")
+@click.option("--tests", default="", metavar="DB", help="Kernels to judge by, never learned from.")
+@click.option("--preset", "named", default="default", show_default=True, help="A row of the paper.")
+@click.option("--hidden", default=0, type=click.IntRange(0, 4096), help="0: as the preset has it.")
+@click.option("--gnn", default=None, type=_GNNS, help="Else as in the preset, so for all below.")
+@click.option("--reduction", default=None, type=_REDUCTIONS)
+@click.option("--tile-features", "tile", default=None, type=_PLACES)
+@click.option("--static-features", "static", default=None, type=_PLACES)
+@click.option("--undirected", is_flag=True, help="One set of weights for both directions of edges.")
+@click.option("--loss", default=None, type=click.Choice(["hinge", "logistic", "squared"]))
+@click.option("--lr", default=None, type=Number(0, 1, min_open=True))
+@click.option(
+    "--by",
+    default="family",
+    show_default=True,
+    type=click.Choice(["family", "program"]),
+    help="What is held out for early stopping.",
+)
+@click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
+@click.option("--patience", default=10, show_default=True, type=click.IntRange(1))
+@click.option("--batch", default=8, show_default=True, type=click.IntRange(1, 4096))
+@click.option("--tiles", default=16, show_default=True, type=click.IntRange(2, 4096))
+@click.option("--steps", default=0, type=click.IntRange(0, 1_000_000), help="Batches of an epoch.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
+@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: torch's own number.")
+@click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
+@json_option
+def kernels_verb(db: str, as_json: bool, **asked: Any) -> None:
+    """Train the network of tensor kernels on the runs in DB.
+
+    --task tile learns to rank the tiles of a kernel, --task fused its seconds (A Learned
+    Performance Model for Tensor Processing Units). --preset is a row of the paper's Tables 6 and 7
+    (`sage-lstm`, `none-transformer`, ...) or `default`, ours for two cores; --hidden makes it
+    narrower. A batch has --tiles tiles of each of --batch kernels, drawn evenly from the model
+    families; whole families are held out for early stopping. Ctrl-C keeps finished epochs.
+
+    \b
+    Example:
+      embeddb train kernels kernels.db --task tile
+      embeddb train kernels kernels.db --task tile --preset sage-lstm --hidden 128 -o a.safetensors
+    """
+    with session(asked["threads"]) as progress:
+        document = _train(db, asked, progress)
+    if as_json:
+        emit(document)
+        return
+    _show(document)
+
+
+def _train(
+    db: str, asked: dict[str, Any], progress: Callable[[str, int, int], None]
+) -> dict[str, Any]:
+    try:
+        from indexer.training.cost_model.model_place import own_file, replaced_by, written
+        from indexer.training.tensors.samples import about
+        from indexer.training.tensors.train import KernelTraining, train_kernels
+        from indexer.training.trainer import folder_of
+    except ModuleNotFoundError as e:
+        raise MissingDependency(
+            f"training needs {e.name}", hint="install the extra `graphs`: pip install '.[graphs]'"
+        ) from None
+    how = KernelTraining(
+        _preset(asked),
+        epochs=asked["epochs"],
+        patience=asked["patience"],
+        kernels=asked["batch"],
+        tiles=asked["tiles"],
+        steps=asked["steps"],
+        by=asked["by"],
+        seed=asked["seed"],
+    )
+    runs = _runs(db, asked)
+    tests = _runs(asked["tests"], asked).samples if asked["tests"] else []
+    with open_database(db, readonly=True) as opened:
+        file = own_file(opened.store, "kernels", runs.platform, runs.op, asked["out"])
+        home = opened.store.path
+    begun = folder_of(file).exists() and any(folder_of(file).glob("checkpoint*"))
+    if not asked["resume"] and (begun or (asked["out"] and file.exists())):
+        raise UsageError(f"{file} is there already", hint="--resume goes on, or name another file")
+    before = replaced_by(file)
+    card = train_kernels(runs.samples, how, file, tests=tests, about=about(runs), progress=progress)
+    for line in written(file, before, home, partial(open_database, db)):
+        note(f"warning: {file} is saved and in use but not registered: {line}")
+    return {"file": str(file), **card, "left_out": dict(runs.left_out)}
+
+
+def _preset(asked: dict[str, Any]) -> Preset:
+    """The one named, with what is asked for beside."""
+    from indexer.training.tensors.presets import preset
+
+    found = preset(asked["task"], asked["named"], asked["hidden"])
+    changed = {name: asked[name] for name in ("gnn", "reduction", "tile", "static") if asked[name]}
+    if asked["undirected"]:
+        changed["directed"] = False
+    trained = {name: asked[name] for name in ("loss", "lr") if asked[name]}
+    return replace(found, spec=replace(found.spec, **changed), **trained)
+
+
+def _runs(db: str, asked: dict[str, Any]) -> KernelRuns:
+    from indexer.training.tensors.samples import runs_of
+
+    with open_database(db, readonly=True) as opened:
+        runs = runs_of(opened.store, Op(asked["task"]), asked["platform"])
+    for reason, count in runs.left_out.items():
+        note(f"warning: {plural(count, 'kernel')} of {db} left out: {reason}")
+    families = len({sample.group for sample in runs.samples})
+    note(
+        f"{plural(sum(len(s.seconds) for s in runs.samples), 'run')} of "
+        f"{plural(len(runs.samples), 'kernel')} in {plural(families, 'family', 'families')}"
+    )
+    return runs
+
+
+def _show(document: dict[str, Any]) -> None:
+    epochs = f"epoch {document['best_epoch']} of {document['epochs']}"
+    say(
+        f"{document['file']}: version {document['version']}, {document['parameters']:,} parameters "
+        f"from {document['parts']['train']['kernels']:,} kernels ({epochs})"
+    )
+    told = {"ape": "loses {:.1f} % of the time", "mape": "errs by {:.1f} %", "tau": "tau {:.2f}"}
+    for name, figures in document["figures"].items():
+        known = [text.format(figures[at]) for at, text in told.items() if at in figures]
+        kernels = plural(document["parts"][name]["kernels"], "kernel")
+        say(f"  {name}, {kernels}: {', '.join(known) or 'nothing to judge by'}")

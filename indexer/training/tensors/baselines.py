@@ -1,0 +1,152 @@
+"""What the network of kernels is compared with: methods that learn from the same runs and rank
+tiles by float64[c], lower is faster.
+
+Trees on flat features, nearest kernels by statistics, the tile that is best on average, no tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config
+from embeddb.core.errors import MissingDependency
+from embeddb.tensors.encoding.features import NODE, TILE
+from embeddb.tensors.encoding.opcodes import OPCODES
+from indexer.training.tensors.samples import KernelSample
+
+__all__ = ["BASELINES", "Ranking", "flat_rows", "statistics"]
+
+Floats = NDArray[np.float64]
+#: Scores float64[c] of a kernel's configurations.
+Ranking = Callable[[KernelSample], Floats]
+_SHAPE = slice(NODE.index("shape_1"), NODE.index("shape_sum"))
+_SIDES = slice(TILE.index("tile_1"), TILE.index("tile_sum"))
+#: As the cost model's trees (`indexer.training.cost_model.trees`).
+_SETTINGS = MappingProxyType(
+    {
+        "objective": "regression",
+        "learning_rate": 0.05,
+        "num_leaves": 31,
+        "min_data_in_leaf": 20,
+        "num_threads": 1,
+        "deterministic": True,
+        "verbosity": -1,
+    }
+)
+_TREES = 400
+_NEAREST = 5
+
+
+def statistics(sample: KernelSample) -> NDArray[np.float32]:
+    """float32[f]: static features, how many operations of which opcode, the largest output, and of
+    every number of an operation the largest and the sum."""
+    graph = sample.graph
+    counts = np.bincount(graph.opcodes, minlength=len(OPCODES)).astype(np.float32)
+    features, root = graph.features, graph.features[_root(sample)]
+    parts = (graph.static, np.log2(1 + counts), root, features.max(axis=0), features.sum(axis=0))
+    return np.concatenate([*parts, [np.log2(1 + len(graph))]]).astype(np.float32)
+
+
+def flat_rows(sample: KernelSample) -> NDArray[np.float32]:
+    """float32[c,f]: statistics of the kernel, its tile, and how many tiles there are along each
+    dimension, as logarithms."""
+    own = statistics(sample)
+    whole = sample.graph.features[_root(sample), _SHAPE]
+    blocks = whole - sample.tiles[:, _SIDES]
+    shared = np.broadcast_to(own, (len(sample.tiles), len(own)))
+    return np.concatenate([shared, sample.tiles, blocks], axis=1)
+
+
+def _root(sample: KernelSample) -> int:
+    """The place of the largest output."""
+    features = sample.graph.features
+    return int(np.argmax(features[:, 0] * (1 + features[:, NODE.index("shape_product")])))
+
+
+def trees(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
+    """Boosted trees on `flat_rows`, of log seconds less the kernel's mean; families count the same.
+
+    Raises: MissingDependency without LightGBM.
+    """
+    try:
+        lightgbm = import_module("lightgbm")
+    except ImportError:
+        raise MissingDependency(
+            "boosted trees need lightgbm", hint="install the extra `learn`: pip install '.[learn]'"
+        ) from None
+    table = np.concatenate([flat_rows(sample) for sample in train])
+    wanted = np.concatenate([sample.logs - sample.logs.mean() for sample in train])
+    counts: dict[str, int] = {}
+    for sample in train:
+        counts[sample.group] = counts.get(sample.group, 0) + len(sample.seconds)
+    weight = np.concatenate([np.full(len(s.seconds), 1 / counts[s.group]) for s in train])
+    data = lightgbm.Dataset(table, wanted, weight=weight / weight.mean(), free_raw_data=False)
+    booster = lightgbm.train({**_SETTINGS, "seed": seed}, data, _TREES)
+    return lambda sample: np.asarray(booster.predict(flat_rows(sample), num_threads=1))
+
+
+def nearest(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
+    """The mean log loss of a tile on the five nearest kernels, by standardised statistics, that ran
+    it; what none of them ran is last."""
+    known = np.stack([statistics(sample) for sample in train])
+    mean, deviation = known.mean(axis=0), known.std(axis=0)
+    scale = np.where(deviation > 1e-6, deviation, 1)
+    places = (known - mean) / scale
+    lost = [_lost(sample) for sample in train]
+
+    def ranked(sample: KernelSample) -> Floats:
+        away = np.square((statistics(sample) - mean) / scale - places).sum(axis=1)
+        near = [lost[at] for at in np.argsort(away, kind="stable")[:_NEAREST]]
+        return _averaged(sample.configs, near)
+
+    return ranked
+
+
+def static_best(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
+    """The mean log loss of a tile over all kernels that ran it, families counting the same; of a
+    tile that few ran, drawn towards what tiles lose on average."""
+    by_family: dict[str, list[Mapping[Config, float]]] = {}
+    for sample in train:
+        by_family.setdefault(sample.group, []).append(_lost(sample))
+    means = [_means(part) for part in by_family.values()]
+    usual = float(np.mean([loss for part in means for loss in part.values()]))
+    found = {
+        config: (usual + sum(part.get(config, 0.0) for part in means))
+        / (1 + sum(config in part for part in means))
+        for config in {config for part in means for config in part}
+    }
+    return lambda sample: np.array([found.get(config, np.inf) for config in sample.configs])
+
+
+def untiled(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
+    """The default before all others, which it does not tell apart."""
+    return lambda sample: np.where(np.arange(len(sample.configs)) == sample.default, 0.0, 1.0)
+
+
+BASELINES: Mapping[str, Callable[[Sequence[KernelSample], int], Ranking]] = MappingProxyType(
+    {"trees": trees, "nearest": nearest, "static best": static_best, "untiled": untiled}
+)
+
+
+def _lost(sample: KernelSample) -> dict[Config, float]:
+    """Log of the time over the best one's."""
+    losses = sample.logs - sample.logs.min()
+    return dict(zip(sample.configs, losses.tolist(), strict=True))
+
+
+def _means(parts: Sequence[Mapping[Config, float]]) -> dict[Config, float]:
+    held: dict[Config, list[float]] = {}
+    for part in parts:
+        for config, loss in part.items():
+            held.setdefault(config, []).append(loss)
+    return {config: float(np.mean(losses)) for config, losses in held.items()}
+
+
+def _averaged(configs: Sequence[Config], parts: Sequence[Mapping[Config, float]]) -> Floats:
+    means = _means(parts)
+    return np.array([means.get(config, np.inf) for config in configs])

@@ -1,0 +1,99 @@
+"""How well tiles of kernels are ranked, and seconds of kernels predicted: the figures of "A Learned
+Performance Model for Tensor Processing Units" (Section 5), per program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.training.tensors.samples import KernelSample
+
+__all__ = ["LEAST_S", "fused_figures", "kendall", "of_optimum", "summary", "tile_figures"]
+
+#: Kernels that take less are left out of the figures of `fused`: they add nothing to a program's
+#: time (5 microseconds in the paper).
+LEAST_S = 50e-6
+
+Floats = NDArray[np.float64]
+Scores = Sequence[NDArray[np.floating]]
+
+
+def kendall(one: NDArray[np.floating], other: NDArray[np.floating]) -> float | None:
+    """Kendall's tau-b of [c] with [c]; None where one of them does not vary."""
+    i, j = np.triu_indices(len(one), 1)
+    a, b = np.sign(one[i] - one[j]), np.sign(other[i] - other[j])
+    pairs = float(np.count_nonzero(a)) * float(np.count_nonzero(b))
+    return float(a @ b) / pairs**0.5 if pairs else None
+
+
+def tile_figures(
+    samples: Sequence[KernelSample], scores: Scores, k: int = 1
+) -> dict[str, dict[str, float]]:
+    """By program `ape`, in percent (Eq. 2): what is lost where every kernel runs the tile ranked
+    first, or with `k` the best of the k ranked first; and `tau` within its kernels, on average.
+    `scores` float[c] of each sample, lower is faster."""
+    by_program = _by_program(samples)
+    found = {}
+    for program, places in by_program.items():
+        lost = best = 0.0
+        taus = []
+        for at in places:
+            seconds, order = samples[at].seconds, np.argsort(scores[at], kind="stable")
+            best += float(seconds.min())
+            lost += float(seconds[order[:k]].min() - seconds.min())
+            taus.append(kendall(scores[at], seconds))
+        known = [tau for tau in taus if tau is not None]
+        found[program] = {"ape": 100 * lost / best}
+        if known:
+            found[program]["tau"] = float(np.mean(known))
+    return found
+
+
+def fused_figures(
+    samples: Sequence[KernelSample], seconds: Sequence[float], least_s: float = LEAST_S
+) -> dict[str, dict[str, float]]:
+    """By program `mape`, in percent, and `tau` among its kernels, of those that take `least_s` or
+    more. `seconds` are predicted ones, of each sample."""
+    found = {}
+    for program, places in _by_program(samples).items():
+        real = np.array([float(samples[at].seconds.min()) for at in places])
+        said = np.array([seconds[at] for at in places])
+        there = real >= least_s
+        if not there.any():
+            continue
+        off = np.abs(said[there] - real[there]) / real[there]
+        found[program] = {"mape": 100 * float(off.mean())}
+        tau = kendall(said[there], real[there])
+        if tau is not None:
+            found[program]["tau"] = tau
+    return found
+
+
+def of_optimum(samples: Sequence[KernelSample], scores: Scores, k: int = 1) -> float:
+    """The geometric mean over kernels of the share of the best time that the best of the k ranked
+    first reaches."""
+    shares = []
+    for sample, score in zip(samples, scores, strict=True):
+        first = np.argsort(score, kind="stable")[:k]
+        shares.append(float(sample.seconds.min() / sample.seconds[first].min()))
+    return float(np.exp(np.mean(np.log(shares))))
+
+
+def summary(by_program: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Means and medians over programs: `ape`, `ape_median`, `tau`, ... of those that are there."""
+    names = sorted({name for figures in by_program.values() for name in figures})
+    found = {}
+    for name in names:
+        values = [figures[name] for figures in by_program.values() if name in figures]
+        found[name] = float(np.mean(values))
+        found[f"{name}_median"] = float(np.median(values))
+    return found
+
+
+def _by_program(samples: Sequence[KernelSample]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for at, sample in enumerate(samples):
+        found.setdefault(sample.program, []).append(at)
+    return dict(sorted(found.items()))

@@ -1,0 +1,170 @@
+"""Measured kernels as a network learns from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import InputError, NothingFound, UsageError
+from embeddb.core.timing import timings_of
+from embeddb.cost_model.model import space_digest
+from embeddb.platforms.of_subject import default_of
+from embeddb.platforms.platform import Platform
+from embeddb.store import Store
+from embeddb.store.usual_state import usual_at
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.encoding.features import encoding_version, tile_rows
+from embeddb.tensors.encoding.graph import KernelGraph, graph_of
+
+__all__ = [
+    "SPLITS",
+    "KernelRuns",
+    "KernelSample",
+    "about",
+    "content_of",
+    "runs_of",
+    "sample_of",
+    "split",
+]
+
+#: What is held out together: programs ("random" in the paper) or model families ("manual").
+SPLITS = ("program", "family")
+#: With fewer, one more or less in the validation decides what is learned.
+FEWEST_GROUPS = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelSample:
+    """One kernel and its runs. `program` is what is before the last `/` in its name, `group` its
+    model family; `default` the place of the default among `configs`, -1 where it did not run.
+
+    Shapes: `tiles` float32[c,t] as `tile_rows` gives them, `seconds` float64[c], all finite.
+    """
+
+    id: str
+    name: str
+    group: str
+    graph: KernelGraph
+    configs: tuple[Config, ...]
+    tiles: NDArray[np.float32]
+    seconds: NDArray[np.float64]
+    default: int = -1
+
+    @property
+    def program(self) -> str:
+        return self.name.rpartition("/")[0] or self.name
+
+    @property
+    def logs(self) -> NDArray[np.float64]:
+        """float64[c] natural logarithms of seconds."""
+        return np.log(self.seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelRuns:
+    """The kernels that ran `op` on a platform; `left_out` counts others by reason."""
+
+    platform: Platform
+    op: Op
+    samples: list[KernelSample]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+def sample_of(
+    kernel: Computation, seconds: Mapping[Config, float], default: Config | None = None
+) -> KernelSample:
+    """A kernel with the seconds of each of its configurations, those that failed left out."""
+    there = [(c, s) for c, s in seconds.items() if 0 < s < np.inf]
+    configs = tuple(config for config, _ in there)
+    return KernelSample(
+        kernel.id,
+        kernel.name or kernel.id,
+        kernel.group or kernel.name or kernel.id,
+        graph_of(kernel),
+        configs,
+        tile_rows(kernel, configs),
+        np.array([s for _, s in there]),
+        configs.index(default) if default in configs else -1,
+    )
+
+
+def runs_of(store: Store, op: Op, platform: str = "") -> KernelRuns:
+    """What ran on the one instance there is, or the one named by id or name.
+
+    A kernel counts for `tile` with two configurations that ran, for `fused` with one.
+    Raises: NothingFound where nothing ran; UsageError where several instances did.
+    """
+    known = sorted(p.platform for p in store.partitions() if p.op == op)
+    names = [name for name in known if platform in ("", name, name.partition("@")[0])]
+    where = store.platform(names[0]) if len(names) == 1 else None
+    if len(names) > 1:
+        raise UsageError(f"{op} ran on several", hint=f"--platform, one of {', '.join(names)}")
+    if where is None:
+        raise NothingFound(f"nothing ran {op}" + (f" on {platform}" if platform else ""))
+    partition = store.partition(where.id, op)
+    usual, samples, left = usual_at(store, where.id), [], Counter[str]()
+    for kernel_id in sorted(store.members(partition)) if partition else ():
+        kernel = store.tensor(kernel_id)
+        if kernel is None:
+            left["known by name only"] += 1
+            continue
+        timings = timings_of(store.runs(where.id, op, kernel_id), usual)
+        seconds = {config: timing.seconds for config, timing in timings.items()}
+        found = sample_of(kernel, seconds, default_of(where, op, kernel))
+        if len(found.seconds) < (2 if op.kernel == "tile" else 1):
+            left["too few runs were ok"] += 1
+            continue
+        samples.append(found)
+    if not samples:
+        raise NothingFound(f"no kernel has runs of {op} to learn from")
+    return KernelRuns(where, op, samples, dict(left))
+
+
+def about(runs: KernelRuns) -> dict[str, Any]:
+    """What a model's card says of the runs that it learned from, by `embeddb.cost_model`."""
+    platform = runs.platform
+    told = {"name": platform.name, "id": platform.id, "space": space_digest(platform, runs.op)}
+    return {"platform": told, "ops": [str(runs.op)], "kernel": runs.op.kernel}
+
+
+def split(
+    samples: Sequence[KernelSample], by: str, seed: int, share: float = 0.2
+) -> tuple[list[KernelSample], list[KernelSample]]:
+    """A part to learn from and a part held out: whole programs or whole families (Section 4), about
+    `share` of them, drawn by seed.
+
+    Raises: InputError for too few; UsageError for another `by`.
+    """
+    if by not in SPLITS:
+        raise UsageError(f"no split by {by!r}", hint=f"one of {', '.join(SPLITS)}")
+    named = [sample.program if by == "program" else sample.group for sample in samples]
+    names = sorted(set(named))
+    if len(names) < FEWEST_GROUPS:
+        raise InputError(
+            f"kernels of {len(names)} {'programs' if by == 'program' else 'families'} are too few "
+            f"to learn from, at least {FEWEST_GROUPS} are needed",
+            hint="measure kernels of other programs",
+        )
+    order = np.random.default_rng(seed).permutation(names)
+    out = set(order[: max(round(len(names) * share), 1)].tolist())
+    parts: tuple[list[KernelSample], list[KernelSample]] = ([], [])
+    for sample, name in zip(samples, named, strict=True):
+        parts[name in out].append(sample)
+    return parts
+
+
+def content_of(samples: Sequence[KernelSample]) -> str:
+    """16 hex digits that stand for the kernels and all that was measured of them."""
+    parts = [encoding_version()]
+    for sample in sorted(samples, key=lambda s: s.id):
+        runs = sorted(zip((c.json for c in sample.configs), sample.seconds.tolist(), strict=True))
+        parts += [sample.id, sample.group, sample.program, json.dumps(runs)]
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()

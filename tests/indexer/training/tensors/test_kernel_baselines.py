@@ -1,0 +1,105 @@
+"""What the network of kernels is compared with, and the figures, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiled_kernels import tiled_samples
+
+from embeddb.core.config import Config
+from indexer.training.tensors.baselines import BASELINES, flat_rows, statistics
+from indexer.training.tensors.draws import drawn_batches
+from indexer.training.tensors.figures import (
+    fused_figures,
+    of_optimum,
+    summary,
+    tile_figures,
+)
+from indexer.training.tensors.presets import preset, preset_names
+from indexer.training.tensors.samples import KernelSample, split
+
+SAMPLES = tiled_samples(4)
+
+
+def timed(name: str, *seconds: float) -> KernelSample:
+    """A sample with these seconds."""
+    made = SAMPLES[0]
+    count = len(seconds)
+    return replace(
+        made,
+        name=name,
+        configs=tuple(Config({"t1": at}) for at in range(count)),
+        tiles=np.repeat(made.tiles[:1], count, axis=0),
+        seconds=np.array(seconds),
+        default=0,
+    )
+
+
+def test_a_program_loses_what_its_kernels_lose_by_equation_2() -> None:
+    samples = [timed("a/1", 2.0, 1.0, 4.0), timed("a/2", 3.0, 5.0), timed("b/1", 1.0, 2.0)]
+    scores = [np.array([0.0, 1.0, 2.0]), np.array([1.0, 0.0]), np.array([0.0, 1.0])]
+    found = tile_figures(samples, scores)
+    assert found["a"]["ape"] == pytest.approx(100 * (1 + 2) / (1 + 3))
+    assert found["b"] == {"ape": 0.0, "tau": 1.0}
+    assert found["a"]["tau"] == pytest.approx((1 / 3 - 1) / 2)
+    assert tile_figures(samples, scores, 2)["a"]["ape"] == 0.0
+    assert of_optimum(samples, scores) == pytest.approx((1 / 2 * 3 / 5) ** (1 / 3))
+    assert summary(found)["ape_median"] == pytest.approx(37.5)
+
+
+def test_seconds_are_judged_where_kernels_are_long() -> None:
+    samples = [timed("a/1", 1e-3), timed("a/2", 2e-3), timed("a/3", 1e-6), timed("b/1", 1e-6)]
+    found = fused_figures(samples, [1.1e-3, 1.0e-3, 9.0, 9.0])
+    assert found == {"a": {"mape": pytest.approx(30.0), "tau": -1.0}}
+
+
+def test_every_baseline_learns_something_of_other_families() -> None:
+    pytest.importorskip("lightgbm")
+    train, held = split(SAMPLES, "family", 0)
+    found = {}
+    for name, fit in BASELINES.items():
+        ranking = fit(train, 0)
+        said = [ranking(sample) for sample in held]
+        assert all(len(s) == len(k.seconds) for s, k in zip(said, held, strict=True))
+        found[name] = of_optimum(held, said)
+    assert found["untiled"] < found["nearest"] and found["untiled"] < found["trees"]
+    # One tile for all is as good as can be without looking at the kernel.
+    assert found["untiled"] < found["static best"] <= 1
+
+
+def test_flat_features_tell_kernels_and_tiles_apart() -> None:
+    rows = flat_rows(SAMPLES[0])
+    assert len(np.unique(rows, axis=0)) == len(rows) == len(SAMPLES[0].seconds)
+    assert not np.array_equal(statistics(SAMPLES[0]), statistics(SAMPLES[9]))
+    # Untiled: one tile along each dimension.
+    assert np.all(rows[SAMPLES[0].default, -6:] == 0)
+
+
+def test_families_are_drawn_evenly_and_kernels_of_one_in_turn() -> None:
+    many = [replace(s, group="many") for s in SAMPLES[:24]]
+    few = [replace(s, group="few") for s in SAMPLES[24:26]]
+    batches = drawn_batches(
+        [*many, *few], kernels=8, tiles=5, steps=6, rng=np.random.default_rng(0)
+    )
+    drawn = [one for batch in batches for one in batch]
+    places = [one.place for one in drawn]
+    assert sum(place >= 24 for place in places) == 24 and len(set(places)) == 26
+    assert {len(one.tiles) for one in drawn} == {5}
+    assert all(len(set(one.tiles.tolist())) == 5 for one in drawn)
+
+
+def test_presets_are_the_papers_rows() -> None:
+    assert len(preset_names()) == 13
+    for task in ("tile", "fused"):
+        for name in preset_names():
+            own = preset(task, name, hidden=64)
+            assert own.spec.hidden == 64 and own.spec.task == task
+    row = preset("tile", "sage-lstm")
+    assert (row.spec.hidden, row.lr, row.decay, row.clip) == (1024, 0.000386, 0.98, 1.0)
+    row = preset("fused", "gat-transformer")
+    assert (row.spec.gat_heads, row.spec.attention, row.loss) == (2, 2, "squared")
+    assert preset("tile", "sage-column-wise").loss == "logistic"
+    with pytest.raises(Exception, match="no preset"):
+        preset("tile", "sage-sum")
