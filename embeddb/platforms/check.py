@@ -97,7 +97,7 @@ def _default(platform: Platform, kernel: str) -> Iterator[str]:
 def _values(platform: Platform, kernel: str) -> Iterator[str]:
     """Values that no legal configuration has, among the parameters of parts that can be listed."""
     space = platform.kernel(kernel).space
-    if space.size() == 1:
+    if space.size() == 1 and space.params:
         yield "there is only one legal configuration, so nothing to choose"
     if platform.kernel(kernel).space.rules.kind != "matrix":
         return  # which parameters there are depends on the subject

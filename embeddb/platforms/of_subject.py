@@ -1,5 +1,5 @@
-"""The space of what is tuned: a platform's, less what the dependences of a nest forbid, and the
-tiles that a kernel cannot have."""
+"""The space of what is tuned: a platform's, less what the dependences of a nest or a program forbid
+and the tiles that a kernel cannot have."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from embeddb.nests.schedule import KNOWN, parameters
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.cuts import CutJudge
+from embeddb.tensors.edges import CUT
 from embeddb.tensors.tiles import PARAMETERS, TileJudge
 
 __all__ = ["Coded", "Content", "carried", "default_of", "space_of"]
@@ -36,13 +38,15 @@ def space_of(platform: Platform, op: Op, subject: Sized) -> ConfigSpace:
     """The legal configurations for a subject. What the dependences of a nest forbid is among them
     where the nest is known by name only, and where none of the platform's parameters is one of a
     schedule (`embeddb.nests.schedule`). Which tiles a kernel cannot have is known of those that our
-    own runner computes.
+    own runner computes; a parameter `cut` is judged by the program.
 
     Raises: UsageError if the platform does not run this kernel.
     """
     space = platform.space(op, subject.sizes)
     given = frozenset(param.name for param in space.params)
     if isinstance(subject, Computation):
+        if op.kernel == "fusion" and CUT in given:
+            return space.judged(_cut_judge(subject))
         if op.kernel != "tile" or platform.runner != "tile" or not given & set(PARAMETERS):
             return space
         return space.judged(_tile_judge(subject, given))
@@ -83,6 +87,11 @@ def carried(platform: Platform) -> str:
         return "schedules are judged by dependences, and carried over loop by loop"
     others = ", ".join(sorted(names - KNOWN))
     return f"schedules are judged by dependences, and voted on whole; not of a schedule: {others}"
+
+
+@lru_cache(maxsize=64)
+def _cut_judge(program: Computation) -> CutJudge:
+    return CutJudge(program)
 
 
 @lru_cache(maxsize=256)

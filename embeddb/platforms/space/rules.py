@@ -29,8 +29,10 @@ MAX_VALUES = 1000
 MAX_PERMUTED = 8
 MAX_TEXT = 64
 MAX_NUMBER = 2**53
-#: What an open choice takes as a new text, so that a broken row does not become a value.
-NEW_TEXT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:/-]{0,63}")
+#: What an open choice takes as a new text, so that a broken row does not become a value. The cut of
+#: a tensor program is one (`embeddb.tensors.edges`).
+MOST_NEW_TEXT = 1024
+NEW_TEXT = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.+:/-]{{0,{MOST_NEW_TEXT - 1}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Param:
                 return f"differs from {same} in capitals only: give it as an alias of {same}"
             if NEW_TEXT.fullmatch(value) and value not in SYMBOLS:
                 return ""
-            return f"cannot be a new value: at most {MAX_TEXT} letters, digits and _ . + - : /"
+            return f"cannot be a new value: at most {MOST_NEW_TEXT} letters, digits and _ . + - : /"
         if type(value) in (int, float) and len(texts) < len(self.values):
             return "" if abs(value) <= MAX_NUMBER else "is too large"
         return f"is of another type than {join(map(show, self.values))}"
@@ -177,7 +179,7 @@ class Rules:
         self._items = {p.name: frozenset(p.values) for p in params if p.kind == "permutation"}
 
     def _check_names(self) -> None:
-        if not self.params:
+        if not self.params and self.kind != "kernel":  # of which op `fused` has nothing to choose
             raise SpaceError("a space needs at least one parameter", where="params")
         if len(self.params) > MAX_PARAMS:
             raise SpaceError(

@@ -1,0 +1,167 @@
+"""The edges of a program along which a compiler may fuse; a cut: those along which it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.computation import Computation
+
+__all__ = ["CUT", "MOST_EDGES", "SINGLE", "WHOLE", "Cut", "Edges", "edges_of"]
+
+#: The parameter of a configuration that is a cut.
+CUT = "cut"
+#: As many as the text of a cut has room for in a configuration.
+MOST_EDGES = 4000
+#: The cuts of no edge and of every edge.
+WHOLE, SINGLE = "whole", "single"
+_HEX = "0123456789abcdef"
+#: What computes nothing where all its operands are constants: every kernel has it for itself.
+_COPIED = frozenset(("broadcast", "reshape", "bitcast", "convert", "transpose", "copy"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """By edge, in the order of `Edges.pairs`, whether it is cut.
+
+    As text: `whole`, `single`, or how many edges there are, a colon, and the bits of four edges in
+    a row as one hexadecimal digit, the first edge as the highest: `6:a4` cuts the first, the third
+    and the sixth of six.
+    """
+
+    bits: tuple[bool, ...]
+
+    @property
+    def text(self) -> str:
+        if not any(self.bits):
+            return WHOLE
+        if all(self.bits):
+            return SINGLE
+        padded = (*self.bits, *(False,) * (-len(self.bits) % 4))
+        fours = [padded[at : at + 4] for at in range(0, len(padded), 4)]
+        digits = [_HEX[8 * a + 4 * b + 2 * c + d] for a, b, c, d in fours]
+        return f"{len(self.bits)}:{''.join(digits)}"
+
+    @classmethod
+    def read(cls, text: str, count: int) -> Cut:
+        """Of a program with so many edges. Raises: TensorError for all else."""
+        if text in (WHOLE, SINGLE):
+            return cls((text == SINGLE,) * count)
+        told, colon, digits = text.partition(":")
+        if not colon or not told.isascii() or not told.isdigit() or len(told) > 9:
+            raise TensorError(
+                f"{text[:40]!r} is no cut", hint=f"write {WHOLE}, {SINGLE} or 6:a4, six edges"
+            )
+        if int(told) != count:
+            raise TensorError(
+                f"is a cut of {int(told)} edges, the program has {count}: it is another's"
+            )
+        if len(digits) != -(-count // 4) or not set(digits) <= set(_HEX):
+            raise TensorError(f"a cut of {count} edges has {-(-count // 4)} hexadecimal digits")
+        bits = [bool(int(digit, 16) >> at & 1) for digit in digits for at in (3, 2, 1, 0)]
+        if any(bits[count:]):
+            raise TensorError(f"a cut of {count} edges cuts one that is not there")
+        return cls(tuple(bits[:count]))
+
+
+class Edges:
+    """Of one program. `pairs` are places of a maker and a user of its value, each once, in the
+    order of users and of their operands. No kernel computes parameters; `copied` are constants,
+    iotas and what is made of these alone by moving: no value is worth handing on. What takes one of
+    several results out is always with what makes them (`_tied`)."""
+
+    def __init__(self, program: Computation) -> None:
+        """Raises: TensorError for a program that gives several results out as one."""
+        operations = program.operations
+        for place in program.outputs:
+            if len(operations[place].results) > 1:
+                raise TensorError("an output has several results: give its parts out")
+        copied: set[int] = set()
+        pairs: dict[tuple[int, int], None] = {}
+        self._tied: list[tuple[int, int]] = []
+        for place, op in enumerate(operations):
+            if op.opcode in ("constant", "iota") or (
+                op.opcode in _COPIED and op.operands and copied.issuperset(op.operands)
+            ):
+                copied.add(place)
+                continue
+            for below in op.operands:
+                if below in copied or operations[below].opcode == "parameter":
+                    continue
+                if len(operations[below].results) > 1:
+                    self._tied.append((below, place))
+                else:
+                    pairs[below, place] = None
+        self.copied = frozenset(copied)
+        self.pairs = tuple(pairs)
+        self._count = len(operations)
+        given = {at for at, op in enumerate(operations) if op.opcode == "parameter"}
+        self.computing = tuple(at for at in range(self._count) if at not in given | copied)
+
+    @property
+    def whole(self) -> Cut:
+        """Fuses all that is connected."""
+        return Cut((False,) * len(self.pairs))
+
+    @property
+    def single(self) -> Cut:
+        """Fuses nothing."""
+        return Cut((True,) * len(self.pairs))
+
+    def labels(self, cut: Cut) -> list[int]:
+        """By place, the first place of the kernel that it is in, whether or not kernels then need
+        each other; -1 for what is in none. Raises: TensorError for a cut of another program."""
+        if len(cut.bits) != len(self.pairs):
+            raise TensorError(
+                f"is a cut of {len(cut.bits)} edges, the program has {len(self.pairs)}"
+            )
+        fused = [pair for pair, bit in zip(self.pairs, cut.bits, strict=True) if not bit]
+        _, found = _components(self._count, [*fused, *self._tied], "weak")
+        return self._firsts(found)
+
+    def strong(self, labels: Sequence[int]) -> list[int]:
+        """By place (of which those that are labels count), which kernels need each other: they have
+        the same number."""
+        between = [(labels[a], labels[b]) for a, b in self.pairs if labels[a] != labels[b]]
+        found: list[int] = _components(self._count, between, "strong")[1].tolist()
+        return found
+
+    def mended(self, cut: Cut) -> Cut:
+        """With kernels that need each other made one, and nothing cut inside a kernel."""
+        labels = self.labels(cut)
+        strong = self.strong(labels)
+        return self.between([-1 if at < 0 else strong[at] for at in labels])
+
+    def between(self, labels: Sequence[int]) -> Cut:
+        """The cut of the edges between what has different labels, by place."""
+        return Cut(tuple(labels[a] != labels[b] for a, b in self.pairs))
+
+    def _firsts(self, found: NDArray[np.int32]) -> list[int]:
+        first: dict[int, int] = {}
+        labels = [-1] * self._count
+        for place in self.computing:
+            labels[place] = first.setdefault(int(found[place]), place)
+        return labels
+
+
+@lru_cache(maxsize=64)
+def edges_of(program: Computation) -> Edges:
+    """Raises: TensorError as `Edges`."""
+    return Edges(program)
+
+
+def _components(
+    count: int, pairs: Sequence[tuple[int, int]], connection: str
+) -> tuple[int, NDArray[np.int32]]:
+    """How many, and by place the number of its own, int32[count]."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
+    graph = csr_array((np.ones(len(pairs), np.int8), (rows, columns)), shape=(count, count))
+    return connected_components(graph, directed=True, connection=connection)  # type: ignore[no-any-return]  # a pair
