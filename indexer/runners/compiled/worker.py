@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from embeddb.core.errors import RunnerUnavailable
 from indexer.runners.compiled.libraries import Libraries
 from indexer.runners.cpu_kernels.serving import Reply, serve
 
@@ -69,4 +70,4 @@ class _Worker:
 
 def serve_jobs(made: Callable[[bytes, int], Job]) -> None:
     """Serve until stdin ends."""
-    serve(_Worker(made).answer)
+    serve(_Worker(made).answer, machine=(OSError, RunnerUnavailable))

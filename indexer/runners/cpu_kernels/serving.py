@@ -21,15 +21,16 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from embeddb.core.errors import RunnerUnavailable
-
 __all__ = ["Reply", "serve"]
 
 Reply = dict[str, Any]
 
 
-def serve(answer: Callable[[Reply, bytes], Reply]) -> None:
-    """Answer requests and what came behind them until stdin ends."""
+def serve(
+    answer: Callable[[Reply, bytes], Reply], *, machine: tuple[type[Exception], ...] = (OSError,)
+) -> None:
+    """Answer requests and what came behind them until stdin ends. Errors of `machine` are the fault
+    of no request. (This module takes nothing from ours: another interpreter may serve.)"""
     sys.excepthook = _give_up
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = os.dup(1)
@@ -42,7 +43,7 @@ def serve(answer: Callable[[Reply, bytes], Reply]) -> None:
             reply = answer(request, payload)
         except MemoryError:
             reply = {"status": "oom", "error": "the system has no memory left"}
-        except (OSError, RunnerUnavailable) as error:
+        except machine as error:
             # A kernel opens nothing: its object cannot be loaded, a baseline not be compiled.
             reply = {"status": "machine", "error": " ".join(str(error).split())}
         _write(answers, (json.dumps(reply) + "\n").encode())

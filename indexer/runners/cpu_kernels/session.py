@@ -31,11 +31,12 @@ class Session:
     `generation` differs for the next one. Not thread-safe; belongs to the process that made it.
 
     A worker that cannot be started, that somebody or the system killed or stopped, or that says
-    `{"status": "machine"}`, raises RunnerUnavailable: that is no answer to any request.
+    `{"status": "machine"}`, raises RunnerUnavailable: that is no answer to any request. `python` is
+    the interpreter, this one unless said.
     """
 
-    def __init__(self, module: str, *, env: Mapping[str, str]) -> None:
-        self._command = [sys.executable, "-P", "-m", module]
+    def __init__(self, module: str, *, env: Mapping[str, str], python: str = "") -> None:
+        self._command = [python or sys.executable, "-P", "-m", module]
         self._env = {**os.environ, **env}
         path = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
         self._env["PYTHONPATH"] = os.pathsep.join(p for p in path if p)

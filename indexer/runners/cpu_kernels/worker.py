@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.errors import RunnerUnavailable
 from indexer.runners.baselines.baselines import time_baseline
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec, Refusal, aligned
@@ -144,7 +145,7 @@ def _timed(kernel: Any, problem: _Problem, plan: _Plan) -> tuple[Reply, int]:
 
 def main() -> None:
     """Serve until stdin ends."""
-    serve(Worker().answer)
+    serve(Worker().answer, machine=(OSError, RunnerUnavailable))
 
 
 if __name__ == "__main__":

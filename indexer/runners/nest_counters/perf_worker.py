@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.errors import RunnerUnavailable
 from embeddb.nests.nest import Nest
 from indexer.runners.compiled.libraries import Libraries
 from indexer.runners.cpu_kernels.serving import Reply, serve
@@ -83,7 +84,7 @@ def _answer(request: Reply, payload: bytes) -> Reply:
 
 def main() -> None:
     """Serve until stdin ends."""
-    serve(_answer)
+    serve(_answer, machine=(OSError, RunnerUnavailable))
 
 
 if __name__ == "__main__":

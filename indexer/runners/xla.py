@@ -1,0 +1,181 @@
+"""Tensor kernels, and programs cut into kernels, by XLA on one of this machine's processors."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.records import Measurement
+from embeddb.platforms.of_subject import space_of
+from embeddb.tensors.edges import CUT
+from embeddb.tensors.partition import Partition
+from indexer.runners.base import RunOptions
+from indexer.runners.cpu import CpuRunner
+from indexer.runners.cpu_kernels.session import Session
+from indexer.runners.xla_code.groups import compiler_cut
+from indexer.runners.xla_code.measuring import KernelTimes, ProgramTimes
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from embeddb.platforms.platform import Platform
+    from embeddb.tensors.computation import Computation
+    from embeddb.tensors.edges import Cut
+
+__all__ = ["PLUGIN", "VARIABLE", "XlaRunner"]
+
+#: Names the interpreter that has jax, where it is not this one.
+VARIABLE = "EMBEDDB_JAX_PYTHON"
+_WORKER = "indexer.runners.xla_code.worker"
+_PLATFORM = "xla-cpu"
+_START_S = 120.0
+_FLAGS = "--xla_cpu_multi_thread_eigen=false"
+#: One thread. What is freed is kept and used again: else every call would pay for fresh pages.
+_ENV = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": _FLAGS,
+    "NPROC": "1",
+    "PJRT_NPROC": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+#: Programs after which the worker is replaced: what was compiled is never given back entirely.
+_PROGRAMS_A_WORKER = 8
+
+
+class XlaRunner:
+    """Compiles each kernel by itself, so that nothing is fused across kernels, and times it: the
+    median of repeats after two calls that do not count, arrays made once and kept.
+
+    The time of a program under a cut is the sum of its kernels'. Each is timed once for all
+    partitions of a program; run in a row, their results are compared with those of the program
+    compiled as one. Jax is never imported here: the worker's interpreter is named by `VARIABLE`,
+    or is this one.
+    """
+
+    name = "xla"
+    kinds = ("kernel", "program")
+
+    def __init__(self) -> None:
+        self._machine = CpuRunner()
+        self._python = os.environ.get(VARIABLE, "")
+        self.session = Session(_WORKER, env=_ENV, python=self._python)
+        self._about: dict[str, str] = {}
+        self._programs = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.session.close()
+        self._machine.close()
+
+    def available(self) -> str | None:
+        if self._python:
+            named = Path(self._python)
+            return None if named.is_file() else f"{VARIABLE} names {named}, which is no file"
+        if find_spec("jax") is None:
+            return (
+                f"jax is not installed: pip install 'embeddb[jax]', or name a Python in {VARIABLE}"
+            )
+        return None
+
+    def platform(self, *, threads: int = 0) -> Platform:
+        """Platform `xla-cpu`, always of one thread; the instance is 8 hex digits of the digest of
+        processor, versions and flags.
+
+        Raises: RunnerUnavailable without jax.
+        """
+        from embeddb.platforms.platform import load_platform
+
+        known = self._machine.platform(threads=1).environment
+        told = {"cpu": known["cpu"], "threads": "1", "flags": _FLAGS, **self._versions()}
+        text = "\n".join(f"{key}={told[key]}" for key in sorted(told))
+        instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        return load_platform(_PLATFORM).at(instance, {**known, **told})
+
+    def facts(self, *, threads: int = 0) -> dict[str, str]:
+        """Those of runner `cpu`."""
+        return self._machine.facts(threads=threads)
+
+    def state(self, *, threads: int = 0) -> dict[str, float]:
+        """Those of runner `cpu`."""
+        return self._machine.state(threads=threads)
+
+    def run(
+        self, subject: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
+    ) -> Iterator[tuple[Config, Measurement]]:
+        """A kernel under `fused`, a program under `fusion`; kernels of the one before are timed
+        anew. With `options.check` a kernel's results are compared with those of the same kernel,
+        compiled without optimisation.
+
+        Raises: UsageError for another operation; RunnerUnavailable, also for what the machine
+        fails at in the middle of it.
+        """
+        from embeddb.platforms.platform import load_platform
+
+        if op.kernel not in ("fused", "fusion"):
+            raise UsageError(f"the xla runner has no {op}", hint="it has fused and fusion")
+        if (reason := self.available()) is not None:
+            raise RunnerUnavailable(reason)
+        space = space_of(load_platform(_PLATFORM), op, subject)
+        times = self.program(subject, options) if op.kernel == "fusion" else None
+        for config in configs:
+            if (refused := space.reason(config)) is not None:
+                yield config, Measurement("invalid", error=refused, when=time.time())
+            elif times is not None:
+                partition = Partition.of(subject, str(config[CUT]))
+                yield config, times.measure(partition).measurement
+            else:
+                kernels = KernelTimes(self.session, options)
+                yield config, kernels.measure(subject, check=options.check)
+
+    def program(self, program: Computation, options: RunOptions) -> ProgramTimes:
+        """What times partitions of a program, in the worker, which holds one program at a time."""
+        self._programs += 1
+        if self._programs % _PROGRAMS_A_WORKER == 0:
+            self.session.close()
+        return ProgramTimes(program, self.session, options)
+
+    def compiler_cut(self, program: Computation) -> Cut:
+        """The cut that comes nearest to what XLA fuses by itself.
+
+        Raises: TensorError for a program that XLA does not compile; RunnerUnavailable.
+        """
+        if (reason := self.available()) is not None:
+            raise RunnerUnavailable(reason)
+        return compiler_cut(program, self.session)
+
+    def _versions(self) -> dict[str, str]:
+        """Raises: RunnerUnavailable without jax."""
+        if not self._about:
+            if (reason := self.available()) is not None:
+                raise RunnerUnavailable(reason)
+            reply = self.session.request({"do": "about"}, timeout_s=_START_S)
+            if reply["status"] != "ok":
+                raise RunnerUnavailable(f"jax cannot be started: {reply['error']}")
+            self._about = {name: str(reply[name]) for name in ("jax", "jaxlib")}
+        return self._about
+
+
+PLUGIN = XlaRunner

@@ -1,0 +1,112 @@
+"""The child process that compiles and times by XLA: `python -m indexer.runners.xla_code.worker`.
+
+It may crash or hang; whoever started it judges that from outside. It runs in any interpreter that
+has jax, so nothing of ours is imported but what answers requests.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from indexer.runners.cpu_kernels.serving import Reply, serve
+from indexer.runners.xla_code.executable import Executable, disagreement, drawn
+
+__all__ = ["main"]
+
+_EFFORT = ("repeats", "max_repeats", "min_time_s")
+
+
+class _Worker:
+    """Holds one program, and the kernels of its partitions by id."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, Executable] = {}
+        self.program: Executable | None = None
+        self.given: list[Any] = []
+        self.expected: list[Any] = []
+
+    def answer(self, request: Reply, payload: bytes) -> Reply:
+        try:
+            reply: Reply = getattr(self, request["do"])(request, payload.decode())
+        except ValueError as error:
+            return {"status": "build", "error": str(error)}
+        return reply
+
+    def about(self, _: Reply, __: str) -> Reply:
+        """What decides on the code, and how many threads there are."""
+        import jax
+        import jaxlib
+
+        jax.devices("cpu")
+        return {"status": "ok", "jax": jax.__version__, "jaxlib": jaxlib.__version__}
+
+    def load(self, request: Reply, text: str) -> Reply:
+        """A program, whose kernels follow. The results of its partitions must be its own."""
+        self.kernels.clear()
+        self.program = Executable(text)
+        self.given = drawn(request["parameters"], request["seed"])
+        self.expected = self.program.call(self.given)
+        return {"status": "ok", "compile_s": self.program.compile_s}
+
+    def whole(self, request: Reply, _: str) -> Reply:
+        """Seconds of the program that was loaded."""
+        assert self.program is not None, "load comes before whole"
+        wall, cpu = self.program.timed(self.given, **{k: request[k] for k in _EFFORT})
+        return {"status": "ok", "times_s": wall, "cpu_s": cpu}
+
+    def optimised(self, _: Reply, text: str) -> Reply:
+        return {"status": "ok", "text": Executable(text).optimised()}
+
+    def kernel(self, request: Reply, text: str) -> Reply:
+        """Compiled, and timed unless it is only wanted for a chain."""
+        made = self.kernels[request["id"]] = Executable(text)
+        reply: Reply = {"status": "ok", "compile_s": made.compile_s}
+        if not request["timed"]:
+            return reply
+        given = drawn(request["parameters"], request["seed"])
+        if request["check"]:
+            wrong = disagreement(made.call(given), Executable(text, plain=True).call(given))
+            if wrong:
+                return {"status": "wrong", "error": f"{wrong}, from the unoptimised kernel's"}
+        wall, cpu = made.timed(given, **{k: request[k] for k in _EFFORT})
+        return {**reply, "times_s": wall, "cpu_s": cpu}
+
+    def chain(self, request: Reply, _: str) -> Reply:
+        """Run the kernels one after the other; what they give must be what the program gives. With
+        `times` also the seconds of so many runs of all of them."""
+        if missing := [one["id"] for one in request["kernels"] if one["id"] not in self.kernels]:
+            return {"status": "missing", "ids": missing}
+        values = self._chained(request)
+        pairs = [(values[at], self.expected[n]) for n, at in request["outputs"]]
+        wrong = disagreement([a for a, _ in pairs], [b for _, b in pairs])
+        if wrong:
+            return {"status": "wrong", "error": f"{wrong}, from the whole program's"}
+        times = []
+        for _n in range(request["times"]):
+            start = time.perf_counter()
+            self._chained(request)
+            times.append(time.perf_counter() - start)
+        return {"status": "ok", "times_s": times}
+
+    def _chained(self, request: Reply) -> dict[int, Any]:
+        values = dict(zip(request["given"], self.given, strict=True))
+        for one in request["kernels"]:
+            found = self.kernels[one["id"]].call([values[at] for at in one["takes"]])
+            values.update(zip(one["gives"], found, strict=True))
+            for at in one["last"]:
+                del values[at]
+        return values
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    jax.config.update("jax_enable_x64", True)
+    serve(_Worker().answer)
+
+
+if __name__ == "__main__":
+    main()
