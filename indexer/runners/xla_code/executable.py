@@ -77,6 +77,7 @@ def drawn(parameters: Sequence[tuple[str, list[int]]], seed: int) -> list[Any]:
     for number, (dtype, dims) in enumerate(parameters):
         rng = np.random.default_rng([seed, number])
         name = _DTYPES.get(dtype) or f"{_KINDS[dtype[0]]}{dtype[1:]}"
+        made: Any
         if dtype == "pred":
             made = rng.integers(0, 2, dims)
         elif dtype[0] in "su":

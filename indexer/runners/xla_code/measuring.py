@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -81,7 +82,7 @@ class PartitionTimes:
 @dataclass
 class ProgramTimes:
     """Partitions of one program. Kernels that were timed are not timed again: `known` are seconds
-    by their ids, added to."""
+    by their ids, infinite for what failed; what is timed is added."""
 
     program: Computation
     session: Session
@@ -101,13 +102,16 @@ class ProgramTimes:
         kernels = KernelTimes(self.session, self.options)
         for placed in partition.kernels:
             if placed.kernel.id in self.known:
+                if not math.isfinite(self.known[placed.kernel.id]):
+                    failed = _failed("build", f"{placed.kernel.name} has failed before")
+                    return PartitionTimes(failed, tuple(fresh))
                 continue
             found = kernels.measure(placed.kernel, check=False)
             fresh.append((placed.kernel, found))
+            self.known[placed.kernel.id] = found.seconds
             if not found.ok:
                 error = f"{placed.kernel.name}: {found.error}"[:400]
                 return PartitionTimes(_failed(found.status, error), tuple(fresh))
-            self.known[placed.kernel.id] = found.seconds
         chain: tuple[float, ...] = ()
         if self.options.check or chained:
             reply = self._chain(partition, CHAINS if chained else 0)
@@ -118,12 +122,12 @@ class ProgramTimes:
                 return PartitionTimes(wrong, tuple((kernel, wrong) for kernel, _ in fresh))
             chain = tuple(reply["times_s"])
         total = sum(self.known[placed.kernel.id] for placed in partition.kernels)
-        context = {"kernels": float(len(partition.kernels)), "fresh": float(len(fresh))}
+        context: dict[str, float | str] = {"kernels": float(len(partition.kernels))}
         told = Measurement(
             times_s=(total,),
             tolerance=TOLERANCE if self.options.check else None,
             when=time.time(),
-            context=dict(context),
+            context=context,
         )
         return PartitionTimes(told, tuple(fresh), chain)
 

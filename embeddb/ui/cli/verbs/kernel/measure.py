@@ -1,4 +1,4 @@
-"""`kernel measure`: many tiles of many tensor kernels on this machine."""
+"""`kernel measure`: tiles of tensor kernels, or kernels and programs by XLA, on this machine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from embeddb.database import Database
 from embeddb.tensors.computation import Computation
 from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
+from embeddb.ui.cli.verbs.kernel.measure_fusions import measure_fusions
 
 __all__ = ["measure_verb"]
 
-_OP = Op("tile")
+#: What is measured, and the platform that it is measured on.
+_PLATFORMS = {"tile": "tile-cpu", "fused": "xla-cpu", "fusion": "xla-cpu"}
 #: Kernels without tiles that are named.
 _MOST_NOTES = 10
 
@@ -28,25 +30,44 @@ _MOST_NOTES = 10
 @click.command("measure")
 @click.argument("db")
 @click.argument("names", nargs=-1, metavar="[NAME...]")
-@click.option("--platform", default="tile-cpu", show_default=True)
+@click.option("--op", "op", default="tile", show_default=True, type=click.Choice([*_PLATFORMS]))
+@click.option("--platform", default="", help="tile-cpu, or xla-cpu for fused and fusion.")
 @click.option("--tiles", default=80, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--rounds", default=2, show_default=True, type=click.IntRange(1, 100))
+@click.option("--cuts", default=60, show_default=True, type=click.IntRange(0, 100_000))
 @click.option("--repeats", default=2, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--seed", default=0, show_default=True, help="Of the tiles and their order.")
+@click.option("--seed", default=0, show_default=True, help="Of the tiles and cuts.")
 @json_option
 def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -> None:
-    """Measure tiles of the tensor kernels in DB on this machine, on one thread.
+    """Measure the tensor kernels or programs in DB on this machine, on one thread.
 
     Of each kernel NAME, or of all in DB, the untiled one and --tiles others run, some of every
     size, in --rounds whose orders are compared: where Kendall's tau of the first two is below 0.8 a
     third follows. Kernels that were done before are left out, so after Ctrl-C the same command goes
     on. Those that have no tiles are named with the reason.
 
+    With --op fused, kernels are compiled by XLA and timed; with --op fusion programs are, under
+    --cuts drawn ones, each of which makes kernels that are timed too.
+
     \b
     Example:
       embeddb kernel measure tensors.db
+      embeddb kernel measure tensors.db --op fusion --cuts 60
       embeddb kernel measure tensors.db mlp/3 mlp/4 --tiles 200 --rounds 3
     """
+    asked["platform"] = asked["platform"] or _PLATFORMS[asked["op"]]
+    op = Op(asked["op"])
+    with open_database(db) as opened:
+        subjects = _asked(opened, names, op)
+        if op.kernel == "tile":
+            _tiles(opened, subjects, asked, as_json=as_json)
+        else:
+            measure_fusions(opened, subjects, asked, as_json=as_json)
+
+
+def _tiles(
+    db: Database, kernels: Sequence[Computation], asked: dict[str, Any], *, as_json: bool
+) -> None:
     from indexer.runners.base import RunOptions
     from indexer.tensors.runs import TileJob, TileRequest
 
@@ -59,10 +80,9 @@ def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -
             repeats=repeats, max_repeats=max(5, repeats), min_time_s=0.002, threads=1
         ),
     )
-    with open_database(db) as opened, Progress() as progress:
-        kernels = _asked(opened, names)
-        runner, here = runner_here(opened.platform(asked["platform"]), 1)
-        tally = TileJob(opened, runner, here, request).run(kernels, progress)
+    with Progress() as progress:
+        runner, here = runner_here(db.platform(asked["platform"]), 1)
+        tally = TileJob(db, runner, here, request).run(kernels, progress)
     taus = [tau for tau in tally.taus if not math.isnan(tau)]
     if as_json:
         emit(
@@ -88,23 +108,23 @@ def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -
         say(f"Kendall's tau of the rounds {median(taus):.2f} (median), {tally.again:,} run again")
 
 
-def _asked(db: Database, names: Sequence[str]) -> list[Computation]:
-    """The kernels of these names, or all.
+def _asked(db: Database, names: Sequence[str], op: Op) -> list[Computation]:
+    """The kernels, or programs, of these names, or all.
 
     Raises: NothingFound where there is none.
     """
     if names:
-        asked = [one for name in names for one in known_subjects(db, name, _OP)]
+        asked = [one for name in names for one in known_subjects(db, name, op)]
     else:
-        asked = [info for info in db.store.patterns() if info.kind == "kernel" and not info.stub]
+        asked = [info for info in db.store.patterns() if info.kind == op.kind and not info.stub]
     found: dict[str, Computation] = {}
     for one in asked:
-        kernel = db.store.tensor(one.id) if isinstance(one, PatternInfo) else one
-        if isinstance(kernel, Computation):
-            found[kernel.id] = kernel
+        made = db.store.tensor(one.id) if isinstance(one, PatternInfo) else one
+        if isinstance(made, Computation):
+            found[made.id] = made
     if not found:
         raise NothingFound(
-            "no tensor kernel is known here by more than its name",
+            f"no tensor {op.kind} is known here by more than its name",
             hint="`embeddb kernel import DB FILE` adds those of HLO text",
         )
     return list(found.values())
