@@ -12,7 +12,11 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
 from embeddb.tensors.partition import why_not
 
-__all__ = ["CutJudge", "flipped", "near_cut", "random_cut"]
+__all__ = ["MOST_AVERAGE", "CutJudge", "flipped", "near_cut", "random_cut"]
+
+#: Operations that the kernels of a drawn cut have on average, at most: to compile larger ones takes
+#: seconds.
+MOST_AVERAGE = 20
 
 
 class CutJudge:
@@ -49,21 +53,39 @@ class CutJudge:
 
 
 def random_cut(program: Computation, rng: np.random.Generator) -> Cut:
-    """A legal cut: a share of edges that is itself drawn at random is cut, and where kernels then
-    need each other their edges are cut too, half of them at a time."""
+    """A legal cut, drawn in one of two ways: a share of edges that is itself drawn is cut, which
+    makes many small kernels; or the whole program is parted again and again, into a number of
+    kernels that is itself drawn, so that kernels of many operations are found too."""
+    return _torn(program, rng) if rng.random() < 0.5 else _parted(program, rng)
+
+
+def _torn(program: Computation, rng: np.random.Generator) -> Cut:
+    """Where kernels need each other, half of the edges inside them are cut too, until none do."""
     edges = edges_of(program)
+    makers = np.array([maker for maker, _ in edges.pairs], np.int64)
     bits = rng.random(len(edges.pairs)) < rng.random()
     while True:
         labels = edges.labels(Cut(tuple(bits.tolist())))
-        strong = edges.strong(labels)
-        numbers = np.array([strong[labels[maker]] for maker, _ in edges.pairs], np.int64)
-        own = np.array([labels[maker] for maker, _ in edges.pairs], np.int64)
-        mixed = [n for n in np.unique(numbers) if len(set(own[numbers == n].tolist())) > 1]
-        torn = np.isin(numbers, mixed) & ~bits
+        strong = np.array(edges.strong(labels))
+        kernels = np.unique(np.array(labels)[makers]) if makers.size else makers
+        needing = np.bincount(strong[kernels], minlength=len(strong)) > 1
+        torn = needing[strong[np.array(labels)[makers]]] & ~bits if makers.size else bits
         if not torn.any():
             return edges.between(labels)
         half = torn & (rng.random(len(bits)) < 0.5)
         bits |= half if half.any() else torn
+
+
+def _parted(program: Computation, rng: np.random.Generator) -> Cut:
+    edges = edges_of(program)
+    most = max(len(edges.computing), 1)
+    least = max(most / MOST_AVERAGE, 1)
+    wanted = np.exp(rng.uniform(np.log(least), np.log(most)))
+    cut = edges.whole
+    while len(set(edges.labels(cut))) <= wanted and not all(cut.bits):
+        inside = np.flatnonzero(~np.array(cut.bits, bool))
+        cut = flipped(program, cut, int(rng.choice(inside)))
+    return cut
 
 
 def flipped(program: Computation, cut: Cut, edge: int) -> Cut:

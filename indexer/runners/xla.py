@@ -115,12 +115,12 @@ class XlaRunner:
         return load_platform(_PLATFORM).at(instance, {**known, **told})
 
     def facts(self, *, threads: int = 0) -> dict[str, str]:
-        """Those of runner `cpu`."""
-        return self._machine.facts(threads=threads)
+        """Those of runner `cpu`, of one thread."""
+        return self._machine.facts(threads=1)
 
     def state(self, *, threads: int = 0) -> dict[str, float]:
-        """Those of runner `cpu`."""
-        return self._machine.state(threads=threads)
+        """Those of runner `cpu`, of one thread."""
+        return self._machine.state(threads=1)
 
     def run(
         self, subject: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions

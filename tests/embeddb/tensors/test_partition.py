@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensors import dot_add, op
+from tensors import dot_add, op, softmax
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
@@ -20,21 +20,6 @@ from embeddb.tensors.operation import Operation, Shape
 from embeddb.tensors.partition import Partition
 
 ROW = (8,)
-
-
-def softmax(rows: int = 8, columns: int = 16) -> Computation:
-    """exp(x) / sum(exp(x)): an exponential that two operations use."""
-    wide, narrow = (rows, columns), (rows,)
-    operations = [
-        op("parameter", wide, number=0),
-        op("exponential", wide, 0),
-        op("constant", (), value="0"),
-        op("reduce", narrow, 1, 2, dimensions=(1,), combine="add"),
-        op("broadcast", wide, 3, dimensions=(0,)),
-        op("divide", wide, 1, 4),
-    ]
-    names = ("x", "exp", "zero", "sum", "wide", "div")
-    return computation(operations, [5], kind="program", name="softmax", group="s", names=names)
 
 
 def sorted_pair() -> Computation:

@@ -1,0 +1,190 @@
+"""Programs and kernels by XLA: every failure a status, partitions checked against the program.
+
+Skipped where no interpreter has jax: neither this one nor the one in EMBEDDB_JAX_PYTHON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hlo_texts import FOLDER
+from tensors import dot_add, op, row_sum
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import RunnerUnavailable, TensorError, UsageError
+from embeddb.tensors.check import computation
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.cuts import random_cut
+from embeddb.tensors.edges import Cut, edges_of
+from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.partition import Partition
+from embeddb.testing.runners import RunnerContract
+from indexer.frontends.hlo.files import read_tensors
+from indexer.runners.base import RunOptions
+from indexer.runners.xla import VARIABLE, XlaRunner
+
+pytestmark = pytest.mark.skipif(
+    XlaRunner().available() is not None, reason=f"needs jax, here or in {VARIABLE}"
+)
+FUSED, FUSION = Op("fused"), Op("fusion")
+QUICK = RunOptions(repeats=1, max_repeats=1, threads=1)
+
+
+@pytest.fixture(scope="module")
+def shared_runner() -> Iterator[XlaRunner]:
+    with XlaRunner() as made:
+        yield made
+
+
+def program(name: str) -> Computation:
+    (made,) = read_tensors(FOLDER / f"{name}.before.txt").tensors
+    return made
+
+
+def statuses(runner: XlaRunner, made: Computation, *cuts: str) -> list[str]:
+    found = runner.run(made, FUSION, [Config({"cut": cut}) for cut in cuts], options=QUICK)
+    return [f"{m.status} {m.error}".strip() for _, m in found]
+
+
+class TestContract(RunnerContract):
+    op = FUSION
+
+    @pytest.fixture
+    def runner(self, shared_runner: XlaRunner) -> XlaRunner:
+        return shared_runner
+
+    @pytest.fixture
+    def options(self) -> RunOptions:
+        return QUICK
+
+    @pytest.fixture
+    def configs(self) -> list[Config]:
+        return [Config({"cut": "whole"}), Config({"cut": "single"}), Config({"cut": "3:8"})]
+
+    @pytest.fixture
+    def pattern(self) -> Computation:
+        return dot_add(8, 8, 8, kind="program")
+
+
+@pytest.mark.parametrize("name", ["attention", "lstm", "batch_norm", "parts", "pool_gradient"])
+def test_partitions_give_what_the_program_gives(name: str, shared_runner: XlaRunner) -> None:
+    made = program(name)
+    cuts = [random_cut(made, np.random.default_rng(seed)).text for seed in range(2)]
+    assert statuses(shared_runner, made, "whole", "single", *cuts) == ["ok"] * 4
+
+
+def test_a_kernel_is_timed_and_checked(shared_runner: XlaRunner) -> None:
+    for kernel in (dot_add(), row_sum()):
+        ((_, found),) = shared_runner.run(kernel, FUSED, [Config({})], options=QUICK)
+        assert found.ok and found.tolerance and found.compile_s and found.seconds > 0
+
+
+def test_a_kernel_is_timed_once_for_all_partitions(shared_runner: XlaRunner) -> None:
+    made = program("mlp")
+    times = shared_runner.program(made, QUICK)
+    first = times.measure(Partition.of(made, "single"), chained=True)
+    assert first.measurement.ok and len(first.chain_s) > 1
+    ids = {placed.kernel.id for placed in Partition.of(made, "single").kernels}
+    assert {kernel.id for kernel, _ in first.fresh} == ids
+    again = times.measure(Partition.of(made, "single"))
+    assert again.fresh == () and again.measurement.seconds == first.measurement.seconds
+    total = sum(times.known[p.kernel.id] for p in Partition.of(made, "single").kernels)
+    assert first.measurement.seconds == pytest.approx(total)
+
+
+def test_kernels_that_were_timed_before_are_compiled_for_the_check(
+    shared_runner: XlaRunner,
+) -> None:
+    made = program("mlp")
+    times = shared_runner.program(made, QUICK)
+    single = Partition.of(made, "single")
+    times.known.update({placed.kernel.id: 1.0 for placed in single.kernels})
+    found = times.measure(single)
+    assert found.measurement.ok and found.fresh == ()
+    assert found.measurement.seconds == len(single.kernels)
+
+
+def test_what_gives_other_results_is_wrong(shared_runner: XlaRunner) -> None:
+    made = program("mlp")
+    times = shared_runner.program(made, QUICK)
+    partition = Partition.of(made, "single")
+    numbers = [one.kernel.operations[-1].opcode for one in partition.kernels]
+    at = numbers.index("exponential")
+    kernel = partition.kernels[at].kernel
+    other = [*kernel.operations[:-1], op("tanh", kernel.operations[-1].shape.dims, 0)]
+    changed = computation(other, kernel.outputs, name="changed")
+    broken = list(partition.kernels)
+    broken[at] = type(broken[at])(changed, broken[at].takes, broken[at].gives)
+    partition.__dict__["kernels"] = tuple(broken)
+    found = times.measure(partition)
+    assert found.measurement.status == "wrong" and "off by" in found.measurement.error
+    # Any of its kernels may be the one: none is known by it.
+    assert not times.known and {m.status for _, m in found.fresh} == {"wrong"}
+
+
+def test_cuts_that_no_program_has_are_statuses(shared_runner: XlaRunner) -> None:
+    made = program("attention")
+    found = statuses(shared_runner, made, "12:000", "some", "whole")
+    assert found[0].startswith("invalid is a cut of 12 edges, the program has 19")
+    assert found[1].startswith("invalid 'some' is no cut") and found[2] == "ok"
+    pairs = edges_of(made).pairs
+    past = Cut(tuple(made.names[p] != "div.7" or made.names[c] != "sub.7" for p, c in pairs))
+    (past_others,) = statuses(shared_runner, made, past.text)
+    assert past_others.startswith("invalid div.7 and sub.7 are in one kernel, but")
+
+
+def test_what_xla_does_not_compile_is_a_status(shared_runner: XlaRunner) -> None:
+    unknown = computation(
+        [op("parameter", (8,), number=0), op("tanh", (8,), 0), op("frobnicate", (8,), 1)],
+        [2],
+        kind="program",
+    )
+    whole, single = statuses(shared_runner, unknown, "whole", "single")
+    assert whole.startswith("build") and "frobnicate" in whole and single.startswith("build")
+    misfit = computation(
+        [op("parameter", (8,), number=0), op("parameter", (9,), number=1), op("add", (8,), 0, 1)],
+        [2],
+    )
+    ((_, found),) = shared_runner.run(misfit, FUSED, [Config({})], options=QUICK)
+    assert found.status == "build" and "\n" not in found.error
+    opaque = program("scan")
+    assert statuses(shared_runner, opaque, "whole")[0].startswith("build operation while")
+    with pytest.raises(TensorError, match="cannot be written as HLO"):
+        shared_runner.compiler_cut(opaque)
+    # The worker lives on.
+    assert statuses(shared_runner, dot_add(kind="program"), "whole") == ["ok"]
+
+
+def test_what_is_too_large_is_not_compiled(shared_runner: XlaRunner) -> None:
+    huge = Shape("f32", (1 << 32,))
+    made = computation(
+        [Operation("parameter", (huge,), (), {"number": 0}), Operation("tanh", (huge,), (0,))], [1]
+    )
+    ((_, found),) = shared_runner.run(made, FUSED, [Config({})], options=QUICK)
+    assert found.status == "oom"
+
+
+def test_another_operation_is_refused(shared_runner: XlaRunner) -> None:
+    with pytest.raises(UsageError, match="no tile"):
+        list(shared_runner.run(dot_add(), Op("tile"), [Config({})], options=QUICK))
+
+
+def test_the_compilers_own_fusions_are_a_legal_cut(shared_runner: XlaRunner) -> None:
+    made = program("batch_norm")
+    cut = shared_runner.compiler_cut(made)
+    kernels = Partition.of(made, cut).kernels
+    assert 1 <= len(kernels) < len(edges_of(made).computing)
+    assert statuses(shared_runner, made, cut.text) == ["ok"]
+
+
+def test_an_interpreter_without_jax_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "python"))
+    reason = XlaRunner().available()
+    assert reason is not None and "which is no file" in reason
+    with pytest.raises(RunnerUnavailable):
+        XlaRunner().compiler_cut(dot_add(kind="program"))
