@@ -54,7 +54,7 @@ class FusionRequest:
 class FusionTally:
     """Programs and kernels that were done before or now; partitions measured now; kernels of at
     least `LONG_S`; by name why a program or kernel has no time. `ratios` are, of partitions run in
-    a row too, those seconds over the sum of their kernels'."""
+    a row too, those seconds of the processor over the sum of their kernels'."""
 
     known: int = 0
     programs: int = 0

@@ -72,7 +72,7 @@ class KernelTimes:
 @dataclass(frozen=True, slots=True)
 class PartitionTimes:
     """One partition: the sum of its kernels' medians, what was measured for it now, by kernel, and
-    the seconds of runs of all kernels in a row, where they were asked for."""
+    the processor's seconds of runs of all kernels in a row, where they were asked for."""
 
     measurement: Measurement
     fresh: tuple[tuple[Computation, Measurement], ...] = ()

@@ -1,0 +1,161 @@
+"""Many cuts of many programs: kernels timed once, what was done is left out, what fails is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tensors import dot_add, op, row_sum, softmax
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import RunnerUnavailable, TensorError
+from embeddb.core.records import Measurement
+from embeddb.database import Database, open_database
+from embeddb.platforms.platform import load_platform
+from embeddb.tensors.check import computation
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.edges import Cut, edges_of
+from embeddb.tensors.partition import Partition
+from indexer.runners.base import RunOptions
+from indexer.runners.xla_code.measuring import PartitionTimes
+from indexer.tensors.fusions import FusionJob, FusionRequest
+
+FUSED, FUSION = Op("fused"), Op("fusion")
+HERE = load_platform("xla-cpu").at("00000001", {"cpu": "none"})
+#: Seconds of an operation, and of a call.
+EACH_S, CALL_S = 12e-6, 5e-6
+
+
+@dataclass
+class Played:
+    """A runner whose kernels take as long as they have operations; `breaks` are opcodes that fail,
+    and after `left` kernels the machine does."""
+
+    breaks: frozenset[str] = frozenset()
+    left: int = 1 << 30
+    timed: list[str] = field(default_factory=list)
+
+    def compiler_cut(self, program: Computation) -> Cut:
+        if any(one.opcode == "while" for one in program.operations):
+            raise TensorError("while cannot be written as HLO")
+        return edges_of(program).whole
+
+    def program(self, program: Computation, options: RunOptions) -> PlayedProgram:
+        return PlayedProgram(self)
+
+    def run(
+        self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
+    ) -> Iterator[tuple[Config, Measurement]]:
+        for config in configs:
+            yield config, self.one(kernel)
+
+    def one(self, kernel: Computation) -> Measurement:
+        if len(self.timed) >= self.left:
+            raise RunnerUnavailable("no power")
+        self.timed.append(kernel.id)
+        if self.breaks & {one.opcode for one in kernel.operations}:
+            return Measurement("build", error="XLA has none")
+        return Measurement(times_s=(CALL_S + EACH_S * len(kernel.operations),))
+
+
+@dataclass
+class PlayedProgram:
+    runner: Played
+    known: dict[str, float] = field(default_factory=dict)
+
+    def measure(self, partition: Partition, *, chained: bool = False) -> PartitionTimes:
+        fresh = []
+        for placed in partition.kernels:
+            if placed.kernel.id not in self.known:
+                found = self.runner.one(placed.kernel)
+                self.known[placed.kernel.id] = found.seconds
+                fresh.append((placed.kernel, found))
+                if not found.ok:
+                    return PartitionTimes(found, tuple(fresh))
+        total = sum(self.known[placed.kernel.id] for placed in partition.kernels)
+        chain = (1.5 * total,) if chained else ()
+        return PartitionTimes(Measurement(times_s=(total,)), tuple(fresh), chain)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "db", create=True) as opened:
+        yield opened
+
+
+def job(db: Database, runner: Played, **asked: float) -> FusionJob:
+    return FusionJob(db, runner, HERE, FusionRequest(cuts=6, **asked))  # type: ignore[arg-type]  # a seed or a share
+
+
+def test_cuts_of_programs_and_their_kernels_are_kept(db: Database) -> None:
+    runner, program = Played(), softmax()
+    tally = job(db, runner, chained=1.0).programs([program])
+    runs = list(db.store.runs(HERE.id, FUSION, program.id))
+    cuts = {str(run.config["cut"]) for run in runs}
+    assert {"whole", "single"} <= cuts and len(cuts) == len(runs) == tally.partitions >= 5
+    assert tally.programs == 1 and tally.ratios == [pytest.approx(1.5)] * len(runs)
+    assert len(runner.timed) == len(set(runner.timed)) == tally.kernels
+    for run in runs:
+        kernels = [p.kernel.id for p in Partition.of(program, str(run.config["cut"])).kernels]
+        seconds = [
+            next(iter(db.store.runs(HERE.id, FUSED, one))).measurement.seconds for one in kernels
+        ]
+        assert run.measurement.seconds == pytest.approx(sum(seconds))
+    assert 0 < tally.long < tally.kernels
+    kernel = db.store.tensor(runner.timed[0])
+    assert isinstance(kernel, Computation) and kernel.group == program.group
+
+
+def test_what_was_done_is_left_out(db: Database) -> None:
+    programs = [softmax(), dot_add(kind="program")]
+    job(db, Played()).programs(programs)
+    again = Played()
+    tally = job(db, again).programs(programs)
+    assert (tally.known, tally.programs, tally.partitions, again.timed) == (2, 0, 0, [])
+    # Another seed draws other cuts, of kernels most of which are known.
+    other = Played()
+    job(db, other, seed=1).programs(programs)
+    known = {info.id for info in db.store.patterns() if info.kind == "kernel"}
+    assert set(other.timed) <= known and not set(other.timed) & set(again.timed)
+
+
+def test_a_machine_that_fails_loses_the_last_partition_alone(db: Database, tmp_path: Path) -> None:
+    program = softmax()
+    whole = Played()
+    with open_database(tmp_path / "other", create=True) as other:
+        most = job(other, whole).programs([program]).partitions
+    with pytest.raises(RunnerUnavailable):
+        job(db, Played(left=3)).programs([program])
+    done = len(list(db.store.runs(HERE.id, FUSION, program.id)))
+    rest = Played()
+    tally = job(db, rest).programs([program])
+    assert 0 < done < most and tally.partitions == most - done
+    assert set(rest.timed) < set(whole.timed)
+
+
+def test_a_kernel_that_fails_is_not_tried_again(db: Database) -> None:
+    runner = Played(breaks=frozenset({"divide"}))
+    tally = job(db, runner).programs([softmax()])
+    runs = list(db.store.runs(HERE.id, FUSION, softmax().id))
+    assert len(runs) >= 5
+    assert tally.failed["softmax"] == "XLA has none"
+    assert len(runner.timed) == len(set(runner.timed))
+    stored = [r for one in runner.timed for r in db.store.runs(HERE.id, FUSED, one)]
+    assert {run.measurement.status for run in stored} == {"ok", "build"}
+
+
+def test_programs_that_are_not_compiled_are_named(db: Database) -> None:
+    loop = computation(
+        [op("parameter", (8,), number=0), op("while", (8,), 0)], [1], kind="program", name="loop"
+    )
+    tally = job(db, Played()).programs([loop, softmax()])
+    assert tally.failed == {"loop": "while cannot be written as HLO"} and tally.programs == 1
+
+
+def test_kernels_by_themselves(db: Database) -> None:
+    runner = Played()
+    tally = job(db, runner).kernels([row_sum(), dot_add()])
+    assert tally.kernels == 2 and tally.long == 2
+    assert job(db, runner).kernels([row_sum()]).known == 1
