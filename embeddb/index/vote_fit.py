@@ -63,9 +63,8 @@ _CAUTION = 0.003
 _GUARDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 #: Where slower answers are limited: further guards, the last of which nothing is ever promised.
 _HIGH_GUARDS = (1.5, 2.0, 3.0, 8.0)
-#: The share of answers that may be slower than the default, by what is tuned: a schedule that does
-#: not suit a nest, and a tile that does not suit a kernel, cost far more than a format that does
-#: not suit a matrix (docs/decisions/nests.md, docs/tensors.md).
+#: The share of answers that may be slower than the default, by what is tuned: a schedule or tile
+#: that does not suit costs far more than a format (docs/decisions/nests.md, docs/tensors.md).
 MOST_SLOWER = {"nest": 0.02, "kernel": 0.02}
 #: What counts as slower there.
 _SLOWER = math.log(0.98)

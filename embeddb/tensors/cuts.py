@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from embeddb.core.config import Value
 from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
@@ -32,6 +33,10 @@ class CutJudge:
     def holds(self, env: Mapping[str, Any]) -> bool | None:
         """Whether the cut is legal; None while none is given."""
         return None if CUT not in env else not self.reason(env)
+
+    def seen(self, name: str, value: Value) -> Value:
+        """All of it."""
+        return value
 
     def reason(self, values: Mapping[str, Any]) -> str:
         """Why not, in one line; empty where it is legal."""

@@ -53,7 +53,7 @@ def read(store: Any, path: Path, platform: Platform) -> IngestReport:
 
 
 def test_a_new_value_is_legal_and_told() -> None:
-    for value in ("hyb", "hip_coo", "sell-32", "ell/8", "a" * 64):
+    for value in ("hyb", "hip_coo", "sell-32", "ell/8", "a" * 1024):
         config = Config({"format": value, "chunk": 2})
         assert SPACE.reason(config) is None
         assert SPACE.new_values(config) == {"format": value}
@@ -64,7 +64,7 @@ def test_a_new_value_is_legal_and_told() -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("a" * 65, "at most 64 letters, digits"),
+        ("a" * 1025, "at most 1024 letters, digits"),
         ("no time", "cannot be a new value"),
         ("", "cannot be a new value"),
         ("\x1b[2J", "cannot be a new value"),
