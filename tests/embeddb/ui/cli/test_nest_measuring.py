@@ -100,14 +100,21 @@ def test_a_nest_is_counted_before_it_is_asked_about(
     words = ("--designed", "3", "--searched", "2", "--repeats", "1", "--threads", "1")
     assert run_verb(["nest", "measure", db, near, *words]) == 0
     ask = ("query", db, program, "--platform", "nest-cpu", "--op", "nest", "--threads", "1")
-    plain = printed(capsys, *ask, "--json")
+
+    def answer(*more: str) -> Any:
+        """Whichever ran fastest, the default among them, which is code 3."""
+        capsys.readouterr()
+        assert run_verb([*ask, *more, "--json"]) in (0, 3)
+        return json.loads(capsys.readouterr().out)
+
+    plain = answer()
     assert plain["counters"] is None and plain["featurizer"] == "nest-stats"
-    first = printed(capsys, *ask, "--count", "--json")["counters"]
+    first = answer("--count")["counters"]
     assert not first["used"] and first["reason"].startswith("only 0 of 1 measured nests")
     words = ("nest", "count", db, "--all", "--source", "model", "--threads", "1", "--json")
     told = printed(capsys, *words)
     assert (told["nests"], told["counted"]) == (2, 1), "the asked one was counted before"
-    made = printed(capsys, *ask, "--count", "--json")
+    made = answer("--count")
     assert made["counters"] == {"source": "model", "used": True, "reason": ""}
     assert made["featurizer"] == f"nest-embedding+counters@{made['platform']}"
     with open_database(db) as opened:
