@@ -166,8 +166,8 @@ MODELS: Models = {
         "large": forward(power_iteration, points=4096, width=400, rank=32, rounds=4),
     },
     "stencil": {
-        "heat": forward(stencil, side=512, steps=8, waves=False),
-        "waves": forward(stencil, side=768, steps=6, waves=True),
+        "heat": forward(stencil, side=224, steps=6, waves=False),
+        "waves": forward(stencil, side=288, steps=4, waves=True),
         "reaction": forward(diffusion_slices, side=512, steps=4),
         "reaction_large": forward(diffusion_slices, side=1024, steps=3),
     },

@@ -185,7 +185,7 @@ MODELS: Models = {
     },
     "alexnet": {
         "small": forward(alexnet, batch=1, side=128, width=16),
-        "large": forward(alexnet, batch=2, side=192, width=24),
+        "large": forward(alexnet, batch=1, side=160, width=24),
     },
     "inception": {
         "small": forward(inception, batch=1, side=128, width=16, modules=2),
@@ -193,7 +193,7 @@ MODELS: Models = {
     },
     "mobilenet": {
         "small": forward(mobilenet, batch=1, side=96, width=16, blocks=5),
-        "large": forward(mobilenet, batch=2, side=128, width=24, blocks=6),
+        "large": forward(mobilenet, batch=1, side=112, width=24, blocks=6),
     },
     "efficientnet": {
         "small": forward(efficientnet, batch=1, side=96, width=16, blocks=4),
