@@ -94,7 +94,7 @@ def _doubts_of_machine(query: Query) -> list[str]:
         return []
     own, platform = query.vote.machines.get(query.platform.id, 0.0), query.platform
     how = f"; `embeddb calibrate` measures it in minutes, --platform {platform.name}"
-    can = how if platform.runner and platform.portable else ""
+    can = how if platform.runner and platform.portable and query.op.kind == "matrix" else ""
     if not query.vote.measured_here:
         return [f"nothing was measured on this machine: evidence, not an answer for it{can}"]
     if own < _OWN_SHARE:

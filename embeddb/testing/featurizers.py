@@ -8,7 +8,8 @@
 
 pytest then runs every test below on it. What is required of all is the protocol `Featurizer` of
 `embeddb.featurizers.base`; those that lack something or travel (`MayLack`, `Travelling`) are tested
-for that too. A featurizer of loop nests inherits `NestFeaturizerContract`.
+for that too. A featurizer of loop nests inherits `NestFeaturizerContract`, one of tensor kernels
+`KernelFeaturizerContract`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,17 @@ from embeddb.featurizers import reads
 from embeddb.featurizers.base import Featurizer, MayLack, Travelling
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest_text import nest_text
+from embeddb.tensors.check import computation
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.tensor_text import tensor_text
 
-__all__ = ["FeaturizerContract", "NestFeaturizerContract", "extreme_patterns"]
+__all__ = [
+    "FeaturizerContract",
+    "KernelFeaturizerContract",
+    "NestFeaturizerContract",
+    "extreme_patterns",
+]
 
 
 def extreme_patterns() -> dict[str, Pattern]:
@@ -155,3 +165,43 @@ class NestFeaturizerContract(FeaturizerContract):
         featurizer = self.make()
         for small, large in zip(sample_nests(8).values(), sample_nests(512).values(), strict=True):
             assert not np.array_equal(featurizer.embed(small), featurizer.embed(large)), small.group
+
+
+class KernelFeaturizerContract(FeaturizerContract):
+    """The same for a featurizer whose `kinds` has `kernel`."""
+
+    kind = "kernel"
+
+    def patterns(self) -> dict[str, Any]:
+        """What it is tried on; override to add kernels of your own."""
+        dims = ((), (1,), (7, 3), (2, 3, 4, 5), (2,) * 16, (1 << 20, 1 << 11))
+        return {str(d): _twice(d) for d in dims} | {"16 bits": _twice((9, 9), "bf16")}
+
+    def sized(self) -> PatternInfo:
+        dims = {"RANK": 2, "DIM_1": 8, "DIM_2": 5, "REDUCED": 1}
+        return PatternInfo(id="0", kind="kernel", named=dims, stub=True)
+
+    def test_the_pattern_is_left_alone(self) -> None:
+        for what, kernel in self.patterns().items():
+            before = tensor_text(kernel)
+            self.make().embed(kernel)
+            assert tensor_text(kernel) == before, what
+
+    def test_names_of_operations_do_not_count(self) -> None:
+        for what, kernel in self.patterns().items():
+            names = tuple(f"op{at}" for at in range(len(kernel.operations)))
+            other = replace(kernel, names=names)
+            assert np.array_equal(self.make().embed(kernel), self.make().embed(other)), what
+
+    def test_sizes_count(self) -> None:
+        featurizer = self.make()
+        assert not np.array_equal(
+            featurizer.embed(_twice((8, 8))), featurizer.embed(_twice((9, 8)))
+        )
+
+
+def _twice(dims: tuple[int, ...], dtype: str = "f32") -> Computation:
+    """x + x"""
+    shape = (Shape(dtype, dims),)
+    given = Operation("parameter", shape, attributes={"number": 0})
+    return computation([given, Operation("add", shape, (0, 0))], [1], name="twice")
