@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
@@ -43,16 +45,14 @@ class TileRunner(CompiledHere):
 
     def __init__(self) -> None:
         super().__init__(_WORKER, _PLATFORM)
-        self._folder: TemporaryDirectory[str] | None = None
+        self._remove: Callable[[], object] = _nothing
         self._last: tuple[str, RunOptions, Measuring[Tile]] | None = None
 
     def close(self) -> None:
         """End the worker processes, and remove what was compiled."""
         super().close()
         self._last = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._remove()
 
     def platform(self, *, threads: int = 0) -> Platform:
         """Platform `tile-cpu` (`CompiledHere.platform_as`), always of one thread."""
@@ -103,18 +103,23 @@ class TileRunner(CompiledHere):
             return self._last[2]
         self.next_subject()
         self._last = None
-        if self._folder is not None:
-            self._folder.cleanup()
-        self._folder = TemporaryDirectory(prefix="embeddb-tile-")
+        self._remove()
+        folder = mkdtemp(prefix="embeddb-tile-")
+        # Also of a runner that nobody closes, and at the end of the process.
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         made = Measuring(
             MeasuredKernel(kernel),
             self.session,
-            Path(self._folder.name),
+            Path(folder),
             threads=1,
             options=options,
         )
         self._last = kernel.id, options, made
         return made
+
+
+def _nothing() -> object:
+    """There is nothing to be removed."""
 
 
 PLUGIN = TileRunner
