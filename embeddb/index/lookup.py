@@ -305,7 +305,7 @@ class Lookup:
             if structure is None:
                 raise NothingFound(
                     f"{pattern.name or pattern.id}: only known by name; {featurizer} needs more",
-                    hint="give the matrix file",
+                    hint="give its file",
                 )
             found = plug.embed(structure)
         return np.asarray(found, dtype=np.float32)
