@@ -40,18 +40,14 @@ class CostModelFiles:
     ) -> tuple[CostModel | None, str]:
         """The model for an op on a platform, or one line on why it cannot be used.
         `version_of` gives a featurizer's version, or raises EmbeddbError."""
-        from embeddb.cost_model.model import CostModel
-
         return self._first(
-            "costmodel", CostModel.load, platform, op, partial(_mismatch, version_of=version_of)
+            "costmodel", _cost_model, platform, op, partial(_mismatch, version_of=version_of)
         )
 
     def find_graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The model of tensor kernels for an op on a platform, or one line on why it cannot be
         used."""
-        from embeddb.cost_model.graph_model import GraphModel
-
-        return self._first("kernels", GraphModel.load, platform, op, GraphModel.mismatch)
+        return self._first("kernels", _graph_model, platform, op, _graph_mismatch)
 
     def _first(
         self,
@@ -105,6 +101,23 @@ class CostModelFiles:
             found = str(e)
         self._read[path] = (stamp, found)
         return found
+
+
+def _cost_model(path: Path) -> CostModel:
+    """Whoever has no model waits for none of this to be imported."""
+    from embeddb.cost_model.model import CostModel
+
+    return CostModel.load(path)
+
+
+def _graph_model(path: Path) -> GraphModel:
+    from embeddb.cost_model.graph_model import GraphModel
+
+    return GraphModel.load(path)
+
+
+def _graph_mismatch(model: GraphModel, platform: Platform, op: Op) -> str:
+    return model.mismatch(platform, op)
 
 
 def _mismatch(

@@ -217,7 +217,7 @@ def test_bash_offers_the_words_beside_files_and_within_what_it_cuts(
         return done.stdout.split()
 
     assert replied("embeddb query star", "embeddb query star") == ["starter", "starting"]
-    line = f"embeddb query {db} A.mtx --platform ti"
+    line = f"embeddb query {db} A.mtx --platform tin"
     assert replied(line, line) == ["tiny"]
     line = f"embeddb query {db} A.mtx --op spmm:"
     assert replied(line, line.replace(":", " :")) == ["32"]
