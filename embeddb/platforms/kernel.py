@@ -13,7 +13,7 @@ from embeddb.core.config import KERNELS, KINDS, Config, Value
 from embeddb.core.errors import PlatformError, SpaceError, UsageError
 from embeddb.platforms.loopnest import LoopNest, complete_order
 from embeddb.platforms.space.expression import Expression
-from embeddb.platforms.space.rules import Param, Rules, join, show
+from embeddb.platforms.space.rules import MAX_TEXT, Param, Rules, join, show
 from embeddb.platforms.space.space import ConfigSpace
 
 __all__ = ["VARYING", "KernelSpace", "LoopMapping", "Table", "read_space"]
@@ -215,8 +215,10 @@ def read_space(table: Table) -> KernelSpace:
         raise table.fault("kernels", f"must list some of {join(KERNELS)}, each once")
     kinds = {KINDS[kernel] for kernel in kernels}
     if len(kinds) > 1:
-        raise table.fault("kernels", "matrices and nests need a [[space]] each: sizes differ")
+        raise table.fault("kernels", "of several kinds: each needs a [[space]], for sizes differ")
     declared = table.table("params", required=True)
+    if not declared.data and kernels != ["fused"]:  # of which there is nothing to choose
+        raise table.fault("params", "a space needs at least one parameter")
     constraints = table.texts("constraints")
     chosen = table.table("default", required=True)
     try:
@@ -259,8 +261,9 @@ def _read_param(table: Table, name: str) -> Param:
     aliases = table.table("aliases").data
     when = table.take("when", str, "")
     opened = table.take("open", bool, False)
+    longest = table.take("longest", int, MAX_TEXT)
     table.done()
-    return Param(name, kind, tuple(whole), when, tuple(aliases.items()), opened)  # type: ignore[arg-type]  # Param checks the kind
+    return Param(name, kind, tuple(whole), when, tuple(aliases.items()), opened, longest)  # type: ignore[arg-type]  # Param checks the kind
 
 
 def _read_mapping(table: Table, rules: Rules) -> LoopMapping:

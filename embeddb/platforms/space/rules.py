@@ -29,10 +29,10 @@ MAX_VALUES = 1000
 MAX_PERMUTED = 8
 MAX_TEXT = 64
 MAX_NUMBER = 2**53
-#: What an open choice takes as a new text, so that a broken row does not become a value. The cut of
-#: a tensor program is one (`embeddb.tensors.edges`).
-MOST_NEW_TEXT = 1024
-NEW_TEXT = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.+:/-]{{0,{MOST_NEW_TEXT - 1}}}")
+#: What an open choice takes as a new text, so that a broken row does not become a value.
+NEW_TEXT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+:/-]*")
+#: The longest that such a text may be where a platform's file says so (`longest`).
+MAX_NEW_TEXT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Param:
     ordered for a permutation; `(0, 1)` for a bool, as run logs write it. An int may also take
     symbols. With `when`, the parameter is part of a configuration only where that expression over
     other parameters is true. `aliases` are other spellings in run logs, as (text, value). An `open`
-    choice takes values that it does not list, as runs bring them; only the listed are proposed by
-    what walks, draws from or searches the space.
+    choice takes values that it does not list, as runs bring them, texts of at most `longest`
+    characters; only the listed are proposed by what walks, draws from or searches the space.
 
     Raises: SpaceError naming the field.
     """
@@ -55,6 +55,7 @@ class Param:
     when: str = ""
     aliases: tuple[tuple[str, Value], ...] = ()
     open: bool = False
+    longest: int = MAX_TEXT
 
     def __post_init__(self) -> None:
         reserved = keyword.iskeyword(self.name) or self.name in FUNCTIONS or self.name in SYMBOLS
@@ -77,6 +78,10 @@ class Param:
                 raise _fault(self, "aliases", f"{text!r} stands for {show(value)}, not a value")
         if self.open and self.kind != "choice":
             raise _fault(self, "open", f"only a choice can be open, not type {self.kind!r}")
+        if self.longest != MAX_TEXT and not self.open:
+            raise _fault(self, "longest", "is about new values: only an open choice has any")
+        if not 1 <= self.longest <= MAX_NEW_TEXT:
+            raise _fault(self, "longest", f"must be from 1 to {MAX_NEW_TEXT}")
 
     def refusal(self, value: Any) -> str:
         """Why a value that is not listed cannot be taken as a new one; empty: it can be."""
@@ -87,9 +92,10 @@ class Param:
             same = next((v for v in texts if v.lower() == value.lower()), None)
             if same is not None:
                 return f"differs from {same} in capitals only: give it as an alias of {same}"
-            if NEW_TEXT.fullmatch(value) and value not in SYMBOLS:
+            fits = len(value) <= self.longest and NEW_TEXT.fullmatch(value)
+            if fits and value not in SYMBOLS:
                 return ""
-            return f"cannot be a new value: at most {MOST_NEW_TEXT} letters, digits and _ . + - : /"
+            return f"cannot be a new value: at most {self.longest} letters, digits and _ . + - : /"
         if type(value) in (int, float) and len(texts) < len(self.values):
             return "" if abs(value) <= MAX_NUMBER else "is too large"
         return f"is of another type than {join(map(show, self.values))}"

@@ -53,7 +53,7 @@ def read(store: Any, path: Path, platform: Platform) -> IngestReport:
 
 
 def test_a_new_value_is_legal_and_told() -> None:
-    for value in ("hyb", "hip_coo", "sell-32", "ell/8", "a" * 1024):
+    for value in ("hyb", "hip_coo", "sell-32", "ell/8", "a" * 64):
         config = Config({"format": value, "chunk": 2})
         assert SPACE.reason(config) is None
         assert SPACE.new_values(config) == {"format": value}
@@ -64,7 +64,7 @@ def test_a_new_value_is_legal_and_told() -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("a" * 1025, "at most 1024 letters, digits"),
+        ("a" * 65, "at most 64 letters, digits"),
         ("no time", "cannot be a new value"),
         ("", "cannot be a new value"),
         ("\x1b[2J", "cannot be a new value"),
@@ -194,3 +194,16 @@ def test_index_and_ingest_name_new_values(tmp_path: Path) -> None:
     assert "new values of variant, which the platform leaves open: z (12 rows)" in done.output
     shown = CliRunner().invoke(cli, ["platform", "show", str(toml)])
     assert "a b c d and new ones" in shown.output
+
+
+def test_a_file_may_take_longer_values_where_it_says_so() -> None:
+    longer = ConfigSpace([Param("cut", "choice", ("whole",), open=True, longest=100)])
+    assert longer.reason(Config({"cut": "6:" + "a" * 98})) is None
+    assert "at most 100 letters" in str(longer.reason(Config({"cut": "6:" + "a" * 99})))
+    for param, says in (
+        ({"open": True, "longest": 1025}, "from 1 to 1024"),
+        ({"open": True, "longest": 0}, "from 1 to 1024"),
+        ({"longest": 100}, "only an open choice"),
+    ):
+        with pytest.raises(SpaceError, match=says):
+            Param("cut", "choice", ("whole",), **param)  # type: ignore[arg-type]

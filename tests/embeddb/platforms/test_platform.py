@@ -492,3 +492,19 @@ def test_a_split_that_needs_an_unknown_size_says_so() -> None:
     nest = platform.loopnest(SPMM, config, Sizes(n=40))
     assert nest is not None
     assert nest.splits == (1, 10, 1, 1)
+
+
+@pytest.mark.parametrize("kernels", ['["tile"]', '["tile", "fused"]', '["spmv"]', '["fusion"]'])
+def test_only_of_fused_kernels_there_may_be_nothing_to_choose(kernels: str) -> None:
+    text = f"""
+name = "mine"
+version = "1"
+title = "Mine"
+[[space]]
+kernels = {kernels}
+[space.params]
+[space.default]
+"""
+    with pytest.raises(PlatformError, match=r"params.*at least one parameter"):
+        parse_platform(text)
+    assert parse_platform(text.replace(kernels, '["fused"]')).default(Op("fused")) == Config({})
