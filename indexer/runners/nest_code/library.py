@@ -26,8 +26,11 @@ def flags() -> tuple[str, ...]:
     return (*_FAST, cpu_build.flags()[1], "-fopenmp", "-std=gnu11", "-fPIC", "-shared", "-w")
 
 
-def build_all(nest: Nest, schedules: Sequence[Schedule], folder: Path) -> dict[Schedule, Built]:
-    """All of them, several a file, on all processors.
+def build_all(
+    nest: Nest, schedules: Sequence[Schedule], folder: Path, *, more: Sequence[str] = ()
+) -> dict[Schedule, Built]:
+    """All of them, several a file, on all processors; the compiler is called with `more` beside
+    its own flags.
 
     Raises: RunnerUnavailable if the machine could not compile.
     """
@@ -37,7 +40,7 @@ def build_all(nest: Nest, schedules: Sequence[Schedule], folder: Path) -> dict[S
         lambda schedule, name: (c_function(plain, schedule, name), given),
         folder,
         prelude=PRELUDE,
-        compiler=building.command(*_FAST, "-fopenmp"),
+        compiler=building.command(*_FAST, "-fopenmp", *more),
         openmp=True,
     )
 
