@@ -343,12 +343,13 @@ class _Subjects:
 
     def __init__(self, store: Store, library: Library, report: IngestReport) -> None:
         self._store, self.library, self._report = store, library, report
-        self._known: dict[tuple[str, str, int, int, int], tuple[PatternInfo, str]] = {}
+        self._known: dict[tuple[str, str, int, int, int, str], tuple[PatternInfo, str]] = {}
         self._fresh: list[PatternInfo] = []
         self._structures: dict[str, bool] = {}
 
     def of(self, ref: MatrixRef, kind: str) -> tuple[PatternInfo, str]:
-        key = (kind, ref.name, ref.m, ref.n, ref.nnz)
+        own = ref.content.id if ref.content is not None else ""
+        key = (kind, ref.name, ref.m, ref.n, ref.nnz, own)
         found = self._known.get(key)
         if found is None:
             if max(ref.m, ref.n, ref.nnz) >= 1 << 62 or min(ref.m, ref.n, ref.nnz) < -1:
@@ -375,7 +376,11 @@ class _Subjects:
             raise ReaderError(f"{ref.name[:80]}: {ref.sizes} is impossible")
         if kind != "matrix" and ref.sizes != UNKNOWN:
             raise ReaderError(f"{ref.name[:80]}: m, n and nnz are sizes of a matrix, not a {kind}")
+        if ref.content is not None and ref.content.kind != kind:
+            raise ReaderError(f"{ref.name[:80]}: a {ref.content.kind} is no {kind}")
         pattern = self.library.subject(kind, ref.name, ref.sizes)
+        if pattern is None:
+            pattern = ref.content
         if pattern is not None:
             info = _told(info_of(pattern), ref)
             self._store.put_structure(pattern, info)

@@ -36,9 +36,9 @@ from indexer.readers.base.row import (
     seconds,
 )
 
-__all__ = ["TvmReader"]
+__all__ = ["TvmReader", "measured"]
 
-#: `MeasureErrorNo` of auto_scheduler: what each error number is in our words.
+#: `MeasureErrorNo` of auto_scheduler and of AutoTVM: what each error number is in our words.
 _ERRORS = {
     1: ("invalid", "instantiation error"),
     2: ("build", "host compilation error"),
@@ -61,7 +61,7 @@ class TvmReader:
 
     def sniff(self, path: Path, head: bytes) -> bool:
         lines = [line for line in head.split(b"\n") if line.strip() and line[:1] != b"#"]
-        return bool(lines) and re.match(rb'\{\s*"(i|input)"\s*:\s*\[', lines[0]) is not None
+        return bool(lines) and re.match(rb'\{\s*"i"\s*:\s*\[\s*\[', lines[0]) is not None
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         refuse_other(self, path)
@@ -85,14 +85,14 @@ class TvmReader:
 
 def _run(record: Any) -> tuple[MatrixRef, Op, dict[str, Any], Measurement]:
     try:
-        return *_workload(record), _schedule(record), _measured(record)
+        return *_workload(record), _schedule(record), measured(record["r"], str(record["i"][0][1]))
     except (LookupError, TypeError) as error:
         raise ReaderError(f"fields are missing ({error})") from None
 
 
 def _workload(record: Any) -> tuple[MatrixRef, Op]:
     if "input" in record:
-        raise ReaderError("an AutoTVM record; only auto_scheduler records are read")
+        raise ReaderError("an AutoTVM record, not one of auto_scheduler: --format autotvm")
     task = record["i"][0]
     try:
         workload = json.loads(task[0])
@@ -128,9 +128,14 @@ def _schedule(record: Any) -> dict[str, Any]:
     return {"steps": json.dumps(steps, separators=(",", ":"))}
 
 
-def _measured(record: Any) -> Measurement:
-    costs, error, _, stamp = record["r"]
-    context: dict[str, float | str] = {"target": str(record["i"][0][1])}
+def measured(result: Any, target: str) -> Measurement:
+    """TVM's `MeasureResult`: seconds, number of the error, seconds of the whole measurement, when.
+    The target's string is kept as context.
+
+    Raises: ReaderError, and TypeError, ValueError where it is no list of four.
+    """
+    costs, error, _, stamp = result
+    context: dict[str, float | str] = {"target": target}
     when = number(stamp)
     if error:
         status, why = _ERRORS.get(error, ("crash", f"error {error}"))

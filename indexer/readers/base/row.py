@@ -16,6 +16,7 @@ from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.core.sizes import Sizes
+from embeddb.platforms.of_subject import Coded
 
 __all__ = [
     "UNITS",
@@ -45,7 +46,8 @@ class MatrixRef(msgspec.Struct, frozen=True, gc=False):
     """The matrix a row speaks of, as far as the file says. Sizes are -1 where it does not.
 
     `features` and `about` are facts of the matrix that came with the file (numbers by name, and
-    anything else); a stub keeps them.
+    anything else); a stub keeps them. `content` is the nest, kernel or program itself, where the
+    file describes it whole: it needs no file of that name.
     """
 
     name: str
@@ -55,6 +57,7 @@ class MatrixRef(msgspec.Struct, frozen=True, gc=False):
     group: str = ""
     features: dict[str, float] = {}
     about: dict[str, Any] = {}
+    content: Coded | None = None
 
     @property
     def sizes(self) -> Sizes:

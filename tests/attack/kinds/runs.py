@@ -28,6 +28,7 @@ _FILES = (
     ("kernel-tuner", "cache.json", "spmm:128"),
     ("t4", "t4.json", "spmm:128"),
     ("tvm", "tvm.json", ""),
+    ("autotvm", "autotvm.log", ""),
     ("embeddb", "export.jsonl", ""),
 )
 _OPS = {f"{reader} {name}": op for reader, name, op in _FILES}

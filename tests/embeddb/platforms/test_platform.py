@@ -56,7 +56,7 @@ def test_built_in_platforms_pass_the_contract(name: str) -> None:
 
 
 def test_the_built_in_platforms_are_these() -> None:
-    names = "cpu gpu-hyb gpu-kernels gpu-sparsetir lcm-tiles morpheus-formats nest-cpu"
+    names = "autotvm cpu gpu-hyb gpu-kernels gpu-sparsetir lcm-tiles morpheus-formats nest-cpu"
     assert builtin_platforms() == [
         *names.split(),
         *("spade", "spmv-formats", "tile-cpu", "waco-cpu", "xla-cpu"),

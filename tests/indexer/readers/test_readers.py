@@ -43,6 +43,7 @@ EXAMPLES: list[tuple[str, str, ReadOptions, int]] = [
     ("kernel-tuner", "cache.json", ReadOptions(op=SPMM), 4),
     ("t4", "t4.json", ReadOptions(op=SPMM), 3),
     ("tvm", "tvm.json", ReadOptions(), 2),
+    ("autotvm", "autotvm.log", ReadOptions(), 3),
     ("embeddb", "export.jsonl", ReadOptions(), 3),
 ]
 

@@ -206,7 +206,7 @@ def test_tvm(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text((GOLDEN / "tvm.json").read_text() + '{"input": ["llvm"], "config": {}}\n')
     ((line, reason),) = rejects_of("tvm", path)
-    assert (line, reason) == (4, "an AutoTVM record; only auto_scheduler records are read")
+    assert (line, reason) == (4, "an AutoTVM record, not one of auto_scheduler: --format autotvm")
 
 
 def test_embeddb_rejects_only_what_a_damaged_line_defines(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Tensor kernels made from what run logs of others say of them."""
