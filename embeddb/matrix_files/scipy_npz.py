@@ -1,123 +1,37 @@
 """`scipy.sparse.save_npz` archives: csr, csc, coo, bsr and dia.
 
 This is what a query usually reads, so only the index arrays are unpacked where values do not
-matter. Archives come from outside: no member is unpacked before the size in its `.npy` header, the
-size in the zip directory and the matrix's shape agree, and nothing is ever unpickled.
+matter. Archives come from outside: no member is unpacked before its size and the matrix's shape
+agree.
 """
 
 from __future__ import annotations
 
-import io
 import zipfile
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import MatrixError
 from embeddb.core.files.gate import open_regular
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.npy_header import NpyHeader, npy_header
-from embeddb.matrix_files.source import DEFLATE_RATIO, Source
+from embeddb.matrix_files.npz_archive import Member, NpzArchive
+from embeddb.matrix_files.source import Source
 
 __all__ = ["read"]
 
-_SMALL_BYTES = 4096
-#: Bytes of the header of an array; those that scipy writes have 128.
-_MOST_HEADER = 1 << 16
 #: Bytes that a pointer, an entry, and a value of a filled layout take while they are read.
 _POINTER_BYTES, _ENTRY_BYTES, _VALUE_BYTES = 16, 6, 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """One `.npy` inside the archive, known by its header only."""
-
-    info: zipfile.ZipInfo
-    header: NpyHeader
-
-    @property
-    def name(self) -> str:
-        return self.info.filename.removesuffix(".npy")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.header.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.header.dtype
-
-
-class _Archive:
-    """The members of one archive; every array is checked before it is unpacked."""
-
-    def __init__(self, source: Source, file: zipfile.ZipFile) -> None:
-        self._source, self._file = source, file
-
-    def error(self, message: str) -> MatrixError:
-        return self._source.error(message)
-
-    def member(self, name: str) -> _Member:
-        try:
-            info = self._file.getinfo(name + ".npy")
-        except KeyError:
-            held = [i.filename.removesuffix(".npy") for i in self._file.infolist()[:8]]
-            raise self.error(
-                f"not an archive of scipy.sparse.save_npz: no '{name}' (it holds {held})"
-            ) from None
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise self.error(f"'{name}' is packed with a method other than deflate")
-        with self._file.open(info) as file:
-            member = _Member(info, npy_header(io.BytesIO(file.read(_MOST_HEADER))))
-        if member.dtype.hasobject or member.dtype.kind not in "biufcSU":
-            raise self.error(f"'{name}' holds {member.dtype}, not numbers")
-        return member
-
-    def array(self, member: _Member) -> NDArray[Any]:
-        info = member.info
-        promised = member.header.whole_bytes
-        if promised != info.file_size:
-            raise self.error(
-                f"'{member.name}' promises {promised} bytes, the archive holds {info.file_size}"
-            )
-        if info.compress_size > self._source.size or promised > DEFLATE_RATIO * info.compress_size:
-            raise self.error(f"'{member.name}' cannot expand to {promised} bytes")
-        self._source.check_memory(promised, f"'{member.name}'")
-        with self._file.open(info) as stream:
-            # With a length given, zipfile stops there even if the stream goes on; it also checks
-            # the CRC when the last byte is taken.
-            data = stream.read(info.file_size)
-        if len(data) != promised:
-            raise self.error(f"'{member.name}' is truncated")
-        flat = np.frombuffer(data, member.dtype, offset=member.header.header_bytes)
-        return flat.reshape(member.shape, order="F" if member.header.fortran else "C")
-
-    def small(self, name: str) -> NDArray[Any]:
-        member = self.member(name)
-        if prod(member.shape) * member.dtype.itemsize > _SMALL_BYTES:
-            raise self.error(f"'{name}' is too large to be right")
-        return self.array(member)
-
-    def vector(self, name: str, count: int | None = None) -> _Member:
-        """A member that must be one-dimensional, of whole numbers and `count` long."""
-        member = self.member(name)
-        if len(member.shape) != 1 or member.dtype.kind not in "iu":
-            raise self.error(f"'{name}' is not a vector of whole numbers")
-        if count is not None and member.shape[0] != count:
-            raise self.error(f"'{name}' should have {count} entries, it has {member.shape[0]}")
-        return member
 
 
 def read(source: Source) -> Pattern:
     """Raises: MatrixError, and what zipfile and numpy raise for a damaged archive."""
     with open_regular(source.path) as file, zipfile.ZipFile(file) as archive:
-        return _read(source, _Archive(source, archive))
+        return _read(source, NpzArchive(source, archive, "scipy.sparse.save_npz"))
 
 
-def _read(source: Source, archive: _Archive) -> Pattern:
+def _read(source: Source, archive: NpzArchive) -> Pattern:
     layout = archive.small("format").reshape(-1)[:1].tolist()
     kind = layout[0] if layout else b""
     kind = kind.decode("latin-1") if isinstance(kind, bytes) else str(kind)
@@ -142,7 +56,7 @@ def _read(source: Source, archive: _Archive) -> Pattern:
     return Pattern.from_coo(shape, *found, name=source.name, group=source.group)
 
 
-def _check_count(source: Source, member: _Member, times: int = 1) -> None:
+def _check_count(source: Source, member: Member, times: int = 1) -> None:
     """Raises: MatrixError for too many entries; `times` they are held in arrays of that type."""
     count = member.shape[0]
     if count > source.max_nnz:
@@ -151,13 +65,13 @@ def _check_count(source: Source, member: _Member, times: int = 1) -> None:
     source.check_memory(taken * count, f"{count} entries")
 
 
-def _check_values(source: Source, member: _Member) -> None:
+def _check_values(source: Source, member: Member) -> None:
     """Raises: MatrixError for more values, zeros and all, than may be looked through."""
     count = prod(member.shape)
     source.check_memory(_VALUE_BYTES * count, f"{count} values")
 
 
-def _compressed(source: Source, archive: _Archive, kind: str, shape: tuple[int, int]) -> Pattern:
+def _compressed(source: Source, archive: NpzArchive, kind: str, shape: tuple[int, int]) -> Pattern:
     lines = shape[0 if kind == "csr" else 1]
     source.check_memory(_POINTER_BYTES * lines, f"{lines} lines")
     pointers = archive.vector("indptr", lines + 1)
@@ -172,7 +86,7 @@ def _compressed(source: Source, archive: _Archive, kind: str, shape: tuple[int, 
 
 
 def _blocks(
-    source: Source, archive: _Archive, shape: tuple[int, int]
+    source: Source, archive: NpzArchive, shape: tuple[int, int]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """BSR blocks are filled up with zeros, so a zero in a block is padding."""
     member = archive.member("data")
@@ -193,7 +107,7 @@ def _blocks(
 
 
 def _diagonals(
-    source: Source, archive: _Archive, shape: tuple[int, int]
+    source: Source, archive: NpzArchive, shape: tuple[int, int]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """DIA stores whole diagonals, so a zero is padding; data[d, j] is entry (j - offset[d], j)."""
     member = archive.member("data")

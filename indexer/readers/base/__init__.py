@@ -1,7 +1,7 @@
 """What every reader is made of: the protocol `Reader`, the rows it yields, and how text becomes
 numbers, seconds and lines."""
 
-from indexer.readers.base.lines import head_of, json_lines, numbered, open_bytes, whole
+from indexer.readers.base.lines import head_of, json_lines, numbered, open_bytes, whole, whole_bytes
 from indexer.readers.base.reading import files_below, read_rows
 from indexer.readers.base.recognise import guess, refuse_other, wrong_file
 from indexer.readers.base.row import (
@@ -53,5 +53,6 @@ __all__ = [
     "status_of",
     "value",
     "whole",
+    "whole_bytes",
     "wrong_file",
 ]

@@ -14,7 +14,7 @@ from embeddb.core.errors import ReaderError
 from embeddb.core.files.gate import open_regular, reason_of
 from indexer.readers.base.row import Reject
 
-__all__ = ["LINE_BYTES", "head_of", "json_lines", "numbered", "open_bytes", "whole"]
+__all__ = ["LINE_BYTES", "head_of", "json_lines", "numbered", "open_bytes", "whole", "whole_bytes"]
 
 #: Longest line that is read; a longer one becomes a reject, whatever it holds.
 LINE_BYTES = 1 << 20
@@ -63,16 +63,21 @@ def head_of(path: Path, size: int = 4096) -> bytes:
 
 def whole(path: Path) -> str:
     """A file that is one document. Raises: ReaderError if it is too large or not UTF-8."""
+    try:
+        return whole_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ReaderError("not UTF-8 text", where=str(path)) from None
+
+
+def whole_bytes(path: Path, most: int = DOCUMENT_BYTES) -> bytes:
+    """A file that is read at once. Raises: ReaderError if it has more than `most` bytes."""
     parts, size = [], 0
     for block in _blocks(path):
         parts.append(block)
         size += len(block)
-        if size > DOCUMENT_BYTES:
-            raise ReaderError(f"more than {DOCUMENT_BYTES >> 20} MiB of JSON", where=str(path))
-    try:
-        return b"".join(parts).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ReaderError("not UTF-8 text", where=str(path)) from None
+        if size > most:
+            raise ReaderError(f"more than {most >> 20} MiB in one piece", where=str(path))
+    return b"".join(parts)
 
 
 def numbered(path: Path, bad: dict[int, Reject]) -> Iterator[str]:

@@ -29,6 +29,7 @@ _FILES = (
     ("t4", "t4.json", "spmm:128"),
     ("tvm", "tvm.json", ""),
     ("autotvm", "autotvm.log", ""),
+    ("tpu-graphs", "tpu_graphs.npz", ""),
     ("embeddb", "export.jsonl", ""),
 )
 _OPS = {f"{reader} {name}": op for reader, name, op in _FILES}

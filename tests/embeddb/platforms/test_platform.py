@@ -59,7 +59,7 @@ def test_the_built_in_platforms_are_these() -> None:
     names = "autotvm cpu gpu-hyb gpu-kernels gpu-sparsetir lcm-tiles morpheus-formats nest-cpu"
     assert builtin_platforms() == [
         *names.split(),
-        *("spade", "spmv-formats", "tile-cpu", "waco-cpu", "xla-cpu"),
+        *("spade", "spmv-formats", "tile-cpu", "tpu-graphs", "waco-cpu", "xla-cpu"),
     ]
 
 

@@ -44,6 +44,7 @@ EXAMPLES: list[tuple[str, str, ReadOptions, int]] = [
     ("t4", "t4.json", ReadOptions(op=SPMM), 3),
     ("tvm", "tvm.json", ReadOptions(), 2),
     ("autotvm", "autotvm.log", ReadOptions(), 3),
+    ("tpu-graphs", "tpu_graphs.npz", ReadOptions(), 4),
     ("embeddb", "export.jsonl", ReadOptions(), 3),
 ]
 

@@ -1,0 +1,106 @@
+"""Arrays of an `.npz` from outside, each checked before it is unpacked: the size in its `.npy`
+header, the size in the zip directory and what a file of this size may hold must agree. Nothing is
+ever unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import MatrixError
+from embeddb.matrix_files.npy_header import NpyHeader, npy_header
+from embeddb.matrix_files.source import DEFLATE_RATIO, Source
+
+__all__ = ["Member", "NpzArchive"]
+
+_SMALL_BYTES = 4096
+#: Bytes of the header of an array; those that numpy writes have 128.
+_MOST_HEADER = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One `.npy` inside the archive, known by its header only."""
+
+    info: zipfile.ZipInfo
+    header: NpyHeader
+
+    @property
+    def name(self) -> str:
+        return self.info.filename.removesuffix(".npy")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.header.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.header.dtype
+
+
+class NpzArchive:
+    """The members of one archive of a kind, as errors name it; every array is checked before it is
+    unpacked."""
+
+    def __init__(self, source: Source, file: zipfile.ZipFile, kind: str) -> None:
+        self._source, self._file, self._kind = source, file, kind
+
+    def error(self, message: str) -> MatrixError:
+        return self._source.error(message)
+
+    def member(self, name: str) -> Member:
+        try:
+            info = self._file.getinfo(name + ".npy")
+        except KeyError:
+            held = [i.filename.removesuffix(".npy") for i in self._file.infolist()[:8]]
+            raise self.error(
+                f"not an archive of {self._kind}: no '{name}' (it holds {held})"
+            ) from None
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise self.error(f"'{name}' is packed with a method other than deflate")
+        with self._file.open(info) as file:
+            member = Member(info, npy_header(io.BytesIO(file.read(_MOST_HEADER))))
+        if member.dtype.hasobject or member.dtype.kind not in "biufcSU":
+            raise self.error(f"'{name}' holds {member.dtype}, not numbers")
+        return member
+
+    def array(self, member: Member) -> NDArray[Any]:
+        info = member.info
+        promised = member.header.whole_bytes
+        if promised != info.file_size:
+            raise self.error(
+                f"'{member.name}' promises {promised} bytes, the archive holds {info.file_size}"
+            )
+        if info.compress_size > self._source.size or promised > DEFLATE_RATIO * info.compress_size:
+            raise self.error(f"'{member.name}' cannot expand to {promised} bytes")
+        self._source.check_memory(promised, f"'{member.name}'")
+        with self._file.open(info) as stream:
+            # With a length given, zipfile stops there even if the stream goes on; it also checks
+            # the CRC when the last byte is taken.
+            data = stream.read(info.file_size)
+        if len(data) != promised:
+            raise self.error(f"'{member.name}' is truncated")
+        flat = np.frombuffer(data, member.dtype, offset=member.header.header_bytes)
+        return flat.reshape(member.shape, order="F" if member.header.fortran else "C")
+
+    def small(self, name: str) -> NDArray[Any]:
+        member = self.member(name)
+        if prod(member.shape) * member.dtype.itemsize > _SMALL_BYTES:
+            raise self.error(f"'{name}' is too large to be right")
+        return self.array(member)
+
+    def vector(self, name: str, count: int | None = None) -> Member:
+        """A member that must be one-dimensional, of whole numbers and `count` long."""
+        member = self.member(name)
+        if len(member.shape) != 1 or member.dtype.kind not in "iu":
+            raise self.error(f"'{name}' is not a vector of whole numbers")
+        if count is not None and member.shape[0] != count:
+            raise self.error(f"'{name}' should have {count} entries, it has {member.shape[0]}")
+        return member
