@@ -40,7 +40,14 @@ def nest_of(
 
 def sample_nests(size: int = 16) -> dict[str, Nest]:
     """Six small nests by name: `size` turns of a loop, or about so many."""
-    n = size
+    return {
+        name: nest_of(*parts, name=f"{name}_{size}", group=name)
+        for name, parts in _parts(size).items()
+    }
+
+
+def _parts(n: int) -> dict[str, tuple[Any, Any, Any]]:
+    """Loops, arrays and body of each, as `nest_of` takes them."""
     i, j, k = [0, 1], [0, 0, 1], [0, 0, 0, 1]
     i1, i2, j1, j2 = [1, 1], [2, 1], [1, 0, 1], [2, 0, 1]
     square = ["f32", [n, n]]
@@ -52,7 +59,7 @@ def sample_nests(size: int = 16) -> dict[str, Nest]:
     row = {"plus": [0], "of": [4, i]}
     next_row = {"plus": [0], "of": [4, i1]}
     column = {"plus": [0], "of": [2, j]}
-    made: dict[str, tuple[Any, Any, Any]] = {
+    return {
         "matmul": (
             [n, n, n],
             [["f32", [n, n], "zero"], square, square],
@@ -85,7 +92,4 @@ def sample_nests(size: int = 16) -> dict[str, Nest]:
             [["f32", [1], "zero"], ["f32", [n]]],
             [["max=", [0, [0]], ["exp", ["read", 1, i]], ["<", ["read", 1, i], 0.5]]],
         ),
-    }
-    return {
-        name: nest_of(*parts, name=f"{name}_{size}", group=name) for name, parts in made.items()
     }

@@ -138,7 +138,10 @@ def _runs(
     for line, (tile, runtime, normalizer) in enumerate(rows, 2):
         try:
             time = seconds(runtime, 1e9) / seconds(normalizer, 1e9) * usual / 1e9
-            context = {"runtime_ns": float(runtime), "normalizer_ns": float(normalizer)}
+            context: dict[str, float | str] = {
+                "runtime_ns": float(runtime),
+                "normalizer_ns": float(normalizer),
+            }
             measured = Measurement("ok", (seconds(time),), "imported", context=context)
             config = {name: integer(tile[column]) for name, column in _PARAMS}
         except ReaderError as error:

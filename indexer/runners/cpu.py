@@ -18,6 +18,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
 from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
+from indexer.runners.compiled.closing import Closing
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels import codegen as cpu_codegen
 from indexer.runners.cpu_kernels import facts as cpu_facts
@@ -26,8 +27,6 @@ from indexer.runners.cpu_kernels.forms import PADDING
 from indexer.runners.cpu_kernels.session import Session
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from embeddb.platforms.platform import Platform
     from indexer.runners.cpu_kernels.codegen import Launch
     from indexer.runners.cpu_kernels.variant import Variant
@@ -40,7 +39,7 @@ _PROBE_TIMEOUT_S = 60.0
 _TOLERANCES = {"f32": 1e-5, "f64": 1e-13}
 
 
-class CpuRunner:
+class CpuRunner(Closing):
     """Runs SpMM, SpMV and SDDMM, f32 and f64, on this machine's processors.
 
     One worker process serves all patterns until it crashes, hangs or `close` is called. Threads
@@ -63,17 +62,6 @@ class CpuRunner:
         self._built: dict[Variant | None, cpu_build.Built] = {}
         self._probing: cpu_build.Built | None = None
         self._facts: dict[str, dict[str, str]] = {}
-
-    def __enter__(self) -> CpuRunner:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the worker process."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
@@ -17,14 +17,13 @@ from embeddb.platforms.of_subject import space_of
 from embeddb.tensors.edges import CUT
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions
+from indexer.runners.compiled.closing import Closing
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.cpu_kernels.session import Session
 from indexer.runners.xla_code.groups import compiler_cut
 from indexer.runners.xla_code.measuring import KernelTimes, ProgramTimes
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from embeddb.platforms.platform import Platform
     from embeddb.tensors.computation import Computation
     from embeddb.tensors.edges import Cut
@@ -54,7 +53,7 @@ _ENV = {
 _PROGRAMS_A_WORKER = 8
 
 
-class XlaRunner:
+class XlaRunner(Closing):
     """Compiles each kernel by itself, so that nothing is fused across kernels, and times it: the
     median of repeats after two calls that do not count, arrays made once and kept.
 
@@ -73,17 +72,6 @@ class XlaRunner:
         self.session = Session(_WORKER, env=_ENV, python=self._python)
         self._about: dict[str, str] = {}
         self._programs = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the worker processes."""

@@ -58,72 +58,17 @@ class _Made(Sums):
         if len(op.results) != 1:
             raise TensorError(f"{op.opcode} gives several arrays")
         operands = tuple(self.place[at] for at in op.operands)
-        dims, dtype = op.shape.dims, op.shape.dtype
         if op.opcode in ELEMENTWISE and op.opcode not in _SAME:
             return self._map(op, operands)
-        if op.opcode in _SAME:
-            return self._view(op, operands[0], lambda forms: forms)
+        if op.opcode in ("parameter", "constant", "iota"):
+            return self.add(self._leaf(op))
+        if (seen := _seen(op, shapes)) is not None:
+            return self._view(op, operands[0], seen)
         match op.opcode:
-            case "parameter":
-                self._given += 1
-                return self.add(
-                    Value(
-                        "given", dtype, dims, number=self._given - 1, strides=strides_of(op.shape)
-                    )
-                )
-            case "constant":
-                if "value" not in op.attributes:
-                    raise TensorError("a constant of several numbers is not kept")
-                text = str(op.attributes["value"])
-                number_of(text, dtype)
-                return self.add(Value("number", dtype, dims, text=text))
-            case "iota":
-                return self.add(Value("iota", dtype, dims, number=_one(op, "dimension")))
-            case "broadcast":
-                to, of = op.dims("dimensions"), shapes[0].dims
-                if len(to) != len(of):
-                    raise ValueError
-                return self._view(
-                    op,
-                    operands[0],
-                    lambda f: tuple(f[d] if n > 1 else ZERO for d, n in zip(to, of, strict=True)),
-                )
-            case "transpose":
-                perm = op.dims("dimensions")
-                if sorted(perm) != list(range(len(dims))):
-                    raise ValueError
-                return self._view(
-                    op, operands[0], lambda f: tuple(f[perm.index(d)] for d in range(len(perm)))
-                )
-            case "reshape" | "bitcast":
-                if shapes[0].elements != op.shape.elements or shapes[0].dtype != dtype:
-                    raise ValueError
-                orders = (op.shape, shapes[0])
-                if op.opcode == "reshape":
-                    orders = (Shape(dtype, dims), Shape(dtype, shapes[0].dims))
-                return self._view(op, operands[0], lambda f: _reshaped(f, *orders))
-            case "slice":
-                start = op.dims("start")
-                stride = op.dims("stride") or (1,) * len(start)
-                _alike(start, stride, dims)
-                return self._view(
-                    op,
-                    operands[0],
-                    lambda f: tuple(x * s + a for x, a, s in zip(f, start, stride, strict=True)),
-                )
-            case "reverse":
-                turned = op.dims("dimensions")
-                return self._view(
-                    op,
-                    operands[0],
-                    lambda f: tuple(
-                        x * -1 + (dims[d] - 1) if d in turned else x for d, x in enumerate(f)
-                    ),
-                )
             case "pad":
-                low, gap = op.dims("low"), op.dims("interior") or (0,) * len(dims)
-                _alike(low, gap, dims)
-                return self.pad(operands[0], operands[1], dims, low, gap)
+                low, gap = op.dims("low"), op.dims("interior") or (0,) * op.shape.rank
+                _alike(low, gap, op.shape.dims)
+                return self.pad(operands[0], operands[1], op.shape.dims, low, gap)
             case "concatenate":
                 return self._join(op, operands, shapes)
             case "dot":
@@ -135,6 +80,21 @@ class _Made(Sums):
             case "reduce-window":
                 return self.reduce_window(op, operands, shapes)
         raise TensorError(f"{op.opcode} is not computed here")
+
+    def _leaf(self, op: Operation) -> Value:
+        """What is made out of nothing."""
+        dims, dtype = op.shape.dims, op.shape.dtype
+        if op.opcode == "parameter":
+            self._given += 1
+            strides = strides_of(op.shape)
+            return Value("given", dtype, dims, number=self._given - 1, strides=strides)
+        if op.opcode == "iota":
+            return Value("iota", dtype, dims, number=_one(op, "dimension"))
+        if "value" not in op.attributes:
+            raise TensorError("a constant of several numbers is not kept")
+        text = str(op.attributes["value"])
+        number_of(text, dtype)
+        return Value("number", dtype, dims, text=text)
 
     def _map(self, op: Operation, operands: tuple[int, ...]) -> int:
         dims = [self.values[o].dims for o in operands]
@@ -175,6 +135,47 @@ class _Made(Sums):
 
         made = Value("join", op.shape.dtype, op.shape.dims, operands, number=along, access=access)
         return self.add(made)
+
+
+def _seen(op: Operation, shapes: Sequence[Shape]) -> Callable[[Forms], Forms] | None:
+    """By the index of an element, that of the same element in the first operand; None where the
+    elements are others.
+
+    Raises: ValueError, IndexError where attributes do not fit the shapes.
+    """
+    match op.opcode:
+        case "broadcast":
+            to, of = op.dims("dimensions"), shapes[0].dims
+            if len(to) != len(of):
+                raise ValueError
+            return lambda f: tuple(f[d] if n > 1 else ZERO for d, n in zip(to, of, strict=True))
+        case "transpose":
+            perm = op.dims("dimensions")
+            if sorted(perm) != list(range(op.shape.rank)):
+                raise ValueError
+            return lambda f: tuple(f[perm.index(d)] for d in range(len(perm)))
+        case "reshape" | "bitcast":
+            return _reshaping(op, shapes[0])
+        case "slice":
+            start = op.dims("start")
+            stride = op.dims("stride") or (1,) * len(start)
+            _alike(start, stride, op.shape.dims)
+            return lambda f: tuple(x * s + a for x, a, s in zip(f, start, stride, strict=True))
+        case "reverse":
+            turned, dims = op.dims("dimensions"), op.shape.dims
+            return lambda f: tuple(
+                x * -1 + (dims[d] - 1) if d in turned else x for d, x in enumerate(f)
+            )
+    return (lambda forms: forms) if op.opcode in _SAME else None
+
+
+def _reshaping(op: Operation, operand: Shape) -> Callable[[Forms], Forms]:
+    if operand.elements != op.shape.elements or operand.dtype != op.shape.dtype:
+        raise ValueError
+    orders = (op.shape, operand)
+    if op.opcode == "reshape":
+        orders = (Shape(operand.dtype, op.shape.dims), Shape(operand.dtype, operand.dims))
+    return lambda f: _reshaped(f, *orders)
 
 
 def _reshaped(forms: Forms, shape: Shape, operand: Shape) -> Forms:

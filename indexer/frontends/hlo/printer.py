@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Computation
@@ -122,46 +122,39 @@ def _literal(op: Operation) -> str:
     return text
 
 
+#: What stands behind the operands, by opcode; of those that are not here it is `raw`.
+_WRITTEN: dict[str, Callable[[Operation], list[str]]] = {
+    **dict.fromkeys(("parameter", "constant"), lambda op: []),
+    **dict.fromkeys(
+        ("broadcast", "transpose", "reverse", "reduce"),
+        lambda op: [f"dimensions={_braces(op.dims('dimensions'))}"],
+    ),
+    **dict.fromkeys(("reduce-window", "select-and-scatter"), lambda op: [f"window={_window(op)}"]),
+    "dot": lambda op: [f"{k}_dims={_braces(op.dims(k))}" for k in _DOT if op.dims(k)],
+    "convolution": lambda op: [
+        f"window={_window(op)}",
+        f"dim_labels={op.attributes.get('labels', '')}",
+        f"feature_group_count={op.attributes.get('feature_groups', 1)}",
+        f"batch_group_count={op.attributes.get('batch_groups', 1)}",
+    ],
+    "iota": lambda op: [f"iota_dimension={op.attributes.get('dimension', 0)}"],
+    "concatenate": lambda op: [f"dimensions={{{op.attributes.get('dimension', 0)}}}"],
+    "slice": lambda op: [f"slice={_slice(op)}"],
+    "pad": lambda op: [f"padding={_padding(op)}"],
+    "dynamic-slice": lambda op: [f"dynamic_slice_sizes={_braces(op.dims('sizes'))}"],
+    "compare": lambda op: [f"direction={op.attributes.get('direction', 'EQ')}"],
+    "get-tuple-element": lambda op: [f"index={op.attributes.get('index', 0)}"],
+}
+
+
 def _attributes(made: Computation, at: int, regions: dict[str, str]) -> list[str]:
     op = made.operations[at]
-    told = op.attributes
-    found: list[str] = []
-    match op.opcode:
-        case "parameter" | "constant":
-            return []
-        case "dot":
-            found = [f"{k}_dims={_braces(op.dims(k))}" for k in _DOT if op.dims(k)]
-        case "convolution":
-            found = [
-                f"window={_window(op)}",
-                f"dim_labels={told.get('labels', '')}",
-                f"feature_group_count={told.get('feature_groups', 1)}",
-                f"batch_group_count={told.get('batch_groups', 1)}",
-            ]
-        case "reduce-window" | "select-and-scatter":
-            found = [f"window={_window(op)}"]
-        case "iota":
-            found = [f"iota_dimension={told.get('dimension', 0)}"]
-        case "concatenate":
-            found = [f"dimensions={{{told.get('dimension', 0)}}}"]
-        case "slice":
-            found = [f"slice={_slice(op)}"]
-        case "pad":
-            found = [f"padding={_padding(op)}"]
-        case "dynamic-slice":
-            found = [f"dynamic_slice_sizes={_braces(op.dims('sizes'))}"]
-        case "compare":
-            found = [f"direction={told.get('direction', 'EQ')}"]
-        case "get-tuple-element":
-            found = [f"index={told.get('index', 0)}"]
-        case "broadcast" | "transpose" | "reverse" | "reduce":
-            found = [f"dimensions={_braces(op.dims('dimensions'))}"]
-        case _:
-            raw = str(told.get("raw", ""))
-            if raw.endswith("…"):
-                raise TensorError(f"{_where(made, at)}: its attributes were cut short")
-            found = [raw] if raw else []
-    return found + _bodies(made, at, regions)
+    if op.opcode in _WRITTEN:
+        return _WRITTEN[op.opcode](op) + _bodies(made, at, regions)
+    raw = str(op.attributes.get("raw", ""))
+    if raw.endswith("…"):
+        raise TensorError(f"{_where(made, at)}: its attributes were cut short")
+    return ([raw] if raw else []) + _bodies(made, at, regions)
 
 
 def _bodies(made: Computation, at: int, regions: dict[str, str]) -> list[str]:

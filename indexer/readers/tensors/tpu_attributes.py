@@ -24,14 +24,11 @@ def in_order(opcode: str, row: Row, shapes: Sequence[Shape], result: Shape) -> l
     order = list(range(len(shapes)))
     if opcode in ("convolution", "dot") and len(order) == 1:
         return [0, 0]
-    if opcode == "convolution" and len(order) == 2:
+    if opcode in ("convolution", "dot") and len(order) == 2:
+        fits = _is_filtered if opcode == "convolution" else _is_product
         first, second = shapes
-        turned = _is_filter(row, first, second, result) and not _is_filter(
-            row, second, first, result
-        )
+        turned = fits(row, second, first, result) and not fits(row, first, second, result)
         return [1, 0] if turned else order
-    if opcode == "dot" and len(order) == 2 and not _contraction(*shapes, result):
-        return [1, 0] if _contraction(*reversed(shapes), result) else order
     if opcode in _LARGEST_FIRST:
         return sorted(order, key=lambda at: -shapes[at].elements)
     if opcode == "select":
@@ -104,8 +101,12 @@ def _labels(words: str, ends: Sequence[int], spatial: Sequence[int]) -> str:
     return "".join(named.get(at, "?") for at in range(len(ends) + len(spatial)))
 
 
-def _is_filter(row: Row, weights: Shape, given: Shape, result: Shape) -> bool:
-    """Whether these can be a convolution's filter and what it goes over."""
+def _is_product(row: Row, lhs: Shape, rhs: Shape, result: Shape) -> bool:
+    return bool(_contraction(lhs, rhs, result))
+
+
+def _is_filtered(row: Row, given: Shape, weights: Shape, result: Shape) -> bool:
+    """Whether these can be what a convolution goes over, and its filter."""
     spatial = row.told("size")
     if not weights.rank == given.rank == result.rank == spatial + 2:
         return False

@@ -16,10 +16,10 @@ entries and filled up with 0, then follow their sum and product. So not all of a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import TensorError
@@ -102,7 +102,6 @@ def _outputs(
 
 def notes_on(kernel: Computation) -> dict[str, str]:
     """About a kernel with opcodes that are not known: which, and how many."""
-    unknown = [op.opcode for op in kernel.operations if op.opcode.startswith("unknown-")]
-    named, counts = np.unique(unknown, return_counts=True) if unknown else ([], [])
-    told = ", ".join(f"{word} ({n})" for word, n in zip(named, counts, strict=True))
+    counts = Counter(op.opcode for op in kernel.operations if op.opcode.startswith("unknown-"))
+    told = ", ".join(f"{word} ({count})" for word, count in sorted(counts.items()))
     return {"unknown_opcodes": told} if told else {}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from indexer.runners.compiled.closing import Closing
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.cpu_kernels.session import Session
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from embeddb.platforms.platform import Platform
-
 
 __all__ = ["CompiledHere"]
 
@@ -25,7 +23,7 @@ _ENV = {
 }
 
 
-class CompiledHere:
+class CompiledHere(Closing):
     """The part that such runners share. The worker process, the compiler and the facts of the
     machine are those of runner `cpu`; after `subjects` subjects the worker is replaced, for it
     keeps every shared object that it loaded."""
@@ -37,17 +35,6 @@ class CompiledHere:
         self._platform = platform
         self.session = Session(worker, env=_ENV)
         self._seen = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the worker processes."""

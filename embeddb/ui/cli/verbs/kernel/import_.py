@@ -15,6 +15,7 @@ from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
     from embeddb.tensors.computation import Computation
+    from indexer.add import Added
 
 __all__ = ["import_verb"]
 
@@ -60,21 +61,29 @@ def import_verb(
         tensors += distinct_kernels(one for one in tensors if one.kind == "program")
     with open_database(db, create=True) as opened, Progress() as progress:
         done = add_coded(opened, tensors, progress=progress)
+    _note(notes)
+    if as_json:
+        emit({"database": db, **_told(done), "notes": notes})
+    else:
+        _show(db, done)
+
+
+def _note(notes: list[str]) -> None:
     for line in notes[:_MOST_NOTES]:
         note(line)
     if len(notes) > _MOST_NOTES:
         note(f"and {len(notes) - _MOST_NOTES:,} more notes: --json has them all")
-    if as_json:
-        emit(
-            {
-                "database": db,
-                "added": [_document(one) for one in done.added],
-                "known": [_document(one) for one in done.known],
-                "adopted_runs": done.adopted_runs,
-                "notes": notes,
-            }
-        )
-        return
+
+
+def _told(done: Added[Computation]) -> dict[str, object]:
+    return {
+        "added": [_document(one) for one in done.added],
+        "known": [_document(one) for one in done.known],
+        "adopted_runs": done.adopted_runs,
+    }
+
+
+def _show(db: str, done: Added[Computation]) -> None:
     told = [(one, "added") for one in done.added] + [(one, "known") for one in done.known]
     rows = [(one.name, one.kind, str(one.sizes), one.id, word) for one, word in told]
     table(("name", "kind", "sizes", "id", ""), rows[:_MOST_ROWS])
