@@ -22,8 +22,7 @@ from embeddb.core.config import Config
 from embeddb.core.errors import ReaderError
 from embeddb.core.files.gate import refusing
 from embeddb.core.records import STATUSES, Measurement
-from indexer.readers.base.lines import whole
-from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.recognise import document_of, wrong_file
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
@@ -54,7 +53,7 @@ class KernelTunerReader:
         return b'"tune_params_keys"' in head
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
-        text = whole(path)
+        text = document_of(path, self.name)
         head, start = _header(text, path)
         op = need_op(options, path)
         matrix = MatrixRef(options.matrix or path.name.split(".")[0])

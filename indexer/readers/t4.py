@@ -20,8 +20,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.records import STATUSES, Measurement
-from indexer.readers.base.lines import whole
-from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.recognise import document_of, wrong_file
 from indexer.readers.base.row import (
     UNITS,
     MatrixRef,
@@ -56,7 +55,7 @@ class T4Reader:
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         try:
-            document = msgspec.json.decode(whole(path))
+            document = msgspec.json.decode(document_of(path, self.name))
         except (ValueError, RecursionError) as error:
             raise wrong_file(path, self.name, f"not JSON: {error}") from None
         results = document.get("results") if isinstance(document, dict) else None

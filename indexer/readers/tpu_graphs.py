@@ -33,7 +33,7 @@ from embeddb.matrix_files.npz_archive import NpzArchive
 from embeddb.matrix_files.source import Source, plain_text
 from indexer.readers.base.lines import head_of, whole_bytes
 from indexer.readers.base.reading import files_below
-from indexer.readers.base.recognise import wrong_file
+from indexer.readers.base.recognise import refuse_other, wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow, integer, seconds
 from indexer.readers.tensors.tpu_columns import COLUMNS
 from indexer.readers.tensors.tpu_graph import kernel_of_graph, notes_on
@@ -68,6 +68,7 @@ class TpuGraphsReader:
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         if not path.is_dir():
+            refuse_other(self, path)
             with refusing(ReaderError, where=plain_text(path)):
                 kernel, arrays = _read(path)
             yield from _runs(kernel, arrays, options, "")

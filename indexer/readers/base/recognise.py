@@ -7,10 +7,10 @@ from pathlib import Path
 from embeddb.core import plugins
 from embeddb.core.errors import ReaderError
 from embeddb.core.files.gate import refusing
-from indexer.readers.base.lines import head_of
+from indexer.readers.base.lines import head_of, whole_bytes
 from indexer.readers.base.row import Reader
 
-__all__ = ["guess", "refuse_other", "wrong_file"]
+__all__ = ["document_of", "guess", "refuse_other", "wrong_file"]
 
 
 def guess(path: Path) -> list[str]:
@@ -31,6 +31,14 @@ def wrong_file(path: Path, reader: str, why: str) -> ReaderError:
     others = [name for name in guess(path) if name != reader]
     hint = f"it looks like {others[0]}: use --format {others[0]}" if others else ""
     return ReaderError(f"not a {reader} file: {why}", where=str(path), hint=hint)
+
+
+def document_of(path: Path, reader: str) -> str:
+    """A file that is one text. Raises: ReaderError if it is too large, or no text of ours."""
+    try:
+        return whole_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise wrong_file(path, reader, "not UTF-8 text") from None
 
 
 def refuse_other(reader: Reader, path: Path) -> None:
