@@ -7,6 +7,7 @@ whose scores are told as log gains.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,9 @@ from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import space_digest
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
+from embeddb.tensors.encoding.graph import graph_of, hidden
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,6 +54,9 @@ class GraphModel:
             type(fit.get(name)) is float and 0 <= fit[name] < 1e6 for name in ("slope", "floor")
         ):
             raise ModelError("its card has no calibration", hint=_AGAIN)
+        guard = fit.get("guard", math.inf)
+        if type(guard) is not float or not guard >= 0:
+            raise ModelError("the guard in its card is none", hint=_AGAIN)
 
     @classmethod
     def load(cls, path: str | Path) -> GraphModel:
@@ -62,6 +68,12 @@ class GraphModel:
     def instance(self) -> str:
         """The platform instance whose runs it learned from."""
         return str(self.card["platform"]["id"])
+
+    @property
+    def guard(self) -> float:
+        """The log gain it must promise over the default to be believed against it; of a model that
+        was never judged, more than anything can promise."""
+        return float(self.card["calibration"].get("guard", math.inf))
 
     def mismatch(self, platform: Platform, op: Op) -> str:
         """Why it may not be used here, one line; empty if it may."""
@@ -82,10 +94,14 @@ class GraphModel:
         Raises: ModelError where the weights make no number of it.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            found = self.network.scores(kernel, configs).astype(np.float64)
-        if not np.isfinite(found).all():
-            raise ModelError("predicts what is no number", hint=_AGAIN)
-        return found
+            return _finite(self.network.scores(kernel, configs))
+
+    def without(self, kernel: Computation, configs: Sequence[Config]) -> Floats:
+        """float64[n,c] what it would predict of each configuration if of the n-th operation it saw
+        the edges alone. Raises: ModelError as `predict`."""
+        graph, tiles = graph_of(kernel), tile_rows(kernel, configs)
+        rows = [self.network.predicted(hidden(graph, at), tiles) for at in range(len(graph))]
+        return np.array([_finite(row) for row in rows])
 
     def seconds(self, kernel: Computation) -> float:
         """Of a kernel under op `fused`. Raises: ModelError for a model of tiles."""
@@ -102,6 +118,11 @@ class KernelScorer:
 
     model: GraphModel
     kernel: Computation
+
+    @property
+    def guard(self) -> float:
+        """The model's."""
+        return self.model.guard
 
     def score(
         self,
@@ -122,3 +143,10 @@ class KernelScorer:
         fit = self.model.card["calibration"]
         said = self.model.predict(self.kernel, configs)
         return -fit["slope"] * (said - said.mean()), np.full(len(said), fit["floor"])
+
+
+def _finite(said: NDArray[np.float32]) -> Floats:
+    """Raises: ModelError for what is no number."""
+    if not np.isfinite(said).all():
+        raise ModelError("predicts what is no number", hint=_AGAIN)
+    return said.astype(np.float64)

@@ -9,6 +9,7 @@ import msgspec
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.explain.counterfactuals import counterfactuals, partial_dependence
+from embeddb.explain.kernel_occlusion import kernel_occlusion
 from embeddb.explain.occlusion import occlusion
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import Content
@@ -16,6 +17,7 @@ from embeddb.query.alternatives import Deepen
 from embeddb.query.diagnostics import Diagnostics
 from embeddb.query.fallback import Answer
 from embeddb.query.rankers.base import posterior_of
+from embeddb.tensors.computation import Computation
 
 __all__ = ["deepening"]
 
@@ -28,12 +30,18 @@ def deepening(
 ) -> Deepen:
     """What adds effects, moves and attention to an answer's diagnostics (the last only where
     `pattern` or the store holds the structure); it takes up to some seconds. Moves and attention
-    are of matrices."""
+    are of matrices, what is `occluded` of tensor kernels."""
     structure = pattern if isinstance(pattern, Pattern) else None
+    kernel = pattern if isinstance(pattern, Computation) else lookup.store.tensor(pattern.id)
 
     def deepened(plain: Diagnostics, found: Answer) -> Diagnostics:
         ranker = found.rankers.chosen
-        side, cells = occlusion(ranker.query, lookup, structure, progress=progress)
+        by, parts = "", []
+        side, cells = 0, []
+        if ranker.query.op.kind == "kernel":
+            by, parts = kernel_occlusion(ranker, lookup, kernel)
+        else:
+            side, cells = occlusion(ranker.query, lookup, structure, progress=progress)
         return msgspec.structs.replace(
             plain,
             deep=True,
@@ -41,6 +49,8 @@ def deepening(
             moves=counterfactuals(ranker, lookup, progress=progress),
             attention=cells,
             attention_side=side,
+            occluded=parts,
+            occluded_by=by,
         )
 
     return deepened

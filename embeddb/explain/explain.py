@@ -36,6 +36,7 @@ from embeddb.nests.nest_text import nest_from_text
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
+from embeddb.query.kernels.view import KernelView, kernel_view
 from embeddb.query.recommendation import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.store import Store
 from embeddb.store.models.facts import ModelFacts, facts_of
@@ -178,7 +179,15 @@ def _pattern(made: Recommendation, store: Store) -> PatternView:
         kind=info.kind,
         named=info.named,
         nest=_nest(made, store) if info.kind == "nest" else None,
+        kernel=_kernel(made, store),
     )
+
+
+def _kernel(made: Recommendation, store: Store) -> KernelView | None:
+    if made.kernel is not None or Op.parse(made.op).kind not in ("kernel", "program"):
+        return made.kernel
+    found = store.tensor(store.resolve(made.pattern_id))
+    return None if found is None else kernel_view(found)
 
 
 def _nest(made: Recommendation, store: Store) -> NestView | None:

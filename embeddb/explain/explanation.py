@@ -11,6 +11,7 @@ from embeddb.core.config import Config
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.wording import many_of, one_of
+from embeddb.query.kernels.view import KernelView
 from embeddb.query.recommendation import Recommendation, TransferredSchedule
 from embeddb.store.models.facts import ModelFacts
 
@@ -97,7 +98,7 @@ def carried_best(made: Recommendation, pattern_id: str) -> dict[str, Any]:
 def _of_matrix(body: dict[str, Any]) -> dict[str, Any]:
     """The document without what only nests have: as it was before there were any."""
     del body["transfers"], body["counters"]
-    for name in ("kind", "named", "nest"):
+    for name in ("kind", "named", "nest", "kernel"):
         del body["pattern"][name]
     for near in body["neighbours"]:
         del near["named"]
@@ -117,7 +118,8 @@ class PatternView(msgspec.Struct, frozen=True, kw_only=True):
     """The pattern asked about. Sizes are -1 where unknown. `features` are its statistics as the
     neighbours were found by them (raw values by name; empty where none were needed); `thumbnail`
     is the 32x32 density map, uint8[1024] row-major on a log scale, or empty. What is no matrix has
-    `named` sizes; `nest` is there for a loop nest that the store has."""
+    `named` sizes; `nest` is there for a loop nest that the store has, `kernel` for such a tensor
+    kernel or program."""
 
     id: str = ""
     name: str = ""
@@ -130,6 +132,7 @@ class PatternView(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "matrix"
     named: dict[str, int] = {}
     nest: NestView | None = None
+    kernel: KernelView | None = None
 
     @property
     def sizes(self) -> Sizes:

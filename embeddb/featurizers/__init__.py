@@ -12,6 +12,7 @@ from embeddb.featurizers.base import (
     CountersOf,
     Counting,
     Featurizer,
+    FromRuns,
     FromWeights,
     MayLack,
     WithCounters,
@@ -25,6 +26,7 @@ __all__ = [
     "Featurizer",
     "Featurizers",
     "WithCounters",
+    "learned_from",
     "missing",
     "reads",
 ]
@@ -33,8 +35,9 @@ __all__ = [
 #: needs the structure (or features shipped with the runs), the last three ever less.
 FEATURIZERS = ("stats", "scnn", "stats-scnn", "given", "rows", "sizes")
 
-#: What takes torch and tens of milliseconds must be worth it (`AnswerIndex.build`).
-NEED_NETWORK = frozenset({"scnn", "stats-scnn"})
+#: What takes torch and tens of milliseconds, or was learned from few runs, must be worth it
+#: (`AnswerIndex.build`).
+NEED_NETWORK = frozenset({"scnn", "stats-scnn", "kernel-embedding"})
 
 
 class Featurizers(Mapping[str, Featurizer]):
@@ -140,3 +143,8 @@ def reads(featurizer: Featurizer, kind: str) -> bool:
 def missing(featurizer: Featurizer) -> str:
     """What a featurizer lacks to embed on this machine, one line; empty if nothing."""
     return str(featurizer.missing()) if isinstance(featurizer, MayLack) else ""
+
+
+def learned_from(featurizer: Featurizer) -> frozenset[str]:
+    """The groups whose runs a featurizer was trained on; most were on none."""
+    return featurizer.learned_from if isinstance(featurizer, FromRuns) else frozenset()

@@ -16,9 +16,11 @@ __all__ = [
     "CountersOf",
     "Counting",
     "Featurizer",
+    "FromRuns",
     "FromWeights",
     "Joint",
     "MayLack",
+    "Occluding",
     "Travelling",
     "WithCounters",
     "counted_name",
@@ -76,6 +78,24 @@ class FromWeights(Protocol):
     def for_database(cls, folder: Path | None) -> Featurizer | None:
         """With the weights of the database in that folder (None: a database in memory); None where
         there are none. Raises: ModelError for weights that cannot be read."""
+
+
+@runtime_checkable
+class FromRuns(Protocol):
+    """Learned from measured runs."""
+
+    @property
+    def learned_from(self) -> frozenset[str]:
+        """The groups whose runs those were; answers held out there say nothing of it."""
+
+
+@runtime_checkable
+class Occluding(Protocol):
+    """Can say what a part of a tensor kernel adds."""
+
+    def without(self, kernel: Any) -> Sequence[NDArray[np.float32]]:
+        """The vector float32[d] of a `Computation` with each of its operations hidden, in their
+        order. Raises: ModelError as `Featurizer.embed`."""
 
 
 @runtime_checkable

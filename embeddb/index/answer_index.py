@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.featurizers import NEED_NETWORK
+from embeddb.index.guards import MOST_SLOWER
 from embeddb.index.pooling import Source
 from embeddb.index.preparation import PreparationTable
 from embeddb.index.run_matrix import WINNER_GAIN, RunMatrix
@@ -30,7 +31,6 @@ from embeddb.index.vote import (
     surely_positive,
 )
 from embeddb.index.vote_fit import (
-    MOST_SLOWER,
     Fitted,
     LeftOut,
     Near,
@@ -87,15 +87,20 @@ class AnswerIndex:
         generation: int = 0,
         facts: Mapping[str, Facts] | None = None,
         counters: str = "",
+        learned_from: Mapping[str, Collection[str]] | None = None,
     ) -> AnswerIndex:
         """Fit metric and policy, and index every pattern that has a vector.
 
         `readable` holds raw vectors float32[d] by pattern id for one or more featurizers, in
         order of preference: the one whose neighbours answer best with groups held out is used. One
-        that needs a network must be better by more than two standard errors.
+        that needs a network must be better by more than two standard errors. `learned_from` has the
+        groups whose runs a featurizer was trained on: it is not judged by them.
         """
-        known = facts or {}
-        tried = {name: _fitted(evidence, vectors, known) for name, vectors in readable.items()}
+        known, seen = facts or {}, learned_from or {}
+        tried = {
+            name: _fitted(evidence, vectors, known, seen.get(name, ()))
+            for name, vectors in readable.items()
+        }
         name = _preferred(tried)
         ids, raw, fit = tried[name]
         ground = ground_of(_held(evidence, ids), ids, fit.near, known)
@@ -311,7 +316,10 @@ class _Fit(NamedTuple):
 
 
 def _fitted(
-    evidence: RunMatrix, vectors: Mapping[str, NDArray[np.float32]], facts: Mapping[str, Facts]
+    evidence: RunMatrix,
+    vectors: Mapping[str, NDArray[np.float32]],
+    facts: Mapping[str, Facts],
+    seen: Collection[str],
 ) -> _Fit:
     ids = tuple(sorted(evidence.telling & vectors.keys()))
     raw = np.array([vectors[i] for i in ids], dtype=np.float32)
@@ -322,7 +330,9 @@ def _fitted(
     of = {row.pattern_id: row.group for row in known.rows}
     groups = np.array([of[i] for i in ids], dtype=np.str_)
     risk = MOST_SLOWER.get(evidence.op.kind)
-    return _Fit(ids, raw, fit_policy(raw, gains, groups, trust, most_slower=risk))
+    judged = ~np.isin(groups, sorted(seen)) if seen else None
+    fit = fit_policy(raw, gains, groups, trust, most_slower=risk, judged=judged)
+    return _Fit(ids, raw, fit)
 
 
 def _held(evidence: RunMatrix, ids: Collection[str]) -> RunMatrix:

@@ -23,7 +23,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.wording import plural
-from embeddb.featurizers import NEED_NETWORK, Featurizer, missing
+from embeddb.featurizers import NEED_NETWORK, Featurizer, learned_from, missing
 from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
@@ -133,7 +133,13 @@ class IndexFiles:
                 n: v for n, v in readable.items() if counted_parts(n) or n == without.featurizer
             }
         built = AnswerIndex.build(
-            evidence, tried, scope=scope, generation=generation, facts=facts, counters=counters
+            evidence,
+            tried,
+            scope=scope,
+            generation=generation,
+            facts=facts,
+            counters=counters,
+            learned_from={name: learned_from(featurizers[name]) for name in tried},
         )
         self._open[which] = built
         self._save(built, {name: featurizers[name].version for name in readable})

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
+from embeddb.index.guards import MOST_SLOWER
 from embeddb.index.pooling import Belief, Layer, Source, beliefs_of, layers_of, pooled
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import (
@@ -26,7 +27,6 @@ from embeddb.index.vote import (
     votes,
 )
 from embeddb.index.vote_fit import (
-    MOST_SLOWER,
     Judged,
     LeftOut,
     Near,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.index.guards import safe_guard, usual_guard
 from embeddb.index.vote import (
     CLIP,
     PSEUDO_RUNS,
@@ -31,7 +32,6 @@ from embeddb.index.vote import (
 )
 
 __all__ = [
-    "MOST_SLOWER",
     "Fitted",
     "Judged",
     "LeftOut",
@@ -57,17 +57,6 @@ _SHRINKS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, np.inf)
 _UNPROVEN_K, _UNPROVEN_SHRINK = 8, 4.0
 #: Numbers gathered at once in the fit: bounds its memory to about 32 MB.
 _BLOCK = 4_000_000
-#: The mean log gain that may be given up so that fewer answers are slower than the default.
-_CAUTION = 0.003
-#: Log gains over the default that a first choice may have to promise more than.
-_GUARDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
-#: Where slower answers are limited: further guards, the last of which nothing is ever promised.
-_HIGH_GUARDS = (1.5, 2.0, 3.0, 8.0)
-#: The share of answers that may be slower than the default, by what is tuned: a schedule or tile
-#: that does not suit costs far more than a format (docs/decisions/nests.md, docs/tensors.md).
-MOST_SLOWER = {"nest": 0.02, "kernel": 0.02}
-#: What counts as slower there.
-_SLOWER = math.log(0.98)
 #: With fewer first choices judged nothing is said of what promises are worth.
 _FEWEST_PROMISES = 8
 #: Rows as which what leaving machines out has shown counts beside a machine's own.
@@ -113,43 +102,47 @@ def fit_policy(
     trust: Floats | None = None,
     *,
     most_slower: float | None = None,
+    judged: NDArray[np.bool_] | None = None,
 ) -> Fitted:
     """Metric and policy for `raw` float32[r,d], `gains` float64[r,c] and `groups` str[r] of the
     same rows; `trust` float64[r,c] is what each gain counts as a vote, else 1.
 
     Rows with a single run cannot be judged and are left out. Where none can be judged the vote is
     an unproven but moderate one. With `most_slower` the guard lets at most that share of the first
-    choices be slower than the default by more than 2 %, at whatever loss of gain.
+    choices be slower than the default by more than 2 %, at whatever loss of gain. Rows that are not
+    `judged` bool[r] vote alone: the features were learned from them.
     """
     taught = np.flatnonzero(np.isfinite(gains).sum(axis=1) >= 2)
     if taught.size > _MOST_FITTED:
         taught = taught[np.linspace(0, taught.size - 1, _MOST_FITTED).astype(np.int64)]
     metric = plain_metric(raw)
     numbers = np.unique(groups, return_inverse=True)[1].astype(np.int64)
-    if taught.size < 2 or np.unique(groups[taught]).size < 2:
+    rows = np.arange(taught.size) if judged is None else np.flatnonzero(judged[taught])
+    if taught.size < 2 or np.unique(groups[taught]).size < 2 or not rows.size:
         return _unproven(metric, numbers)
     g, group = votes(gains[taught]), np.unique(groups[taught], return_inverse=True)[1]
     level, _ = effects(g)
     z, centred = metric.standardised(raw[taught]), g - level[:, None]
     found = {learned: _held_out(z, centred, group, learned=learned) for learned in (False, True)}
-    everyone = Judged(np.arange(len(g)), g, g, np.ones(g.shape) if trust is None else trust[taught])
+    trusted = np.ones(g.shape) if trust is None else trust[taught]
+    everyone = Judged(rows, g[rows], g, trusted)
     table = {
         (k, shrink, learned): loss
         for learned, near in found.items()
         for (k, shrink), loss in _losses(near, everyone, group).items()
     }
-    k, shrink, learned = _chosen(table, group)
+    k, shrink, learned = _chosen(table, group[rows])
     if learned:
         metric = Metric(metric.center, metric.scale, _learned(z, centred))
-    chosen, near = table[k, shrink, learned], found[learned]
+    chosen, near = table[k, shrink, learned], _only(found[learned], rows)
     losses = np.full(len(gains), np.nan)
-    losses[taught] = chosen
+    losses[taught[rows]] = chosen
     policy = VoteSettings(
         k,
         shrink,
         float(chosen.mean()),
         float(table[k, np.inf, learned].mean()),
-        int(taught.size),
+        int(rows.size),
         *_kept([_promises(near, everyone, group, k, shrink)], most_slower),
     )
     nearest = near.distances[:, 0]
@@ -163,6 +156,13 @@ def _unproven(metric: Metric, numbers: NDArray[np.int64]) -> Fitted:
     none = Near(np.zeros((count, 0), dtype=np.int64), np.zeros((count, 0)))
     policy = VoteSettings(_UNPROVEN_K, _UNPROVEN_SHRINK)
     return Fitted(metric, policy, np.zeros(0), np.full(count, np.nan), none, numbers)
+
+
+def _only(near: Near, rows: NDArray[np.int64]) -> Near:
+    """The same where other rows have no neighbours, so that nobody judges by them."""
+    kept = np.zeros((len(near.places), 1), dtype=np.bool_)
+    kept[rows] = True
+    return Near(np.where(kept, near.places, -1), np.where(kept, near.distances, np.inf))
 
 
 def _spread_out(near: Near, taught: NDArray[np.int64], count: int) -> Near:
@@ -407,32 +407,9 @@ def _kept(
     known = [first for first in known if len(first)]
     if not known:
         return (*_off(np.zeros(0)), 0.0)
-    guard = _guard_of(known) if most_slower is None else _safe_guard(known, most_slower)
+    guard = usual_guard(known) if most_slower is None else safe_guard(known, most_slower)
     off = [(got - promised)[promised > guard] for promised, got in (first.T for first in known)]
     return (*(_off(off[0]) if len(off) == 1 else _off_across(off)), guard)
-
-
-def _guard_of(by_machine: Sequence[Floats]) -> float:
-    """The least of the guards that let the fewest first choices float64[q,2] be slower than the
-    default, among those that give up at most `_CAUTION` of the mean gain; machines count alike."""
-    gains, slower = np.zeros((2, len(_GUARDS)))
-    for at, guard in enumerate(_GUARDS):
-        behind = [np.where(first[:, 0] > guard, first[:, 1], 0.0) for first in by_machine]
-        gains[at] = np.mean([gain.mean() for gain in behind])
-        slower[at] = np.mean([(gain < 0).mean() for gain in behind])
-    able = np.flatnonzero(gains >= gains.max() - _CAUTION)
-    return _GUARDS[int(able[slower[able].argmin()])]
-
-
-def _safe_guard(by_machine: Sequence[Floats], most_slower: float) -> float:
-    """The least guard under which first choices float64[q,2] are slower than the default by more
-    than 2 % in at most that share; one more that was not seen is counted as slower."""
-    every = np.concatenate(list(by_machine))
-    for guard in (*_GUARDS, *_HIGH_GUARDS):
-        slower = int(((every[:, 0] > guard) & (every[:, 1] < _SLOWER)).sum())
-        if slower + 1 <= most_slower * (len(every) + 1):
-            return guard
-    return _HIGH_GUARDS[-1]
 
 
 def _blocks(count: int, each: int) -> Iterator[NDArray[np.int64]]:

@@ -26,6 +26,7 @@ from embeddb.query.build import build_query, named_features
 from embeddb.query.confidence import confidence_of
 from embeddb.query.counters import counters_use
 from embeddb.query.fallback import Answer, answer
+from embeddb.query.kernels.view import kernel_view
 from embeddb.query.query import Query
 from embeddb.query.recommendation import (
     Recommendation,
@@ -33,6 +34,7 @@ from embeddb.query.recommendation import (
     TransferredSchedule,
     TransferredStep,
 )
+from embeddb.tensors.computation import Computation
 
 __all__ = ["Answerer", "first_answers", "local_platform", "recommend"]
 
@@ -85,6 +87,8 @@ def recommend(
     made = msgspec.structs.replace(made, stages_s=stages, insight=about, pattern=asked)
     if isinstance(pattern, Nest):
         made = msgspec.structs.replace(made, nest=nest_text(pattern).decode())
+    if isinstance(pattern, Computation):
+        made = msgspec.structs.replace(made, kernel=kernel_view(pattern))
     if lookup.store.readonly:
         note = "the database is read-only: this answer was not stored"
         return msgspec.structs.replace(made, warnings=[*made.warnings, note])

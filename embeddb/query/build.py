@@ -26,10 +26,12 @@ from embeddb.platforms.of_subject import Content, default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.screen import screened
 from embeddb.platforms.space.space import ConfigSpace
+from embeddb.query.kernels.prediction import predicted_tiles
 from embeddb.query.prediction import predicted
 from embeddb.query.query import Neighbour, OwnTimings, Problem, Promise, Query, Vote
 from embeddb.query.transferred import carried_over
 from embeddb.store.usual_state import usual_at
+from embeddb.tensors.computation import Computation
 
 __all__ = ["build_query", "named_features", "with_evidence"]
 
@@ -90,10 +92,22 @@ def build_query(
         if isinstance(subject, Nest):
             query = carried_over(query, partition, subject, known=lookup.store.nest)
         clock.lap("search")
-    query = predicted(query, lookup, pattern)
+    query = _predicted(query, lookup, pattern, subject)
     if query.prediction.version:
         clock.lap("model")
     return query
+
+
+def _predicted(
+    query: Query, lookup: Lookup, pattern: Content | PatternInfo, subject: Content | PatternInfo
+) -> Query:
+    """By the learned model of kernels where there is one, else by the cost model."""
+    if query.op.kind == "kernel":
+        kernel = subject if isinstance(subject, Computation) else None
+        found = predicted_tiles(query, lookup, kernel)
+        if found is not None:
+            return found
+    return predicted(query, lookup, pattern)
 
 
 def _placed(

@@ -7,7 +7,14 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Counterfactual", "Diagnostics", "NextRun", "ParameterEffect", "SimplerAnswer"]
+__all__ = [
+    "Counterfactual",
+    "Diagnostics",
+    "NextRun",
+    "Occluded",
+    "ParameterEffect",
+    "SimplerAnswer",
+]
 
 
 class SimplerAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,13 +66,25 @@ class Counterfactual(msgspec.Struct, frozen=True, kw_only=True):
     winner: dict[str, Any]
 
 
+class Occluded(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a tensor kernel that was left out: an operation by its `place` (`what` is its
+    opcode), or with -1 a statistic by its name."""
+
+    what: str
+    moved: float
+    place: int = -1
+
+
 class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
     """`simpler` and `next` come with every answer; `answer_gain` is what the answer itself gains by
     the evidence that those are judged by (None: not known). `effects`, `moves` and `attention` only
     where they were asked for (`deep`), for they cost hundreds of queries: `attention` holds, row by
     row, how far (standard deviations of the partition) the pattern moves in the space that
     neighbours are found in when the non-zeros of one cell of an `attention_side` x `attention_side`
-    grid are left out.
+    grid are left out. Of a tensor kernel `occluded` holds what leaving a part out changes, the most
+    first, by what `occluded_by` names: `model`, the log gain that the best tile promises over the
+    default when the operation is hidden; `operations`, how far the kernel then moves in the space
+    that neighbours are found in; `sizes`, how far it moves with a statistic as it is on average.
     """
 
     answer_gain: float | None = None
@@ -76,3 +95,5 @@ class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
     moves: list[Counterfactual] = []
     attention: list[float] = []
     attention_side: int = 0
+    occluded: list[Occluded] = []
+    occluded_by: str = ""

@@ -26,7 +26,6 @@ from embeddb.query.query import Query
 from embeddb.store.usual_state import usual_at
 
 if TYPE_CHECKING:
-    from embeddb.cost_model.model import CostModel
     from embeddb.store import Store
 
 __all__ = [
@@ -45,6 +44,19 @@ __all__ = [
 MOST_PREDICTED = 4096
 #: Other platforms' winners that join the candidates of such a space: each costs a search there.
 _MOST_FOREIGN = 8
+
+
+class Judged(Protocol):
+    """A model with a card that says how good it is."""
+
+    version: str
+
+    @property
+    def card(self) -> Mapping[str, Any]: ...
+
+    @property
+    def instance(self) -> str:
+        """The platform instance whose runs it learned from; may be empty."""
 
 
 class Scorer(Protocol):
@@ -177,15 +189,17 @@ def foreign_winners(store: Store, query: Query) -> list[Config]:
     return list(found)
 
 
-def with_judgement(query: Query, model: CostModel) -> Query:
+def with_judgement(query: Query, model: Judged, *, reads: str = "") -> Query:
     """The query with which model predicted, and how good its answers were: at the width that the
-    neighbours ran, or where there are none at the nearest one that was judged."""
+    neighbours ran, or where there are none at the nearest one that was judged. `reads` is what it
+    predicted from, else the featurizer of its card."""
     op = query.vote.evidence_op or query.op
     # A model of a time when machines were not told apart is believed where there is only one.
     here = bool(model.instance) or not query.vote.elsewhere
     figures = judged(model.card, op, near=query.vote.evidence_op is None) if here else {}
     at_1 = {method: float(f["of_optimum@1"]) for method, f in figures.items()}
-    weight = float(figures.get("transfer+rank", {}).get("weight", 0.5))
+    at_5 = {m: float(f["of_optimum@5"]) for m, f in figures.items() if "of_optimum@5" in f}
+    joint = figures.get("transfer+rank", {})
     note = f"cost model {model.version} was never judged at {op} with groups held out"
     if not here:
         note = f"cost model {model.version} was judged on another machine"
@@ -194,9 +208,11 @@ def with_judgement(query: Query, model: CostModel) -> Query:
         prediction=replace(
             query.prediction,
             version=model.version,
-            featurizer=str(model.card["featurizer"]["name"]),
+            featurizer=reads or str(model.card["featurizer"]["name"]),
             judged=at_1,
-            weight=min(max(weight, 0.0), 1.0),
+            judged_5=at_5,
+            weight=float(joint.get("weight", 0.5)),
+            joint_guard=float(joint["guard"]) if "guard" in joint else None,
             note="" if at_1 else f"{note}: it does not rank",
             unrun_first=bool(_unrun_first(model.card, op)),
         ),
@@ -235,5 +251,8 @@ def _figures(held: Mapping[str, Any]) -> Iterator[tuple[Op, Mapping[str, Mapping
 def _sensible(figures: Any) -> bool:
     if not isinstance(figures, dict) or "of_optimum@1" not in figures:
         return False
-    shares = [figures["of_optimum@1"], figures.get("weight", 0.5)]
-    return all(type(v) in (int, float) and 0 <= v <= 1 for v in shares)
+    known = {name: figures[name] for name in ("of_optimum@5", "weight") if name in figures}
+    shares = [figures["of_optimum@1"], *known.values()]
+    guard = figures.get("guard", 0.0)
+    told = all(type(v) in (int, float) for v in (*shares, guard))
+    return told and all(0 <= v <= 1 for v in shares) and guard >= 0

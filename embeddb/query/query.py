@@ -172,24 +172,29 @@ class Prediction:
     """What a cost model says of p configurations (how many is stated at
     `embeddb.query.prediction.MOST_PREDICTED`): `gain` float64[p] log gains (centred; higher is
     faster), `spread` float64[p] their standard deviations, `guard` the log gain that must be
-    promised over the default to be preferred to it, and `predict` for any other configurations.
+    promised over the default to be preferred to it (`joint_guard` by what votes and model say
+    together; None: the part of `guard` with which the model counts), and `predict` for any other
+    configurations.
 
     `version` is the model's (empty: none) and `featurizer` what it read. `judged` says what share
     of the optimum answers reached by method (`transfer`, `rank`, `transfer+rank`) when groups were
-    held out; empty: never judged. `weight` is how far the model counts against the vote in the
-    last, 0 to 1. `unrun_first`: hidden configurations have shown that one which ran nowhere may be
-    the first. `note` says why a model that is there does not rank.
+    held out; empty: never judged; `judged_5` the same of the best of the first five. `weight` is
+    how far the model counts against the vote in the last, 0 to 1. `unrun_first`: hidden
+    configurations have shown that one which ran nowhere may be the first. `note` says why a model
+    that is there does not rank.
     """
 
     configs: tuple[Config, ...] = ()
     gain: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     spread: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     guard: float = 0.0
+    joint_guard: float | None = None
     predict: Predict | None = None
     version: str = ""
     featurizer: str = ""
     note: str = ""
     judged: Mapping[str, float] = field(default_factory=dict)
+    judged_5: Mapping[str, float] = field(default_factory=dict)
     weight: float = 0.5
     unrun_first: bool = False
 

@@ -14,6 +14,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
 from embeddb.core.shown import html_of
 from embeddb.query.diagnostics import Diagnostics
+from embeddb.query.kernels.view import KernelView
 
 __all__ = [
     "Candidate",
@@ -111,7 +112,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     of the candidates that are schedules of neighbours, carried over to the asked nest, and what the
     fastest of each neighbour became, which is its first; `nest` is the text of the asked nest
     (`embeddb.nests.nest_text`), which need not be in the store, and `counters` says what its
-    counters were used for (None: it was not counted).
+    counters were used for (None: it was not counted). `kernel` is what is shown of the asked tensor
+    kernel.
     """
 
     id: str
@@ -148,6 +150,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     transfers: list[TransferredSchedule] = []
     nest: str = ""
     counters: CountersUse | None = None
+    kernel: KernelView | None = None
 
     @property
     def first(self) -> Candidate | None:
@@ -198,6 +201,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
             del body["nest"], body["transfers"]
         if Op.parse(self.op).kind != "nest":
             del body["counters"]
+        if self.kernel is None:
+            del body["kernel"]
         del body["default_seconds"]
         return body
 

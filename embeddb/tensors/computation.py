@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from embeddb.core.shown import html_of
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.tensors.operation import Attribute, Operation, Shape
 from embeddb.tensors.reduced import reduced
@@ -56,6 +57,9 @@ class Computation:
 
     def __repr__(self) -> str:
         return f"Computation({self.name or self.id[:12]!r}, {self.kind}, {self.sizes})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
     def renamed(self, name: str, group: str) -> Computation:
         return replace(self, name=name, group=group)

@@ -16,25 +16,39 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.thumbnail import SIDE, thumbnail
 from embeddb.core.wording import clean, factor, one_of
+from embeddb.tensors.computation import Computation
 
 if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation
     from embeddb.index.lookup import Lookup
+    from embeddb.query.kernels.view import KernelView
     from embeddb.query.recommendation import Recommendation
 
-__all__ = ["database_html", "explanation_html", "html_of", "pattern_html", "recommendation_html"]
+__all__ = [
+    "database_html",
+    "explanation_html",
+    "html_of",
+    "kernel_html",
+    "pattern_html",
+    "recommendation_html",
+]
 
 _MOST_LETTERS, _MOST_ROWS = 200, 20
 
 
 def html_of(thing: object) -> str:
-    """Of a pattern, an answer, an explanation or a database. Raises: TypeError for others."""
+    """Of a pattern, a tensor kernel, an answer, an explanation or a database.
+
+    Raises: TypeError for others.
+    """
     from embeddb.explain.explanation import Explanation
     from embeddb.index.lookup import Lookup
     from embeddb.query.recommendation import Recommendation
 
     if isinstance(thing, Pattern | PatternInfo):
         return pattern_html(thing)
+    if isinstance(thing, Computation):
+        return kernel_html(thing)
     if isinstance(thing, Recommendation):
         return recommendation_html(thing)
     if isinstance(thing, Explanation):
@@ -110,7 +124,8 @@ def explanation_html(e: Explanation) -> str:
     ]
     head = ("neighbour", "distance", "configurations", "failed", "the answer there", "best there")
     title = f"{made.pattern_name or made.pattern_id}: why {made.id}"
-    return _block(title, _simulated(lines, simulated=made.simulated), _table(head, rows))
+    drawn = _drawn(e.pattern.kernel, made.pattern_name or made.pattern_id, f"kernel-{made.id}")
+    return _block(title, _simulated(lines, simulated=made.simulated), drawn + _table(head, rows))
 
 
 def pattern_html(pattern: Pattern | PatternInfo) -> str:
@@ -131,6 +146,24 @@ def pattern_html(pattern: Pattern | PatternInfo) -> str:
         key = f"pattern-{pattern.id[:12]}"
         drawn = f"<style>{style()}</style>{spy(picture, title=_clean(name), width=128, key=key)}"
     return _block(name, [said], drawn)
+
+
+def kernel_html(kernel: Computation) -> str:
+    """Sizes, and its operations as a graph."""
+    from embeddb.query.kernels.view import kernel_view
+
+    view, name = kernel_view(kernel), kernel.name or kernel.id
+    said = f"{one_of(kernel.kind)}: {kernel.sizes}; {view.count:,} operations"
+    return _block(name, [said], _drawn(view, name, f"kernel-{kernel.id[:12]}"))
+
+
+def _drawn(view: KernelView | None, name: str, key: str) -> str:
+    from embeddb.ui.draw import style
+    from embeddb.ui.kernel_drawing import drawn_kernel
+
+    if view is None:
+        return ""
+    return f"<style>{style()}</style>{drawn_kernel(view, title=_clean(name), key=key)}"
 
 
 def _simulated(lines: list[str], *, simulated: bool) -> list[str]:

@@ -13,13 +13,13 @@ from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import between, state_now
 from embeddb.core.records import Run, in_context
 from embeddb.index.lookup import Lookup
+from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import why_not
 from indexer.campaign.agreement import compare
 from indexer.runners.base import RunOptions
-from indexer.tensors.designed import designed_tiles
 
 __all__ = ["AGREE", "TileJob", "TileRequest", "TileTally"]
 

@@ -23,7 +23,8 @@ FEWEST_NEIGHBOURS = 3
 
 def method_of(query: Query) -> str:
     """Which of `transfer`, `rank` and `transfer+rank` ranks here: the best by the evidence there
-    is of each, the simplest of equals."""
+    is of each at 1, of equals at 5 (under a guard that lets only the default go first, all are
+    equal at 1), of equals still the simplest."""
     near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
     able = ["transfer"] if near else []
     if query.prediction.configs and (math.isinf(query.calls) or query.vote.preparation is not None):
@@ -32,7 +33,9 @@ def method_of(query: Query) -> str:
         alone = not near or math.isinf(query.calls)
         able += ["rank"] * alone + ["transfer+rank"] * near
         able = [m for m in able if m == "transfer" or m in query.prediction.judged]
-    return max(able, key=lambda m: query.prediction.judged.get(m, -math.inf), default="transfer")
+    at_1, at_5 = query.prediction.judged, query.prediction.judged_5
+    by = {m: (at_1.get(m, -math.inf), at_5.get(m, -math.inf)) for m in able}
+    return max(able, key=lambda m: by[m], default="transfer")
 
 
 class Rankers:
@@ -56,13 +59,13 @@ class Rankers:
 
     @cached_property
     def chosen(self) -> Ranker:
-        """The one that answers; where the space is too large to be predicted whole, a search takes
-        the place of the cost model alone."""
+        """The one that answers; where the space is too large to be predicted whole, and the model
+        can be asked about all of it, a search takes the place of the cost model alone."""
         method = method_of(self.query)
         if method == NeighbourVote.method:
             return self.vote
         if method == JointRanker.method:
             return JointRanker(self.query, self.vote)
-        if predicted_whole(self.query):
+        if self.query.prediction.predict is None or predicted_whole(self.query):
             return self.model
         return SearchRanker(self.query, rng=self._rng)

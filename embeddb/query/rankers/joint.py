@@ -105,9 +105,11 @@ class JointRanker(Ranker):
 
 
 def guard_of(query: Query) -> float:
-    """What the first must promise over the default by the joined score, a log gain: of the model's
-    own guard the share with which it counts. The vote has a guard of its own."""
-    return query.prediction.weight * query.prediction.guard
+    """What the first must promise over the default by the joined score, a log gain: what held-out
+    answers have shown of that, else of the model's own guard the share with which it counts. The
+    vote has a guard of its own."""
+    known = query.prediction.joint_guard
+    return query.prediction.weight * query.prediction.guard if known is None else known
 
 
 def joined(query: Query, vote_of: NeighbourVote | None = None) -> Joined:

@@ -89,6 +89,12 @@ class KernelNetwork:
         found: Floats = self.embeddings(graph, tile_rows(kernel, [{}]))[0]
         return found
 
+    @property
+    def width(self) -> int:
+        """Numbers of an `embedding`."""
+        per_node = self.spec.reduction == "per-node"
+        return self.spec.hidden if per_node else self.spec.embedding
+
     # -- of graphs -------------------------------------------------------------------------
 
     def predicted(self, graph: KernelGraph, tiles: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import NODE, node_row, static_row
 from embeddb.tensors.encoding.opcodes import opcode_number
 
-__all__ = ["MOST_NEIGHBOURS", "KernelGraph", "graph_of"]
+__all__ = ["MOST_NEIGHBOURS", "KernelGraph", "graph_of", "hidden"]
 
 #: Neighbours of a node in one direction; what is beyond is left out (Table 5).
 MOST_NEIGHBOURS = 20
@@ -48,6 +48,14 @@ def graph_of(kernel: Computation) -> KernelGraph:
         _edges(kernel.users),
         static_row(kernel),
     )
+
+
+def hidden(graph: KernelGraph, at: int) -> KernelGraph:
+    """The graph with an operation of which nothing is told but its edges: an unknown opcode, as a
+    part of them is hidden in training, and every number 0."""
+    opcodes, features = graph.opcodes.copy(), graph.features.copy()
+    opcodes[at], features[at] = 0, 0.0
+    return replace(graph, opcodes=opcodes, features=features)
 
 
 def _edges(sources: list[tuple[int, ...]] | tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:

@@ -24,6 +24,7 @@ from embeddb.explain.explanation import (
 )
 from embeddb.query.diagnostics import Counterfactual, Diagnostics
 from embeddb.query.recommendation import Recommendation
+from embeddb.ui.cli.kernel_text import show_occluded
 from embeddb.ui.cli.nest_text import show_transfers
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.feature_words import feature_value, feature_words
@@ -51,6 +52,7 @@ def show_explanation(e: Explanation) -> None:
     near = min((n.distance for n in e.neighbours), default=None)
     made = e.recommendation
     show_choice(made.insight, e.answer, link=made.link, nearest=near, kind=e.pattern.kind)
+    show_occluded(made.insight, e.pattern.kernel)
     _show_next(e)
     _show_rejected(made)
 

@@ -34,11 +34,12 @@ def boxes(
     for at, text in enumerate(loops):
         side, top = at * _INSET, at * _LINE
         room = width - 2 * side
-        thick = ' stroke-width="2.5"' if at in strong else ""
+        thick = " draw-thick" if at in strong else ""
         parts.append(
-            f'<rect class="draw-axis" fill="none" x="{number(side + 1)}" y="{number(top + 1)}" '
+            f'<rect class="draw-axis{thick}" fill="none" x="{number(side + 1)}" '
+            f'y="{number(top + 1)}" '
             f'width="{number(room - 2)}" height="{number(height - top - at * _INSET - 2)}" '
-            f'rx="4"{thick}/>'
+            f'rx="4"/>'
         )
         look = "draw-strong" if at in strong else ""
         parts.append(label(side + 8, top + 16, text, look=look, room=room - 16))

@@ -67,6 +67,8 @@ $s .draw-small{font-size:11px}
 $s .draw-halo{stroke:$paper;stroke-width:3px;stroke-linejoin:round;paint-order:stroke}
 $s .draw-grid{stroke:$grid;stroke-width:1;fill:none}
 $s .draw-axis{stroke:$axis;stroke-width:1;fill:none}
+$s .draw-thick{stroke-width:2.5}
+$s .draw-box{fill:$paper}
 $s .draw-line{stroke:currentColor;stroke-width:1.8;stroke-linejoin:round;fill:none}
 $s .draw-dot{fill:currentColor;stroke:$paper;stroke-width:.6}
 $s .draw-ring{fill:none;stroke:currentColor;stroke-width:1.2}

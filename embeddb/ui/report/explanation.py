@@ -18,6 +18,7 @@ from embeddb.explain.explanation import (
     paid_off,
     preparation,
 )
+from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
 from embeddb.ui.wording import line, quoted, shown
@@ -85,6 +86,9 @@ def explanation_body(e: Explanation) -> Markup:
         is_answer=lambda own: Config(own.config) == Config(answer),
         query_spy=pictures.spy(e.pattern.thumbnail, title=f"nonzeros of {_named(e)}", key="query"),
         nests=pictures.nests(e),
+        kernel=pictures.kernel(e),
+        occluded=_occluded(e),
+        occluded_head=occluded_head(made.insight.occluded_by),
         attention=pictures.attention(e),
         features=_features(e),
         cards=pictures.cards(e, _MOST_CARDS),
@@ -141,6 +145,15 @@ def _against(config: Mapping[str, Any], answer: Mapping[str, Any]) -> list[tuple
         (shown(n), _text(config.get(n)))
         for n in names
         if _text(config.get(n)) != _text(answer.get(n))
+    ]
+
+
+def _occluded(e: Explanation) -> list[Any]:
+    """What of a kernel counts, with how it is told."""
+    insight = e.recommendation.insight
+    return [
+        (shown(occluded_part(one, e.pattern.kernel)), occluded_figure(one, insight.occluded_by))
+        for one in insight.occluded[:_MOST_REASONS]
     ]
 
 

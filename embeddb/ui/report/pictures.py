@@ -9,6 +9,7 @@ from embeddb.core.config import Config
 from embeddb.core.wording import value_text
 from embeddb.nests.lines import PARALLEL
 from embeddb.ui import draw
+from embeddb.ui.kernel_drawing import drawn_kernel, kernel_caption, marked_operations
 from embeddb.ui.report.page import markup
 from embeddb.ui.wording import factor, shown
 
@@ -26,6 +27,7 @@ __all__ = [
     "candidates",
     "cards",
     "effects",
+    "kernel",
     "nests",
     "simpler",
     "spy",
@@ -88,6 +90,16 @@ def nests(e: Explanation) -> list[tuple[str, Markup]]:
         ("as it is written", drawn("as it is written", nest.loops, [], "written")),
         (answered, drawn(answered, nest.answer, parallel, "answered")),
     ]
+
+
+def kernel(e: Explanation) -> tuple[str, Markup] | None:
+    """The tensor kernel, and what the picture shows; None for what is none, or is not known."""
+    view, insight = e.pattern.kernel, e.recommendation.insight
+    if view is None:
+        return None
+    title = f"operations of {shown(e.pattern.name or e.pattern.id)}"
+    drawn = drawn_kernel(view, title=title, marked=marked_operations(insight), width=_WIDTH)
+    return kernel_caption(view, insight), markup(drawn)
 
 
 def attention(e: Explanation) -> Markup | None:

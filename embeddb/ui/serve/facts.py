@@ -23,6 +23,7 @@ from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import Param
+from embeddb.query.kernels.view import kernel_view
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import side
 from embeddb.ui.serve.memory_answers import AnswerHead
@@ -127,6 +128,12 @@ def _code(state: AppState, info: PatternInfo) -> dict[str, Any]:
     return {"code": {"loops": loop_lines(nest), "body": body}}
 
 
+def _kernel_of(state: AppState, info: PatternInfo) -> dict[str, Any]:
+    """A tensor kernel or program as it is drawn, where it is in the store."""
+    found = state.db.store.tensor(info.id) if info.kind in ("kernel", "program") else None
+    return {} if found is None else {"kernel": msgspec.to_builtins(kernel_view(found))}
+
+
 def search(state: AppState, asked: Asked) -> dict[str, Any]:
     """What has the text in its name, group or id; patterns by how near their name is to it."""
     text = asked.get("q", "")[:200].strip()
@@ -184,6 +191,7 @@ def pattern(state: AppState, asked: Asked) -> dict[str, Any]:
         ],
         "neighbours": _neighbours(state, info),
         **_code(state, info),
+        **_kernel_of(state, info),
     }
 
 

@@ -8,14 +8,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from markupsafe import Markup
 
 from embeddb.core.errors import NothingFound
 from embeddb.core.wording import one_of
+from embeddb.query.kernels.view import KernelView
 from embeddb.ui import draw
+from embeddb.ui.kernel_drawing import drawn_kernel, kernel_caption
 from embeddb.ui.report import explanation_body, page_style
 from embeddb.ui.serve.app_state import AppState
-from embeddb.ui.wording import shown
+from embeddb.ui.wording import sentence, shown
 
 __all__ = ["File", "answer_page", "compare_page", "files", "pattern_page", "thumb"]
 
@@ -66,7 +69,13 @@ def thumb(state: AppState, pattern_id: str) -> File:
 
 
 def pattern_page(found: dict[str, Any]) -> dict[str, Any]:
-    """Of a nest its loops, each a box around what runs in it, and the same as lines."""
+    """Of a nest its loops, each a box around what runs in it, and the same as lines; of a tensor
+    kernel its operations."""
+    if "kernel" in found:
+        view = msgspec.convert(found["kernel"], KernelView)
+        drawn = drawn_kernel(view, title=f"operations of {shown(found['name'] or found['id'], 80)}")
+        # draw escapes what it holds
+        return {**found, "graph": Markup(drawn), "graph_said": sentence(kernel_caption(view))}
     if "code" not in found:
         return found
     loops, body = found["code"]["loops"], found["code"]["body"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from embeddb.core import __version__
@@ -23,7 +24,6 @@ from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
 from indexer.training.tensors.calibration import calibration
 from indexer.training.tensors.draws import Drawn, drawn_batches
-from indexer.training.tensors.figures import of_optimum
 from indexer.training.tensors.judging import figures_of, loss_on, said_of
 from indexer.training.tensors.losses import loss_of
 from indexer.training.tensors.network import Batch, TrainedNetwork, collate
@@ -41,6 +41,10 @@ from indexer.training.trainer import (
 )
 
 __all__ = ["KernelTraining", "train_kernels"]
+
+
+#: From a card, the weights by name and the families that were held out: what joins the card.
+Judge = Callable[[dict[str, Any], dict[str, NDArray[Any]], Sequence[str]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,13 @@ def train_kernels(
     *,
     tests: Sequence[KernelSample] = (),
     about: dict[str, Any] | None = None,
+    judge: Judge | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
     """Train on `samples` but for what is held out, write the network to `out`; returns its card
     with `version` and `curve`. `tests` are kernels of which nothing is learned, for the card's
-    figures; `about` joins the card. Goes on with an unfinished training of `out`.
+    figures; `about` joins the card, and so does what `judge` says of a model of tiles. Goes on with
+    an unfinished training of `out`.
 
     Raises: InputError for too few programs or families; UsageError for a loss that does not fit the
     task; ModelError as `fit` and `save` do.
@@ -111,10 +117,9 @@ def train_kernels(
         "figures": {name: figures_of(network, part, said[name]) for name, part in sets.items()},
         "calibration": calibration(valid, said["valid"]),
     }
-    if how.preset.spec.task == "tile":
-        judged = "tests" if tests else "valid"
-        rank = {f"of_optimum@{k}": of_optimum(sets[judged], said[judged], k) for k in (1, 5)}
-        card["held_out"] = {"tile": {"rank": rank}}
+    if how.preset.spec.task == "tile" and judge is not None:
+        weights = {name: array.numpy() for name, array in network.state_dict().items()}
+        card |= judge(card, weights, sorted({sample.group for sample in valid}))
     version = model_file.save(out, network.state_dict(), card)
     forget(folder_of(out))
     return {**card, "version": version, "curve": str(curve_of(folder_of(out)))}

@@ -14,7 +14,7 @@ from tensors import dot_add, row_sum
 
 from embeddb.core.config import Config
 from embeddb.database import Database
-from embeddb.index.vote_fit import MOST_SLOWER
+from embeddb.index.guards import MOST_SLOWER
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.tensors.tensor_text import tensor_text
 from tuners.evaluation.bench import Bench

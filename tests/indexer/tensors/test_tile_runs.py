@@ -15,11 +15,11 @@ from tile_kernels import Kernel
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement
 from embeddb.database import Database, open_database
+from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
 from indexer.runners.base import RunOptions
-from indexer.tensors.designed import designed_tiles
 from indexer.tensors.runs import TileJob, TileRequest
 
 OP = Op("tile")

@@ -21,6 +21,7 @@ from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.ui.cli.arguments import known_subjects, open_database, program_options
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
 from embeddb.ui.cli.here import count_first, platform_asked
+from embeddb.ui.cli.kernel_text import show_occluded
 from embeddb.ui.cli.nest_text import emit_schedules
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
@@ -193,6 +194,7 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
         near = min((n.distance for n in made.neighbours), default=None)
         answer, kind = made.candidates[0].config, pattern.kind
         show_choice(made.insight, answer, link=made.link, nearest=near, kind=kind)
+        show_occluded(made.insight, made.kernel)
     say()
     say(f"why: embeddb explain {shlex.quote(place)} {made.id}")
 

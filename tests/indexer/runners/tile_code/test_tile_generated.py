@@ -10,6 +10,7 @@ from tensors import sample_tensors
 from tile_kernels import tile_kernels
 
 from embeddb.core.config import Op
+from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
@@ -18,7 +19,6 @@ from indexer.runners.compiled.libraries import Libraries
 from indexer.runners.cpu_kernels.build import compiler
 from indexer.runners.tile_code import measured
 from indexer.runners.tile_code.job import KernelJob
-from indexer.tensors.designed import designed_tiles
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
 

@@ -58,7 +58,7 @@ def test_it_ranks_tiles_of_families_that_it_never_saw(
         card["parts"]["train"]["families"]
     )
     assert card["patterns"] == 64 and card["groups"] == 8
-    assert 0.7 < card["held_out"]["tile"]["rank"]["of_optimum@1"] <= 1
+    assert "held_out" not in card  # nobody judged it beside neighbours
     # Scores say log seconds when they are multiplied by the slope.
     assert card["calibration"]["slope"] > 0 and card["calibration"]["floor"] < 0.3
     assert not checkpoint_of(folder_of(out)).exists() and curve_of(folder_of(out)).exists()

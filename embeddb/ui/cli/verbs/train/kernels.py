@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,9 @@ from embeddb.ui.cli.output import emit, json_option, note, say
 from embeddb.ui.cli.session import session
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from embeddb.platforms.platform import Platform
     from indexer.training.tensors.presets import Preset
     from indexer.training.tensors.samples import KernelRuns
 
@@ -25,6 +28,8 @@ __all__ = ["kernels_verb"]
 
 _GNNS = click.Choice(["none", "sage", "gat"])
 _REDUCTIONS = click.Choice(["per-node", "column-wise", "lstm", "transformer"])
+#: As the card has them, for people.
+_METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
 _PLACES = click.Choice(["none", "nodes", "kernel"])
 
 
@@ -114,10 +119,37 @@ def _train(
     if not asked["resume"] and (begun or (asked["out"] and file.exists())):
         raise UsageError(f"{file} is there already", hint="--resume goes on, or name another file")
     before = replaced_by(file)
-    card = train_kernels(runs.samples, how, file, tests=tests, about=about(runs), progress=progress)
+    judge = partial(_judged, db, runs.platform)
+    about_runs = about(runs)
+    card = train_kernels(
+        runs.samples, how, file, tests=tests, about=about_runs, judge=judge, progress=progress
+    )
     for line in written(file, before, home, partial(open_database, db)):
         note(f"warning: {file} is saved and in use but not registered: {line}")
     return {"file": str(file), **card, "left_out": dict(runs.left_out)}
+
+
+def _judged(
+    db: str,
+    where: Platform,
+    card: dict[str, Any],
+    weights: dict[str, NDArray[Any]],
+    families: Sequence[str],
+) -> dict[str, Any]:
+    """What the card says of the model beside neighbours, on the families that were held out."""
+    from embeddb.cost_model.graph_model import GraphModel
+    from embeddb.tensors.encoding.forward import KernelNetwork
+    from tuners.evaluation.kernel_models import judged_tiles
+
+    model = GraphModel(KernelNetwork(card, weights))
+    with open_database(db, readonly=True) as opened:
+        found = judged_tiles(opened, model, where, families)
+    if not found:
+        note("warning: nothing to judge it by beside neighbours: it will not rank")
+        return {}
+    calibration = {**card["calibration"], "guard": found["guard"]}
+    judged = {name: {"tile": found[name]} for name in ("held_out", "hidden")}
+    return {**judged, "calibration": calibration, "judged_kernels": found["kernels"]}
 
 
 def _preset(asked: dict[str, Any]) -> Preset:
@@ -158,3 +190,6 @@ def _show(document: dict[str, Any]) -> None:
         known = [text.format(figures[at]) for at, text in told.items() if at in figures]
         kernels = plural(document["parts"][name]["kernels"], "kernel")
         say(f"  {name}, {kernels}: {', '.join(known) or 'nothing to judge by'}")
+    for method, shares in document.get("held_out", {}).get("tile", {}).items():
+        at = f"{shares['of_optimum@1']:.3f} / {shares['of_optimum@5']:.3f}"
+        say(f"  of the optimum at 1 / 5 on held-out families, {_METHODS[method]}: {at}")

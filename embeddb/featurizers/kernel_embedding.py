@@ -1,0 +1,100 @@
+"""The learned featurizer of tensor kernels: what the network of tiles makes of one that has no
+tile ("A Learned Performance Model for Tensor Processing Units", Section 3.2, the kernel
+embedding).
+
+The weights are those of the database's own model of tiles (`embeddb train kernels --task tile`);
+without one there is no such featurizer. The version is the digest of that file: when the model is
+trained again, `embeddb embed` makes the vectors anew. Torch is not needed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import ModelError
+from embeddb.core.files.model_file import version_of
+from embeddb.core.records import PatternInfo
+from embeddb.featurizers.base import FromWeights
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.encoding.features import tile_rows
+from embeddb.tensors.encoding.forward import KernelNetwork
+from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
+
+__all__ = ["PLUGIN", "KernelEmbedding"]
+
+#: Where a database keeps models of tiles, below its folder.
+OWN = "models/kernels-*-tile.safetensors"
+
+
+class KernelEmbedding:
+    """The network's numbers of a kernel under its untiled form as a raw vector, float32[d], with d
+    as the network is wide; standardise before comparing. May be used from several threads.
+
+    `learned_from` are the groups whose runs the weights were made of: neighbours found by them
+    there say nothing of what they are worth elsewhere.
+    """
+
+    name = "kernel-embedding"
+    kinds = ("kernel",)
+
+    def __init__(self, weights: Path) -> None:
+        """Raises: ModelError for weights that cannot be used."""
+        self.weights = weights
+        self.version = version_of(weights)
+        self.network = KernelNetwork.load(weights)
+        if version_of(weights) != self.version:
+            raise ModelError("it changed while it was read", where=str(weights))
+        self.dim = self.network.width
+        self.names = tuple(f"{self.version[:8]}.{at}" for at in range(self.dim))
+        self.learned_from = _families(self.network.card)
+
+    @classmethod
+    def for_database(cls, folder: Path | None) -> KernelEmbedding | None:
+        """With the database's own model of tiles, of several the first by name; None without one.
+
+        Raises: ModelError if it cannot be used.
+        """
+        there = sorted(folder.glob(OWN)) if folder is not None else []
+        return cls(there[0]) if there else None
+
+    def embed(self, pattern: Any) -> NDArray[np.float32]:
+        """float32[d] of a `Computation` of kind `kernel`; its names and group do not enter.
+
+        Raises: ModelError if the weights take it beyond what a number can hold.
+        """
+        kernel: Computation = pattern
+        return self._embedded(kernel, graph_of(kernel))
+
+    def without(self, kernel: Computation) -> list[NDArray[np.float32]]:
+        """The vectors of the kernel with each of its operations hidden. Raises: as `embed`."""
+        graph = graph_of(kernel)
+        return [self._embedded(kernel, hidden(graph, at)) for at in range(len(graph))]
+
+    def _embedded(self, kernel: Computation, graph: KernelGraph) -> NDArray[np.float32]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self.network.embeddings(graph, tile_rows(kernel, [{}]))[0]
+        if not np.isfinite(found).all():
+            raise ModelError("its output is not finite", where=str(self.weights))
+        return found
+
+    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+        """None: it is the vector of this database's own model, and does not travel."""
+
+
+PLUGIN: type[FromWeights] = KernelEmbedding
+
+
+def _families(card: Any) -> frozenset[str]:
+    """Of what was learned, whatever a stranger's card says of it."""
+    parts = card.get("parts")
+    train = parts.get("train") if isinstance(parts, dict) else None
+    families = train.get("families") if isinstance(train, dict) else None
+    return (
+        frozenset(f for f in families if isinstance(f, str))
+        if isinstance(families, list)
+        else frozenset()
+    )

@@ -1,0 +1,1 @@
+"""Questions about tensor kernels: what the learned model says of their tiles, what is shown."""

@@ -1,0 +1,129 @@
+"""`graph`: boxes and the arrows between them, from the top down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from embeddb.ui.draw.element import label, number, picture
+
+__all__ = ["MOST_NODES", "Node", "graph"]
+
+#: Boxes beyond these are counted, not drawn.
+MOST_NODES = 64
+_HIGH, _GAP, _BETWEEN = 38.0, 8.0, 26.0
+#: Boxes beside each other; a layer of more is broken into several rows.
+_ACROSS = 4
+_HEAD = 3.5
+
+
+class Node(NamedTuple):
+    """A box with two lines of text, and the places of those before it that arrows come from.
+    `strong`: with a thick frame; `marked`: filled as what is chosen is, its note in place of the
+    second line."""
+
+    text: str
+    below: str = ""
+    sources: tuple[int, ...] = ()
+    strong: bool = False
+    marked: bool = False
+
+
+def graph(nodes: Sequence[Node], *, title: str, width: float = 540, key: str = "graph") -> str:
+    """A box for each node below all that it takes, in as many rows as the longest way through has
+    nodes, or more; as high as these need. Sources that are not before a node are left out."""
+    drawn = list(nodes[:MOST_NODES])
+    sources = [[s for s in dict.fromkeys(n.sources) if 0 <= s < at] for at, n in enumerate(drawn)]
+    rows = _rows(sources)
+    height = max(len(rows) * (_HIGH + _BETWEEN) - _BETWEEN, 0) + 4
+    places = _places(rows, sources, width)
+    arrows = sum(map(len, sources))
+    parts = [f"<desc>{len(nodes):,} operations, {arrows:,} arrows</desc>"]
+    # Arrows first: where one must cross a box, the box lies over it.
+    parts += [_arrow(places[s], places[at]) for at in range(len(drawn)) for s in sources[at]]
+    parts += [_box(node, *places[at]) for at, node in enumerate(drawn)]
+    if len(nodes) > len(drawn):
+        more = f"and {len(nodes) - len(drawn):,} more"
+        parts.append(label(2, height + 14, more, look="draw-quiet"))
+        height += 22
+    return picture(parts, title=title, key=key, size=(width, height))
+
+
+def _rows(sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Nodes by row. What takes nothing stands right above the first that takes it."""
+    depth = [0] * len(sources)
+    for at, some in enumerate(sources):
+        depth[at] = max((depth[s] + 1 for s in some), default=0)
+    first = [len(sources)] * len(sources)
+    for at, some in enumerate(sources):
+        for s in some:
+            first[s] = min(first[s], depth[at])
+    for at, some in enumerate(sources):
+        if not some and first[at] < len(sources):
+            depth[at] = max(first[at] - 1, 0)
+    layers: dict[int, list[int]] = {}
+    for at, layer in enumerate(depth):
+        layers.setdefault(layer, []).append(at)
+    return [
+        layers[layer][start : start + _ACROSS]
+        for layer in sorted(layers)
+        for start in range(0, len(layers[layer]), _ACROSS)
+    ]
+
+
+def _places(
+    rows: Sequence[Sequence[int]], sources: Sequence[Sequence[int]], width: float
+) -> dict[int, tuple[float, float, float]]:
+    """Left, top and width of each box. In a row they stand in the order of the middles of what
+    they take, as near to these as they find room."""
+    wide = (width - 4 - (_ACROSS - 1) * _GAP) / _ACROSS
+    found: dict[int, tuple[float, float, float]] = {}
+    for at, row in enumerate(rows):
+        wished = {node: _middle(node, sources, found, width / 2) for node in row}
+        order = sorted(row, key=lambda node: (wished[node], node))
+        span = len(row) * (wide + _GAP) - _GAP
+        middle = sum(wished.values()) / len(row)
+        left = min(max(middle - span / 2, 2.0), width - 2 - span)
+        for place, node in enumerate(order):
+            top = 2 + at * (_HIGH + _BETWEEN)
+            found[node] = (left + place * (wide + _GAP), top, wide)
+    return found
+
+
+def _middle(
+    node: int,
+    sources: Sequence[Sequence[int]],
+    placed: dict[int, tuple[float, float, float]],
+    otherwise: float,
+) -> float:
+    known = [placed[s] for s in sources[node] if s in placed]
+    return sum(x + w / 2 for x, _, w in known) / len(known) if known else otherwise
+
+
+def _box(node: Node, x: float, y: float, wide: float) -> str:
+    thick = " draw-thick" if node.strong else ""
+    look = "draw-strong" if node.strong or node.marked else ""
+    mark = (
+        f'<rect class="draw-chosen" x="{number(x)}" y="{number(y)}" width="4" '
+        f'height="{number(_HIGH)}"/>'
+        if node.marked
+        else ""
+    )
+    return (
+        f'<rect class="draw-axis draw-box{thick}" x="{number(x)}" y="{number(y)}" '
+        f'width="{number(wide)}" height="{number(_HIGH)}" rx="4"/>{mark}'
+        + label(x + 8, y + 16, node.text, look=look, room=wide - 14)
+        + label(x + 8, y + 31, node.below, look="draw-quiet draw-small", room=wide - 14)
+    )
+
+
+def _arrow(start: tuple[float, float, float], end: tuple[float, float, float]) -> str:
+    x, y = start[0] + start[2] / 2, start[1] + _HIGH
+    to, tip = end[0] + end[2] / 2, end[1]
+    bend = max((tip - y) / 2, 8.0)
+    line = (
+        f"M{number(x)} {number(y)}C{number(x)} {number(y + bend)} {number(to)} "
+        f"{number(tip - bend)} {number(to)} {number(tip - 1)}"
+    )
+    head = f"M{number(to - _HEAD)} {number(tip - 6)}L{number(to)} {number(tip - 1)}"
+    return f'<path class="draw-axis" d="{line}{head}L{number(to + _HEAD)} {number(tip - 6)}"/>'
