@@ -14,7 +14,7 @@ from embeddb.explain.occlusion import occlusion
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import Content
 from embeddb.query.alternatives import Deepen
-from embeddb.query.diagnostics import Diagnostics
+from embeddb.query.diagnostics import Diagnostics, Occluded
 from embeddb.query.fallback import Answer
 from embeddb.query.rankers.base import posterior_of
 from embeddb.tensors.computation import Computation
@@ -36,8 +36,9 @@ def deepening(
 
     def deepened(plain: Diagnostics, found: Answer) -> Diagnostics:
         ranker = found.rankers.chosen
-        by, parts = "", []
-        side, cells = 0, []
+        by, side = "", 0
+        parts: list[Occluded] = []
+        cells: list[float] = []
         if ranker.query.op.kind == "kernel":
             by, parts = kernel_occlusion(ranker, lookup, kernel)
         else:

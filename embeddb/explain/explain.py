@@ -65,7 +65,8 @@ def explain(made: Recommendation, store: Store) -> Explanation:
     if Op.parse(made.op).kind == "nest":
         winners = [(best, n.weight) for n in shown if (best := carried_best(made, n.pattern_id))]
     else:
-        winners = [(n.best, n.weight) for n in shown if n.best]
+        told = ((carried_best(made, n.pattern_id) or n.best, n.weight) for n in shown)
+        winners = [(best, weight) for best, weight in told if best]
     return Explanation(
         recommendation=made,
         learned=_learned(made, store),

@@ -76,7 +76,7 @@ class KernelEmbedding:
 
     def _embedded(self, kernel: Computation, graph: KernelGraph) -> NDArray[np.float32]:
         with np.errstate(over="ignore", invalid="ignore"):
-            found = self.network.embeddings(graph, tile_rows(kernel, [{}]))[0]
+            found: NDArray[np.float32] = self.network.embeddings(graph, tile_rows(kernel, [{}]))[0]
         if not np.isfinite(found).all():
             raise ModelError("its output is not finite", where=str(self.weights))
         return found

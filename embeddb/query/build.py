@@ -26,6 +26,7 @@ from embeddb.platforms.of_subject import Content, default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.screen import screened
 from embeddb.platforms.space.space import ConfigSpace
+from embeddb.query.kernels.carried import with_carried_tiles
 from embeddb.query.kernels.prediction import predicted_tiles
 from embeddb.query.prediction import predicted
 from embeddb.query.query import Neighbour, OwnTimings, Problem, Promise, Query, Vote
@@ -91,6 +92,8 @@ def build_query(
         query = with_evidence(query, partition, vector, name_of=lookup.pattern_name)
         if isinstance(subject, Nest):
             query = carried_over(query, partition, subject, known=lookup.store.nest)
+        elif isinstance(subject, Computation) and op.kernel == "tile":
+            query = with_carried_tiles(query, partition, subject, known=lookup.store.tensor)
         clock.lap("search")
     query = _predicted(query, lookup, pattern, subject)
     if query.prediction.version:

@@ -109,9 +109,9 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
     `pattern` is what was known of the matrix, with its thumbnail, without its features.
     `reproducible`: configurations whose sums run in varying order were left out. `transfers`: those
-    of the candidates that are schedules of neighbours, carried over to the asked nest, and what the
-    fastest of each neighbour became, which is its first; `nest` is the text of the asked nest
-    (`embeddb.nests.nest_text`), which need not be in the store, and `counters` says what its
+    of the candidates that are schedules or tiles of neighbours, carried over to what is asked, and
+    what the fastest of each neighbour became, which is its first; `nest` is the text of the asked
+    nest (`embeddb.nests.nest_text`), which need not be in the store, and `counters` says what its
     counters were used for (None: it was not counted). `kernel` is what is shown of the asked tensor
     kernel.
     """
@@ -198,7 +198,9 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
             if self.pattern.kind != "matrix":
                 body["pattern"] |= {"kind": self.pattern.kind, "sizes": self.pattern.named}
         if not self.nest:
-            del body["nest"], body["transfers"]
+            del body["nest"]
+        if not self.nest and self.kernel is None:
+            del body["transfers"]
         if Op.parse(self.op).kind != "nest":
             del body["counters"]
         if self.kernel is None:

@@ -26,7 +26,7 @@ from embeddb.nests.schedule import KNOWN, Schedule
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.query.query import Query, Transferred, Vote
 
-__all__ = ["carried_over", "with_transfers"]
+__all__ = ["carried_over", "with_transfers", "with_votes"]
 
 Floats = NDArray[np.float64]
 #: From a source and a target to what matches their nodes.
@@ -94,20 +94,29 @@ def with_transfers(
     votes for that with what it gained by its own.
     """
     carried = list(_carried(vote, ran, gains, nest, known=known, space=space, matching=matching))
+    told = [(one.neighbour, one.column, one.config) for one in carried]
+    return replace(with_votes(vote, told, gains, averages), transfers=_told(vote, carried, gains))
+
+
+def with_votes(
+    vote: Vote, carried: Sequence[tuple[int, int, Config]], gains: Floats, averages: Floats
+) -> Vote:
+    """The vote with a column for each configuration that one of a neighbour becomes here; given are
+    the neighbour's place, the column float64[k,x] of `gains` it ran in, and what became of it."""
     if not carried:
         return vote
-    configs = tuple(dict.fromkeys([*vote.configs, *(one.config for one in carried)]))
+    configs = tuple(dict.fromkeys([*vote.configs, *(config for _, _, config in carried)]))
     place = {config: at for at, config in enumerate(configs)}
     added = len(configs) - len(vote.configs)
     voted, trust = _wider(vote.gains, added), _wider(vote.trust, added)
     prior = np.concatenate([vote.prior, np.zeros(added)])
-    for one in reversed(carried):  # the fastest of a neighbour has the last word
-        at = place[one.config]
-        voted[one.neighbour, at] = gains[one.neighbour, one.column]
+    for neighbour, column, config in reversed(carried):  # its fastest has the last word
+        at = place[config]
+        voted[neighbour, at] = gains[neighbour, column]
         if len(trust):
-            trust[one.neighbour, at] = 1.0
+            trust[neighbour, at] = 1.0
         if at >= len(vote.configs):
-            prior[at] = averages[one.column]
+            prior[at] = averages[column]
     return replace(
         vote,
         configs=configs,
@@ -117,7 +126,6 @@ def with_transfers(
         mean=np.concatenate([vote.mean, np.zeros(added)]),
         failing=_wider(vote.failing, added, 0.0),
         machine_effects=_wider(vote.machine_effects, added, 0.0),
-        transfers=_told(vote, carried, gains),
     )
 
 

@@ -24,9 +24,11 @@ from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.query.build import with_evidence
+from embeddb.query.kernels.carried import with_carried_tiles
 from embeddb.query.prediction import Scorer
 from embeddb.query.query import Problem, Query, Vote
 from embeddb.query.transferred import carried_over
+from embeddb.tensors.computation import Computation
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.fit import Fit
 from tuners.evaluation.noise_ceiling import measured_again
@@ -113,8 +115,8 @@ class Bench:
         self.infos = {i: db.store.pattern(i) or PatternInfo(id=i) for i in set(seen)}
         #: With their rules, where they have any.
         self.subjects = {i: db.store.known(info) for i, info in self.infos.items()}
-        self._nest = db.store.nest
-        #: By row, the last question it posed, before neighbours' schedules were carried over to it.
+        self._nest, self._tensor = db.store.nest, db.store.tensor
+        #: By row, the last question it posed, before schedules or tiles were carried over to it.
         self.slot_copies: dict[int, Query] = {}
         ids = {row.platform for row in self.evidence.rows}
         self.platforms: dict[str, Platform] = {i: db.platform(i) for i in ids}
@@ -201,6 +203,9 @@ class Bench:
         if isinstance(subject, Nest) and vector is not None:
             self.slot_copies[row] = self.judgeable(row, query)
             query = carried_over(query, partition, subject, known=self._nest)
+        elif isinstance(subject, Computation) and vector is not None and self.op.kernel == "tile":
+            self.slot_copies[row] = self.judgeable(row, query)
+            query = with_carried_tiles(query, partition, subject, known=self._tensor)
         return self.judgeable(row, query)
 
     def judgeable(self, row: int, query: Query) -> Query:

@@ -81,8 +81,13 @@ class Held:
     def _ranker(self, weight: float, unrun_first: bool) -> Ranker:
         if weight == 0.0:
             return NeighbourVote(self.query)
-        unguarded = {"guard": -math.inf, "joint_guard": -math.inf}
-        told = replace(self.query.prediction, weight=weight, unrun_first=unrun_first, **unguarded)
+        told = replace(
+            self.query.prediction,
+            weight=weight,
+            unrun_first=unrun_first,
+            guard=-math.inf,
+            joint_guard=-math.inf,
+        )
         query = replace(self.query, prediction=told)
         return CostModelRanker(query) if weight == 1.0 else JointRanker(query)
 

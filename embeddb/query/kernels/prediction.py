@@ -57,8 +57,8 @@ def tiles_of(query: Query, most: int = MOST_TILES) -> tuple[Config, ...]:
     kernels ran, the neighbours' first, then the kernel's own. None where the kernel has none."""
     if query.space.reason(query.default) is not None:
         return ()
-    near = np.isfinite(query.vote.gains).any(axis=0)
-    ran = [query.vote.configs[at] for at in np.argsort(~near, kind="stable")] if len(near) else []
+    known_to = np.isfinite(query.vote.gains).sum(axis=0).reshape(-1)
+    ran = [query.vote.configs[at] for at in np.argsort(known_to == 0, kind="stable")]
     known = dict.fromkeys([query.default, *ran[: most // 2]])
     rng = np.random.default_rng(0)
     own = drawn_tiles(query.space, query.default, most - len(known), rng=rng)

@@ -97,7 +97,9 @@ def explanation_body(e: Explanation) -> Markup:
         agreement=_agreement(e),
         most_votes=_MOST_VOTES,
         against=lambda config: _against(config, answer),
-        best_of=lambda near: carried_best(made, near.pattern_id) if kind == "nest" else near.best,
+        best_of=lambda near: (
+            carried_best(made, near.pattern_id) or ({} if kind == "nest" else near.best)
+        ),
         simpler=[(s, _simpler(s.method), _against(s.config, answer)) for s in made.insight.simpler],
         simpler_bars=pictures.simpler(e),
         candidates=made.candidates[:_MOST_ROWS],

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from builders import band, fill, patterns, tiny
+from tensors import dot_add
 
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
@@ -55,3 +56,11 @@ def test_objects_show_themselves_in_a_notebook(tmp_path: Path) -> None:
         modelled = msgspec.structs.replace(made, simulated=True, neighbours=[], candidates=[])
         assert "simulated" in modelled._repr_html_()
     assert "Database" in db._repr_html_()  # closed by now
+
+
+def test_a_tensor_kernel_shows_its_operations() -> None:
+    kernel = dot_add(8, 16, 4).renamed(BAD, BAD)
+    shown = kernel._repr_html_()
+    assert {"svg", "path", "rect"} <= Tags(shown).seen
+    assert "tensor kernel" in shown and "9 operations" in shown
+    assert "<script" not in shown and "\u202e" not in shown

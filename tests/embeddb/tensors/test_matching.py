@@ -1,0 +1,73 @@
+"""Tiles carried over by the role of each dimension, or by its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tensors import conv, dot_add, op, row_sum
+
+from embeddb.core.config import Config
+from embeddb.tensors.check import computation
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.matching import BY, carried, carried_tile, same_dimensions
+from embeddb.tensors.operation import Shape
+
+
+def unary(*dims: int, layout: tuple[int, ...] = ()) -> Computation:
+    first = op("parameter", dims, number=0)
+    shape = (Shape("f32", dims, layout),)
+    return computation(
+        [replace(first, results=shape), replace(op("negate", dims, 0), results=shape)], [1]
+    )
+
+
+def test_columns_are_columns() -> None:
+    made = carried_tile(
+        Config({"t1": 8, "t2": 32, "tr": 16}), dot_add(64, 128, 64), unary(4, 50, 60)
+    )
+    # Nothing is matched with the batch: it stays as large as the tile was.
+    assert made == Config({"t1": 1, "t2": 8, "t3": 32, "tr": 0})
+    back = carried_tile(made, unary(4, 50, 60), dot_add(64, 128, 64))
+    assert back == Config({"t1": 8, "t2": 32, "tr": 0})
+
+
+def test_by_position_the_first_is_the_first() -> None:
+    tile = Config({"t1": 8, "t2": 32, "tr": 0})
+    assert carried_tile(tile, unary(64, 64), unary(50, 60, 70), by="position") == Config(
+        {"t1": 8, "t2": 32, "t3": 1, "tr": 0}
+    )
+
+
+def test_the_order_in_memory_decides() -> None:
+    """Column-major: what lies closest in memory is the first."""
+    turned = unary(50, 60, layout=(0, 1))
+    tile = Config({"t1": 8, "t2": 32, "tr": 0})
+    assert not same_dimensions(unary(64, 64), turned) and same_dimensions(turned, turned)
+    assert carried_tile(tile, unary(64, 64), turned) == Config({"t1": 32, "t2": 8, "tr": 0})
+    assert carried_tile(tile, unary(64, 64), turned, by="position") == tile
+
+
+@pytest.mark.parametrize("by", BY)
+def test_what_is_as_long_as_its_dimension_is_the_whole(by: str) -> None:
+    source, target = unary(4096, 4096), dot_add(64, 128, 32)
+    found = list(carried(Config({"t1": 64, "t2": 512, "tr": 128}), source, target, by=by))
+    assert [one.size for one in found] == [0, 0, 0]
+    assert all("as long" in one.reason for one in found)
+    whole = Config({"t1": 0, "t2": 0, "tr": 0})
+    assert carried_tile(whole, source, conv(2, 20), by=by) == Config(
+        {"t1": 0, "t2": 0, "t3": 0, "t4": 0, "tr": 0}
+    )
+
+
+def test_every_pair_gives_all_parameters() -> None:
+    some = [unary(), unary(7), row_sum(), dot_add(), conv(2, 20), unary(2, 3, 4, 5, 6, 7, 8)]
+    for source in some:
+        tile = Config({f"t{at + 1}": 2 for at in range(source.sizes.symbols["RANK"])} | {"tr": 2})
+        for target in some:
+            made = carried_tile(tile, source, target)
+            rank = target.sizes.symbols["RANK"]
+            assert set(made) == {*(f"t{at + 1}" for at in range(rank)), "tr"}
+            assert all(int(v) >= 0 for v in made.values())
+            roles = [one.role for one in carried(tile, source, target)]
+            assert roles.count("columns") == 1 and roles[-1] == "sums"
