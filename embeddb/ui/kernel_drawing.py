@@ -47,7 +47,7 @@ def drawn_kernel(
     nodes = [
         draw.Node(
             op.opcode,
-            f"{op.shape} {notes[at]}" if at in notes else op.shape,
+            f"{notes[at]}, {op.shape}" if at in notes else op.shape,
             tuple(op.operands),
             strong=op.given,
             marked=at in notes,

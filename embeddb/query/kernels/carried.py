@@ -21,10 +21,10 @@ from embeddb.query.transferred import with_votes
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.matching import Carried, carried, carried_tile, same_dimensions
 
-__all__ = ["MOST_CARRIED", "with_carried_tiles"]
+__all__ = ["MOST_CARRIED", "NEIGHBOURS", "with_carried_tiles"]
 
-#: The tiles of one neighbour that are carried over, fastest first.
-MOST_CARRIED = 4
+#: The nearest neighbours whose tiles are carried over, and how many of each, fastest first.
+NEIGHBOURS, MOST_CARRIED = 10, 4
 
 
 def with_carried_tiles(
@@ -42,7 +42,7 @@ def with_carried_tiles(
     gains = view.gains[rows]
     votes: list[tuple[int, int, Config]] = []
     told: list[Transferred] = []
-    for at, one in enumerate(near):
+    for at, one in enumerate(near[:NEIGHBOURS]):
         source = known(one.pattern_id)
         if source is None or same_dimensions(source, kernel):
             continue

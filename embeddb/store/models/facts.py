@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from embeddb.core.config import Op
+from embeddb.core.errors import UsageError
+from embeddb.core.wording import many_of, one_of
 from embeddb.store.models.table import ModelEntry
 
 __all__ = ["ModelFacts", "facts_of"]
@@ -45,12 +49,19 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     registered: float = 0.0
 
     @property
+    def subjects(self) -> str:
+        """The kind of what it learned from."""
+        with suppress(UsageError):
+            return Op.parse(self.ops[0]).kind if self.ops else "matrix"
+        return "matrix"
+
+    @property
     def lesson(self) -> str:
         """What it learned from, in one line of words."""
         first = "" if self.simulated is None else ("simulated " if self.simulated else "measured ")
         counts = (
             _counted(self.runs, f"{first}run", f"{first}runs"),
-            _counted(self.matrices, "matrix", "matrices"),
+            _counted(self.matrices, one_of(self.subjects), many_of(self.subjects)),
         )
         told = " of ".join(text for text in counts if text) or "nothing that its card says"
         if self.groups is not None:

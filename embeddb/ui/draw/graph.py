@@ -19,8 +19,7 @@ _HEAD = 3.5
 
 class Node(NamedTuple):
     """A box with two lines of text, and the places of those before it that arrows come from.
-    `strong`: with a thick frame; `marked`: filled as what is chosen is, its note in place of the
-    second line."""
+    `strong`: with a thick frame; `marked`: with a bar at its side."""
 
     text: str
     below: str = ""

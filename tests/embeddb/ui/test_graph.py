@@ -70,10 +70,10 @@ def test_texts_of_strangers_are_escaped_and_cut() -> None:
 
 def test_a_kernel_has_its_operations_and_its_result_a_thick_frame() -> None:
     view = kernel_view(dot_add(8, 16, 4))
-    text = drawn_kernel(view, title="t", marked={2: "(0.50×)"})
+    text = drawn_kernel(view, title="t", marked={2: "0.50×"})
     assert len(boxes_of(ElementTree.fromstring(text))) == view.count == 9
     assert text.count("draw-thick") == 1 and text.count("draw-chosen") == 1
-    assert "f32[8,4] (0.50×)" in text and "thick frame" in kernel_caption(view)
+    assert "0.50×, f32[8,4]" in text and "thick frame" in kernel_caption(view)
 
 
 def test_what_is_too_large_is_counted() -> None:

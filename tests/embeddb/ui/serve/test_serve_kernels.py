@@ -24,7 +24,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     bad = dot_add(80, 96, 64).renamed(BAD, BAD)
     folder = tmp_path_factory.mktemp("served") / "kernels.db"
     law.make(folder, kernels=[*law.measured(), bad])
-    with Database.open(folder, readonly=True) as db, TestClient(build_app(db), base_url=BASE) as found:
+    with (
+        Database.open(folder, readonly=True) as db,
+        TestClient(build_app(db), base_url=BASE) as found,
+    ):
         yield found
 
 
