@@ -26,6 +26,8 @@ from embeddb.query.query import Query
 from embeddb.store.usual_state import usual_at
 
 if TYPE_CHECKING:
+    from embeddb.cost_model.graph_model import GraphModel
+    from embeddb.cost_model.model import CostModel
     from embeddb.store import Store
 
 __all__ = [
@@ -44,19 +46,6 @@ __all__ = [
 MOST_PREDICTED = 4096
 #: Other platforms' winners that join the candidates of such a space: each costs a search there.
 _MOST_FOREIGN = 8
-
-
-class Judged(Protocol):
-    """A model with a card that says how good it is."""
-
-    version: str
-
-    @property
-    def card(self) -> Mapping[str, Any]: ...
-
-    @property
-    def instance(self) -> str:
-        """The platform instance whose runs it learned from; may be empty."""
 
 
 class Scorer(Protocol):
@@ -189,7 +178,7 @@ def foreign_winners(store: Store, query: Query) -> list[Config]:
     return list(found)
 
 
-def with_judgement(query: Query, model: Judged, *, reads: str = "") -> Query:
+def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = "") -> Query:
     """The query with which model predicted, and how good its answers were: at the width that the
     neighbours ran, or where there are none at the nearest one that was judged. `reads` is what it
     predicted from, else the featurizer of its card."""

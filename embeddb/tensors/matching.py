@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from embeddb.core.config import Config
 from embeddb.tensors.computation import Computation
 
-__all__ = ["BY", "Carried", "carried", "carried_tile", "same_dimensions"]
+__all__ = ["BY", "Carried", "carried", "carried_tile"]
 
 #: How dimensions are matched.
 BY = ("role", "position")
@@ -37,11 +37,6 @@ class Carried(NamedTuple):
         if not self.source:
             return "no dimension is matched with it" + (": one at a time" if self.size else "")
         return "" if self.size == self.wanted else f"all of it: {self.wanted} is as long"
-
-
-def same_dimensions(one: Computation, other: Computation) -> bool:
-    """Whether a tile means the same on both: as many dimensions, in the same order in memory."""
-    return _order(one) == _order(other)
 
 
 def carried(

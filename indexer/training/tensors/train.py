@@ -43,7 +43,8 @@ from indexer.training.trainer import (
 __all__ = ["KernelTraining", "train_kernels"]
 
 
-#: From a card, the weights by name and the families that were held out: what joins the card.
+#: From a card, the weights by name and the families of which nothing was learned: what joins the
+#: card.
 Judge = Callable[[dict[str, Any], dict[str, NDArray[Any]], Sequence[str]], dict[str, Any]]
 
 
@@ -119,7 +120,8 @@ def train_kernels(
     }
     if how.preset.spec.task == "tile" and judge is not None:
         weights = {name: array.numpy() for name, array in network.state_dict().items()}
-        card |= judge(card, weights, sorted({sample.group for sample in valid}))
+        unseen = {sample.group for sample in valid} - {sample.group for sample in train}
+        card |= judge(card, weights, sorted(unseen))
     version = model_file.save(out, network.state_dict(), card)
     forget(folder_of(out))
     return {**card, "version": version, "curve": str(curve_of(folder_of(out)))}

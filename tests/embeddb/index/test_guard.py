@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
+from embeddb.index.guards import usual_guard
 from embeddb.index.vote import (
     VoteSettings,
 )
 from embeddb.index.vote_fit import (
     LeftOut,
-    _guard_of,
     _kept,
 )
 from embeddb.platforms.platform import Platform
@@ -34,25 +34,25 @@ def firsts(pairs: list[tuple[float, float]]) -> NDArray[np.float64]:
 
 
 def test_no_guard_where_first_choices_gain() -> None:
-    assert _guard_of([firsts([(0.3, 0.2), (0.05, 0.04), (0.02, 0.01)] * 10)]) == 0.0
+    assert usual_guard([firsts([(0.3, 0.2), (0.05, 0.04), (0.02, 0.01)] * 10)]) == 0.0
 
 
 def test_small_promises_that_lose_are_guarded_against() -> None:
     """Promises of 0.08 lose as often as not and gain little: they are not worth the losses."""
     lucky = [(0.5, 0.4)] * 20 + [(0.08, 0.03)] * 10 + [(0.08, -0.03)] * 10
-    assert _guard_of([firsts(lucky)]) == 0.1
+    assert usual_guard([firsts(lucky)]) == 0.1
 
 
 def test_a_guard_never_costs_more_than_it_may() -> None:
     """One answer of forty is slower, and keeping it back would cost all the others' gains."""
-    assert _guard_of([firsts([(0.4, 0.4)] * 39 + [(0.4, -0.1)])]) == 0.0
+    assert usual_guard([firsts([(0.4, 0.4)] * 39 + [(0.4, -0.1)])]) == 0.0
 
 
 def test_machines_count_alike() -> None:
     many = firsts([(0.1, 0.09)] * 1000)
     bad = firsts([(0.1, -0.5)] * 10)
-    assert _guard_of([many]) == 0.0
-    assert _guard_of([many, bad]) == 0.1
+    assert usual_guard([many]) == 0.0
+    assert usual_guard([many, bad]) == 0.1
 
 
 def test_figures_are_of_choices_in_front_of_the_guard() -> None:

@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield law.make(tmp_path_factory.mktemp("carried") / "products.db", kernels=kernels)
 
 
-def test_neighbours_of_another_rank_vote(folder: Path) -> None:
+def test_neighbours_of_another_rank_vote_behind_the_default(folder: Path) -> None:
     asked = row_sum(3000, 100)
     space = space_of(law.here(), law.OP, asked)
     with Database.open(folder, readonly=True) as db:
@@ -38,6 +38,7 @@ def test_neighbours_of_another_rank_vote(folder: Path) -> None:
         assert set(one.config) == {"t1", "tr"} and one.gain > 0
         assert one.config["t1"] in (0, one.source["t2"])  # columns
     carried = {one.config for one in query.vote.transfers}
+    assert made.best == dict(query.default) and query.default not in carried
     assert carried & {Config(c.config) for c in made.candidates}
     assert {t.name.partition("_")[0] for t in made.transfers} == {"dot"}
     assert made.document()["transfers"]
