@@ -98,6 +98,7 @@ def carried_best(made: Recommendation, pattern_id: str) -> dict[str, Any]:
 def _of_matrix(body: dict[str, Any]) -> dict[str, Any]:
     """The document without what only nests have: as it was before there were any."""
     del body["transfers"], body["counters"]
+    del body["insight"]["occluded"], body["insight"]["occluded_by"]
     for name in ("kind", "named", "nest", "kernel"):
         del body["pattern"][name]
     for near in body["neighbours"]:

@@ -205,6 +205,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
             del body["counters"]
         if self.kernel is None:
             del body["kernel"]
+        if Op.parse(self.op).kind != "kernel":
+            del body["insight"]["occluded"], body["insight"]["occluded_by"]
         del body["default_seconds"]
         return body
 

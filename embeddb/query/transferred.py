@@ -94,6 +94,8 @@ def with_transfers(
     votes for that with what it gained by its own.
     """
     carried = list(_carried(vote, ran, gains, nest, known=known, space=space, matching=matching))
+    if not carried:
+        return vote
     told = [(one.neighbour, one.column, one.config) for one in carried]
     return replace(with_votes(vote, told, gains, averages), transfers=_told(vote, carried, gains))
 
@@ -102,9 +104,7 @@ def with_votes(
     vote: Vote, carried: Sequence[tuple[int, int, Config]], gains: Floats, averages: Floats
 ) -> Vote:
     """The vote with a column for each configuration that one of a neighbour becomes here; given are
-    the neighbour's place, the column float64[k,x] of `gains` it ran in, and what became of it."""
-    if not carried:
-        return vote
+    the neighbour's place, the column of `gains` float64[k,x] that it ran, and what became of it."""
     configs = tuple(dict.fromkeys([*vote.configs, *(config for _, _, config in carried)]))
     place = {config: at for at, config in enumerate(configs)}
     added = len(configs) - len(vote.configs)

@@ -61,6 +61,8 @@ def with_carried_tiles(
                 steps = tuple(map(_step, carried(configs[column], source, kernel, by=by)))
                 gain = float(gains[at, column])
                 told.append(Transferred(made, one.pattern_id, configs[column], gain, steps))
+    if not votes:
+        return query
     vote = with_votes(query.vote, votes, gains, view.averages.prior)
     promise = vote.promise._replace(guard=math.inf)
     return replace(query, vote=replace(vote, transfers=tuple(told), promise=promise))
