@@ -199,6 +199,7 @@ def with_judgement(query: Query, model: CostModel) -> Query:
             weight=min(max(weight, 0.0), 1.0),
             note="" if at_1 else f"{note}: it does not rank",
             unrun_first=bool(_unrun_first(model.card, op)),
+            plain=model.plain,
         ),
     )
 
