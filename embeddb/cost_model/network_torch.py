@@ -39,7 +39,7 @@ _BILINEAR, _HEADS = 32, 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """d numbers of a matrix, e of a latent, and how they are joined: by a mapper and a fusion, or by
+    """d numbers of a matrix, e of a latent, and how they are joined: by mapper and fusion, or by
     WACO's program embedder."""
 
     inputs: int

@@ -178,7 +178,8 @@ class Prediction:
     of the optimum answers reached by method (`transfer`, `rank`, `transfer+rank`) when groups were
     held out; empty: never judged. `weight` is how far the model counts against the vote in the
     last, 0 to 1. `unrun_first`: hidden configurations have shown that one which ran nowhere may be
-    the first. `plain`: the first few are those best predicted, not a set. `note` says why a model that is there does not rank.
+    the first. `plain`: the first few are those best predicted, not a set. `note` says why a model
+    that is there does not rank.
     """
 
     configs: tuple[Config, ...] = ()

@@ -114,6 +114,8 @@ class Bench:
         #: With their rules, where they have any.
         self.subjects = {i: db.store.known(info) for i, info in self.infos.items()}
         self._nest = db.store.nest
+        #: What a model that embeds matrices itself says of them; neighbours are found without it.
+        self.own_vectors: Mapping[str, NDArray[np.float32]] | None = None
         #: By row, the last question it posed, before neighbours' schedules were carried over to it.
         self.slot_copies: dict[int, Query] = {}
         ids = {row.platform for row in self.evidence.rows}
@@ -173,7 +175,8 @@ class Bench:
 
     def raw(self, row: int) -> NDArray[np.float32] | None:
         """float32[d] features of a row's matrix, of the featurizer that rankers learn from."""
-        return self._features()[1].get(self.evidence.rows[row].pattern_id)
+        known = self.own_vectors if self.own_vectors is not None else self._features()[1]
+        return known.get(self.evidence.rows[row].pattern_id)
 
     def _features(self) -> tuple[str, Mapping[str, NDArray[np.float32]]]:
         return next(iter(self.vectors.items()))

@@ -109,8 +109,8 @@ class Input:
 def reduce(pattern: Pattern, reduction: Reduction) -> Input:
     """The sites of a pattern under a reduction.
 
-    Time O(nnz) for the grid, with a logarithm for sites; O(windows * window^2) for windows, whatever the pattern holds.
-    Memory beyond the pattern: `size`^2 counters and a fixed block of nonzeros.
+    Time O(nnz) for the grid; O(windows * window^2) for windows, whatever the pattern holds. Memory
+    beyond the pattern: `size`^2 counters and a fixed block of nonzeros. Of sites see `occupied`.
     """
     parts: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
     if reduction.kind in ("grid", "both"):

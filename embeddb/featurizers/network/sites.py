@@ -70,8 +70,9 @@ def _first(pattern: Pattern, side: int) -> _Grid:
         cells += pattern.indices[start:stop] // side
         found = _merged(cells, np.ones(len(cells), dtype=np.int64), shape)
         if start:
-            both = (np.concatenate(pair) for pair in zip((keys, counts), found, strict=True))
-            found = _merged(*both, shape)
+            found = _merged(
+                np.concatenate((keys, found[0])), np.concatenate((counts, found[1])), shape
+            )
         keys, counts = found
     return keys, counts, shape
 

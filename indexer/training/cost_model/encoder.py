@@ -10,7 +10,7 @@ binary, and one scale: what the first weights give is centred and brought to a r
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from embeddb.core.errors import InputError, ModelError, UsageError
+from embeddb.core.errors import InputError, ModelError
 from embeddb.core.files import model_file
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
     from indexer.training.cost_model.settings import CostSettings
 
-__all__ = ["Encoder", "Reading", "Structures", "WholeNetwork", "one_scale", "read_structures"]
+__all__ = ["Encoder", "Reading", "StructureReader", "Structures", "WholeNetwork", "one_scale"]
 
 Floats = NDArray[np.float32]
 
@@ -123,9 +123,13 @@ class Structures:
     """Patterns as one encoder reads them, by id; kernel maps are kept over the epochs."""
 
     def __init__(self, inputs: Mapping[str, Input]) -> None:
-        self._inputs = inputs
+        self._inputs = dict(inputs)
         self._kept: dict[str, tuple[Any, Tensor, Tensor]] = {}
         self._room = _KEPT_SITES
+
+    def add(self, pattern_id: str, found: Input) -> None:
+        """One pattern more."""
+        self._inputs[pattern_id] = found
 
     def __contains__(self, pattern_id: str) -> bool:
         return pattern_id in self._inputs
@@ -142,25 +146,31 @@ class Structures:
         return made
 
 
-def read_structures(
-    db: Lookup,
-    ids: Collection[str],
-    encoder: Encoder,
-    *,
-    matrices: Path | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Structures:
-    """Those of the patterns that the database keeps, or that the folder `matrices` has by name."""
-    library = Library(matrices)
-    inputs = {}
-    for at, pattern_id in enumerate(sorted(ids)):
-        if progress is not None:
-            progress("read matrices", at, len(ids))
-        pattern = _structure(db, pattern_id, library)
-        if pattern is not None:
-            found = reduce(pattern, encoder.reduction)
-            inputs[pattern_id] = seen_through(found, int(encoder.spec["in_channels"]))
-    return Structures(inputs)
+@dataclass(frozen=True, eq=False)
+class StructureReader:
+    """Reads patterns for one encoder into `structures`: those that the database keeps, or that the
+    folder `matrices` has by name."""
+
+    db: Lookup
+    encoder: Encoder
+    matrices: Path | None = None
+    progress: Callable[[str, int, int], None] | None = None
+    structures: Structures = field(default_factory=lambda: Structures({}))
+
+    def __call__(self, ids: Collection[str]) -> dict[str, Floats]:
+        """Vectors float32[0] of those whose structure is known, as `samples_of` wants them: they
+        have none before the encoder has learned."""
+        library = Library(self.matrices)
+        channels = int(self.encoder.spec["in_channels"])
+        missing = sorted(i for i in ids if i not in self.structures)
+        for at, pattern_id in enumerate(missing):
+            if self.progress is not None:
+                self.progress("read matrices", at, len(missing))
+            pattern = _structure(self.db, pattern_id, library)
+            if pattern is not None:
+                found = reduce(pattern, self.encoder.reduction)
+                self.structures.add(pattern_id, seen_through(found, channels))
+        return {i: np.zeros(0, dtype=np.float32) for i in ids if i in self.structures}
 
 
 def _structure(db: Lookup, pattern_id: str, library: Library) -> Pattern | None:

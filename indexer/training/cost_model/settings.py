@@ -30,7 +30,7 @@ class CostSettings:
     With an `encoder` (one of `ENCODERS`) the matrix side is that sparse network, trained together
     with the rest on the pattern's own coordinates, in cells of which at most `sites` squared are
     occupied; `binary`: it sees only where they are. An `embedder` is WACO's, in place of mapper and
-    latent. `every_pair` is the papers' loss: all pairs of a batch, with gains as they were measured;
+    latent. `every_pair` is the papers' loss: all pairs of a batch, of gains as they were measured.
     `plain`: the first five are the five best predicted.
     """
 

@@ -8,10 +8,11 @@ index need nothing new for it; the rest is a cost model that reads this featuriz
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,11 +25,15 @@ from embeddb.cost_model.model import CostModel
 from embeddb.featurizers.scnn import TRAINED
 from indexer.training.cost_model.calibration import calibrated
 from indexer.training.cost_model.encoder import Encoder, Reading, Structures, one_scale
+from indexer.training.cost_model.model_place import save_model
 from indexer.training.cost_model.samples import Samples
 from indexer.training.cost_model.settings import CostSettings
 from indexer.training.cost_model.train import Progress, learned
 
-__all__ = ["Whole", "encoder_file", "first_encoder", "load_whole", "train_whole"]
+if TYPE_CHECKING:
+    from embeddb.index.lookup import Lookup
+
+__all__ = ["Whole", "encoder_file", "first_encoder", "load_whole", "save_whole", "train_whole"]
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -74,6 +79,17 @@ def encoder_file(file: Path) -> Path:
             hint="use letters, digits, _, ., @ and - only",
         )
     return file.with_name(f"{TRAINED}{stem}.safetensors")
+
+
+def save_whole(
+    whole: Whole,
+    file: Path,
+    home: str | Path | None,
+    reopen: Callable[[], AbstractContextManager[Lookup]],
+) -> tuple[str, list[str]]:
+    """Write both files, the encoder first, and register them; returns as `save_model` does."""
+    whole.save_encoder(file)
+    return save_model(whole.model, file, home, reopen)
 
 
 def load_whole(file: Path) -> Whole:
