@@ -102,9 +102,8 @@ class WholeTable(Table):
         if not file.exists():
             encoder = first_encoder(settings, self.weights)
             started = time.perf_counter()
-            made = train_whole(
-                source, settings, encoder, self.structures, folder=file.with_suffix("")
-            )
+            place = file.with_suffix("")
+            made = train_whole(source, settings, encoder, self.structures, folder=place)
             print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
             made.save_encoder(file)
             made.model.save(file)
