@@ -208,7 +208,8 @@ class Reading:
     def seen(self, network: nn.Module, ids: Sequence[str]) -> Tensor:
         """float32[b,d], differentiable; `network` is the encoder as it is by now."""
         raw = torch.cat([network(*self.structures.tensors(i)) for i in ids])
-        center, scale = (torch.from_numpy(self.scale[k]) for k in ("center", "scale"))
+        # Copied: those of a file cannot be written to, which torch wants.
+        center, scale = (torch.from_numpy(self.scale[k].copy()) for k in ("center", "scale"))
         seen: Tensor = (raw - center) / scale
         return seen
 

@@ -62,7 +62,7 @@ def brief(name: str = "waco-fm", **changes: Any) -> CostSettings:
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("filled") / "runs.db"
     with Database.create(folder) as db:
-        fill(db, tiny(), patterns(3))
+        fill(db, tiny(), patterns(4))
     return folder
 
 
@@ -216,7 +216,7 @@ def test_it_learns_what_only_the_structure_tells(filled: Path) -> None:
             vectors[row.pattern_id], samples.platform, row.op, configs, row.sizes
         )
         best += int(gain.argmax() == samples.gain[part].argmax())
-    assert best >= 10, f"{best} of {len(samples.rows)}"
+    assert best >= 12, f"{best} of {len(samples.rows)}"
 
 
 def test_trained_twice_it_is_the_same(
@@ -265,7 +265,7 @@ def test_two_files_give_the_same_answers(
     ours = whole.vectors(reader.structures, samples)[row.pattern_id]
     plug = Scnn(encoder_file(file), name="scnn@tiny-spmm")
     assert plug.version == read_again.encoder.version
-    pattern = next(p for p in patterns(3) if p.id == row.pattern_id)
+    pattern = next(p for p in patterns(4) if p.id == row.pattern_id)
     np.testing.assert_allclose(plug.embed(pattern), ours, rtol=1e-6)
     configs = list(samples.configs)
     told = [
@@ -334,7 +334,7 @@ def test_the_command_trains_judges_and_answers(
         # Found by its name, and no candidate for the index: it has seen all run times.
         assert "scnn@tiny-spmm" in db.featurizers()
         assert "scnn@tiny-spmm" not in list(db.featurizers())
-        asked = next(p for p in patterns(5) if p.name == "m40" or p.group == "g4")
+        asked = next(p for p in patterns(5) if p.group == "g4")
         answer = db.query(asked, platform="tiny", op="spmm:32")
         assert answer.candidates
         model, why = db.usable_model(db.platform("tiny"), OP)
