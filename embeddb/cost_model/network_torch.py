@@ -133,8 +133,9 @@ class ProgramEmbedder(nn.Sequential):
     """
 
     def __init__(self, latent: int) -> None:
-        super().__init__(nn.Linear(NEST + latent, PROGRAM), nn.ReLU(), nn.Linear(PROGRAM, PROGRAM))
-        nn.init.normal_(self[0].weight, std=0.25)
+        tables = nn.Linear(NEST + latent, PROGRAM)
+        nn.init.normal_(tables.weight, std=0.25)
+        super().__init__(tables, nn.ReLU(), nn.Linear(PROGRAM, PROGRAM))
 
 
 class _Mlp(nn.Module):

@@ -89,8 +89,8 @@ def fit_member(
     fitted = fit(module, job, settings=settings, folder=folder, progress=progress)
     with torch.no_grad():
         scores = {int(i): lesson.scores(int(i)) for i in np.flatnonzero(member.held)}
-    kept = {name: a.numpy().copy() for name, a in module.kept.state_dict().items()}
-    return FittedMember(kept, scores, dict(fitted.figures), fitted.epochs)
+    weights = {name: a.numpy().copy() for name, a in module.kept.state_dict().items()}
+    return FittedMember(weights, scores, dict(fitted.figures), fitted.epochs)
 
 
 def _networks(head: CostNetwork, reading: Reading | None) -> tuple[nn.Module, nn.Module]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, UsageError
@@ -25,17 +24,11 @@ if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
     from embeddb.store import Store
     from indexer.training.cost_model.samples import Samples
-    from tuners.evaluation.whole_training import WholeRequest
 
 __all__ = ["costmodel_verb"]
 
 _PREDICTORS = ("auto", "mlp", "lstm", "gru", "transformer", "trees")
 _LATENTS = ("ae", "vae", "pca", "fa")
-#: Options that change a preset where they are given.
-_CHANGES = (
-    *("predictor", "fusion", "latent", "loss", "epochs", "lr"),
-    *("sites", "binary", "configs"),
-)
 
 
 @click.command("costmodel")
@@ -156,9 +149,10 @@ def _train_whole(
     progress: Callable[[str, int, int], None],
 ) -> dict[str, Any]:
     with _needing_torch():
+        from embeddb.ui.cli.presets import whole_request
         from indexer.training.cost_model.whole import encoder_file, save_whole
         from tuners.evaluation.whole_training import prepared
-    request = _whole_request(asked)
+    request = whole_request(asked)
     with open_database(db, readonly=True) as opened:
         where = opened.platform(platform)
         training = prepared(opened, where, _ops(ops), request, note=note, progress=progress)
@@ -227,29 +221,6 @@ def _request(asked: dict[str, Any]) -> TrainingRequest:
     names = ("predictor", "featurizer", "samples", "fusion", "latent", "loss")
     own = {name: asked[name] for name in (*names, "members", "epochs", "lr", "seed")}
     return TrainingRequest(**own, judged=not asked["no_judge"])
-
-
-def _whole_request(asked: dict[str, Any]) -> WholeRequest:
-    """Raises: UsageError for a preset or setting that is not there."""
-    from indexer.training.cost_model.settings import preset
-    from tuners.evaluation.whole_training import WholeRequest
-
-    source = click.get_current_context().get_parameter_source
-    given = {n: asked[n] for n in _CHANGES if source(n) is ParameterSource.COMMANDLINE}
-    if "epochs" in given:
-        given |= {"few_epochs": given["epochs"], "patience": given["epochs"]}
-    if given.get("predictor") in ("auto", "trees"):
-        raise UsageError("a preset's predictor is a network", hint="mlp, lstm, gru, transformer")
-    paths = {
-        name: Path(asked[option]) if asked[option] else None
-        for name, option in (("start", "source"), ("weights", "encoder"), ("matrices", "matrices"))
-    }
-    return WholeRequest(
-        settings=preset(asked["preset"], seed=asked["seed"], **given),
-        samples=asked["samples"],
-        judged=not asked["no_judge"],
-        **paths,
-    )
 
 
 def _warn(samples: Samples) -> None:
