@@ -204,7 +204,7 @@ def test_training_moves_the_sparse_network(
 
 def test_it_learns_what_only_the_structure_tells(filled: Path) -> None:
     """Which variant is fastest depends on the length of rows, which no number here says."""
-    settings = brief(epochs=10, few_epochs=10, patience=10, lr=5e-3)
+    settings = brief(epochs=8, few_epochs=8, patience=8, lr=1e-3)
     encoder = first_encoder(settings, None)
     samples, reader = read(filled, encoder)
     made = train_whole(samples, settings, encoder, reader.structures)
@@ -216,7 +216,8 @@ def test_it_learns_what_only_the_structure_tells(filled: Path) -> None:
             vectors[row.pattern_id], samples.platform, row.op, configs, row.sizes
         )
         best += int(gain.argmax() == samples.gain[part].argmax())
-    assert best >= 12, f"{best} of {len(samples.rows)}"
+    # One in four by chance.
+    assert best >= len(samples.rows) / 2, f"{best} of {len(samples.rows)}"
 
 
 def test_trained_twice_it_is_the_same(
