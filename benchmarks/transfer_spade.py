@@ -208,7 +208,7 @@ class Table:
         says of the source, which it knows better (benchmarks/results/learned_cpu.json)."""
         if settings.predictor == "trees":
             settings = replace(_NETWORK, seed=self.seed)
-        name = f"{self.op.kernel}_{self.seed}_{source.hash}_{_digest(settings)}.safetensors"
+        name = f"{self.op.kernel}_{self.seed}_{source.hash}_{digest(settings)}.safetensors"
         file = self.folder / name
         if not file.exists():
             train(source, settings).save(file)
@@ -228,7 +228,9 @@ class Table:
             m, n, nnz = row.sizes
             default = self.platform.default(self.op, Sizes(m, n, nnz))
             at = configs.index(default) if default in configs else -1
-            order = order_to_try(configs, gain, spread)
+            # The papers' models whole answer with the five best predicted.
+            known = math.nan if getattr(scorer, "plain", False) else 1.0
+            order = order_to_try(configs, gain, spread * known)
             order = behind_default(order, gain, at, getattr(scorer, "guard", 0.0))[:5]
             opa, tau = ordering(-gain, seconds[ran], 0.0)
             outcome = judge(truth, [configs[i] for i in order])
@@ -266,7 +268,7 @@ def _told(samples: Samples | None) -> dict[str, int]:
     return {"matrices": 0 if samples is None else len(samples.rows), "samples": _count(samples)}
 
 
-def _digest(settings: CostSettings) -> str:
+def digest(settings: CostSettings) -> str:
     import hashlib
 
     return hashlib.blake2b(repr(settings).encode(), digest_size=6).hexdigest()

@@ -185,6 +185,16 @@ class CostModel:
         """Whether its layout has every parameter, not only the platform's own."""
         return bool(self.card["settings"]["every"])
 
+    @property
+    def embedder(self) -> bool:
+        """Whether configurations are read by WACO's program embedder."""
+        return bool(self.card["settings"].get("embedder", False))
+
+    @property
+    def plain(self) -> bool:
+        """Whether the first five are the five best predicted, as in the papers, and not a set."""
+        return bool(self.card["settings"].get("plain", False))
+
     def below(self, prefix: str) -> dict[str, NDArray[Any]]:
         """The tensors whose names begin so, without the prefix."""
         cut = len(prefix)
@@ -299,7 +309,8 @@ class CostModel:
         found = self._remembered.get(key)
         if found is not None and np.array_equal(found.nests, nests):
             return found
-        latents = self.encoder.encode(layout_of(platform.kernel(op), every=self.every).raw(configs))
+        layout = layout_of(platform.kernel(op), every=self.every, tables=self.embedder)
+        latents = self.encoder.encode(layout.raw(configs))
         prior = self._prior(op, configs, nests, latents)
         seen, own = seen_parts(nests, latents, parts)
         activations: tuple[Any, ...] = ()
@@ -411,7 +422,9 @@ class CostModel:
             wanted |= {f"prior.{op}.nest": (HOMOGENEOUS_DIM,), f"prior.{op}.latent": (e,)}
             wanted |= {f"prior.{op}.ids": (k, 16), f"prior.{op}.rest": (k,)}
         if settings["predictor"] == "mlp":
-            shapes = member_shapes(d, e, settings["fusion"], bool(settings["bilinear"]))
+            shapes = member_shapes(
+                d, e, settings["fusion"], bool(settings["bilinear"]), embedder=self.embedder
+            )
             for i in range(self.members):
                 wanted |= {f"member.{i}.{name}": s for name, s in shapes.items()}
         for name, shape in wanted.items():

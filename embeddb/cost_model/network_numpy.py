@@ -36,7 +36,7 @@ FUSIONS = ("add", "concat")
 PARTS = ("featurizer", "mapper", "tiles", "latent")
 
 #: The sizes of `embeddb.cost_model.network_torch`.
-_NEST, _MATRIX, _MAPPED, _HIDDEN, _BILINEAR = 65, 128, 64, 64, 32
+_NEST, _MATRIX, _MAPPED, _HIDDEN, _BILINEAR, _PROGRAM = 65, 128, 64, 64, 32, 128
 
 
 def activations_of(
@@ -44,8 +44,12 @@ def activations_of(
 ) -> tuple[Floats32, Floats32 | None]:
     """What of a network's score does not depend on the matrix, of nests float32[c,65] and latents
     float32[c,e]: float32[c,128], and float32[c,32] if it has a bilinear term."""
-    mapped = _linear(weights, "mapper.2", np.maximum(_linear(weights, "mapper.0", nests), 0))
-    fused = mapped + latents if add else np.hstack([mapped, latents])
+    if "program.0.weight" in weights:
+        hidden = _linear(weights, "program.0", np.hstack([nests, latents]))
+        fused = _linear(weights, "program.2", np.maximum(hidden, 0))
+    else:
+        mapped = _linear(weights, "mapper.2", np.maximum(_linear(weights, "mapper.0", nests), 0))
+        fused = mapped + latents if add else np.hstack([mapped, latents])
     first = product(fused, weights["predictor.of_config.weight"])
     if "u.weight" not in weights:
         return first, None
@@ -71,14 +75,18 @@ def _linear(weights: Arrays, name: str, rows: Floats32) -> Floats32:
     return product(rows, weight) + weights[f"{name}.bias"]
 
 
-def member_shapes(d: int, e: int, fusion: str, bilinear: bool) -> dict[str, tuple[int, ...]]:
+def member_shapes(
+    d: int, e: int, fusion: str, bilinear: bool, *, embedder: bool = False
+) -> dict[str, tuple[int, ...]]:
     """Shape of every weight of a network with the predictor `mlp`, by name."""
     fused = _MAPPED if fusion == "add" else _MAPPED + e
-    layers = {
+    layers = {"mapper.0": (_MAPPED, _NEST), "mapper.2": (_MAPPED, _MAPPED)}
+    if embedder:
+        fused = _PROGRAM
+        layers = {"program.0": (_PROGRAM, _NEST + e), "program.2": (_PROGRAM, _PROGRAM)}
+    layers |= {
         "matrix.0": (_MATRIX, d + 1),
         "matrix.3": (_MATRIX, _MATRIX),
-        "mapper.0": (_MAPPED, _NEST),
-        "mapper.2": (_MAPPED, _MAPPED),
         "predictor.of_matrix": (_MATRIX, _MATRIX),
         "predictor.second": (_HIDDEN, _MATRIX),
         "predictor.third": (1, _HIDDEN),

@@ -9,6 +9,9 @@ a predictor makes the score: `mlp` 128, 64, 1, or the paper's ablation `lstm`, `
 Ours, because no paper states it: hidden layers of 128 (matrix) and 64 (mapper), ReLU between them,
 dropout, log2 of the op's width beside the matrix, one layer and mean pooling in the sequence
 predictors, and the bilinear term u(matrix) . v(configuration), which `bilinear` turns off.
+
+The vector may be that of a sparse network trained together with all this
+(`indexer.training.cost_model.encoder`): then this is the rest of the papers' model.
 """
 
 from __future__ import annotations
@@ -25,22 +28,26 @@ from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
 from embeddb.cost_model.network_numpy import FUSIONS, NETWORKS
 
-__all__ = ["CostNetwork", "Shape", "built"]
+__all__ = ["CostNetwork", "ProgramEmbedder", "Shape", "built"]
 
 #: Numbers of a loop nest and its tiles, of the matrix embedding, of the mapper, and of a token.
 NEST, MATRIX, MAPPED, TOKEN = 65, 128, 64, 64
+#: Numbers of a configuration after WACO's program embedder.
+PROGRAM = 128
 _BILINEAR, _HEADS = 32, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """d numbers of a matrix, e of a latent, and how they are joined."""
+    """d numbers of a matrix, e of a latent, and how they are joined: by mapper and fusion, or by
+    WACO's program embedder."""
 
     inputs: int
     latent: int = 64
     predictor: str = "mlp"
     fusion: str = "concat"
     bilinear: bool = True
+    embedder: bool = False
 
     def __post_init__(self) -> None:
         """Raises: UsageError for parts that do not fit together."""
@@ -48,6 +55,8 @@ class Shape:
             raise UsageError(f"no predictor {self.predictor!r}: {', '.join(NETWORKS)}")
         if self.fusion not in FUSIONS:
             raise UsageError(f"no fusion {self.fusion!r}: {', '.join(FUSIONS)}")
+        if self.embedder and self.predictor != "mlp":
+            raise UsageError("a program embedder goes with the predictor mlp")
         if self.fusion == "add" and self.latent != MAPPED:
             raise UsageError(
                 f"fusion add needs latents of {MAPPED} numbers, not {self.latent}",
@@ -57,6 +66,8 @@ class Shape:
     @property
     def fused(self) -> int:
         """Numbers of a configuration after fusion."""
+        if self.embedder:
+            return PROGRAM
         return MAPPED if self.fusion == "add" else MAPPED + self.latent
 
 
@@ -74,7 +85,12 @@ class CostNetwork(nn.Module):
             nn.Dropout(dropout),
             nn.Linear(MATRIX, MATRIX),
         )
-        self.mapper = nn.Sequential(nn.Linear(NEST, MAPPED), nn.ReLU(), nn.Linear(MAPPED, MAPPED))
+        if shape.embedder:
+            self.program = ProgramEmbedder(shape.latent)
+        else:
+            self.mapper = nn.Sequential(
+                nn.Linear(NEST, MAPPED), nn.ReLU(), nn.Linear(MAPPED, MAPPED)
+            )
         if shape.predictor == "mlp":
             self.predictor: nn.Module = _Mlp(shape.fused, dropout)
         else:
@@ -88,15 +104,38 @@ class CostNetwork(nn.Module):
     def forward(self, x: Tensor, nest: Tensor, latent: Tensor, index: Tensor) -> Tensor:
         """float32[b,k] from x float32[b,d+1], nest float32[u,65], latent float32[u,e] and
         index int64[b,k], positions in u."""
-        matrix, mapped = self.matrix(x), self.mapper(nest)
-        add = self.shape.fusion == "add"
-        fused = mapped + latent if add else torch.cat([mapped, latent], 1)
-        tokens = [fused] if add else [mapped, latent]
+        matrix, tokens = self.matrix(x), self._tokens(nest, latent)
+        fused = torch.cat(tokens, 1)
         score: Tensor = self.predictor(matrix.relu(), tokens, index)
         if self.shape.bilinear:
             both = self.u(matrix) @ self.v(fused).T
             score = score + both.gather(1, index)
         return score
+
+    def _tokens(self, nest: Tensor, latent: Tensor) -> list[Tensor]:
+        """What configurations float32[u,...] are to the predictor, side by side."""
+        if self.shape.embedder:
+            return [self.program(torch.cat([nest, latent], 1))]
+        mapped: Tensor = self.mapper(nest)
+        return [mapped + latent] if self.shape.fusion == "add" else [mapped, latent]
+
+
+class ProgramEmbedder(nn.Sequential):
+    """WACO's program embedder: float32[u,128] of loop nests and own parameters float32[u,65+e].
+
+    WACO looks up an embedding for the value of each parameter, reads an order as a flat permutation
+    matrix, and puts a linear layer over all of it side by side. As nothing bends in between, that
+    is a sum of embeddings of the layer's size, one for each parameter: the columns of the first
+    layer here, for its input has a column for each value and each place of an order
+    (`Layout(tables=True)`). Numbers without a table, the splits of the common loop nest, are
+    scaled log2. First weights are normal, as `nn.Embedding` has them: of as many inputs as there
+    are columns, few are not zero.
+    """
+
+    def __init__(self, latent: int) -> None:
+        tables = nn.Linear(NEST + latent, PROGRAM)
+        nn.init.normal_(tables.weight, std=0.25)
+        super().__init__(tables, nn.ReLU(), nn.Linear(PROGRAM, PROGRAM))
 
 
 class _Mlp(nn.Module):

@@ -40,11 +40,17 @@ FEATURIZERS = ("stats", "scnn", "stats-scnn", "given", "rows", "sizes")
 NEED_NETWORK = frozenset({"scnn", "stats-scnn", "kernel-embedding"})
 
 
+#: `embeddb.featurizers.scnn.TRAINED`, which a query without a network does not load.
+_TRAINED = "scnn@"
+
+
 class Featurizers(Mapping[str, Featurizer]):
     """Featurizers by name, of those that have what they need to be known at all.
 
     A query needs one of them, so none is imported before it is asked for. Those that read counters
-    are found by their names everywhere, and listed by `counting` alone.
+    are found by their names everywhere, and listed by `counting` alone. Encoders that were trained
+    within a cost model are found by their names and listed nowhere: having learned the run times of
+    all matrices, they would look better among them than they are.
     """
 
     def __init__(self, folder: Path | None = None, counters_of: CountersOf | None = None) -> None:
@@ -117,6 +123,13 @@ class Featurizers(Mapping[str, Featurizer]):
         parts = counted_parts(name)
         if parts is not None:
             return self._with_counters(*parts)
+        if name not in self._loaded and name.startswith(_TRAINED):
+            from embeddb.featurizers.scnn import Scnn
+
+            try:
+                self._loaded[name] = Scnn.trained(name, self._folder)
+            except ModelError as e:
+                self._loaded[name] = e
         if name not in self._loaded:
             plugin: FromWeights | Callable[[], Featurizer] = plugins.load("featurizer", name)
             try:

@@ -25,11 +25,14 @@ from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import Travelling
 from embeddb.featurizers.own_weights import adopt
 
-__all__ = ["PLUGIN", "Scnn", "install"]
+__all__ = ["PLUGIN", "TRAINED", "Scnn", "install"]
 
 SHIPPED = Path(__file__).parent.parent / "data" / "scnn.safetensors"
 #: Where a database keeps weights of its own, below its folder.
 OWN = Path("models", "scnn.safetensors")
+#: What the names of encoders that were trained within a cost model begin with; the rest is the name
+#: of that model, beside which the weights lie.
+TRAINED = "scnn@"
 _NEEDS = ("torch", "safetensors")
 _HINT = "install the extra `learn`"
 _TRAIN = "train weights anew with `embeddb train featurizer`"
@@ -45,17 +48,16 @@ class Scnn:
     how many threads torch itself takes is the caller's choice.
     """
 
-    name = "scnn"
-
-    def __init__(self, weights: Path | None = None) -> None:
+    def __init__(self, weights: Path | None = None, *, name: str = "scnn") -> None:
         """Raises: ModelError if the weights (None: those of the package) are not there or their
         card cannot be read."""
+        self.name = name
         self.weights = SHIPPED if weights is None else weights
         self.version = version_of(self.weights)
         self.dim = _dim(read_card(self.weights, kind="featurizer"), str(self.weights))
         self.names = tuple(f"{self.version[:8]}.{i}" for i in range(self.dim))
         self._lock = Lock()
-        self._ready: tuple[Any, Any] | None = None
+        self._ready: tuple[Any, Any, int] | None = None
         self._failure = ""
 
     @classmethod
@@ -68,6 +70,15 @@ class Scnn:
         there = next((path for path in (*own, SHIPPED) if path.is_file()), None)
         return None if there is None else cls(there)
 
+    @classmethod
+    def trained(cls, name: str, folder: Path | None) -> Scnn | None:
+        """The encoder of one of a database's cost models by its name, `scnn@...`; None where there
+        is none. Raises: ModelError if its card cannot be read."""
+        if folder is None or Path(name).name != name:
+            return None
+        path = folder / OWN.parent / f"{name}.safetensors"
+        return cls(path, name=name) if path.is_file() else None
+
     def missing(self) -> str:
         """What it lacks to embed on this machine, one line; empty if nothing."""
         gone = "" if self._ready is not None else _gone()
@@ -79,14 +90,14 @@ class Scnn:
         Raises: MissingDependency without torch; ModelError if the weights do not fit, or take a
         pattern beyond what a number can hold.
         """
-        network, reduction = self._network()
+        network, reduction, channels = self._network()
         import torch
 
         from embeddb.featurizers.network.networks import collate
-        from embeddb.featurizers.network.reduction import reduce
+        from embeddb.featurizers.network.reduction import reduce, seen_through
 
         with torch.inference_mode():
-            out = network(*collate([reduce(pattern, reduction)]))
+            out = network(*collate([seen_through(reduce(pattern, reduction), channels)]))
         vector = np.array(out[0].numpy(), dtype=np.float32)
         if not np.isfinite(vector).all():
             raise ModelError("its output is not finite", where=str(self.weights), hint=_TRAIN)
@@ -95,15 +106,15 @@ class Scnn:
     def as_features(self, vector: NDArray[np.float32]) -> dict[str, float]:
         """A vector by name, keys `scnn.VERSION.NUMBER`, with the version's first 8 digits: the
         form that travels in `PatternInfo.features`."""
-        return {f"scnn.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
+        return {f"{self.name}.{n}": float(v) for n, v in zip(self.names, vector, strict=True)}
 
     def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
         """The inverse of `as_features`; None unless every name is there, with these weights."""
-        found = [info.features.get(f"scnn.{n}") for n in self.names]
+        found = [info.features.get(f"{self.name}.{n}") for n in self.names]
         return None if None in found else np.array(found, dtype=np.float32)
 
-    def _network(self) -> tuple[Any, Any]:
-        """Network and reduction, read once; a failure is remembered for `missing`."""
+    def _network(self) -> tuple[Any, Any, int]:
+        """Network, reduction and channels, read once; a failure is remembered for `missing`."""
         with self._lock:
             if self._ready is None:
                 try:
@@ -145,8 +156,8 @@ def _dim(card: dict[str, Any], where: str) -> int:
     return dim
 
 
-def _read(weights: Path, version: str) -> tuple[Any, Any]:
-    """The network and reduction of a model file, ready to embed with.
+def _read(weights: Path, version: str) -> tuple[Any, Any, int]:
+    """The network, reduction and channels of a model file, ready to embed with.
 
     Raises: ModelError if they do not fit together, or the file is no longer of that version;
     MissingDependency without torch.
@@ -160,9 +171,10 @@ def _read(weights: Path, version: str) -> tuple[Any, Any]:
     except ImportError as e:
         raise MissingDependency(f"scnn: {e}", hint=_HINT) from e
     tensors, card = load(weights, kind="featurizer")
-    if card["network"].get("in_channels") != CHANNELS:
+    channels = card["network"].get("in_channels")
+    if channels not in (1, CHANNELS):
         raise ModelError(
-            f"its network does not read {CHANNELS} features per site",
+            f"its network does not read 1 or {CHANNELS} features per site",
             where=str(weights),
             hint=_TRAIN,
         )
@@ -178,4 +190,4 @@ def _read(weights: Path, version: str) -> tuple[Any, Any]:
             where=str(weights),
             hint="open the database again",
         )
-    return network.eval(), reduction
+    return network.eval(), reduction, channels

@@ -204,6 +204,7 @@ def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = 
             joint_guard=float(joint["guard"]) if "guard" in joint else None,
             note="" if at_1 else f"{note}: it does not rank",
             unrun_first=bool(_unrun_first(model.card, op)),
+            plain=model.plain,
         ),
     )
 

@@ -180,8 +180,8 @@ class Prediction:
     of the optimum answers reached by method (`transfer`, `rank`, `transfer+rank`) when groups were
     held out; empty: never judged; `judged_5` the same of the best of the first five. `weight` is
     how far the model counts against the vote in the last, 0 to 1. `unrun_first`: hidden
-    configurations have shown that one which ran nowhere may be the first. `note` says why a model
-    that is there does not rank.
+    configurations have shown that one which ran nowhere may be the first. `plain`: the first few
+    are those best predicted, not a set. `note` says why a model that is there does not rank.
     """
 
     configs: tuple[Config, ...] = ()
@@ -197,6 +197,7 @@ class Prediction:
     judged_5: Mapping[str, float] = field(default_factory=dict)
     weight: float = 0.5
     unrun_first: bool = False
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

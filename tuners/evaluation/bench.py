@@ -116,6 +116,8 @@ class Bench:
         #: With their rules, where they have any.
         self.subjects = {i: db.store.known(info) for i, info in self.infos.items()}
         self._nest, self._tensor = db.store.nest, db.store.tensor
+        #: What a model that embeds matrices itself says of them; neighbours are found without it.
+        self.own_vectors: Mapping[str, NDArray[np.float32]] | None = None
         #: By row, the last question it posed, before schedules or tiles were carried over to it.
         self.slot_copies: dict[int, Query] = {}
         ids = {row.platform for row in self.evidence.rows}
@@ -175,7 +177,8 @@ class Bench:
 
     def raw(self, row: int) -> NDArray[np.float32] | None:
         """float32[d] features of a row's matrix, of the featurizer that rankers learn from."""
-        return self._features()[1].get(self.evidence.rows[row].pattern_id)
+        known = self.own_vectors if self.own_vectors is not None else self._features()[1]
+        return known.get(self.evidence.rows[row].pattern_id)
 
     def _features(self) -> tuple[str, Mapping[str, NDArray[np.float32]]]:
         return next(iter(self.vectors.items()))

@@ -84,6 +84,8 @@ def outcome_of(seen: Seen, weight: float) -> Outcome:
 def _first(query: Query, score: Floats, weight: float) -> list[Config]:
     """As the tuners propose them: votes one by one, where a model counts as a set."""
     spread = query.prediction.spread if weight else np.zeros(len(score))
+    if weight == 1.0 and query.prediction.plain:
+        spread = np.full(len(score), math.nan)
     order = settled(
         query, query.vote.configs, order_to_try(query.vote.configs, score, spread), score
     )
@@ -167,6 +169,7 @@ def see(bench: Bench, scorer: Scorer, row: int, query: Query) -> Seen | None:
             gain=gain,
             spread=spread,
             guard=getattr(scorer, "guard", 0.0),
+            plain=getattr(scorer, "plain", False),
         ),
     )
     return Seen(asked, bench.truth(row))

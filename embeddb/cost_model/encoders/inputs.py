@@ -32,9 +32,9 @@ CLIP = 4.0
 _SPLIT_SCALE = 8.0
 
 
-def layout_of(kernel: KernelSpace, *, every: bool) -> Layout:
+def layout_of(kernel: KernelSpace, *, every: bool, tables: bool = False) -> Layout:
     """Columns of the platform's own parameters, or of every parameter (WACO with feature
-    augmentation, which has no common loop nest)."""
+    augmentation, which has no common loop nest); with `tables` as a program embedder reads them."""
     if every:
         names = tuple(p.name for p in kernel.space.params)
         kernel = KernelSpace(
@@ -44,7 +44,7 @@ def layout_of(kernel: KernelSpace, *, every: bool) -> Layout:
             mapping=None,
             heterogeneous=names,
         )
-    return Layout(kernel)
+    return Layout(kernel, tables=tables)
 
 
 def nest_inputs(platform: Platform, op: Op, configs: Sequence[Config], sizes: Sizes) -> Floats32:

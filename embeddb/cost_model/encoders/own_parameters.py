@@ -12,6 +12,9 @@ Columns, in declared order of the parameters:
   apply is all zeros, which no value of it is.
 
 A parameter that always has its one value says nothing and has no column.
+
+With `tables` an int, too, is one-hot over its declared values (of others the nearest), as the table
+of an embedding wants it: WACO's program embedder has one for each parameter.
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ class Layout:
     """The columns of one kernel space. `names` are theirs, such as `format=csr`, `chunk` or
     `chunk?` (whether it applies); `width` (h below) is how many there are, 0 included."""
 
-    def __init__(self, kernel: KernelSpace) -> None:
+    def __init__(self, kernel: KernelSpace, *, tables: bool = False) -> None:
         own = [p for p in kernel.space.params if p.name in kernel.heterogeneous]
-        self._blocks = [block for block in map(_Block, own) if block.names]
+        self._blocks = [block for p in own if (block := _Block(p, tables)).names]
         self.names = tuple(name for block in self._blocks for name in block.names)
         self.width = len(self.names)
 
@@ -66,6 +69,7 @@ class _Block:
     """The columns of one parameter."""
 
     param: Param
+    tables: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,6 +82,8 @@ class _Block:
         if param.kind != "int":
             return tuple(f"{name}={show(value)}" for value in param.values)
         applies = (f"{name}?",) if param.when else ()
+        if self.tables:
+            return (*applies, *(f"{name}={show(value)}" for value in param.values))
         return (*applies, name, *(f"{name}={symbol}" for symbol in self._symbols))
 
     def row(self, value: Any) -> list[float]:
@@ -96,7 +102,20 @@ class _Block:
                 raise self._unknown(value)
             return [float(value == known) for known in param.values]
         applies = [1.0] if param.when else []
+        if self.tables:
+            return [*applies, *self._one_hot(value)]
         return [*applies, self._scaled(value), *(float(value == s) for s in self._symbols)]
+
+    def _one_hot(self, value: Any) -> list[float]:
+        """The place of a value of an int, or of the declared number that is nearest to it."""
+        if value not in self.param.values:
+            if not isinstance(value, (int, float)):
+                raise self._unknown(value)
+            numbers = [v for v in self.param.values if isinstance(v, (int, float))]
+            if not numbers:
+                raise self._unknown(value)
+            value = min(numbers, key=lambda known: abs(_log(known) - _log(value)))
+        return [float(value == known) for known in self.param.values]
 
     @property
     def _symbols(self) -> list[Any]:

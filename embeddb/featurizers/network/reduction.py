@@ -2,7 +2,8 @@
 
 A matrix of 10^7 nonzeros is too much to convolve for one query, so a network reads a recorded
 reduction of it. `grid` sees the whole matrix coarsely, `windows` sees parts of it as they are, and
-`both` sees the two as separate entries of one batch, whose embeddings are averaged. All three are
+`both` sees the two as separate entries of one batch, whose embeddings are averaged. `sites` is the
+papers' input, the coordinates of the nonzeros, made coarser only where there are too many. All are
 functions of the pattern alone, in whole numbers up to the final logarithms.
 
 Channels of a site, all at least log(2) and so also a mark of presence: log1p of the nonzeros in its
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -23,10 +24,11 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import InputError
 from embeddb.core.pattern import Pattern
+from embeddb.featurizers.network.sites import occupied
 
-__all__ = ["CHANNELS", "Input", "Kind", "Reduction", "reduce"]
+__all__ = ["CHANNELS", "Input", "Kind", "Reduction", "reduce", "seen_through"]
 
-Kind = Literal["grid", "windows", "both"]
+Kind = Literal["grid", "windows", "both", "sites"]
 
 #: Features per site.
 CHANNELS = 3
@@ -44,7 +46,8 @@ _CHUNK = 1 << 20
 class Reduction:
     """How patterns are reduced; recorded in the card of every network trained with it.
 
-    `size`: most cells of the grid in each direction, 1..2048. `windows`: most windows of one
+    `size`: most cells of the grid in each direction, 1..2048; of `sites`, at most size * size cells
+    are occupied, which are as small as that allows. `windows`: most windows of one
     pattern, 1..4096. `window`: rows and columns of a window, cells that all windows have together
     at most 2^22. A kind that does not use a number leaves it as it is.
 
@@ -106,12 +109,15 @@ class Input:
 def reduce(pattern: Pattern, reduction: Reduction) -> Input:
     """The sites of a pattern under a reduction.
 
-    Time O(nnz) for the grid; O(windows * window^2) for windows, whatever the pattern holds.
-    Memory beyond the pattern: `size`^2 counters and a fixed block of nonzeros.
+    Time O(nnz) for the grid; O(windows * window^2) for windows, whatever the pattern holds. Memory
+    beyond the pattern: `size`^2 counters and a fixed block of nonzeros. Of sites see `occupied`.
     """
     parts: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
     if reduction.kind in ("grid", "both"):
         parts.append(_grid(pattern, reduction.size))
+    if reduction.kind == "sites":
+        cells, counts, side = occupied(pattern, reduction.size**2)
+        parts.append((cells, _features(counts, side, side)))
     if reduction.kind in ("windows", "both"):
         parts += _windows(pattern, reduction.windows, reduction.window)
     coords = [np.insert(sites, 0, entry, axis=1) for entry, (sites, _) in enumerate(parts)]
@@ -122,6 +128,19 @@ def reduce(pattern: Pattern, reduction: Reduction) -> Input:
         entries=max(len(parts), 1),
         shape=np.log1p(np.array([m, n, pattern.nnz], np.float64)).astype(np.float32),
     )
+
+
+def seen_through(found: Input, channels: int) -> Input:
+    """The input with so many features per site: all of them, or with one channel only a 1, the
+    binary sites of the data-selection paper (Section 3.1).
+
+    Raises: InputError for any other number.
+    """
+    if channels == CHANNELS:
+        return found
+    if channels != 1:
+        raise InputError(f"sites have 1 or {CHANNELS} features, not {channels}", where="network")
+    return replace(found, features=np.ones((len(found.coords), 1), dtype=np.float32))
 
 
 def _grid(pattern: Pattern, size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

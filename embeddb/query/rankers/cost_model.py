@@ -54,7 +54,9 @@ class CostModelRanker(Ranker):
         if not self.configs:
             yield default_candidate(query)
             return
-        order = order_to_try(self.configs, gain, query.prediction.spread)
+        # The papers' models answer with the best predicted: without spreads that is the order.
+        spread = query.prediction.spread * (math.nan if query.prediction.plain else 1.0)
+        order = order_to_try(self.configs, gain, spread)
         order = settled(query, self.configs, order, gain)
         known = set(query.vote.configs)
         ran = np.array([c in known for c in self.configs], dtype=np.bool_)

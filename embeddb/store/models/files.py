@@ -37,6 +37,7 @@ _SAID = {
 _KINDS = {
     "costmodel-*.safetensors": "costmodel",
     "scnn.safetensors": "featurizer",
+    "scnn@*.safetensors": "featurizer",
     "nests.safetensors": "nests",
     "kernels-*.safetensors": "kernels",
 }

@@ -25,12 +25,22 @@ _MEETINGS = 4
 _MOST_COMPARED = 512
 
 
-def loss_of(name: str, scores: Tensor, gains: Tensor, *, noise: float) -> Tensor:
-    """The scalar to be minimised. Raises: UsageError for an unknown name."""
+def loss_of(
+    name: str, scores: Tensor, gains: Tensor, *, noise: float, every_pair: bool = False
+) -> Tensor:
+    """The scalar to be minimised. With `every_pair` each pair of a matrix counts, as the papers
+    have it, those within the noise too; else `_MEETINGS` others of each configuration.
+
+    Raises: UsageError for an unknown name.
+    """
     if name == "listwise":
         return listwise(scores, gains)
     if name not in LOSSES:
         raise UsageError(f"no loss {name!r}", hint=f"losses: {', '.join(LOSSES)}")
+    if every_pair:
+        i, j = torch.triu_indices(scores.shape[1], scores.shape[1], 1).unbind()
+        apart = (gains[:, i] - gains[:, j], scores[:, i] - scores[:, j])
+        return pairwise(name, apart[1], apart[0], noise=0.0)
     shifts = torch.randperm(scores.shape[1] - 1)[:_MEETINGS] + 1
     met = [(scores.roll(int(s), 1), gains.roll(int(s), 1)) for s in shifts]
     pairs = [pairwise(name, scores - s, gains - g, noise=noise) for s, g in met]

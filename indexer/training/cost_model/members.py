@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from embeddb.cost_model.network_torch import CostNetwork, Shape
+from indexer.training.cost_model.encoder import Reading, WholeNetwork
 from indexer.training.cost_model.losses import figures, loss_of
 from indexer.training.cost_model.tables import Tables
 from indexer.training.trainer import Job, Settings, fit
@@ -33,7 +34,8 @@ Floats = NDArray[np.float64]
 class Member:
     """What a member learns: `prior` float64[x] of every entry, `held` bool[r] the rows it does not
     see, `run` the name of the whole training. With `stops` the held rows end it early; what they
-    are then asked flatters it a little, on few rows more."""
+    are then asked flatters it a little, on few rows more. With `reading` its network has a sparse
+    one in front, trained with it."""
 
     tables: Tables
     prior: Floats
@@ -42,6 +44,7 @@ class Member:
     index: int
     run: str
     stops: bool = True
+    reading: Reading | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,12 +67,15 @@ def fit_member(
     s, held = member.settings, member.stops and bool(member.held.any())
     tables = member.tables
     seed = s.seed * 1000 + member.index
-    shape = Shape(tables.x.shape[1] - 1, tables.latents.shape[1], s.predictor, s.fusion, s.bilinear)
+    d, e = tables.x.shape[1] - 1, tables.latents.shape[1]
+    shape = Shape(d, e, s.predictor, s.fusion, s.bilinear, s.embedder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = _Averaged(CostNetwork(shape, dropout=s.dropout), s.average)
-    if first is not None:
-        module.begin_from({name: torch.from_numpy(a.copy()) for name, a in first.items()})
+        head = CostNetwork(shape, dropout=s.dropout)
+        if first is not None:
+            head.load_state_dict({name: torch.from_numpy(a.copy()) for name, a in first.items()})
+        net, kept = _networks(head, member.reading)
+        module = _Averaged(net, kept, s.average)
     lesson = _Lesson(member, module, seed)
     settings = Settings(
         epochs=s.epochs if held else s.few_epochs,
@@ -83,26 +89,31 @@ def fit_member(
     fitted = fit(module, job, settings=settings, folder=folder, progress=progress)
     with torch.no_grad():
         scores = {int(i): lesson.scores(int(i)) for i in np.flatnonzero(member.held)}
-    kept = {name: a.numpy().copy() for name, a in module.kept.state_dict().items()}
-    return FittedMember(kept, scores, dict(fitted.figures), fitted.epochs)
+    weights = {name: a.numpy().copy() for name, a in module.kept.state_dict().items()}
+    return FittedMember(weights, scores, dict(fitted.figures), fitted.epochs)
+
+
+def _networks(head: CostNetwork, reading: Reading | None) -> tuple[nn.Module, nn.Module]:
+    """What is trained and what is kept of it, which has no dropout."""
+    kept = CostNetwork(head.shape)
+    if reading is None:
+        return head, kept
+    own = reading.encoder
+    return WholeNetwork(own.network(), head), WholeNetwork(own.network(), kept)
 
 
 class _Averaged(nn.Module):
     """A network and the running mean of its weights, which is what is judged and kept: it does what
     a falling learning rate does, and a stopped training need not know how long it was to be."""
 
-    def __init__(self, net: CostNetwork, average: float) -> None:
+    def __init__(self, net: nn.Module, kept: nn.Module, average: float) -> None:
         super().__init__()
         self.net = net
-        self.kept = CostNetwork(net.shape)
+        self.kept = kept
         self.kept.requires_grad_(False)
+        self.kept.load_state_dict(net.state_dict())
         self.average = average
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self.begin_from(net.state_dict())
-
-    def begin_from(self, weights: Mapping[str, Tensor]) -> None:
-        self.net.load_state_dict(dict(weights))
-        self.kept.load_state_dict(dict(weights))
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -155,7 +166,7 @@ class _Lesson:
         rows, entries = batch
         # The step before this one has moved the weights.
         self.module.follow()
-        x = self.x[rows]
+        x = self._read(self.module.net, rows)
         if self.member.settings.noise:
             jitter = self.member.settings.noise * torch.randn(x.shape)
             jitter[:, -1] = 0
@@ -166,14 +177,26 @@ class _Lesson:
         )
         scores = scores + torch.from_numpy(self.member.prior[entries]).to(scores)
         gains = torch.from_numpy(self.samples.gain[entries]).to(scores)
-        return loss_of(self.member.settings.loss, scores, gains, noise=self.noise)
+        return self._loss(scores, gains)
+
+    def _loss(self, scores: Tensor, gains: Tensor) -> Tensor:
+        s = self.member.settings
+        return loss_of(s.loss, scores, gains, noise=self.noise, every_pair=s.every_pair)
+
+    def _read(self, net: nn.Module, rows: NDArray[np.int64]) -> Tensor:
+        """float32[b,d+1] of the matrices, by the sparse network where there is one."""
+        if self.member.reading is None:
+            return self.x[rows]
+        assert isinstance(net, WholeNetwork)
+        ids = [self.samples.rows[int(row)].pattern_id for row in rows]
+        return torch.cat([self.member.reading.seen(net.encoder, ids), self.x[rows, -1:]], 1)
 
     def scores(self, row: int) -> Floats:
         """float64[k] of all entries of a row, by the weights that are kept."""
         part = self.samples.part(row)
         used, index = np.unique(self.member.tables.at[part], return_inverse=True)
         found = self.module.kept(
-            self.x[row : row + 1],
+            self._read(self.module.kept, np.array([row])),
             self.nests[used],
             self.latents[used],
             torch.from_numpy(index.reshape(1, -1)),
@@ -191,8 +214,7 @@ class _Lesson:
         for i in np.flatnonzero(self.member.held):
             scores, gains = self.scores(int(i)), self.samples.gain[self.samples.part(int(i))]
             pair = (torch.from_numpy(scores)[None], torch.from_numpy(gains)[None])
-            name = self.member.settings.loss
-            losses.append(float(loss_of(name, *pair, noise=self.noise)))
+            losses.append(float(self._loss(*pair)))
             told = figures(scores, gains, self.noise)
             if told is not None:
                 found.append(told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -184,9 +184,10 @@ def from_evidence(
     op: Op,
     *,
     featurizer: tuple[str, str] = ("stats", ""),
+    cut: bool = True,
 ) -> Samples:
     """Samples of one op from evidence and raw vectors float32[d] by pattern id; `featurizer` is
-    the name and version of what made them.
+    the name and version of what made them. Without `cut`, gains are as they were measured.
 
     Raises: UsageError where only the winners were recorded.
     """
@@ -204,7 +205,7 @@ def from_evidence(
             continue
         info = infos.get(row.pattern_id) or PatternInfo(id=row.pattern_id)
         rows.append(SampleRow(row.pattern_id, op, row.group, info.sizes))
-        parts.append((runs.column, _gains(runs.seconds, float(evidence.default_s[at]))))
+        parts.append((runs.column, _gains(runs.seconds, float(evidence.default_s[at]), cut)))
     dim = len(next(iter(vectors.values()))) if vectors else 0
     raw = [np.asarray(vectors[row.pattern_id], dtype=np.float32) for row in rows]
     return Samples(
@@ -229,12 +230,15 @@ def _useless(seconds: Floats, has_vector: bool) -> str:
     return "" if len(seconds) > 1 else "a single run"
 
 
-def _gains(seconds: Floats, default_s: float) -> Floats:
+def _gains(seconds: Floats, default_s: float, cut: bool) -> Floats:
     ok = np.isfinite(seconds)
     base = default_s if math.isfinite(default_s) else float(np.median(seconds[ok]))
-    gains = np.full(len(seconds), FAILED_GAIN)
-    gains[ok] = math.log(base) - np.log(seconds[ok])
-    return votes(gains)
+    measured = math.log(base) - np.log(seconds[ok])
+    # Uncut, a failure is no better than the slowest run.
+    failed = FAILED_GAIN if cut else min(FAILED_GAIN, float(measured.min()))
+    gains = np.full(len(seconds), failed)
+    gains[ok] = measured
+    return votes(gains) if cut else gains
 
 
 def join(parts: Iterable[Samples]) -> Samples:
@@ -280,18 +284,32 @@ def join(parts: Iterable[Samples]) -> Samples:
     )
 
 
+#: Vectors, perhaps of no numbers, of those of some patterns that can be learned from.
+Reads = Callable[[Collection[str]], Mapping[str, NDArray[np.float32]]]
+
+
 def samples_of(
-    db: Lookup, platform: Platform, ops: Sequence[Op], *, featurizer: str = "stats"
+    db: Lookup,
+    platform: Platform,
+    ops: Sequence[Op],
+    *,
+    featurizer: str = "stats",
+    read: Reads | None = None,
 ) -> Samples:
     """Everything a database holds of these ops on one instance of a platform, with the vectors of
     a featurizer. A bare portable platform stands for its only instance with such runs.
+
+    With `read` the samples are those of a model that is trained whole: vectors are what it gives,
+    and gains are as they were measured.
 
     Raises: UsageError for ops of several kernels, one without runs, or a featurizer without
     vectors; if several instances have runs and none is named.
     """
     if len({op.kernel for op in ops}) != 1:
         raise UsageError("one cost model is for one kernel", hint="train one for each")
-    plug = db.featurizers().named(featurizer)
+    made = ("", "")
+    if read is None:
+        made = (featurizer, str(db.featurizers().named(featurizer).version))
     scope = scope_of(platform)
     platform = _instance(db, platform, ops)
     parts = []
@@ -304,16 +322,21 @@ def samples_of(
                 f"{op} on {platform.id}: there are no runs",
                 hint=f"there are runs of: {', '.join(have) or 'nothing on this platform'}",
             )
-        if not readable.get(featurizer):
+        ids = {row.pattern_id for row in evidence.rows}
+        vectors = readable.get(featurizer, {}) if read is None else read(ids)
+        if not vectors and read is None:
             raise UsageError(
                 f"{op} on {scope}: no matrix has a vector of {featurizer}",
                 hint=f"with vectors: {', '.join(readable) or 'none'}; `embeddb embed` makes them",
             )
-        ids = {row.pattern_id for row in evidence.rows}
+        if not vectors:
+            raise UsageError(
+                f"{op} on {scope}: of no matrix the structure is known",
+                hint="give the folder of the matrix files: --matrices",
+            )
         infos = {i: info for i in ids if (info := db.store.pattern(i)) is not None}
-        made = (featurizer, str(plug.version))
         parts.append(
-            from_evidence(evidence, readable[featurizer], infos, platform, op, featurizer=made)
+            from_evidence(evidence, vectors, infos, platform, op, featurizer=made, cut=read is None)
         )
     return join(parts)
 

@@ -43,6 +43,7 @@ class Tables:
         parts: Sequence[str],
         *,
         every: bool,
+        tables: bool = False,
     ) -> Tables:
         x = problem(samples.vectors, [row.op for row in samples.rows], scale)
         if "featurizer" not in parts:
@@ -51,7 +52,7 @@ class Tables:
         keys = samples.column.astype(np.int64) * max(len(distinct), 1) + nest_of
         used, at = np.unique(keys, return_inverse=True)
         column, place = np.divmod(used, max(len(distinct), 1))
-        layout = layout_of(samples.platform.kernel(samples.ops[0]), every=every)
+        layout = layout_of(samples.platform.kernel(samples.ops[0]), every=every, tables=tables)
         ran = np.unique(column)
         encoded = encoder.encode(layout.raw([samples.configs[i] for i in ran]))
         nests, latents = distinct[place], encoded[np.searchsorted(ran, column)]

@@ -35,6 +35,7 @@ from indexer.training.cost_model.calibration import (
     judged_only,
     trust,
 )
+from indexer.training.cost_model.encoder import Reading
 from indexer.training.cost_model.latent_fit import fit
 from indexer.training.cost_model.members import FittedMember, Member, fit_member
 from indexer.training.cost_model.prior import Prior, fit_priors
@@ -51,6 +52,7 @@ __all__ = [
     "curves",
     "forest",
     "forget",
+    "learned",
     "paper",
     "retarget",
     "train",
@@ -92,15 +94,20 @@ def train(
     MissingDependency for trees without LightGBM.
     """
     samples.check()
+    if settings.encoder:
+        raise UsageError(
+            f"the encoder {settings.encoder} learns from structures",
+            hint="indexer.training.cost_model.whole.train_whole",
+        )
     if settings.predictor == "trees":
         card, tensors, scores = _grown(samples, settings, start, progress)
         return calibrated(card, tensors, samples, scores)
-    card, tensors, scores = _learned(samples, settings, start, folder, progress)
+    card, tensors, scores = learned(samples, settings, start, folder, progress)
     model = calibrated(card, tensors, samples, scores)
     if card["settings"]["residual"] and np.unique(samples.groups).size < LEAST_GROUPS:
         single = replace(settings, members=1)
         model.card["calibration"] |= trust(
-            samples, lambda rest: _learned(rest, single, start, None, None)[:2]
+            samples, lambda rest: learned(rest, single, start, None, None)[:2]
         )
     return model
 
@@ -108,7 +115,7 @@ def train(
 def _grown(
     samples: Samples, settings: CostSettings, start: CostModel | None, progress: Progress | None
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[Mapping[int, NDArray[np.float64]]]]:
-    """What `_learned` gives, of trees. The source counts only where trees that read it were nearer
+    """What `learned` gives, of trees. The source counts only where trees that read it were nearer
     to the rows they had not seen than trees that do not."""
     require()
     settings = replace(settings, residual=False)
@@ -141,15 +148,21 @@ def _grown(
     return card, tensors, [fitted.scores for fitted in made.judged]
 
 
-def _learned(
+def learned(
     samples: Samples,
     settings: CostSettings,
     start: CostModel | None,
     folder: Path | None,
     progress: Progress | None,
+    *,
+    reading: Reading | None = None,
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[Mapping[int, NDArray[np.float64]]]]:
     """Card and tensors of a model that is not yet calibrated, and what each member says of the
-    rows it did not learn from."""
+    rows it did not learn from. With `reading` a member's tensors are those of a `WholeNetwork`, and
+    none is trained only to be judged: each costs hours.
+
+    Raises: as `train`.
+    """
     if start is not None:
         _check_start(samples, start)
         if start.card["settings"]["predictor"] == "trees":
@@ -157,12 +170,17 @@ def _learned(
         settings = _inherited(settings, start)
     encoder = _encoder(samples.platform, samples.ops, settings, start)
     scale = start.below("scale.") if start is not None else _scale(samples.vectors)
-    tables = Tables.of(samples, encoder, scale, settings.parts, every=settings.every)
+    if reading is not None:
+        scale = dict(reading.scale)
+    tables = Tables.of(
+        samples, encoder, scale, settings.parts, every=settings.every, tables=settings.embedder
+    )
     priors, of_entry = _priors(samples, tables, settings, start)
     tensors = _common(encoder, scale, priors)
     named, groups = _named(samples, settings, start), samples.groups
     held = [held_out(groups, i, settings.seed) for i in range(settings.members)]
-    enough = np.unique(groups).size >= LEAST_GROUPS  # with fewer, `trust` leaves them out
+    # With fewer groups, `trust` leaves them out.
+    enough = np.unique(groups).size >= LEAST_GROUPS and reading is None
     apart = judged_only(groups, held, settings.seed, _PARTS) if enough else []
     if folder is not None and folder.is_symlink():
         raise ModelError("a link where a folder of ours would be", where=str(folder))
@@ -171,7 +189,9 @@ def _learned(
         passing = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for i, out in enumerate([*held, *apart]):
             stops = i < len(held)
-            member = Member(tables, of_entry, settings, out, index=i, run=named, stops=stops)
+            member = Member(
+                tables, of_entry, settings, out, index=i, run=named, stops=stops, reading=reading
+            )
             first = start.below(f"member.{i % start.members}.") if start is not None else None
             told = _within(progress, i, len(held) + len(apart))
             place = folder if folder is not None and stops else passing
@@ -278,7 +298,11 @@ def _within(progress: Progress | None, i: int, members: int) -> Progress:
 def _inherited(settings: CostSettings, start: CostModel) -> CostSettings:
     kept = start.card["settings"]
     own = ("predictor", "fusion", "latent", "every", "residual", "bilinear")
-    return replace(settings, parts=tuple(kept["parts"]), **{name: kept[name] for name in own})
+    later = {name: kept[name] for name in ("encoder", "embedder", "plain") if name in kept}
+    parts = tuple(kept["parts"])
+    members = 1 if later.get("encoder") else settings.members
+    same = {name: kept[name] for name in own}
+    return replace(settings, parts=parts, members=members, **same, **later)
 
 
 def _check_start(samples: Samples, start: CostModel) -> None:
@@ -305,7 +329,8 @@ def _encoder(
     feature augmentation its parameters come after those of the platforms before it."""
     if start is not None and start.card["platform"]["space"] == space_digest(platform, ops[0]):
         return start.encoder
-    width = layout_of(platform.kernel(ops[0]), every=settings.every).width
+    layout = layout_of(platform.kernel(ops[0]), every=settings.every, tables=settings.embedder)
+    width = layout.width
     if settings.latent == "fa":
         at = 0
         if start is not None:
@@ -316,7 +341,6 @@ def _encoder(
         return Augmented(width, at, _AUGMENTED)
     rng = np.random.default_rng(settings.seed)
     if settings.every:
-        layout = layout_of(platform.kernel(ops[0]), every=True)
         drawn = [platform.space(op).sample(_SPACE_ROWS, rng=rng) for op in ops]
         raw = np.concatenate([layout.raw(configs) for configs in drawn])
     else:
@@ -376,7 +400,7 @@ def _platform(platform: Platform, op: Op) -> dict[str, str]:
 
 def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> dict[str, Any]:
     op = samples.ops[0]
-    layout = layout_of(samples.platform.kernel(op), every=settings.every)
+    layout = layout_of(samples.platform.kernel(op), every=settings.every, tables=settings.embedder)
     return {
         "kind": "costmodel",
         "kernel": op.kernel,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from embeddb.core import __version__
 from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
 from embeddb.featurizers.network.networks import build, complete
-from embeddb.featurizers.network.reduction import CHANNELS
+from embeddb.featurizers.network.reduction import CHANNELS, seen_through
 from indexer.training.featurizer.autoencoder import (
     Autoencoder,
     Target,
@@ -46,7 +46,9 @@ _DIM = 128
 
 @dataclass(frozen=True, slots=True)
 class Pretraining:
-    """How a featurizer is trained: the network's name, what the data became, and how long."""
+    """How a featurizer is trained: the network's name, what the data became, and how long.
+    `binary`: a site's one feature is 1; `no_shape`: the size of the matrix, which the first decoder
+    is asked for, does not enter the network's last layer."""
 
     network: str
     recipe: Recipe
@@ -54,6 +56,15 @@ class Pretraining:
     target: Target = "area"
     balanced: bool = False
     batch: int = 32
+    binary: bool = False
+    no_shape: bool = False
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Of the network. Raises: ModelError for an unknown one."""
+        sizes = {"dim": _DIM, "in_channels": 1 if self.binary else CHANNELS}
+        handed = {"shape": False} if self.no_shape else {}
+        return complete({"name": self.network, **sizes, **handed})
 
 
 def check_free(out: Path) -> None:
@@ -71,7 +82,9 @@ def pretrain(data: Dataset, how: Pretraining, out: Path, *, progress: Progress) 
 
     Goes on with an unfinished training of `out`. Raises: ModelError as `fit` and `save` do.
     """
-    spec = complete({"name": how.network, "dim": _DIM, "in_channels": CHANNELS})
+    spec = how.spec
+    if how.binary:
+        data = replace(data, train=_binary(data.train), valid=_binary(data.valid))
     model = _model(spec, data.train, how)
     scales = scales_of(data.train, how.target) if how.balanced else (1.0, 1.0)
     job = job_of(
@@ -91,6 +104,10 @@ def pretrain(data: Dataset, how: Pretraining, out: Path, *, progress: Progress) 
     version = model_file.save(out, model.encoder.state_dict(), card)
     forget(folder)
     return {**card, "version": version, "curve": str(curve_of(folder))}
+
+
+def _binary(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+    return tuple(replace(s, input=seen_through(s.input, 1)) for s in samples)
 
 
 def _model(spec: Mapping[str, Any], train: tuple[Sample, ...], how: Pretraining) -> Autoencoder:

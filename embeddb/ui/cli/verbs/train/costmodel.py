@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +21,8 @@ from embeddb.ui.cli.session import session
 from tuners.evaluation.choose_predictor import Training, TrainingRequest
 
 if TYPE_CHECKING:
+    from embeddb.cost_model.model import CostModel
+    from embeddb.store import Store
     from indexer.training.cost_model.samples import Samples
 
 __all__ = ["costmodel_verb"]
@@ -32,6 +36,14 @@ _LATENTS = ("ae", "vae", "pca", "fa")
 @click.option("--platform", required=True, help="Whose runs: name, id or TOML file.")
 @click.option("--op", "ops", required=True, multiple=True, help="Again for more widths.")
 @click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
+@click.option(
+    "--preset", default="", help="A paper's model whole: cognate, dash, waco-fa, waco-fm."
+)
+@click.option("--matrices", default="", metavar="DIR", help="Structures that DB does not keep.")
+@click.option("--encoder", default="", metavar="FILE", help="First weights of a preset's network.")
+@click.option("--sites", default=64, show_default=True, type=click.IntRange(1, 2048))
+@click.option("--binary", is_flag=True, help="A preset's network sees only where nonzeros are.")
+@click.option("--configs", default=32, show_default=True, type=click.IntRange(2, 4096))
 @click.option("--featurizer", default="stats", show_default=True, help="Of the matrix.")
 @click.option("--from", "source", default="", metavar="MODEL", help="Begin with this model.")
 @click.option("--samples", default=0, type=click.IntRange(0), help="So many runs of each op.")
@@ -73,7 +85,15 @@ def costmodel_verb(
 
     With --from, what another platform taught is kept: a network goes on from there, trees are told
     what that model says. --samples 500 takes 100 runs of each of 5 matrices that differ in size and
-    density. Checkpoints and curves are kept in a folder that ends
+    density.
+
+    --preset trains a paper's model as its authors wrote it: its sparse network on the patterns' own
+    coordinates (in at most --sites squared cells), learned by run times with the rest, from random
+    weights or those of --encoder; --configs of a matrix, all pairs of them, are a batch. Options
+    given beside it change the preset. The network becomes a featurizer beside the model. It is
+    judged by one more training. Hours, where other models take minutes.
+
+    Checkpoints and curves are kept in a folder that ends
     in .training beside the model; Ctrl-C keeps finished epochs.
 
     \b
@@ -81,9 +101,11 @@ def costmodel_verb(
       embeddb train costmodel runs.db --platform cpu --op spmm:32 --op spmm:128
       embeddb train costmodel spade.db --platform spade --op spmm:128 -o spade.safetensors \\
           --from cpu.safetensors --samples 500
+      embeddb train costmodel cpu.db --platform cpu --op spmm:128 --preset cognate --threads 2
     """
     with session(asked["count"]) as progress:
-        document = _train(db, platform, ops, out, asked, progress)
+        train = _train_whole if asked["preset"] else _train
+        document = train(db, platform, ops, out, asked, progress)
     if as_json:
         emit(document)
         return
@@ -101,39 +123,94 @@ def _train(
     from embeddb.cost_model.model import CostModel
     from embeddb.index.scopes import scope_of
 
-    try:
-        from indexer.training.cost_model.model_place import model_file, save_model
+    with _needing_torch():
+        from indexer.training.cost_model.model_place import save_model
         from indexer.training.cost_model.samples import samples_of
-        from indexer.training.cost_model.train import curves, forget, unfinished
-        from indexer.training.trainer import folder_of
-    except ModuleNotFoundError as e:
-        raise MissingDependency(
-            f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
-        ) from None
     request = _request(asked)
     start = CostModel.load(asked["source"]) if asked["source"] else None
     with open_database(db, readonly=True) as opened:
-        where = opened.platform(platform)
-        wanted = [Op.parse(op) for op in ops]
-        matrices_only(wanted, "a cost model")
+        where, wanted = opened.platform(platform), _ops(ops)
         known = samples_of(opened, where, wanted, featurizer=request.featurizer)
         samples = request.limited(known)
-        samples.check()
-        file = model_file(opened.store, samples, out)
-        folder = folder_of(file)
-        if not asked["resume"] and unfinished(folder):
-            raise UsageError(
-                f"{folder}: a training is unfinished there",
-                hint="add --resume to go on with it, or remove that folder to begin anew",
-            )
-        _warn(samples)
+        file, folder = _place(opened.store, samples, out, asked["resume"])
         training = Training(opened, scope_of(where), known, request, start, folder, note)
         model = training.model(progress)
         home = opened.store.path
     version, problems = save_model(model, file, home, partial(open_database, db))
+    return _saved(model, file, folder, (version, problems), samples)
+
+
+def _train_whole(
+    db: str,
+    platform: str,
+    ops: tuple[str, ...],
+    out: str,
+    asked: dict[str, Any],
+    progress: Callable[[str, int, int], None],
+) -> dict[str, Any]:
+    with _needing_torch():
+        from embeddb.ui.cli.presets import whole_request
+        from indexer.training.cost_model.whole import encoder_file, save_whole
+        from tuners.evaluation.whole_training import prepared
+    request = whole_request(asked)
+    with open_database(db, readonly=True) as opened:
+        where = opened.platform(platform)
+        training = prepared(opened, where, _ops(ops), request, note=note, progress=progress)
+        samples = training.samples
+        file, folder = _place(opened.store, samples, out, asked["resume"])
+        encoder_file(file)  # a name that cannot be is told before the hours of training
+        whole = training.whole(folder, progress)
+        home = opened.store.path
+    written = save_whole(whole, file, home, partial(open_database, db))
+    return _saved(whole.model, file, folder, written, samples)
+
+
+@contextmanager
+def _needing_torch() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        raise MissingDependency(
+            f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
+        ) from None
+
+
+def _ops(texts: tuple[str, ...]) -> list[Op]:
+    wanted = [Op.parse(op) for op in texts]
+    matrices_only(wanted, "a cost model")
+    return wanted
+
+
+def _place(store: Store, samples: Samples, out: str, resume: bool) -> tuple[Path, Path]:
+    """The model's file and the folder of its checkpoints, told what is learned from.
+
+    Raises: UsageError if there is too little of it, or a training is unfinished there."""
+    from indexer.training.cost_model.model_place import model_file
+    from indexer.training.cost_model.train import unfinished
+    from indexer.training.trainer import folder_of
+
+    samples.check()
+    file = model_file(store, samples, out)
+    folder = folder_of(file)
+    if not resume and unfinished(folder):
+        raise UsageError(
+            f"{folder}: a training is unfinished there",
+            hint="add --resume to go on with it, or remove that folder to begin anew",
+        )
+    _warn(samples)
+    return file, folder
+
+
+def _saved(
+    model: CostModel, file: Path, folder: Path, written: tuple[str, list[str]], samples: Samples
+) -> dict[str, Any]:
+    """The document of a model that is saved; its checkpoints are dropped."""
+    from indexer.training.cost_model.train import curves, forget
+
+    version, problems = written
     for line in problems:
         note(f"warning: {file} is saved and in use but not registered: {line}")
-        note(f"the next answer that rests on it, or `embeddb db rebuild {db}`, registers it")
+        note("the next answer that rests on it, or `embeddb db rebuild`, registers it")
     forget(folder)
     drawn = [] if model.card["settings"]["predictor"] == "trees" else curves(folder)
     told = {**model.card, "version": version, "curves": [str(c) for c in drawn]}

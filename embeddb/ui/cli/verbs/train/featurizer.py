@@ -36,10 +36,12 @@ _NAMED = 10
     "--reduction",
     default="grid",
     show_default=True,
-    type=click.Choice(["grid", "windows", "both"]),
+    type=click.Choice(["grid", "windows", "both", "sites"]),
     help="What the network sees of a pattern.",
 )
-@click.option("--size", default=128, show_default=True, type=click.IntRange(1, 2048), help="Grid.")
+@click.option(
+    "--size", default=128, show_default=True, type=click.IntRange(1, 2048), help="Grid, sites."
+)
 @click.option(
     "--windows", default=8, show_default=True, type=click.IntRange(1, 4096), help="How many."
 )
@@ -51,6 +53,8 @@ _NAMED = 10
     type=click.Choice(["area", "log"]),
     help="The picture to decode: shares of areas, or their logarithms.",
 )
+@click.option("--binary", is_flag=True, help="The network sees only where the nonzeros are.")
+@click.option("--no-shape", is_flag=True, help="Nor is it handed the size that it is asked for.")
 @click.option("--balance", is_flag=True, help="Shape and picture count alike in the loss.")
 @click.option("--epochs", default=100, show_default=True, type=click.IntRange(1, 100_000))
 @click.option(
@@ -119,6 +123,8 @@ def _train(
         target=asked["target"],
         balanced=asked["balance"],
         batch=asked["batch"],
+        binary=asked["binary"],
+        no_shape=asked["no_shape"],
     )
     document = pretrain(data, how, out, progress=progress)
     return {"file": str(out), **document, "problems": list(data.problems)}

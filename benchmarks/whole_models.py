@@ -1,0 +1,162 @@
+"""The papers' table with their models whole: the sparse network learns run times with the rest.
+
+    python benchmarks/spade_runs.py MATRICES SPADE_DATABASE --per-bin 1000 --most 600000
+    python benchmarks/whole_models.py CPU_DATABASE SPADE_DATABASE CELLS --matrices MATRICES \\
+        > benchmarks/results/whole_models.json
+
+Families, samples and figures are those of `transfer_spade.py`, beside whose rows ("statistics +
+MLP" there is COGNATE's settings on statistics) these stand; rows are named as in COGNATE's Table 2
+and Figure 4. `took_s` is what a cell took with its source model, if that was not there yet.
+`--only TEXT` makes the cells whose name contains it, `--weights FILE` starts from an autoencoder
+(`embeddb train featurizer MATRICES -o FILE --network cognate --reduction sites --size 64
+--no-shape`), `--epochs` is for trials: their lines say so. SPADE's times come from a timing model,
+no hardware.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from machine import about
+from transfer_spade import ALL, Cell, Table, digest, fill, summary
+
+from embeddb.core.config import Op
+from embeddb.cost_model.model import CostModel
+from embeddb.database import Database
+from embeddb.index.run_matrix import RunMatrix
+from indexer.training.cost_model.encoder import StructureReader, Structures
+from indexer.training.cost_model.samples import Samples, samples_of
+from indexer.training.cost_model.settings import CostSettings, preset
+from indexer.training.cost_model.train import retarget
+from indexer.training.cost_model.whole import Whole, first_encoder, load_whole, train_whole
+
+_OPS = ("spmm:128", "sddmm:128")
+
+
+def cells(changes: dict[str, int]) -> Iterator[Cell]:
+    """Figure 4, Table 2 and Figures 10 to 12; the last counts are all there is here."""
+    cognate = preset("cognate", **changes)
+    yield Cell("COGNATE", 100, 5, cognate)
+    yield Cell("COGNATE, zero-shot", 100, 0, cognate)
+    yield Cell("COGNATE, NT 5", 0, 5, cognate)
+    yield Cell("WACO+FA", 100, 5, preset("waco-fa", **changes))
+    yield Cell("WACO+FM", 100, 5, preset("waco-fm", **changes))
+    for count in (5, 20, ALL):
+        yield Cell(f"COGNATE, CPU {_told(count)}", count, 5, cognate)
+    for count in (3, 7, 100, ALL):
+        yield Cell(f"COGNATE, TL {_told(count)}", 100, count, cognate)
+    for count in (100, ALL):
+        yield Cell(f"COGNATE, NT {_told(count)}", 0, count, cognate)
+    yield Cell("COGNATE, 20 x 25", 100, 20, cognate, per=25)
+    yield Cell("COGNATE, binary sites", 100, 5, replace(cognate, binary=True))
+
+
+def _told(count: int) -> str:
+    return "all" if count == ALL else str(count)
+
+
+class WholeTable(Table):
+    """All cells of one op and seed; what a model reads of a matrix is its own encoder's."""
+
+    def __init__(
+        self,
+        source: Samples,
+        target: Samples,
+        evidence: RunMatrix,
+        folder: Path,
+        seed: int,
+        structures: Structures,
+        weights: Path | None,
+    ) -> None:
+        super().__init__(source, target, evidence, folder, seed)
+        self.structures, self.weights = structures, weights
+
+    def _model(
+        self, source: Samples | None, target: Samples | None, settings: CostSettings
+    ) -> CostModel:
+        start = None if source is None else self._of_source(source, settings)
+        if target is not None:
+            encoder = first_encoder(settings, self.weights) if start is None else start.encoder
+            model = None if start is None else start.model
+            made = train_whole(target, settings, encoder, self.structures, start=model)
+        else:
+            assert start is not None
+            made = Whole(retarget(start.model, self.platform, (self.op,)), start.encoder)
+        vectors = made.vectors(self.structures, self.test)
+        own = [vectors[row.pattern_id] for row in self.test.rows]
+        self.test = replace(self.test, vectors=np.array(own))
+        return made.model
+
+    def _of_source(self, source: Samples, settings: CostSettings) -> Whole:
+        """The source's model, trained once for all cells that start from it."""
+        name = f"{self.op.kernel}_{self.seed}_{source.hash}_{digest(settings)}.safetensors"
+        file = self.folder / name
+        if not file.exists():
+            encoder = first_encoder(settings, self.weights)
+            started = time.perf_counter()
+            place = file.with_suffix("")
+            made = train_whole(source, settings, encoder, self.structures, folder=place)
+            print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+            made.save_encoder(file)
+            made.model.save(file)
+        return load_whole(file)
+
+
+def table(asked: argparse.Namespace, op: str, seed: int, binary: bool) -> WholeTable:
+    what = Op.parse(op)
+    encoder = first_encoder(preset("cognate", binary=binary), asked.weights)
+    structures = Structures({})
+    with Database.open(asked.cpu, readonly=True) as db:
+        read = StructureReader(db, encoder, asked.matrices, structures=structures)
+        source = samples_of(db, db.platform("cpu"), [what], read=read)
+    with Database.open(asked.spade, readonly=True) as db:
+        read = StructureReader(db, encoder, asked.matrices, structures=structures)
+        target = samples_of(db, db.platform("spade"), [what], read=read)
+        evidence, _ = db.evidence(what, target.platform.id)
+    return WholeTable(source, target, evidence, asked.cells, seed, structures, asked.weights)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cpu", type=Path)
+    parser.add_argument("spade", type=Path)
+    parser.add_argument("cells", type=Path)
+    parser.add_argument("--matrices", type=Path)
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--op", action="append")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--threads", type=int, default=2)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    asked.cells.mkdir(parents=True, exist_ok=True)
+    few = {"epochs": asked.epochs, "few_epochs": asked.epochs} if asked.epochs else {}
+    wanted = [cell for cell in cells(few) if asked.only in cell.method]
+    for seed in range(asked.seeds):
+        for op in asked.op or _OPS:
+            for binary in (False, True):
+                own = [cell for cell in wanted if cell.settings.binary == binary]
+                if own:
+                    made = table(asked, op, seed, binary)
+                    fill(made, own)
+    result = {
+        "about": about(),
+        "source_of_times": "timing model, no hardware",
+        "weights": "autoencoder" if asked.weights else "random",
+        "epochs": asked.epochs or 100,
+        "rows": summary(asked.cells),
+    }
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

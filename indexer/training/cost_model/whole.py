@@ -1,0 +1,196 @@
+"""The papers' models whole: sparse network, mapper, latent encoder and predictor as one, trained by
+the order of run times (COGNATE, Section 3 and Appendix A.4; WACO).
+
+What comes of it are two files. The sparse network is a featurizer, so vectors, queries and the
+index need nothing new for it; the rest is a cost model that reads this featurizer's vectors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embeddb.core import __version__
+from embeddb.core.errors import ModelError, UsageError
+from embeddb.cost_model.encoders.inputs import CLIP
+from embeddb.cost_model.model import CostModel
+from embeddb.featurizers.scnn import TRAINED
+from indexer.training.cost_model.calibration import calibrated
+from indexer.training.cost_model.encoder import Encoder, Reading, Structures, one_scale
+from indexer.training.cost_model.model_place import save_model
+from indexer.training.cost_model.samples import Samples
+from indexer.training.cost_model.settings import CostSettings
+from indexer.training.cost_model.train import Progress, learned
+
+if TYPE_CHECKING:
+    from embeddb.index.lookup import Lookup
+
+__all__ = ["Whole", "encoder_file", "first_encoder", "load_whole", "save_whole", "train_whole"]
+
+Arrays = dict[str, NDArray[Any]]
+
+#: Vectors may be so much farther from the mean than those that were learned from before
+#: `embeddb.cost_model.encoders.inputs.CLIP` cuts them.
+_ROOM = 1.25
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A model in two parts; the cost model says which featurizer it reads once both are saved."""
+
+    model: CostModel
+    encoder: Encoder
+
+    def vectors(self, structures: Structures, samples: Samples) -> dict[str, NDArray[np.float32]]:
+        """float32[d] of the samples' matrices, by id."""
+        ids = list(dict.fromkeys(row.pattern_id for row in samples.rows))
+        return dict(zip(ids, self.encoder.vectors(structures, ids), strict=True))
+
+    def save_encoder(self, file: Path) -> None:
+        """Write the encoder beside the file of the cost model, which then names it.
+
+        Raises: ModelError if it cannot be written; UsageError for a name that no featurizer has.
+        """
+        beside = encoder_file(file)
+        card = self.model.card
+        told = {n: card[n] for n in ("kernel", "ops", "platform", "data", "patterns", "seed")}
+        about = {**told, "settings": {"method": "run times"}, "code": __version__}
+        version = self.encoder.save(beside, about)
+        card["featurizer"] = {"name": beside.stem, "version": version}
+
+
+def encoder_file(file: Path) -> Path:
+    """Where the encoder of a cost model's file lies; its stem is the featurizer's name.
+
+    Raises: UsageError if that can be no name.
+    """
+    stem = file.stem.removeprefix("costmodel-")
+    if not re.fullmatch(r"[A-Za-z0-9_.@-]{1,100}", stem):
+        raise UsageError(
+            f"{file.name}: a featurizer is named after it",
+            hint="use letters, digits, _, ., @ and - only",
+        )
+    return file.with_name(f"{TRAINED}{stem}.safetensors")
+
+
+def save_whole(
+    whole: Whole,
+    file: Path,
+    home: str | Path | None,
+    reopen: Callable[[], AbstractContextManager[Lookup]],
+) -> tuple[str, list[str]]:
+    """Write both files, the encoder first, and register them; returns as `save_model` does."""
+    whole.save_encoder(file)
+    return save_model(whole.model, file, home, reopen)
+
+
+def load_whole(file: Path) -> Whole:
+    """A cost model and the encoder beside it. Raises: ModelError if either cannot be read, or the
+    encoder is another one than the model was trained with."""
+    model = CostModel.load(file)
+    name = str(model.card["featurizer"]["name"])
+    if not name.startswith(TRAINED) or Path(name).name != name:
+        raise ModelError("it has no encoder of its own", where=str(file))
+    encoder = Encoder.load(file.with_name(f"{name}.safetensors"), name=name)
+    if encoder.version != model.card["featurizer"]["version"]:
+        raise ModelError(f"{name} is of another version than the model", where=str(file))
+    return Whole(model, encoder)
+
+
+def first_encoder(settings: CostSettings, file: Path | None) -> Encoder:
+    """What training starts from: random weights, or those of a featurizer's file, whose reduction
+    and channels are then the model's.
+
+    Raises: UsageError for the file of another network; ModelError if it cannot be read.
+    """
+    if file is None:
+        return Encoder.drawn(settings)
+    found = Encoder.load(file)
+    if found.spec["name"] != settings.encoder:
+        raise UsageError(
+            f"{file} is of the network {found.spec['name']}, not {settings.encoder}",
+            hint=f"embeddb train featurizer MATRICES -o FILE --network {settings.encoder} "
+            "--reduction sites --no-shape",
+        )
+    return found
+
+
+def train_whole(
+    samples: Samples,
+    settings: CostSettings,
+    encoder: Encoder,
+    structures: Structures,
+    *,
+    start: CostModel | None = None,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> Whole:
+    """Learn from samples (`samples_of` with `read`) and the structures of their matrices, from the
+    weights of `encoder`; with `start`, the cost model that belongs to it, fine-tuning as in
+    `indexer.training.cost_model.train.train`. A training in `folder` that was stopped goes on.
+
+    Raises: as `train`; UsageError for settings without an encoder or a start of another one.
+    """
+    if not settings.encoder:
+        raise UsageError("nothing in these settings reads structures", hint="a preset does")
+    samples = _seen(samples, encoder, structures)
+    samples.check()
+    scale = start.below("scale.") if start is not None else one_scale(samples.vectors)
+    reading = Reading(encoder, structures, scale)
+    card, tensors, scores = learned(samples, settings, start, folder, progress, reading=reading)
+    made = _part(tensors, "member.0.encoder.")
+    encoder = replace(
+        encoder,
+        weights={name: torch.from_numpy(a) for name, a in made.items()},
+        name="",
+        version="",
+    )
+    samples = _seen(samples, encoder, structures)
+    head, scale = _rescaled(_part(tensors, "member.0.head."), scale, samples.vectors)
+    kept = {n: a for n, a in tensors.items() if not n.startswith(("member.", "scale."))}
+    kept |= {f"member.0.{n}": a for n, a in head.items()}
+    kept |= {f"scale.{n}": a for n, a in scale.items()}
+    card = {**card, "vector": int(samples.vectors.shape[1]), "data": samples.hash}
+    return Whole(calibrated(card, kept, samples, scores), encoder)
+
+
+def _seen(samples: Samples, encoder: Encoder, structures: Structures) -> Samples:
+    """With the vectors of an encoder."""
+    ids = [row.pattern_id for row in samples.rows]
+    distinct = list(dict.fromkeys(ids))
+    made = dict(zip(distinct, encoder.vectors(structures, distinct), strict=True))
+    vectors = np.array([made[i] for i in ids], dtype=np.float32).reshape(len(ids), -1)
+    return replace(
+        samples, vectors=vectors, featurizer=encoder.name, featurizer_version=encoder.version
+    )
+
+
+def _part(tensors: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
+    cut = len(prefix)
+    return {n[cut:]: a for n, a in tensors.items() if n.startswith(prefix)}
+
+
+def _rescaled(
+    head: Arrays, scale: Mapping[str, NDArray[Any]], vectors: NDArray[np.float32]
+) -> tuple[Arrays, Arrays]:
+    """The same function of a vector, of which a query cuts nothing that training has not seen: the
+    encoder has moved since the scale was taken, and `problem` cuts at `CLIP` of it."""
+    center = vectors.mean(axis=0)
+    far = float(np.abs(vectors - center).max(initial=0.0))
+    size = max(_ROOM * far / CLIP, 1e-6)
+    weight, bias = head["matrix.0.weight"].copy(), head["matrix.0.bias"]
+    d = vectors.shape[1]
+    # (v - c) / s = (size / s) z + (center - c) / s for z = (v - center) / size.
+    moved = weight[:, :d] @ ((center - scale["center"]) / scale["scale"])
+    weight[:, :d] *= size / scale["scale"]
+    head = {**head, "matrix.0.weight": weight, "matrix.0.bias": (bias + moved).astype(np.float32)}
+    full = np.full(d, size, dtype=np.float32)
+    return head, {"center": center.astype(np.float32), "scale": full}

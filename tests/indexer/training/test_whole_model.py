@@ -1,0 +1,366 @@
+"""The papers' models whole: a sparse network that learns run times with the rest of the model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import run_verb
+
+from embeddb.core.config import Op
+from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.sizes import Sizes
+from embeddb.cost_model.encoders.inputs import layout_of
+from embeddb.cost_model.network_numpy import activations_of, scores
+from embeddb.database import Database
+from embeddb.platforms.platform import load_platform
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from builders import fill, patterns, tiny  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from embeddb.cost_model.model import CostModel  # noqa: E402
+from embeddb.cost_model.network_torch import CostNetwork, Shape  # noqa: E402
+from embeddb.featurizers.scnn import Scnn  # noqa: E402
+from indexer.training.cost_model.encoder import (  # noqa: E402
+    Encoder,
+    Reading,
+    StructureReader,
+    WholeNetwork,
+    one_scale,
+)
+from indexer.training.cost_model.losses import loss_of  # noqa: E402
+from indexer.training.cost_model.samples import Samples, samples_of  # noqa: E402
+from indexer.training.cost_model.settings import CostSettings, preset  # noqa: E402
+from indexer.training.cost_model.train import retarget, train  # noqa: E402
+from indexer.training.cost_model.whole import (  # noqa: E402
+    Whole,
+    encoder_file,
+    first_encoder,
+    load_whole,
+    train_whole,
+)
+
+OP = Op.parse("spmm:32")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def brief(name: str = "waco-fm", **changes: Any) -> CostSettings:
+    """A preset that trains in a second or two."""
+    short = {"epochs": 2, "few_epochs": 2, "patience": 2, "sites": 8, "passes": 1}
+    return preset(name, **{**short, **changes})
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("filled") / "runs.db"
+    with Database.create(folder) as db:
+        fill(db, tiny(), patterns(4))
+    return folder
+
+
+def read(folder: Path, encoder: Encoder) -> tuple[Samples, StructureReader]:
+    with Database.open(folder, readonly=True) as db:
+        reader = StructureReader(db, encoder)
+        return samples_of(db, db.platform("tiny"), [OP], read=reader), reader
+
+
+@pytest.fixture(scope="module")
+def trained(filled: Path) -> tuple[Whole, Samples, StructureReader]:
+    settings = brief()
+    encoder = first_encoder(settings, None)
+    samples, reader = read(filled, encoder)
+    return train_whole(samples, settings, encoder, reader.structures), samples, reader
+
+
+# -- settings ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cognate", "dash", "waco-fa", "waco-fm"])
+def test_presets_are_the_papers_tables(name: str) -> None:
+    """Table 3: Adam 1e-4, 100 epochs, batches of 32, margin ranking loss."""
+    found = preset(name)
+    assert (found.lr, found.epochs, found.configs, found.loss) == (1e-4, 100, 32, "margin")
+    assert (found.members, found.batch, found.residual, found.bilinear) == (1, 1, False, False)
+    assert found.every_pair and found.plain
+    assert "tiles" not in found.parts
+    waco = name.startswith("waco")
+    assert found.encoder == ("waco" if waco else "cognate")
+    assert found.embedder == waco
+    assert found.latent == ("fa" if waco else "ae")
+    assert ("mapper" in found.parts) == (name != "waco-fa")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"encoder": "resnet"}, "no encoder 'resnet'"),
+        ({"members": 3}, "one network that sees it"),
+        ({"parts": ("mapper",)}, "one network that sees it"),
+        ({"embedder": True}, "goes with the latent fa"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        preset("cognate", **changes)
+    with pytest.raises(UsageError, match="no preset"):
+        preset("cognat")
+
+
+def test_every_pair_counts_once() -> None:
+    rng = np.random.default_rng(0)
+    told, gains = (torch.from_numpy(rng.normal(size=(2, 9))) for _ in range(2))
+    pairs = [(b, i, j) for b in range(2) for i in range(9) for j in range(i)]
+    wanted = [
+        max(0.0, 1 - float((told[b, i] - told[b, j]) * torch.sign(gains[b, i] - gains[b, j])))
+        for b, i, j in pairs
+    ]
+    found = loss_of("margin", told, gains, noise=10.0, every_pair=True)
+    assert float(found) == pytest.approx(np.mean(wanted))
+
+
+# -- program embedder --------------------------------------------------------------------------
+
+
+def test_each_value_of_a_parameter_has_a_column_of_its_own() -> None:
+    spade = load_platform("spade")
+    kernel = spade.kernel(OP)
+    layout = layout_of(kernel, every=True, tables=True)
+    space = spade.space(OP, Sizes(9, 9, 9))
+    raw = layout.raw(list(space.enumerate()))
+    assert layout.width == 4 + 4 + 2 + 3 * 2
+    assert set(np.unique(raw)) == {0.0, 1.0}
+    assert (raw.sum(axis=1) == 6).all()
+    assert len(np.unique(raw, axis=0)) == len(raw) == 256
+    assert layout_of(kernel, every=True).width < layout.width
+
+
+def test_numpy_computes_what_torch_does() -> None:
+    shape = Shape(10, 256, fusion="concat", bilinear=False, embedder=True)
+    torch.manual_seed(3)
+    net = CostNetwork(shape).eval()
+    rng = np.random.default_rng(1)
+    x, nests, latents = (
+        rng.normal(size=s).astype(np.float32) for s in ((1, 11), (7, 65), (7, 256))
+    )
+    with torch.no_grad():
+        index = torch.arange(7)[None]
+        wanted = net(*(torch.from_numpy(a) for a in (x, nests, latents)), index)[0].numpy()
+    weights = {n: a.numpy() for n, a in net.state_dict().items()}
+    found = scores(weights, x, activations_of(weights, nests, latents, add=False))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_its_first_layer_is_a_sum_of_embeddings() -> None:
+    """As many look-ups as parameters, joined side by side and through one layer, are that sum."""
+    torch.manual_seed(0)
+    net = CostNetwork(Shape(4, 256, fusion="concat", bilinear=False, embedder=True))
+    layer = net.program[0]
+    nest, latent = torch.zeros(1, 65), torch.zeros(1, 256)
+    latent[0, [3, 40]] = 1
+    tables = layer.weight[:, 65:].T
+    wanted = functional.embedding(torch.tensor([3, 40]), tables).sum(0) + layer.bias
+    torch.testing.assert_close(layer(torch.cat([nest, latent], 1))[0], wanted)
+
+
+# -- training ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cognate", "waco"])
+def test_run_times_reach_the_first_convolution(filled: Path, name: str) -> None:
+    encoder = Encoder.drawn(replace(brief(), encoder=name))
+    samples, reader = read(filled, encoder)
+    ids = [row.pattern_id for row in samples.rows[:2]]
+    scale = one_scale(encoder.vectors(reader.structures, ids))
+    reading = Reading(encoder, reader.structures, scale)
+    head = CostNetwork(Shape(128, 4, fusion="concat", bilinear=False))
+    net = WholeNetwork(encoder.network(), head)
+    x = torch.cat([reading.seen(net.encoder, ids), torch.zeros(2, 1)], 1)
+    told = net(x, torch.randn(3, 65), torch.randn(3, 4), torch.tensor([[0, 1], [2, 0]]))
+    gains = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    loss_of("margin", told, gains, noise=0.0, every_pair=True).backward()
+    first = net.encoder.convolutions[0].weight
+    assert first.grad is not None and float(first.grad.abs().max()) > 0
+    # And every layer behind it.
+    for at, layer in enumerate(net.encoder.convolutions):
+        assert float(layer.weight.grad.abs().max()) > 0, at
+
+
+def test_training_moves_the_sparse_network(
+    trained: tuple[Whole, Samples, StructureReader],
+) -> None:
+    whole, _, reader = trained
+    for name, before in reader.encoder.weights.items():
+        if before.ndim == 3:
+            assert not torch.equal(before, whole.encoder.weights[name]), name
+
+
+def test_it_learns_what_only_the_structure_tells(filled: Path) -> None:
+    """Which variant is fastest depends on the length of rows, which no number here says."""
+    settings = brief(epochs=8, few_epochs=8, patience=8, lr=1e-3)
+    encoder = first_encoder(settings, None)
+    samples, reader = read(filled, encoder)
+    made = train_whole(samples, settings, encoder, reader.structures)
+    vectors, best = made.vectors(reader.structures, samples), 0
+    for at, row in enumerate(samples.rows):
+        part = samples.part(at)
+        configs = [samples.configs[c] for c in samples.column[part]]
+        gain, _ = made.model.score(
+            vectors[row.pattern_id], samples.platform, row.op, configs, row.sizes
+        )
+        best += int(gain.argmax() == samples.gain[part].argmax())
+    # One in four by chance.
+    assert best >= len(samples.rows) / 2, f"{best} of {len(samples.rows)}"
+
+
+def test_trained_twice_it_is_the_same(
+    filled: Path, trained: tuple[Whole, Samples, StructureReader]
+) -> None:
+    whole, samples, reader = trained
+    again = train_whole(samples, brief(), first_encoder(brief(), None), reader.structures)
+    assert whole.model.tensors.keys() == again.model.tensors.keys()
+    for name, array in whole.model.tensors.items():
+        np.testing.assert_array_equal(array, again.model.tensors[name])
+
+
+def test_vectors_need_an_encoder_and_an_encoder_structures(filled: Path) -> None:
+    samples, reader = read(filled, first_encoder(brief(), None))
+    with pytest.raises(UsageError, match="learns from structures"):
+        train(samples, brief())
+    with pytest.raises(UsageError, match="nothing in these settings"):
+        train_whole(samples, CostSettings(), reader.encoder, reader.structures)
+
+
+def test_gains_are_not_cut(filled: Path) -> None:
+    samples, _ = read(filled, first_encoder(brief(), None))
+    with Database.open(filled, readonly=True) as db:
+        cut = samples_of(db, db.platform("tiny"), [OP])
+    np.testing.assert_array_equal(np.maximum(samples.gain, -1.5), cut.gain)
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def saved(whole: Whole, file: Path) -> Path:
+    whole.save_encoder(file)
+    whole.model.save(file)
+    return file
+
+
+def test_two_files_give_the_same_answers(
+    trained: tuple[Whole, Samples, StructureReader], tmp_path: Path
+) -> None:
+    whole, samples, reader = trained
+    file = saved(whole, tmp_path / "costmodel-tiny-spmm.safetensors")
+    assert encoder_file(file).name == "scnn@tiny-spmm.safetensors"
+    read_again = load_whole(file)
+    assert read_again.model.card["featurizer"]["name"] == "scnn@tiny-spmm"
+    row = samples.rows[0]
+    ours = whole.vectors(reader.structures, samples)[row.pattern_id]
+    plug = Scnn(encoder_file(file), name="scnn@tiny-spmm")
+    assert plug.version == read_again.encoder.version
+    pattern = next(p for p in patterns(4) if p.id == row.pattern_id)
+    np.testing.assert_allclose(plug.embed(pattern), ours, rtol=1e-6)
+    configs = list(samples.configs)
+    told = [
+        m.score(ours, samples.platform, row.op, configs, row.sizes)[0]
+        for m in (whole.model, read_again.model)
+    ]
+    np.testing.assert_array_equal(*told)
+
+
+def test_fine_tuning_goes_on_and_zero_shot_asks_elsewhere(
+    trained: tuple[Whole, Samples, StructureReader], tmp_path: Path
+) -> None:
+    _, samples, reader = trained
+    start = load_whole(saved(trained[0], tmp_path / "a.safetensors"))
+    still = brief(lr=1e-30)
+    fine = train_whole(samples, still, start.encoder, reader.structures, start=start.model)
+    for name, before in start.encoder.weights.items():
+        torch.testing.assert_close(fine.encoder.weights[name], before)
+    assert fine.model.card["parent"] == start.model.version
+    spade = load_platform("spade")
+    there = retarget(start.model, spade, (OP,))
+    configs = list(spade.space(OP, Sizes(9, 9, 9)).enumerate())
+    vector = np.zeros(128, dtype=np.float32)
+    gain, _ = there.score(vector, spade, OP, configs, Sizes(9, 9, 9))
+    assert np.isfinite(gain).all() and np.ptp(gain) > 0
+
+
+def test_files_that_do_not_fit_are_refused(
+    trained: tuple[Whole, Samples, StructureReader], tmp_path: Path
+) -> None:
+    file = saved(trained[0], tmp_path / "a.safetensors")
+    with pytest.raises(UsageError, match="of the network waco, not cognate"):
+        first_encoder(brief("cognate"), encoder_file(file))
+    encoder = encoder_file(file)
+    data = encoder.read_bytes()
+    encoder.write_bytes(data[:-7])
+    with pytest.raises(ModelError):
+        load_whole(file)
+    replace(trained[0].encoder, reduction=trained[0].encoder.reduction).save(encoder, {"x": 1})
+    with pytest.raises(ModelError, match="of another version"):
+        load_whole(file)
+    encoder.unlink()
+    with pytest.raises(ModelError):
+        load_whole(file)
+    with pytest.raises(UsageError, match="is named after it"):
+        encoder_file(tmp_path / "my model.safetensors")
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+def test_the_command_trains_judges_and_answers(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(filled, tmp_path / "runs.db")
+    words = ["train", "costmodel", str(folder), "--platform", "tiny", "--op", "spmm:32"]
+    words += ["--preset", "waco-fm", "--epochs", "2", "--sites", "8", "--binary"]
+    assert run_verb([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["featurizer"]["name"] == "scnn@tiny-spmm"
+    assert (told["settings"]["epochs"], told["settings"]["lr"]) == (2, 1e-4)
+    assert set(told["held_out"]["spmm:32"]) == {"transfer", "rank", "transfer+rank"}
+    models = folder / "models"
+    assert (models / "scnn@tiny-spmm.safetensors").is_file()
+    with Database.open(folder, readonly=True) as db:
+        # Found by its name, and no candidate for the index: it has seen all run times.
+        assert "scnn@tiny-spmm" in db.featurizers()
+        assert "scnn@tiny-spmm" not in list(db.featurizers())
+        asked = next(p for p in patterns(5) if p.group == "g4")
+        answer = db.query(asked, platform="tiny", op="spmm:32")
+        assert answer.candidates
+        model, why = db.usable_model(db.platform("tiny"), OP)
+        assert why == "" and isinstance(model, CostModel) and model.plain
+        assert {e.file for e in db.store.models.entries()} >= {
+            "scnn@tiny-spmm.safetensors",
+            "costmodel-tiny-spmm.safetensors",
+        }
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--preset", "cognat"), "no preset"),
+        (("--preset", "cognate", "--predictor", "trees"), "a preset's predictor"),
+        (("--preset", "cognate", "--encoder", "none.safetensors"), "no such file"),
+        (("--preset", "cognate", "-o", "a b.safetensors"), "named after it"),
+        (("--preset", "cognate", "--from", "a", "--encoder", "b"), "give --from or --encoder"),
+    ],
+)
+def test_the_command_refuses_a_preset_in_one_line(
+    filled: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    base = ["train", "costmodel", str(filled), "--platform", "tiny", "--op", "spmm:32"]
+    assert run_verb([*base, *words]) != 0
+    err = capsys.readouterr().err
+    assert told in err
+    assert "Traceback" not in err
