@@ -64,6 +64,9 @@ class GraphModel:
         with refusing(ModelError, where=str(path), hint=_AGAIN):
             return cls(KernelNetwork.load(path), model_file.version_of(path))
 
+    #: Its first few answers are a set, not the best predicted in order (`Prediction.plain`).
+    plain = False
+
     @property
     def instance(self) -> str:
         """The platform instance whose runs it learned from."""
