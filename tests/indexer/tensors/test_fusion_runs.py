@@ -20,6 +20,7 @@ from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions
 from indexer.runners.xla_code.measuring import PartitionTimes
+from indexer.tensors.cut_runs import CutRuns
 from indexer.tensors.fusions import FusionJob, FusionRequest
 
 FUSED, FUSION = Op("fused"), Op("fusion")
@@ -64,9 +65,10 @@ class Played:
 class PlayedProgram:
     runner: Played
     known: dict[str, float] = field(default_factory=dict)
+    fresh: list[tuple[Computation, Measurement]] = field(default_factory=list)
 
     def measure(self, partition: Partition, *, chained: bool = False) -> PartitionTimes:
-        fresh = []
+        fresh = self.fresh = []
         for placed in partition.kernels:
             if placed.kernel.id not in self.known:
                 found = self.runner.one(placed.kernel)
@@ -159,3 +161,27 @@ def test_kernels_by_themselves(db: Database) -> None:
     tally = job(db, runner).kernels([row_sum(), dot_add()])
     assert tally.kernels == 2 and tally.long == 2
     assert job(db, runner).kernels([row_sum()]).known == 1
+
+
+def test_kernels_of_a_partition_that_was_interrupted_are_kept(db: Database) -> None:
+    runner, program = Played(left=2), softmax()
+    runs = CutRuns(db, runner, HERE, program, RunOptions(threads=1))
+    with pytest.raises(RunnerUnavailable):
+        runs.measure(edges_of(program).single, "stopped")
+    assert len(runner.timed) == 2
+    for kernel in runner.timed:
+        (run,) = db.store.runs(HERE.id, FUSED, kernel)
+        assert run.campaign == "stopped" and run.measurement.ok
+    assert db.store.pattern(program.id) is None
+
+
+def test_a_cut_that_is_measured_anew_times_its_kernels_again(db: Database) -> None:
+    runner, program = Played(), softmax()
+    runs = CutRuns(db, runner, HERE, program, RunOptions(threads=1))
+    single = edges_of(program).single
+    first = runs.measure(single, "one")
+    again = runs.measure(single, "two")
+    anew = runs.measure(single, "three", anew=True, chained=True)
+    assert len(first.fresh) == len(anew.fresh) > 1 and again.fresh == ()
+    assert first.hardware_s > 0 and first.in_a_row is None
+    assert anew.in_a_row == pytest.approx(1.5 * anew.measurement.seconds)
