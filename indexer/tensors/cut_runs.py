@@ -1,4 +1,4 @@
-"""Cuts of one program measured on this machine, each written back with the kernels that it makes."""
+"""Cuts of one program measured on this machine, each kept with the kernels that it makes."""
 
 from __future__ import annotations
 
