@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import near_cut
+from embeddb.tensors.cuts import near_cut, random_cut
 from embeddb.tensors.edges import Cut
 
 __all__ = ["CutAnnealer", "anneal"]
 
-#: Share of the seconds that a worse cut may add with a chance of 1/e, at first and at last. One
-#: edge changes a program of a hundred kernels by about a hundredth.
-_HOT, _COLD = 0.02, 0.0005
-#: Cuts in a row that were all seen before, after which there is nothing more to find.
-_STALE = 2000
+#: What a worse cut may add with a chance of 1/e, at first and at last, to the mean change of the
+#: cuts so far: one edge is more of a small program than of a large one.
+_HOT, _COLD = 0.5, 0.02
+_REL = True
+#: Cuts in a row that were all seen before, after which the walk goes on from one by chance, and
+#: after which there is nothing more to find.
+_STUCK, _STALE = 200, 1000
 
 
 class CutAnnealer:
@@ -33,6 +35,7 @@ class CutAnnealer:
         self.seconds = math.inf
         self._rng = rng
         self._begun = False
+        self._changes, self._changed = 0, 0.0
 
     def ask(self) -> Cut:
         """The start, then always one with an edge of the current cut turned."""
@@ -42,9 +45,20 @@ class CutAnnealer:
         """Seconds (infinite for a failure) of a cut that was asked for; `share` of the budget is
         spent, from 0 to 1, and cools the walk."""
         self._begun = True
-        heat = _HOT * (_COLD / _HOT) ** min(max(share, 0.0), 1.0)
-        if seconds <= self.seconds or self._rng.random() < _chance(self.seconds, seconds, heat):
+        change = _change(self.seconds, seconds)
+        if math.isfinite(change) and change:
+            self._changes, self._changed = self._changes + 1, self._changed + abs(change)
+        if change <= 0 or self._rng.random() < math.exp(-change / self._heat(share)):
             self.current, self.seconds = cut, seconds
+
+    def leap(self) -> None:
+        """Go on from a cut by chance."""
+        self.current, self.seconds = random_cut(self.program, self._rng), math.inf
+        self._begun = False
+
+    def _heat(self, share: float) -> float:
+        mean = self._changed / max(self._changes, 1) if _REL else 1.0
+        return max(mean, 1e-9) * _HOT * float((_COLD / _HOT) ** min(max(share, 0.0), 1.0))
 
 
 def anneal(
@@ -64,11 +78,16 @@ def anneal(
         if fresh := key not in seen:
             seen[key] = price(cut)
             stale = 0
+        elif stale % _STUCK == 0:
+            annealer.leap()
+            continue
         annealer.tell(cut, seen[key], spent() / budget)
         if fresh:
             yield cut, seen[key]
 
 
-def _chance(now: float, then: float, heat: float) -> float:
-    """That a slower cut is taken."""
-    return 0.0 if math.isinf(then) else math.exp(-math.log(then / now) / heat)
+def _change(now: float, then: float) -> float:
+    """Logarithm of the ratio; what fails is infinitely slower than what ran."""
+    if math.isinf(now) or math.isinf(then):
+        return then if now < then else -math.inf
+    return math.log(then / now)
