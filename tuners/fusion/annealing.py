@@ -17,7 +17,6 @@ __all__ = ["CutAnnealer", "anneal"]
 #: What a worse cut may add with a chance of 1/e, at first and at last, to the mean change of the
 #: cuts so far: one edge is more of a small program than of a large one.
 _HOT, _COLD = 0.5, 0.02
-_REL = True
 #: Cuts in a row that were all seen before, after which the walk goes on from one by chance, and
 #: after which there is nothing more to find.
 _STUCK, _STALE = 200, 1000
@@ -57,7 +56,7 @@ class CutAnnealer:
         self._begun = False
 
     def _heat(self, share: float) -> float:
-        mean = self._changed / max(self._changes, 1) if _REL else 1.0
+        mean = self._changed / max(self._changes, 1)
         return max(mean, 1e-9) * _HOT * float((_COLD / _HOT) ** min(max(share, 0.0), 1.0))
 
 
