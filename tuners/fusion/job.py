@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from embeddb.core.config import Op
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.cuts import random_cut
-from embeddb.tensors.edges import CUT, MOST_EDGES, Cut, edges_of
+from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
 from indexer.runners.base import RunOptions
-from indexer.tensors.cut_runs import HARDWARE_S, CutRuns
+from indexer.tensors.cut_runs import CutRuns
 from tuners.fusion.annealing import CutAnnealer, anneal
+from tuners.fusion.kept_runs import KeptRuns
 from tuners.fusion.outcome import FusionTuned, Tried
 from tuners.fusion.prices import CutPrices, PredictsKernels
 from tuners.fusion.shortlist import Shortlist, kept_shortlist
@@ -28,7 +28,6 @@ __all__ = ["STARTS", "FusionTuning", "TuneRequest"]
 
 #: Where annealing begins: the cut nearest to what the compiler fuses, or one by chance.
 STARTS = ("default", "random")
-_FUSION = Op("fusion")
 #: Seconds between two savings of what a model was asked.
 _SAVE_EVERY_S = 10.0
 
@@ -107,7 +106,8 @@ class _Tuning:
             raise TensorError(f"{len(edges.pairs):,} edges, at most {MOST_EDGES:,} are cut")
         if job.model is None and not self.asked.hardware_s:
             raise UsageError("without a model nothing is found in 0 seconds of hardware")
-        self.runs = CutRuns(job.db, job.runner, job.here, program, self.asked.options)
+        runs = CutRuns(job.db, job.runner, job.here, program, self.asked.options)
+        self.runs = KeptRuns(runs)
         mode = "hardware" if job.model is None else f"model {job.model.version[:8]}"
         self.label = f"tune:{mode}/{self.asked.start}/{self.asked.seed}"
         self.done = FusionTuned(program=program, platform=job.here.id)
@@ -127,6 +127,7 @@ class _Tuning:
             self._shortlisted(self._predicted(start, self.job.model))
         if asked.hardware_s:
             self._rounds()
+        done.fresh, done.kernels = self.runs.fresh, self.runs.kernels
         return done
 
     # -- by the model ------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ class _Tuning:
     def _shortlisted(self, found: Shortlist) -> None:
         """The cuts that the model likes best run in its order, as far as the hardware's seconds
         go."""
-        known = self._known(self.label)
+        known = self.runs.known(self.label)
         spent = sum(one.hardware_s for one in known.values())
         defaults = {one.cut for one in self.done.defaults}
         for cut, said in found.best():
@@ -174,7 +175,7 @@ class _Tuning:
                 if spent >= self.asked.hardware_s:
                     break
                 self.job.told("measure", spent, self.asked.hardware_s)
-                tried = self._measured(cut, self.label)
+                tried = self.runs.measure(cut, self.label)
                 spent += tried.hardware_s
             self.done.tried.append(tried.predicted(said))
         self.done.hardware_s = spent
@@ -185,14 +186,14 @@ class _Tuning:
         """Annealing on measured seconds. What was measured before is told again, for the seconds
         that it took then, so that the walk comes to where it was stopped."""
         done, asked = self.done, self.asked
-        known = self._known(self.label)
+        known = self.runs.known(self.label)
         defaults = {one.cut: one for one in done.defaults}
 
         def price(cut: Cut) -> float:
             self.job.told("measure", done.hardware_s, asked.hardware_s)
             if cut in defaults:
                 return defaults[cut].seconds
-            tried = known.get(cut) or self._measured(cut, self.label)
+            tried = known.get(cut) or self.runs.measure(cut, self.label)
             done.hardware_s += tried.hardware_s
             done.tried.append(tried)
             return tried.seconds
@@ -204,10 +205,10 @@ class _Tuning:
 
     def _references(self, whole: Cut, compiler: Cut) -> None:
         """What there is without tuning, measured once for all tunings."""
-        known = self._known(_REFERENCE)
+        known = self.runs.known(_REFERENCE)
         self.job._progress("measure the defaults", 0, 2)
         for cut in dict.fromkeys((whole, compiler)):
-            tried = known.get(cut) or self._measured(cut, _REFERENCE)
+            tried = known.get(cut) or self.runs.measure(cut, _REFERENCE)
             self.done.defaults.append(tried)
             self.done.reference_s += tried.hardware_s
 
@@ -217,7 +218,7 @@ class _Tuning:
         done, label = self.done, f"{self.label}/rounds"
         cuts = [one.cut for one in done.contenders]
         done.rounds = {cut: [] for cut in cuts}
-        for cut, tried in self._told(label):
+        for cut, tried in self.runs.told(label):
             if cut in done.rounds:
                 done.rounds[cut].append(tried)
         missing = self.asked.rounds - min(map(len, done.rounds.values()))
@@ -225,32 +226,9 @@ class _Tuning:
             self.job._progress("rounds", at, missing)
             turn = at % len(cuts)
             for cut in (*cuts[turn:], *cuts[:turn]):
-                tried = self._measured(cut, label, anew=True)
+                tried = self.runs.again(cut, label)
                 done.rounds[cut].append(tried)
                 done.rounds_s += tried.hardware_s
-
-    # -- runs --------------------------------------------------------------------------------------
-
-    def _measured(self, cut: Cut, campaign: str, *, anew: bool = False) -> Tried:
-        run = self.runs.measure(cut, campaign, chained=anew, anew=anew)
-        if not anew:
-            self.done.fresh += 1
-        self.done.kernels += len(run.fresh)
-        return Tried.of(cut, run.measurement)
-
-    def _known(self, campaign: str) -> dict[Cut, Tried]:
-        """What was measured before under this name."""
-        return dict(self._told(campaign))
-
-    def _told(self, campaign: str) -> Iterator[tuple[Cut, Tried]]:
-        job, count = self.job, len(edges_of(self.program).pairs)
-        if job.db.store.tensor(self.program.id) is None:
-            return
-        for run in job.db.store.runs(job.here.id, _FUSION, self.program.id):
-            told = run.measurement.context.get(HARDWARE_S)
-            if run.campaign == campaign and isinstance(told, float):
-                cut = Cut.read(str(run.config[CUT]), count)
-                yield cut, Tried.of(cut, run.measurement)
 
 
 #: The name of the runs of what there is without tuning.

@@ -56,8 +56,9 @@ class FusionTuned:
 
     Seconds: `model_s` and `hardware_s` count against the budgets, those of earlier sessions too;
     `reference_s` is what the defaults cost, `rounds_s` what the rounds cost now. `fresh` cuts and
-    `kernels` were measured now, `predicted_cuts` priced by the `model` of this version (empty:
-    hardware alone), of `predicted_kernels` different kernels in this session.
+    their `kernels` were measured now, rounds not counted; `predicted_cuts` were priced by the
+    `model` of this version (empty: hardware alone), of `predicted_kernels` different kernels in
+    this session.
     """
 
     program: Computation

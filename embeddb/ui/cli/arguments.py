@@ -225,12 +225,7 @@ def is_file(text: str) -> bool:
 
 
 def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
-    """The runner of a platform, and the platform as this machine is with so many threads (0: all),
-    its facts measured.
-
-    Raises: RunnerUnavailable if it cannot be measured here; UsageError if another machine's
-    instance was named.
-    """
+    """`this_machine`, with a note where it is simulated. Raises: as that."""
     runner, here = this_machine(platform, threads=threads)
     if here.simulated:
         note(f"{here.id} is simulated: no time is of real hardware")
