@@ -18,7 +18,7 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import Cut, Edges, edges_of
 from embeddb.tensors.operation import Operation
 
-__all__ = ["Partition", "PlacedKernel"]
+__all__ = ["Partition", "PlacedKernel", "placed_kernel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,37 +72,36 @@ class Partition:
     def kernels(self) -> tuple[PlacedKernel, ...]:
         """In an order in which they can run. A value that other kernels use is an output of the
         one that makes it."""
-        return tuple(self._kernel(members) for members in self.members)
+        return tuple(placed_kernel(self.program, members) for members in self.members)
 
-    def _kernel(self, members: Sequence[int]) -> PlacedKernel:
-        program, inside = self.program, frozenset(members)
-        given_out = frozenset(program.outputs)
-        # What has several results is given out by the operations that take one of them.
-        outputs = [
-            place
-            for place in members
-            if len(program.operations[place].results) == 1
-            and (place in given_out or not inside.issuperset(program.users[place]))
-        ]
-        operations, places = _operations(program, members)
-        made = computation(
-            operations,
-            [places.index(place) for place in outputs],
-            group=program.group,
-            names=[str(place) for place in places],
-        )
-        places = [int(name) for name in made.names]
-        names = tuple(self._name(place) for place in places) if program.names else ()
-        head = program.name or program.id[:12]
-        named = replace(made, name=f"{head}.{self._name(outputs[-1])}.{made.id[:8]}", names=names)
-        return PlacedKernel(
-            named,
-            tuple(places[at] for at in named.parameters),
-            tuple(places[at] for at in named.outputs),
-        )
 
-    def _name(self, place: int) -> str:
-        return _name(self.program, place)
+def placed_kernel(program: Computation, members: Sequence[int]) -> PlacedKernel:
+    """The kernel of these operations, by their places in order; what else is in a partition does
+    not change it."""
+    inside, given_out = frozenset(members), frozenset(program.outputs)
+    # What has several results is given out by the operations that take one of them.
+    outputs = [
+        place
+        for place in members
+        if len(program.operations[place].results) == 1
+        and (place in given_out or not inside.issuperset(program.users[place]))
+    ]
+    operations, places = _operations(program, members)
+    made = computation(
+        operations,
+        [places.index(place) for place in outputs],
+        group=program.group,
+        names=[str(place) for place in places],
+    )
+    places = [int(name) for name in made.names]
+    names = tuple(_name(program, place) for place in places) if program.names else ()
+    head = program.name or program.id[:12]
+    named = replace(made, name=f"{head}.{_name(program, outputs[-1])}.{made.id[:8]}", names=names)
+    return PlacedKernel(
+        named,
+        tuple(places[at] for at in named.parameters),
+        tuple(places[at] for at in named.outputs),
+    )
 
 
 def _name(program: Computation, place: int) -> str:

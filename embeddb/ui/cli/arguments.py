@@ -27,6 +27,7 @@ __all__ = [
     "contents",
     "defined",
     "families",
+    "is_file",
     "known_answer",
     "known_pattern",
     "known_subjects",
@@ -75,7 +76,7 @@ def known_pattern(db: Database, text: str, *, kind: str = "") -> Content | Patte
     Raises: MatrixError or NestError for a file that cannot be read, MatrixError for a name nobody
     has; UsageError for a name that several patterns have, and for a file of several nests.
     """
-    if _is_file(text):
+    if is_file(text):
         held = contents(text, kind)
         if len(held) != 1:
             what = f"{text} holds {len(held)} {many_of(held[0].kind if held else kind)}"
@@ -129,9 +130,9 @@ def known_subjects(
     Raises: as `known_pattern`; NestError, TensorError for a file that cannot be read; UsageError
     for a define that is none.
     """
-    if op.kind in ("kernel", "program") and _is_file(text) and not (defines or matrix):
+    if op.kind in ("kernel", "program") and is_file(text) and not (defines or matrix):
         return list(contents(text, op.kind))
-    if op.kind != "nest" or not _is_file(text):
+    if op.kind != "nest" or not is_file(text):
         if defines or matrix:
             option = "--define" if defines else "--matrix"
             raise UsageError(f"{option} is for a program with loop nests", hint="see docs/nests.md")
@@ -201,10 +202,10 @@ def known_answer(db: Database, text: str) -> Recommendation:
         note(f"warning: {line}")
     if text != "last":
         named = db.store.find(text)
-        if not (_is_file(text) or named or any(r.pattern_id == text for r in made)):
+        if not (is_file(text) or named or any(r.pattern_id == text for r in made)):
             return db.recommendation(text)  # raises, and names those there are
         ids = {i.id for i in named} | {text}
-        if _is_file(text):
+        if is_file(text):
             ids = {one.id for one in contents(text)}
         made = [r for r in made if r.pattern_id in ids]
     if not made:
@@ -215,8 +216,8 @@ def known_answer(db: Database, text: str) -> Recommendation:
     return made[-1]
 
 
-def _is_file(text: str) -> bool:
-    """A name from a file may be longer than a path can be."""
+def is_file(text: str) -> bool:
+    """Whether a user means a file: a name from a file may be longer than a path can be."""
     try:
         return Path(text).exists()
     except OSError:
@@ -224,12 +225,7 @@ def _is_file(text: str) -> bool:
 
 
 def runner_here(platform: Platform, threads: int) -> tuple[Any, Platform]:
-    """The runner of a platform, and the platform as this machine is with so many threads (0: all),
-    its facts measured.
-
-    Raises: RunnerUnavailable if it cannot be measured here; UsageError if another machine's
-    instance was named.
-    """
+    """`this_machine`, with a note where it is simulated. Raises: as that."""
     runner, here = this_machine(platform, threads=threads)
     if here.simulated:
         note(f"{here.id} is simulated: no time is of real hardware")

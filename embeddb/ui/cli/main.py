@@ -30,6 +30,7 @@ VERBS = (
     "measure",
     "campaign",
     "calibrate",
+    "tune",
     "train",
     "dynamics",
     "eval",

@@ -82,12 +82,14 @@ class PartitionTimes:
 @dataclass
 class ProgramTimes:
     """Partitions of one program. Kernels that were timed are not timed again: `known` are seconds
-    by their ids, infinite for what failed; what is timed is added."""
+    by their ids, infinite for what failed; what is timed is added. `fresh` are those that were
+    timed for the last partition, also where that was interrupted."""
 
     program: Computation
     session: Session
     options: RunOptions
     known: dict[str, float] = field(default_factory=dict)
+    fresh: list[tuple[Computation, Measurement]] = field(default_factory=list)
     _generation: int = -1
     _refused: str = ""
 
@@ -96,9 +98,9 @@ class ProgramTimes:
 
         Whatever goes wrong is a status. Raises: RunnerUnavailable.
         """
+        fresh = self.fresh = []
         if problem := self._ready():
             return PartitionTimes(problem)
-        fresh: list[tuple[Computation, Measurement]] = []
         kernels = KernelTimes(self.session, self.options)
         for placed in partition.kernels:
             if placed.kernel.id in self.known:

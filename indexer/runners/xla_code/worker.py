@@ -59,8 +59,10 @@ class _Worker:
         return {"status": "ok", "text": Executable(text).optimised()}
 
     def kernel(self, request: Reply, text: str) -> Reply:
-        """Compiled, and timed unless it is only wanted for a chain."""
-        made = self.kernels[request["id"]] = Executable(text)
+        """Compiled, unless it is one of the program's that was, and timed unless it is only wanted
+        for a chain."""
+        made = self.kernels.get(request["id"]) or Executable(text)
+        self.kernels[request["id"]] = made
         reply: Reply = {"status": "ok", "compile_s": made.compile_s}
         if not request["timed"]:
             return reply

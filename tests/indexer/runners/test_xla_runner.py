@@ -95,6 +95,18 @@ def test_a_kernel_is_timed_once_for_all_partitions(shared_runner: XlaRunner) -> 
     assert first.measurement.seconds == pytest.approx(total)
 
 
+def test_kernels_that_are_timed_anew_are_not_compiled_again(shared_runner: XlaRunner) -> None:
+    made = program("mlp")
+    times = shared_runner.program(made, QUICK)
+    single = Partition.of(made, "single")
+    first = times.measure(single)
+    times.known.clear()
+    again = times.measure(single, chained=True)
+    compiled = [{k.id: found.compile_s for k, found in told.fresh} for told in (first, again)]
+    assert compiled[0] == compiled[1] and again.measurement.ok and again.chain_s
+    assert times.fresh == list(again.fresh)
+
+
 def test_kernels_that_were_timed_before_are_compiled_for_the_check(
     shared_runner: XlaRunner,
 ) -> None:

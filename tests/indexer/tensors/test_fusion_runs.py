@@ -2,81 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from played_xla import HERE, Played
 from tensors import dot_add, op, row_sum, softmax
 
-from embeddb.core.config import Config, Op
-from embeddb.core.errors import RunnerUnavailable, TensorError
-from embeddb.core.records import Measurement
+from embeddb.core.config import Op
+from embeddb.core.errors import RunnerUnavailable
 from embeddb.database import Database, open_database
-from embeddb.platforms.platform import load_platform
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.edges import Cut, edges_of
+from embeddb.tensors.edges import edges_of
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions
-from indexer.runners.xla_code.measuring import PartitionTimes
+from indexer.tensors.cut_runs import CutRuns
 from indexer.tensors.fusions import FusionJob, FusionRequest
 
 FUSED, FUSION = Op("fused"), Op("fusion")
-HERE = load_platform("xla-cpu").at("00000001", {"cpu": "none"})
-#: Seconds of an operation, and of a call.
-EACH_S, CALL_S = 12e-6, 5e-6
-
-
-@dataclass
-class Played:
-    """A runner whose kernels take as long as they have operations; `breaks` are opcodes that fail,
-    and after `left` kernels the machine does."""
-
-    breaks: frozenset[str] = frozenset()
-    left: int = 1 << 30
-    timed: list[str] = field(default_factory=list)
-
-    def compiler_cut(self, program: Computation) -> Cut:
-        if any(one.opcode == "while" for one in program.operations):
-            raise TensorError("while cannot be written as HLO")
-        return edges_of(program).whole
-
-    def program(self, program: Computation, options: RunOptions) -> PlayedProgram:
-        return PlayedProgram(self)
-
-    def run(
-        self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: RunOptions
-    ) -> Iterator[tuple[Config, Measurement]]:
-        for config in configs:
-            yield config, self.one(kernel)
-
-    def one(self, kernel: Computation) -> Measurement:
-        if len(self.timed) >= self.left:
-            raise RunnerUnavailable("no power")
-        self.timed.append(kernel.id)
-        if self.breaks & {one.opcode for one in kernel.operations}:
-            return Measurement("build", error="XLA has none")
-        return Measurement(times_s=(CALL_S + EACH_S * len(kernel.operations),))
-
-
-@dataclass
-class PlayedProgram:
-    runner: Played
-    known: dict[str, float] = field(default_factory=dict)
-
-    def measure(self, partition: Partition, *, chained: bool = False) -> PartitionTimes:
-        fresh = []
-        for placed in partition.kernels:
-            if placed.kernel.id not in self.known:
-                found = self.runner.one(placed.kernel)
-                self.known[placed.kernel.id] = found.seconds
-                fresh.append((placed.kernel, found))
-                if not found.ok:
-                    return PartitionTimes(found, tuple(fresh))
-        total = sum(self.known[placed.kernel.id] for placed in partition.kernels)
-        chain = (1.5 * total,) if chained else ()
-        return PartitionTimes(Measurement(times_s=(total,)), tuple(fresh), chain)
 
 
 @pytest.fixture
@@ -159,3 +103,27 @@ def test_kernels_by_themselves(db: Database) -> None:
     tally = job(db, runner).kernels([row_sum(), dot_add()])
     assert tally.kernels == 2 and tally.long == 2
     assert job(db, runner).kernels([row_sum()]).known == 1
+
+
+def test_kernels_of_a_partition_that_was_interrupted_are_kept(db: Database) -> None:
+    runner, program = Played(left=2), softmax()
+    runs = CutRuns(db, runner, HERE, program, RunOptions(threads=1))
+    with pytest.raises(RunnerUnavailable):
+        runs.measure(edges_of(program).single, "stopped")
+    assert len(runner.timed) == 2
+    for kernel in runner.timed:
+        (run,) = db.store.runs(HERE.id, FUSED, kernel)
+        assert run.campaign == "stopped" and run.measurement.ok
+    assert db.store.pattern(program.id) is None
+
+
+def test_a_cut_that_is_measured_anew_times_its_kernels_again(db: Database) -> None:
+    runner, program = Played(), softmax()
+    runs = CutRuns(db, runner, HERE, program, RunOptions(threads=1))
+    single = edges_of(program).single
+    first = runs.measure(single, "one")
+    again = runs.measure(single, "two")
+    anew = runs.measure(single, "three", anew=True, chained=True)
+    assert len(first.fresh) == len(anew.fresh) > 1 and again.fresh == ()
+    assert first.hardware_s > 0 and first.in_a_row is None
+    assert anew.in_a_row == pytest.approx(1.5 * anew.measurement.seconds)

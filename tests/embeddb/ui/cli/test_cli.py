@@ -253,6 +253,10 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
             *("kernel", "measure", str(_kernels(tmp / "kernels.db")), "row_sum"),
             *("--tiles", "2", "--repeats", "1"),
         ],
+        "tune": [
+            *("tune", str(_kernels(tmp / "kernels.db")), "row_sum", "--op", "tile"),
+            *("-k", "1", "--rounds", "1"),
+        ],
         "plot training": [
             *("plot", "training", str(tmp / "net.training" / "curve.jsonl")),
             *("-o", str(tmp / "training.svg")),

@@ -1,0 +1,303 @@
+"""What a model is worth when the fusion of programs is tuned (Figure 5 of "A Learned Performance
+Model for Tensor Processing Units"): annealing on hardware against annealing on the model of fused
+kernels, the best of which run, from the compiler's cut and from one by chance.
+
+    python benchmarks/fusion_tuning.py DB [PROGRAM...] [--hardware 600] [--short 60] [--model 300]
+        [--long 0] [--seeds 3] > benchmarks/results/fusion_tuning.json
+
+Without PROGRAM, those where anything is to be gained: the best cut that DB knows of is more than
+5 % faster than the faster of the compiler's cut and the whole program. DB has them measured
+(`embeddb kernel measure DB --op fusion`) and a model of op `fused`; it is only read.
+
+Every kernel is measured once and kept for all methods; whoever needs it first or again is charged
+the seconds that compiling and timing it took, once for each search. So budgets are the hardware's
+seconds as if each search had run alone, and no method has the luck of another timing. Cuts of which
+all kernels are known to a search cost it nothing: their results are not checked. With `--long`
+annealing on hardware goes on for so many seconds, as the best that is known; a program of at most
+`--exhaustive` edges has every legal cut run instead. At the end what won is run again, all in
+interleaved rounds: speedups are medians of these, over the faster default there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from machine import about, spread
+
+from embeddb.core.config import Op
+from embeddb.core.errors import EmbeddbError
+from embeddb.core.timing import timings_of
+from embeddb.database import Database, open_database
+from embeddb.platforms.platform import load_platform, this_machine
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.cuts import CutJudge, random_cut
+from embeddb.tensors.edges import CUT, Cut, edges_of
+from embeddb.tensors.partition import Partition
+from indexer.runners.base import RunOptions
+from indexer.runners.xla_code.measuring import KernelTimes
+from tuners.fusion.annealing import CutAnnealer, anneal
+from tuners.fusion.prices import CutPrices, PredictsKernels
+
+FUSION, FUSED = Op("fusion"), Op("fused")
+#: What is to be gained at least, by the best cut that is known.
+GAIN = 1.05
+STARTS = ("default", "random")
+#: Cuts that a model hands on: more than any budget runs.
+MOST = 2000
+
+
+@dataclass
+class Hardware:
+    """Kernels of one program, each measured when it is first needed: seconds, and what measuring
+    took."""
+
+    runner: Any
+    options: RunOptions
+    told: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def kernel(self, kernel: Computation) -> tuple[float, float]:
+        if kernel.id not in self.told:
+            start = time.perf_counter()
+            times = KernelTimes(self.runner.session, self.options)
+            found = times.measure(kernel, check=False)
+            self.told[kernel.id] = (found.seconds, time.perf_counter() - start)
+        return self.told[kernel.id]
+
+
+@dataclass
+class Search:
+    """One search's view of the hardware: `spent_s` is what its kernels cost."""
+
+    program: Computation
+    hardware: Hardware
+    spent_s: float = 0.0
+    charged: set[str] = field(default_factory=set)
+    found: dict[Cut, float] = field(default_factory=dict)
+
+    def seconds(self, cut: Cut) -> float:
+        total = 0.0
+        for placed in Partition.of(self.program, cut).kernels:
+            seconds, cost = self.hardware.kernel(placed.kernel)
+            if placed.kernel.id not in self.charged:
+                self.charged.add(placed.kernel.id)
+                self.spent_s += cost
+            total += seconds
+            if not math.isfinite(total):
+                break
+        self.found[cut] = total
+        return total
+
+    def best(self) -> Cut:
+        return min(self.found, key=lambda cut: self.found[cut])
+
+
+def by_hardware(
+    search: Search, start: Cut, budget_s: float, seed: int
+) -> Iterator[tuple[Cut, float]]:
+    annealer = CutAnnealer(search.program, start, rng=np.random.default_rng([seed, 1]))
+    return anneal(annealer, search.seconds, lambda: search.spent_s, budget_s)
+
+
+def by_model(
+    program: Computation, model: PredictsKernels, start: Cut, budget_s: float, seed: int
+) -> tuple[list[Cut], int]:
+    """The cuts that it likes best, the first first, and how many it priced."""
+    prices, told = CutPrices(program, model), {}
+    annealer = CutAnnealer(program, start, rng=np.random.default_rng([seed, 0]))
+    begun = time.process_time()
+    priced = 0
+    for cut, seconds in anneal(
+        annealer, prices.seconds, lambda: time.process_time() - begun, budget_s
+    ):
+        priced += 1
+        told[cut] = seconds
+        if len(told) > 2 * MOST:
+            told = dict(sorted(told.items(), key=lambda one: one[1])[:MOST])
+    return sorted(told, key=lambda cut: told[cut])[:MOST], priced
+
+
+class Figure5:
+    """Of one program."""
+
+    def __init__(self, program: Computation, runner: Any, model: PredictsKernels, asked: Any):
+        self.program, self.model, self.asked = program, model, asked
+        self.runner = runner
+        options = RunOptions(threads=1, check=False)
+        self.hardware = Hardware(runner, options)
+        self.times = runner.program(program, RunOptions(threads=1))
+        edges = edges_of(program)
+        self.defaults = {"whole": edges.whole, "compiler": runner.compiler_cut(program)}
+        self.winners: dict[str, list[Cut]] = {}
+        self.notes: dict[str, list[dict[str, float]]] = {}
+
+    def run(self) -> dict[str, Any]:
+        for start, seed in itertools.product(STARTS, range(self.asked.seeds)):
+            self._from(start, seed)
+        self._reference()
+        rounds = self._rounds()
+        return self._row(rounds)
+
+    def _from(self, start: str, seed: int) -> None:
+        asked, program = self.asked, self.program
+        rng = np.random.default_rng(seed)
+        cut = self.defaults["compiler"] if start == "default" else random_cut(program, rng)
+        for budget in dict.fromkeys((asked.hardware, asked.short)):
+            search = Search(program, self.hardware)
+            steps = sum(1 for _ in by_hardware(search, cut, budget, seed))
+            self._won(f"{start}: hardware {budget:g} s", search, cuts=steps)
+        ranked, priced = by_model(program, self.model, cut, asked.model, seed)
+        for budget in dict.fromkeys((0.0, asked.short, asked.hardware)):
+            search = Search(program, self.hardware)
+            for one in ranked:
+                search.seconds(one)
+                if search.spent_s >= budget:
+                    break
+            name = f"{start}: model + hardware {budget:g} s" if budget else f"{start}: model alone"
+            self._won(name, search, cuts=len(search.found), priced=priced)
+
+    def _won(self, name: str, search: Search, **told: float) -> None:
+        self.winners.setdefault(name, []).append(search.best())
+        self.notes.setdefault(name, []).append({**told, "spent_s": round(search.spent_s, 2)})
+        sys.stderr.write(f"{self.program.name}, {name}: {search.found[search.best()]:.6f} s\n")
+
+    def _reference(self) -> None:
+        edges = edges_of(self.program)
+        search = Search(self.program, self.hardware)
+        if len(edges.pairs) <= self.asked.exhaustive:
+            judge = CutJudge(self.program)
+            for bits in itertools.product((False, True), repeat=len(edges.pairs)):
+                if not judge.reason({CUT: Cut(bits).text}):
+                    search.seconds(Cut(bits))
+            self._won("exhaustive", search, cuts=len(search.found))
+        elif self.asked.long:
+            start = self.defaults["compiler"]
+            steps = sum(1 for _ in by_hardware(search, start, self.asked.long, 0))
+            self._won(f"hardware {self.asked.long:g} s", search, cuts=steps)
+
+    def _rounds(self) -> dict[Cut, list[Any]]:
+        """All winners and the defaults, checked, all kernels timed anew each round."""
+        held = itertools.chain(self.defaults.values(), *self.winners.values())
+        found: dict[Cut, list[Any]] = {cut: [] for cut in held}
+        for number in range(self.asked.rounds):
+            rng = np.random.default_rng(number)
+            cuts = list(found)
+            for at in rng.permutation(len(cuts)):
+                self.times.known.clear()
+                partition = Partition.of(self.program, cuts[int(at)])
+                found[cuts[int(at)]].append(self.times.measure(partition, chained=True))
+        return found
+
+    def _row(self, rounds: dict[Cut, list[Any]]) -> dict[str, Any]:
+        def seconds(cut: Cut) -> float:
+            return statistics.median(one.measurement.seconds for one in rounds[cut])
+
+        def in_a_row(cut: Cut) -> float:
+            told = [statistics.median(one.chain_s) for one in rounds[cut] if one.chain_s]
+            return statistics.median(told) if told else math.inf
+
+        default = min(self.defaults, key=lambda name: seconds(self.defaults[name]))
+        base = self.defaults[default]
+        speedups = {
+            name: spread([seconds(base) / seconds(cut) for cut in cuts])
+            for name, cuts in self.winners.items()
+        }
+        whole = in_a_row(self.defaults["whole"])
+        return {
+            "program": self.program.name,
+            "edges": len(edges_of(self.program).pairs),
+            "default": default,
+            "defaults_ms": {n: 1e3 * seconds(cut) for n, cut in self.defaults.items()},
+            "kernels": len(self.hardware.told),
+            "speedup": speedups,
+            "speedup_in_a_row_over_whole": {
+                name: spread([whole / in_a_row(cut) for cut in cuts])
+                for name, cuts in self.winners.items()
+            },
+            "spread_of_rounds": statistics.median(
+                max(times) / min(times) - 1
+                for held in rounds.values()
+                if (times := [one.measurement.seconds for one in held])
+            ),
+            "searches": self.notes,
+        }
+
+
+def promising(db: Database, here: str, runner: Any) -> dict[str, float]:
+    """Programs by name where the best known cut is faster than the defaults, with by how much."""
+    found = {}
+    for info in db.store.patterns():
+        program = db.store.tensor(info.id) if info.kind == "program" else None
+        if not isinstance(program, Computation):
+            continue
+        runs = list(db.store.runs(here, FUSION, program.id))
+        told = {str(c[CUT]): timing.seconds for c, timing in timings_of(runs).items()}
+        if len(told) < 3:
+            continue
+        try:
+            compiler = runner.compiler_cut(program).text
+        except EmbeddbError:
+            continue
+        default = min(told.get("whole", math.inf), told.get(compiler, math.inf))
+        gain = default / min(told.values())
+        if math.isfinite(gain) and gain > GAIN:
+            found[program.name] = gain
+    return found
+
+
+def program_named(db: Database, name: str) -> Computation:
+    """Raises: SystemExit for none."""
+    for info in db.store.find(name):
+        made = db.store.tensor(info.id)
+        if isinstance(made, Computation) and made.kind == "program":
+            return made
+    raise SystemExit(f"no program is called {name}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("db")
+    parser.add_argument("programs", nargs="*")
+    parser.add_argument("--hardware", type=float, default=600.0)
+    parser.add_argument("--short", type=float, default=60.0)
+    parser.add_argument("--model", type=float, default=300.0)
+    parser.add_argument("--long", type=float, default=0.0)
+    parser.add_argument("--exhaustive", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--most", type=int, default=12, help="of the programs that promise most")
+    asked = parser.parse_args()
+    with open_database(asked.db, readonly=True) as db:
+        runner, here = this_machine(load_platform("xla-cpu"), threads=1)
+        model, reason = db.graph_model(here, FUSED)
+        if model is None:
+            raise SystemExit(reason or "no model: embeddb train kernels DB --task fused")
+        gains = promising(db, here.id, runner) if not asked.programs else {}
+        chosen = sorted(gains, key=lambda name: -gains[name])[: asked.most] or asked.programs
+        rows = [Figure5(program_named(db, name), runner, model, asked).run() for name in chosen]
+    document = {
+        "machine": about(),
+        "platform": here.id,
+        "model": model.version,
+        "named_in_advance": {name: round(gain, 4) for name, gain in gains.items()},
+        "programs": rows,
+        "geometric_mean": {
+            name: statistics.geometric_mean([row["speedup"][name]["median"] for row in rows])
+            for name in (rows[0]["speedup"] if rows else ())
+            if all(name in row["speedup"] for row in rows)
+        },
+    }
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()

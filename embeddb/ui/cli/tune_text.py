@@ -1,0 +1,201 @@
+"""What `tune` found, as text and as a document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from embeddb.core.wording import duration, factor, plural
+from embeddb.tensors.edges import edges_of
+from embeddb.ui.cli.output import note, say, table
+
+if TYPE_CHECKING:
+    from tuners.fusion.job import TuneRequest
+    from tuners.fusion.outcome import FusionTuned, Tried
+    from tuners.tiles.job import TileTuned
+
+__all__ = ["fusion_document", "show_fusion", "show_tiles", "tiles_document"]
+
+#: Failures, or kernels without tiles, that are named.
+_MOST_NOTES = 10
+
+
+def fusion_document(done: FusionTuned, asked: TuneRequest) -> dict[str, Any]:
+    """Seconds; null for what did not run or failed."""
+    return {
+        "program": {
+            "id": done.program.id,
+            "name": done.program.name,
+            "operations": len(done.program.operations),
+            "edges": len(edges_of(done.program).pairs),
+        },
+        "platform": done.platform,
+        "op": "fusion",
+        "start": asked.start,
+        "seed": asked.seed,
+        "model": done.model or None,
+        "model_seconds": {"asked": asked.model_s, "spent": done.model_s},
+        "hardware_seconds": {"asked": asked.hardware_s, "spent": done.hardware_s},
+        "reference_seconds": done.reference_s,
+        "rounds_seconds": done.rounds_s,
+        "predicted": {"cuts": done.predicted_cuts, "kernels": done.predicted_kernels},
+        "tried": len(done.tried),
+        "fresh": done.fresh,
+        "kernels": done.kernels,
+        "failed": {one.cut.text: one.error for one in done.failed},
+        "rows": [_row(what, one, done) for what, one in _rows(done)],
+        "gain": done.gain,
+    }
+
+
+def show_fusion(done: FusionTuned, asked: TuneRequest) -> None:
+    """The table, what was spent, and what the gain is."""
+    program = done.program
+    say(
+        f"{program.name}: {plural(len(program.operations), 'operation')}, "
+        f"{plural(len(edges_of(program).pairs), 'edge')}; fusion on {done.platform}"
+    )
+    if done.model:
+        say(
+            f"model {done.model[:8]}: {plural(done.predicted_cuts, 'cut')} priced in "
+            f"{done.model_s:.0f} of {asked.model_s:g} s"
+        )
+    failed = f", {plural(len(done.failed), 'failure')}" if done.failed else ""
+    say(
+        f"hardware: {plural(len(done.tried), 'cut')} in {done.hardware_s:.1f} of "
+        f"{asked.hardware_s:g} s{failed}; {plural(done.fresh, 'cut')}, "
+        f"{plural(done.kernels, 'kernel')} measured now"
+    )
+    say(f"beside: {done.reference_s:.1f} s for the defaults, {done.rounds_s:.1f} s for the rounds")
+    say()
+    head = ["", "predicted", "measured", "rounds", "in a row", "gain", "kernels", "cut"]
+    table(head, [_cells(_row(what, one, done)) for what, one in _rows(done)])
+    for one in done.failed[:_MOST_NOTES]:
+        note(f"failed: {one.error}")
+    say()
+    say(_verdict(done))
+
+
+def _verdict(done: FusionTuned) -> str:
+    best, gain = done.best, done.gain
+    if best is None:
+        return "nothing ran: the cut that is best predicted is no more than that"
+    if gain is None:
+        return "not run again: the gain of one timing is partly luck"
+    default = "XLA's own choice" if done.default == done.defaults[0] else "the compiler's cut"
+    if best.cut == done.default.cut:
+        return f"nothing is faster than {default}"
+    counted = plural(min(map(len, done.rounds.values())), "round")
+    if gain <= 1:
+        return f"no gain: {factor(gain)} over {default} in {counted}"
+    slowest = max(one.seconds for one in done.rounds[best.cut])
+    apart = slowest < min(one.seconds for one in done.rounds[done.default.cut])
+    sure = "" if apart else "; its rounds and the default's overlap, so it may be chance"
+    return f"{factor(gain)} over {default}, the faster default, in {counted}{sure}"
+
+
+def _rows(done: FusionTuned) -> list[tuple[str, Tried]]:
+    names = ("whole (XLA's own)", "compiler's cut")
+    rows = list(zip(names, done.defaults, strict=False))
+    told = (("best predicted", done.best_predicted), ("best measured", done.best))
+    return rows + [(what, one) for what, one in told if one is not None]
+
+
+def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
+    again, default = done.again_s(one.cut), done.again_s(done.default.cut)
+    rows = [held.in_a_row for held in done.rounds.get(one.cut, ()) if held.in_a_row is not None]
+    return {
+        "what": what,
+        "cut": one.cut.text,
+        "predicted_s": one.said_s,
+        "seconds": one.seconds,
+        "rounds_s": [held.seconds for held in done.rounds.get(one.cut, ())],
+        "median_s": again,
+        "in_a_row_s": sorted(rows)[len(rows) // 2] if rows else None,
+        "gain": default / again if math.isfinite(again) and math.isfinite(default) else None,
+        "kernels": one.kernels or None,
+        "error": one.error or None,
+    }
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    times = ("predicted_s", "seconds", "median_s", "in_a_row_s")
+    told = [_time(row[name]) for name in times]
+    kernels = "-" if row["kernels"] is None else str(row["kernels"])
+    return [row["what"], *told, factor(row["gain"]), kernels, row["cut"]]
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None or not math.isfinite(seconds) else duration(seconds)
+
+
+# -- tiles -----------------------------------------------------------------------------------------
+
+
+def tiles_document(
+    tuned: Sequence[TileTuned], skipped: Mapping[str, str], times: Mapping[str, int], platform: str
+) -> dict[str, Any]:
+    """Kernels as they are in the program, `times` by id; seconds of all of them together."""
+    default_s, best_s = _total(tuned, times)
+    return {
+        "platform": platform,
+        "op": "tile",
+        "kernels": [
+            {
+                "id": one.kernel.id,
+                "name": one.kernel.name,
+                "times": times[one.kernel.id],
+                "by": one.by,
+                "ranked": one.ranked,
+                "tried": len(one.tried),
+                "default": dict(one.default),
+                "default_s": one.again_s(one.default),
+                "best": dict(one.best),
+                "best_s": one.again_s(one.best),
+                "gain": one.gain,
+            }
+            for one in tuned
+        ],
+        "fresh": sum(one.fresh for one in tuned),
+        "skipped": dict(skipped),
+        "default_s": default_s,
+        "best_s": best_s,
+        "gain": default_s / best_s if best_s else None,
+    }
+
+
+def show_tiles(
+    tuned: Sequence[TileTuned], skipped: Mapping[str, str], times: Mapping[str, int]
+) -> None:
+    """A row for each kernel, and the sum."""
+    rows = [
+        [
+            one.kernel.name,
+            one.by,
+            f"{len(one.tried)} of {one.ranked}",
+            _time(one.again_s(one.default)),
+            _time(one.again_s(one.best)),
+            factor(one.gain),
+            str(one.best),
+        ]
+        for one in tuned
+    ]
+    table(["kernel", "chosen by", "tried", "untiled", "best", "gain", "configuration"], rows)
+    for name, reason in list(skipped.items())[:_MOST_NOTES]:
+        note(f"{name} has no tiles: {reason}")
+    if len(skipped) > _MOST_NOTES:
+        note(f"and {len(skipped) - _MOST_NOTES:,} more without tiles: --json has them all")
+    default_s, best_s = _total(tuned, times)
+    if len(tuned) > 1 and best_s:
+        say()
+        say(f"all: {_time(default_s)} untiled, {_time(best_s)} tuned, {factor(default_s / best_s)}")
+
+
+def _total(tuned: Sequence[TileTuned], times: Mapping[str, int]) -> tuple[float, float]:
+    """Seconds of the defaults and of the fastest; where neither is known, of neither."""
+    told = [
+        (times[one.kernel.id], one.again_s(one.default), one.again_s(one.best)) for one in tuned
+    ]
+    known = [row for row in told if math.isfinite(row[1]) and math.isfinite(row[2])]
+    return sum(n * default for n, default, _ in known), sum(n * best for n, _, best in known)

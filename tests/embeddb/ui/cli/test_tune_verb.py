@@ -1,0 +1,214 @@
+"""`embeddb tune`, as people type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import measured_kernels as law
+import pytest
+from command_line import run_verb
+from hlo_texts import FOLDER
+from played_xla import HERE, Played, PlayedModel, chain, crowded_s
+from tensors import dot_add, row_sum
+
+from embeddb.core.config import Config, Op
+from embeddb.core.records import Measurement
+from embeddb.database import Database
+from embeddb.platforms.platform import Platform
+from embeddb.tensors.tensor_text import tensor_text
+from embeddb.ui.cli.verbs import tune
+from indexer.library import info_of
+from indexer.runners.cpu_kernels import build as cpu_build
+from indexer.runners.xla import VARIABLE
+from indexer.tensors import cut_runs
+
+FAST = ("--op", "fusion", "--hardware-seconds", "1", "--rounds", "2")
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    """Two programs and a kernel."""
+    place = tmp_path / "t.db"
+    with Database.create(place) as opened:
+        for made in (chain(12), dot_add(kind="program"), row_sum()):
+            opened.store.put_structure(made, info_of(made))
+    return str(place)
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    """In the place of XLA."""
+    made = Played(crowded_s)
+
+    def here(platform: Platform, threads: int) -> tuple[Played, Platform]:
+        assert (platform.name, threads) == ("xla-cpu", 1)
+        return made, HERE
+
+    monkeypatch.setattr(tune, "runner_here", here)
+    monkeypatch.setattr(cut_runs, "time", SimpleNamespace(perf_counter=made.spent_s))
+    return made
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> PlayedModel:
+    made = PlayedModel(crowded_s)
+    monkeypatch.setattr(Database, "graph_model", lambda *_: (made, ""))
+    return made
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    capsys.readouterr()
+    assert run_verb([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    capsys.readouterr()
+    code, said = run_verb(words), capsys.readouterr().err
+    assert said.count("\n") <= 2
+    return code, said
+
+
+def test_by_a_model(
+    db: str, played: Played, model: PlayedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("tune", db, "chain12", *FAST, "--model-seconds", "0.3")
+    told = printed(capsys, *words)
+    assert told["model"] == model.version and told["tried"] > 0 and told["gain"] > 1
+    assert told["model_seconds"]["spent"] >= told["model_seconds"]["asked"] == 0.3
+    assert [row["what"] for row in told["rows"]] == [
+        *("whole (XLA's own)", "compiler's cut", "best predicted", "best measured")
+    ]
+    best = told["rows"][-1]
+    assert best["seconds"] == pytest.approx(best["predicted_s"]) and len(best["rounds_s"]) == 2
+    assert best["gain"] == told["gain"]
+    with Database.open(db, readonly=True) as opened:
+        assert opened.problems() == []
+        runs = list(opened.store.runs(HERE.id, Op("fusion"), chain(12).id))
+    assert best["cut"] in {str(run.config["cut"]) for run in runs}
+    again = printed(capsys, *words)
+    assert again["fresh"] == again["kernels"] == 0 and again["gain"] == told["gain"]
+    assert run_verb(words) == 0
+    said = capsys.readouterr().out
+    assert "best predicted" in said and "the faster default, in 2 rounds" in said
+
+
+def test_without_a_model(db: str, played: Played, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(["tune", db, "chain12", *FAST, "--start", "random", "--seed", "3"]) == 0
+    said = capsys.readouterr()
+    assert "hardware alone" in said.err and "best measured" in said.out
+    assert "best predicted" not in said.out
+    told = printed(capsys, "tune", db, "chain12", *FAST, "--model-seconds", "0")
+    assert told["model"] is None and told["predicted"] == {"cuts": 0, "kernels": 0}
+
+
+def test_nothing_of_hardware(
+    db: str, played: Played, model: PlayedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--model-seconds", "0.2", "--hardware-seconds", "0")
+    told = printed(capsys, "tune", db, "chain12", "--op", "fusion", *words)
+    assert played.timed == [] and told["gain"] is None and told["rows"][-1]["seconds"] is None
+    assert run_verb(["tune", db, "chain12", "--op", "fusion", *words]) == 0
+    assert "nothing ran" in capsys.readouterr().out
+
+
+def test_what_fails_is_named(
+    db: str, played: Played, model: PlayedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.breaks = frozenset({"tanh"})
+    assert run_verb(["tune", db, "chain12", *FAST, "--model-seconds", "0.2"]) == 0
+    said = capsys.readouterr()
+    assert "failed: build: XLA has none" in said.err and "failure" in said.out
+
+
+def test_ctrl_c_says_that_it_goes_on(
+    db: str, played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played.left, played.stop = 6, KeyboardInterrupt
+    words = ("tune", db, "chain12", "--op", "fusion", "--hardware-seconds", "1")
+    code = run_verb(words)
+    assert code == 130 and "the same command goes on" in capsys.readouterr().err
+    with Database.open(db, readonly=True) as opened:
+        kept = sum(1 for one in played.timed for _ in opened.store.runs(HERE.id, Op("fused"), one))
+    assert kept == 6
+
+
+def test_bad_input(db: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fusion = ("--op", "fusion")
+    code, said = refused(capsys, "tune", db, "chain13", *fusion)
+    assert code == 1 and "no such file" in said and "chain12" in said
+    code, said = refused(capsys, "tune", db, "row_sum", *fusion)
+    assert code == 2 and "row_sum is a kernel, and --op fusion tunes a program" in said
+    for option in ("--model-seconds", "--hardware-seconds"):
+        code, said = refused(capsys, "tune", db, "chain12", *fusion, option, "-1")
+        assert code == 2 and "range" in said
+        code, said = refused(capsys, "tune", db, "chain12", *fusion, option, "nan")
+        assert code == 2 and "not a number" in said
+    both = ("--model-seconds", "0", "--hardware-seconds", "0")
+    code, said = refused(capsys, "tune", db, "chain12", *fusion, *both)
+    assert code == 2 and "both budgets are 0" in said
+    code, said = refused(capsys, "tune", db, "chain12", *fusion, "--platform", "tile-cpu")
+    assert code == 2 and "tile-cpu has no fusion" in said
+    code, said = refused(capsys, "tune", db, "chain12", "--op", "fused")
+    assert code == 2 and "fusion" in said
+    code, said = refused(capsys, "tune", db, str(FOLDER / "mlp.before.txt") + ".gone", *fusion)
+    assert code == 1
+
+
+def test_no_jax_is_one_line_that_says_how(
+    db: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, "/nowhere/python")
+    code, said = refused(capsys, "tune", db, "chain12", "--op", "fusion")
+    assert code == 1 and f"{VARIABLE} names /nowhere/python" in said
+
+
+def test_a_program_without_edges(
+    tmp_path: Path, played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, one = tmp_path / "one.db", chain(1)
+    with Database.create(place) as opened:
+        opened.store.put_structure(one, info_of(one))
+    code, said = refused(capsys, "tune", str(place), "chain1", "--op", "fusion")
+    assert code == 1 and "nothing to cut" in said
+
+
+def test_tiles_by_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Tiles:
+        """In the place of gcc."""
+
+        ran = 0.0
+
+        def run(self, kernel: Any, op: Op, configs: list[Config], *, options: Any) -> Any:
+            for config in configs:
+                self.ran += 1
+                yield config, Measurement(times_s=(law.seconds(kernel, config),), when=self.ran)
+
+    monkeypatch.setattr(tune, "runner_here", lambda *_: (Tiles(), law.here()))
+    place = law.make(tmp_path / "k.db")
+    file = tmp_path / "asked.json"
+    kernel = law.asked()
+    file.write_bytes(tensor_text(kernel))
+    told = printed(capsys, "tune", str(place), str(file), "--op", "tile", "-k", "4")
+    (row,) = told["kernels"]
+    assert row["by"] == "neighbours" and row["tried"] == 5 and row["gain"] > 1.2
+    assert told["fresh"] == 5 + 2 * 3
+    assert printed(capsys, "tune", str(place), str(file), "--op", "tile", "-k", "4")["fresh"] == 0
+
+
+@pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
+def test_tiles_of_a_program_where_nothing_is_known(
+    db: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("tune", db, "dot_add_64", "--op", "tile", "-k", "2", "--rounds", "1")
+    told = printed(capsys, *words)
+    (row,) = told["kernels"]
+    assert row["by"] == "sizes" and row["tried"] == 3 and told["gain"] == row["gain"]
+    assert run_verb(words) == 0
+    said = capsys.readouterr()
+    assert "neighbours choose" in said.err and "3 of" in said.out

@@ -1,0 +1,116 @@
+"""Tiles tried in the order of a model; what ran is kept, and not run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import measured_kernels as law
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tensors import op
+
+from embeddb.core.config import Config, Op
+from embeddb.core.records import Measurement
+from embeddb.database import Database
+from embeddb.tensors.check import computation
+from embeddb.tensors.computation import Computation
+from tuners.tiles.job import TileTuneRequest, TileTuning
+
+HERE = law.here()
+
+
+@dataclass
+class Tiles:
+    """In the place of gcc; after `left` tiles somebody presses Ctrl-C, and `breaks` fail."""
+
+    left: int = 1 << 30
+    breaks: frozenset[Config] = frozenset()
+    ran: int = 0
+
+    def run(
+        self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: Any
+    ) -> Iterator[tuple[Config, Measurement]]:
+        for config in configs:
+            if self.ran == self.left:
+                raise KeyboardInterrupt
+            self.ran += 1
+            told = Measurement(times_s=(law.seconds(kernel, config),), when=float(self.ran))
+            bad = Measurement("wrong", error="off by 1", when=float(self.ran))
+            yield config, bad if config in self.breaks else told
+
+
+@dataclass
+class Model:
+    """Right about every tile, but for its sign."""
+
+    sign: float = 1.0
+    version: str = "0123456789abcdef"
+
+    def predict(self, kernel: Computation, configs: Sequence[Config]) -> NDArray[np.float64]:
+        return self.sign * np.array([law.seconds(kernel, config) for config in configs])
+
+
+@pytest.fixture
+def db() -> Iterator[Database]:
+    with Database.in_memory() as opened:
+        yield opened
+
+
+def test_the_first_of_a_model(db: Database) -> None:
+    runner, kernel = Tiles(), law.asked()
+    (found,), skipped = TileTuning(db, runner, HERE, TileTuneRequest(), Model()).run([kernel])
+    assert not skipped and found.by == "model" and len(found.tried) == 11
+    took = list(found.tried.values())
+    assert took[1:] == sorted(took[1:]) and found.best == list(found.tried)[1]
+    assert found.gain == pytest.approx(took[0] / took[1]) and found.gain > 1
+    assert runner.ran == found.fresh == 11 + 2 * 3
+    assert len(list(db.store.runs(HERE.id, law.OP, kernel.id))) == runner.ran
+    again = Tiles()
+    (same,), _ = TileTuning(db, again, HERE, TileTuneRequest(), Model()).run([kernel])
+    assert again.ran == 0 and (same.best, same.gain) == (found.best, found.gain)
+
+
+def test_a_model_that_is_wrong_leaves_the_default(db: Database) -> None:
+    # Its first tiles are the slowest ones; the kernel of 1024 elements is best untiled.
+    kernel = law.dot_add(16, 96, 64)
+    (found,), _ = TileTuning(db, Tiles(), HERE, TileTuneRequest(count=3), Model(-1.0)).run([kernel])
+    assert found.best == found.default and found.gain == 1.0
+    assert list(found.rounds) == [found.default]
+
+
+def test_ctrl_c_loses_nothing_that_ran(db: Database) -> None:
+    kernel, request = law.asked(), TileTuneRequest(count=4, rounds=2)
+    with pytest.raises(KeyboardInterrupt):
+        TileTuning(db, Tiles(left=3), HERE, request, Model()).run([kernel])
+    assert len(list(db.store.runs(HERE.id, law.OP, kernel.id))) == 3
+    rest = Tiles()
+    (found,), _ = TileTuning(db, rest, HERE, request, Model()).run([kernel])
+    assert rest.ran == found.fresh == 5 - 3 + 2 * 2 and len(found.tried) == 5
+
+
+def test_what_fails_is_never_best(db: Database) -> None:
+    kernel = law.asked()
+    (right,), _ = TileTuning(db, Tiles(), HERE, TileTuneRequest(), Model()).run([kernel])
+    with Database.in_memory() as other:
+        broken = Tiles(breaks=frozenset({right.best}))
+        (found,), _ = TileTuning(other, broken, HERE, TileTuneRequest(), Model()).run([kernel])
+    assert found.best != right.best and found.tried[right.best] == float("inf")
+    assert found.gain is not None
+
+
+def test_where_nothing_is_known_some_of_every_size_are_tried(db: Database) -> None:
+    (found,), _ = TileTuning(db, Tiles(), HERE, TileTuneRequest(count=5)).run([law.asked()])
+    assert found.by == "sizes" and len(found.tried) == 6
+
+
+def test_kernels_without_tiles_are_named(db: Database) -> None:
+    operations = [
+        op("parameter", (64,), number=0),
+        op("sort", (64,), 0, raw="dimensions={0}"),
+    ]
+    odd = computation(operations, [1], name="odd")
+    found, skipped = TileTuning(db, Tiles(), HERE, TileTuneRequest()).run([odd])
+    assert not found and "sort" in skipped["odd"]

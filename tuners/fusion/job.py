@@ -1,0 +1,248 @@
+"""A program tuned: cuts annealed on a model, the best of them run, the winner run again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from embeddb.core.errors import TensorError, UsageError
+from embeddb.index.lookup import Lookup
+from embeddb.platforms.platform import Platform
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.cuts import random_cut
+from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
+from indexer.runners.base import RunOptions
+from indexer.tensors.cut_runs import CutRuns
+from tuners.fusion.annealing import CutAnnealer, anneal
+from tuners.fusion.kept_runs import KeptRuns
+from tuners.fusion.outcome import FusionTuned, Tried
+from tuners.fusion.prices import CutPrices, PredictsKernels
+from tuners.fusion.shortlist import Shortlist, kept_shortlist
+
+__all__ = ["STARTS", "FusionTuning", "TuneRequest"]
+
+#: Where annealing begins: the cut nearest to what the compiler fuses, or one by chance.
+STARTS = ("default", "random")
+#: Seconds between two savings of what a model was asked.
+_SAVE_EVERY_S = 10.0
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneRequest:
+    """So many seconds of a model and of hardware, the latter for what is tried; `rounds` of the
+    winner beside the defaults come after. `seed` is that of the walk and of a start by chance.
+
+    Raises: UsageError for budgets that are none.
+    """
+
+    start: str = "default"
+    model_s: float = 60.0
+    hardware_s: float = 60.0
+    rounds: int = 3
+    seed: int = 0
+    options: RunOptions = field(default_factory=lambda: RunOptions(threads=1))
+
+    def __post_init__(self) -> None:
+        if self.start not in STARTS:
+            raise UsageError(f"no start {self.start!r}", hint=f"there are: {', '.join(STARTS)}")
+        for budget in (self.model_s, self.hardware_s):
+            if not 0 <= budget < math.inf:
+                raise UsageError(f"a budget is 0 seconds or more, not {budget}")
+        if not self.model_s and not self.hardware_s:
+            raise UsageError("both budgets are 0: there is nothing to tune by")
+
+
+class FusionTuning:
+    """Tunes one program into `db` with a runner of `xla-cpu` on `here`, the platform as this
+    machine is. Without a `model` of op `fused`, or seconds for it, the walk goes by what cuts take
+    on the hardware.
+
+    Every run is written back at once, and what the model was asked is kept: the same tuning again
+    goes on where it was stopped, and with larger budgets further.
+    """
+
+    def __init__(
+        self,
+        db: Lookup,
+        runner: Any,
+        here: Platform,
+        request: TuneRequest,
+        *,
+        model: PredictsKernels | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.db, self.runner, self.here, self.request = db, runner, here, request
+        self.model = model if request.model_s else None
+        self._progress = progress or _nothing
+
+    def run(self, program: Computation) -> FusionTuned:
+        """Raises: TensorError for a program without cuts, or one that XLA does not compile where
+        the start is the compiler's; UsageError where neither a model nor hardware may be asked;
+        RunnerUnavailable if the machine fails in the middle of it.
+        """
+        return _Tuning(self, program).run()
+
+    def told(self, what: str, done_s: float, budget_s: float) -> None:
+        self._progress(f"{what}, seconds", int(done_s), math.ceil(budget_s))
+
+
+class _Tuning:
+    """Of one program."""
+
+    def __init__(self, job: FusionTuning, program: Computation) -> None:
+        """Raises: TensorError, UsageError as `FusionTuning.run`."""
+        self.job, self.program, self.asked = job, program, job.request
+        edges = edges_of(program)
+        if not edges.pairs:
+            raise TensorError(f"{program.name} has no edges: there is nothing to cut")
+        if len(edges.pairs) > MOST_EDGES:
+            raise TensorError(f"{len(edges.pairs):,} edges, at most {MOST_EDGES:,} are cut")
+        if job.model is None and not self.asked.hardware_s:
+            raise UsageError("without a model nothing is found in 0 seconds of hardware")
+        runs = CutRuns(job.db, job.runner, job.here, program, self.asked.options)
+        self.runs = KeptRuns(runs)
+        mode = "hardware" if job.model is None else f"model {job.model.version[:8]}"
+        self.label = f"tune:{mode}/{self.asked.start}/{self.asked.seed}"
+        self.done = FusionTuned(program=program, platform=job.here.id)
+
+    def run(self) -> FusionTuned:
+        done, asked = self.done, self.asked
+        compiler = self.job.runner.compiler_cut(self.program)
+        rng = np.random.default_rng(asked.seed)
+        start = compiler if asked.start == "default" else random_cut(self.program, rng)
+        if asked.hardware_s:
+            self._references(edges_of(self.program).whole, compiler)
+        else:
+            done.defaults = [Tried(edges_of(self.program).whole), Tried(compiler)]
+        if self.job.model is None:
+            self._hardware_alone(start)
+        else:
+            self._shortlisted(self._predicted(start, self.job.model))
+        if asked.hardware_s:
+            self._rounds()
+        done.fresh, done.kernels = self.runs.fresh, self.runs.kernels
+        return done
+
+    # -- by the model ------------------------------------------------------------------------------
+
+    def _predicted(self, start: Cut, model: PredictsKernels) -> Shortlist:
+        """What annealing on the model comes to, going on with what was kept."""
+        store, key = self.job.db.store, f"{self.label}/{self.job.here.id}/{self.program.id}"
+        found = kept_shortlist(store, key, self.program, model.version)
+        rng = np.random.default_rng([self.asked.seed, found.seen])
+        annealer = CutAnnealer(self.program, found.current or start, rng=rng)
+        prices = CutPrices(self.program, model)
+        clock = _Clock(found.spent_s)
+        saved = clock.spent()
+        try:
+            for cut, seconds in anneal(annealer, prices.seconds, clock.spent, self.asked.model_s):
+                found.add(cut, seconds)
+                self.job.told("predict", clock.spent(), self.asked.model_s)
+                if clock.spent() - saved > _SAVE_EVERY_S:
+                    saved = clock.spent()
+                    self._save(found, annealer, saved, key)
+        finally:
+            self._save(found, annealer, clock.spent(), key)
+        done = self.done
+        done.model, done.model_s = model.version, found.spent_s
+        done.predicted_cuts, done.predicted_kernels = found.seen, prices.kernels
+        done.defaults = [one.predicted(prices.seconds(one.cut)) for one in done.defaults]
+        done.shortlist = [Tried(cut, said) for cut, said in found.best()]
+        return found
+
+    def _save(self, found: Shortlist, annealer: CutAnnealer, spent_s: float, key: str) -> None:
+        found.spent_s, found.current = spent_s, annealer.current
+        found.keep(self.job.db.store, key)
+
+    def _shortlisted(self, found: Shortlist) -> None:
+        """The cuts that the model likes best run in its order, as far as the hardware's seconds
+        go."""
+        known = self.runs.known(self.label)
+        spent = sum(one.hardware_s for one in known.values())
+        defaults = {one.cut for one in self.done.defaults}
+        for cut, said in found.best():
+            if cut in defaults:
+                continue
+            tried = known.get(cut)
+            if tried is None:
+                if spent >= self.asked.hardware_s:
+                    break
+                self.job.told("measure", spent, self.asked.hardware_s)
+                tried = self.runs.measure(cut, self.label)
+                spent += tried.hardware_s
+            self.done.tried.append(tried.predicted(said))
+        self.done.hardware_s = spent
+
+    # -- by hardware -------------------------------------------------------------------------------
+
+    def _hardware_alone(self, start: Cut) -> None:
+        """Annealing on measured seconds. What was measured before is told again, for the seconds
+        that it took then, so that the walk comes to where it was stopped."""
+        done, asked = self.done, self.asked
+        known = self.runs.known(self.label)
+        defaults = {one.cut: one for one in done.defaults}
+
+        def price(cut: Cut) -> float:
+            self.job.told("measure", done.hardware_s, asked.hardware_s)
+            if cut in defaults:
+                return defaults[cut].seconds
+            tried = known.get(cut) or self.runs.measure(cut, self.label)
+            done.hardware_s += tried.hardware_s
+            done.tried.append(tried)
+            return tried.seconds
+
+        rng = np.random.default_rng([asked.seed, 1])
+        annealer = CutAnnealer(self.program, start, rng=rng)
+        for _ in anneal(annealer, price, lambda: done.hardware_s, asked.hardware_s):
+            pass
+
+    def _references(self, whole: Cut, compiler: Cut) -> None:
+        """What there is without tuning, measured once for all tunings."""
+        known = self.runs.known(_REFERENCE)
+        self.job._progress("measure the defaults", 0, 2)
+        for cut in dict.fromkeys((whole, compiler)):
+            tried = known.get(cut) or self.runs.measure(cut, _REFERENCE)
+            self.done.defaults.append(tried)
+            self.done.reference_s += tried.hardware_s
+
+    def _rounds(self) -> None:
+        """The defaults and the winner, all kernels timed anew, in turns that begin with another one
+        each time."""
+        done, label = self.done, f"{self.label}/rounds"
+        cuts = [one.cut for one in done.contenders]
+        done.rounds = {cut: [] for cut in cuts}
+        for cut, tried in self.runs.told(label):
+            if cut in done.rounds:
+                done.rounds[cut].append(tried)
+        missing = self.asked.rounds - min(map(len, done.rounds.values()))
+        for at in range(missing):
+            self.job._progress("rounds", at, missing)
+            turn = at % len(cuts)
+            for cut in (*cuts[turn:], *cuts[:turn]):
+                tried = self.runs.again(cut, label)
+                done.rounds[cut].append(tried)
+                done.rounds_s += tried.hardware_s
+
+
+#: The name of the runs of what there is without tuning.
+_REFERENCE = "tune:reference"
+
+
+class _Clock:
+    """Seconds since it was made, and those before."""
+
+    def __init__(self, before_s: float) -> None:
+        self._begun = time.monotonic() - before_s
+
+    def spent(self) -> float:
+        return time.monotonic() - self._begun
+
+
+def _nothing(what: str, done: int, total: int) -> None: ...

@@ -1,0 +1,49 @@
+"""Cuts of one program tried by name: those that ran under it before are not run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from embeddb.core.config import Op
+from embeddb.tensors.edges import CUT, Cut, edges_of
+from indexer.tensors.cut_runs import HARDWARE_S, CutRuns
+from tuners.fusion.outcome import Tried
+
+__all__ = ["KeptRuns"]
+
+_FUSION = Op("fusion")
+
+
+class KeptRuns:
+    """`fresh` cuts and `kernels` were measured now; rounds of what ran do not count."""
+
+    def __init__(self, runs: CutRuns) -> None:
+        self._runs = runs
+        self.fresh = self.kernels = 0
+
+    def measure(self, cut: Cut, campaign: str) -> Tried:
+        """Run and kept under this name. Raises: as `CutRuns.measure`."""
+        run = self._runs.measure(cut, campaign)
+        self.fresh += 1
+        self.kernels += len(run.fresh)
+        return Tried.of(cut, run.measurement)
+
+    def again(self, cut: Cut, campaign: str) -> Tried:
+        """Run with all kernels timed anew, and in a row. Raises: as `CutRuns.measure`."""
+        return Tried.of(cut, self._runs.measure(cut, campaign, chained=True, anew=True).measurement)
+
+    def known(self, campaign: str) -> dict[Cut, Tried]:
+        """What ran under this name."""
+        return dict(self.told(campaign))
+
+    def told(self, campaign: str) -> Iterator[tuple[Cut, Tried]]:
+        """Every run under this name."""
+        db, program = self._runs.db, self._runs.program
+        if db.store.tensor(program.id) is None:
+            return
+        count = len(edges_of(program).pairs)
+        for run in db.store.runs(self._runs.here.id, _FUSION, program.id):
+            took = run.measurement.context.get(HARDWARE_S)
+            if run.campaign == campaign and isinstance(took, float):
+                cut = Cut.read(str(run.config[CUT]), count)
+                yield cut, Tried.of(cut, run.measurement)
