@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embeddb.core.config import Op
-from embeddb.core.wording import clean, plural, share
+from embeddb.core.wording import clean, many_of, plural, share
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_partitions
 from embeddb.platforms.platform import Platform
@@ -126,13 +126,15 @@ def _missing(state: dict[str, Any]) -> list[str]:
 
 def _quality(state: dict[str, Any]) -> list[str]:
     hits = state.get("winner_hits_held_out")
-    several = "matrices" if state["kind"] == "matrix" else "nests"
+    several = many_of(state["kind"])
     if hits is not None:
         often = share(state["static_best_hits_held_out"])
         return [
             f"only winners are recorded: the first proposal is the winner of {share(hits)} of "
             f"held-out {several} (one fixed choice: {often}); what it gains is not known"
         ]
+    if not state["default"]:
+        return ["there is nothing to choose: its seconds are for a model to learn"]
     if state["of_optimum_held_out"] is None:
         return [f"{plural(state['groups'], 'group')} of {several}: too few to know how good it is"]
     if state["shrink"] is None:
