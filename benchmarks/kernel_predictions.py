@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from machine import about, spread
@@ -28,9 +29,7 @@ _ROUNDS, _TILES, _OPERATIONS, _HIDDEN, _SIDE = 5, 500, 20, 128, 256
 
 
 def main() -> None:
-    kernel, rng = _kernel(), np.random.default_rng(0)
-    sides = rng.integers(1, _SIDE, (_TILES, 3)).tolist()
-    tiles = [Config({"t1": a, "t2": b, "tr": c}) for a, b, c in sides]
+    kernel, tiles = asked()
     networks = {
         f"{gnn}-{reduction}": _network(NetworkSpec(gnn=gnn, reduction=reduction, hidden=_HIDDEN))
         for gnn in GNNS
@@ -39,9 +38,7 @@ def main() -> None:
     rates: dict[str, list[float]] = {name: [] for name in networks}
     for _ in range(_ROUNDS):
         for name, network in networks.items():
-            began = time.process_time()
-            network.scores(kernel, tiles)
-            rates[name].append(_TILES / (time.process_time() - began))
+            rates[name].append(rate(network, kernel, tiles))
     result = {
         "about": about(),
         "operations": _OPERATIONS,
@@ -50,6 +47,19 @@ def main() -> None:
         "per_s": {name: spread(found) for name, found in rates.items()},
     }
     print(json.dumps(result, indent=1))
+
+
+def asked() -> tuple[Computation, list[Config]]:
+    """The kernel and its tiles."""
+    sides = np.random.default_rng(0).integers(1, _SIDE, (_TILES, 3)).tolist()
+    return _kernel(), [Config({"t1": a, "t2": b, "tr": c}) for a, b, c in sides]
+
+
+def rate(network: KernelNetwork, kernel: Computation, tiles: Sequence[Config]) -> float:
+    """Tiles a second of the processor's time."""
+    began = time.process_time()
+    network.scores(kernel, tiles)
+    return len(tiles) / (time.process_time() - began)
 
 
 def _kernel() -> Computation:

@@ -1,11 +1,13 @@
 """What the network of kernels is compared with: methods that learn from the same runs and rank
-tiles by float64[c], lower is faster.
+tiles by float64[c], lower is faster, or tell the seconds of fused kernels.
 
-Trees on flat features, nearest kernels by statistics, the tile that is best on average, no tile.
+Trees on flat features, nearest kernels by statistics, the tile that is best on average, no tile;
+for seconds also what is usual.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
@@ -19,11 +21,13 @@ from embeddb.tensors.encoding.features import NODE, TILE
 from embeddb.tensors.encoding.opcodes import OPCODES
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["BASELINES", "Ranking", "flat_rows", "statistics"]
+__all__ = ["BASELINES", "SECONDS", "Ranking", "flat_rows", "statistics"]
 
 Floats = NDArray[np.float64]
 #: Scores float64[c] of a kernel's configurations.
 Ranking = Callable[[KernelSample], Floats]
+#: Seconds of a fused kernel.
+Seconds = Callable[[KernelSample], float]
 _SHAPE = slice(NODE.index("shape_1"), NODE.index("shape_sum"))
 _SIDES = slice(TILE.index("tile_1"), TILE.index("tile_sum"))
 #: As the cost model's trees (`indexer.training.cost_model.trees`).
@@ -73,38 +77,48 @@ def trees(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
 
     Raises: MissingDependency without LightGBM.
     """
+    table = np.concatenate([flat_rows(sample) for sample in train])
+    wanted = np.concatenate([sample.logs - sample.logs.mean() for sample in train])
+    predicted = _boosted(table, wanted, [s.group for s in train for _ in s.configs], seed)
+    return lambda sample: predicted(flat_rows(sample))
+
+
+def _boosted(
+    table: NDArray[np.float32], wanted: Floats, families: Sequence[str], seed: int
+) -> Callable[[NDArray[np.float32]], Floats]:
+    """From rows of features to what is wanted of them."""
     try:
         lightgbm = import_module("lightgbm")
     except ImportError:
         raise MissingDependency(
             "boosted trees need lightgbm", hint="install the extra `learn`: pip install '.[learn]'"
         ) from None
-    table = np.concatenate([flat_rows(sample) for sample in train])
-    wanted = np.concatenate([sample.logs - sample.logs.mean() for sample in train])
-    counts: dict[str, int] = {}
-    for sample in train:
-        counts[sample.group] = counts.get(sample.group, 0) + len(sample.seconds)
-    weight = np.concatenate([np.full(len(s.seconds), 1 / counts[s.group]) for s in train])
+    counts = Counter(families)
+    weight = np.array([1 / counts[family] for family in families])
     data = lightgbm.Dataset(table, wanted, weight=weight / weight.mean(), free_raw_data=False)
     booster = lightgbm.train({**_SETTINGS, "seed": seed}, data, _TREES)
-    return lambda sample: np.asarray(booster.predict(flat_rows(sample), num_threads=1))
+    return lambda rows: np.asarray(booster.predict(rows, num_threads=1))
 
 
 def nearest(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
     """The mean log loss of a tile on the five nearest kernels, by standardised statistics, that ran
     it; what none of them ran is last."""
+    near, lost = _neighbours(train), [_lost(sample) for sample in train]
+    return lambda sample: _averaged(sample.configs, [lost[at] for at in near(sample)])
+
+
+def _neighbours(train: Sequence[KernelSample]) -> Callable[[KernelSample], list[int]]:
+    """From a kernel to the places of those nearest to it, by standardised statistics."""
     known = np.stack([statistics(sample) for sample in train])
     mean, deviation = known.mean(axis=0), known.std(axis=0)
     scale = np.where(deviation > 1e-6, deviation, 1)
     places = (known - mean) / scale
-    lost = [_lost(sample) for sample in train]
 
-    def ranked(sample: KernelSample) -> Floats:
+    def near(sample: KernelSample) -> list[int]:
         away = np.square((statistics(sample) - mean) / scale - places).sum(axis=1)
-        near = [lost[at] for at in np.argsort(away, kind="stable")[:_NEAREST]]
-        return _averaged(sample.configs, near)
+        return [int(at) for at in np.argsort(away, kind="stable")[:_NEAREST]]
 
-    return ranked
+    return near
 
 
 def static_best(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
@@ -130,6 +144,34 @@ def untiled(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
 
 BASELINES: Mapping[str, Callable[[Sequence[KernelSample], int], Ranking]] = MappingProxyType(
     {"trees": trees, "nearest": nearest, "static best": static_best, "untiled": untiled}
+)
+
+
+def usual_seconds(train: Sequence[KernelSample], seed: int = 0) -> Seconds:
+    """The median of all."""
+    usual = float(np.exp(np.median([sample.logs.min() for sample in train])))
+    return lambda sample: usual
+
+
+def nearest_seconds(train: Sequence[KernelSample], seed: int = 0) -> Seconds:
+    """The geometric mean of the five nearest kernels, by standardised statistics."""
+    near, logs = _neighbours(train), np.array([sample.logs.min() for sample in train])
+    return lambda sample: float(np.exp(logs[near(sample)].mean()))
+
+
+def tree_seconds(train: Sequence[KernelSample], seed: int = 0) -> Seconds:
+    """Boosted trees on `statistics`, of log seconds; families count the same.
+
+    Raises: MissingDependency without LightGBM.
+    """
+    table = np.stack([statistics(sample) for sample in train])
+    wanted = np.array([sample.logs.min() for sample in train])
+    predicted = _boosted(table, wanted, [sample.group for sample in train], seed)
+    return lambda sample: float(np.exp(predicted(statistics(sample)[None])[0]))
+
+
+SECONDS: Mapping[str, Callable[[Sequence[KernelSample], int], Seconds]] = MappingProxyType(
+    {"constant": usual_seconds, "nearest": nearest_seconds, "trees": tree_seconds}
 )
 
 

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["LEAST_S", "fused_figures", "kendall", "of_optimum", "summary", "tile_figures"]
+__all__ = [
+    "LEAST_S",
+    "fused_figures",
+    "kendall",
+    "of_optimum",
+    "program_seconds",
+    "summary",
+    "tile_figures",
+]
 
 #: Kernels that take less are left out of the figures of `fused`: they add nothing to a program's
 #: time (5 microseconds in the paper).
@@ -21,9 +29,10 @@ Scores = Sequence[NDArray[np.floating]]
 
 
 def kendall(one: NDArray[np.floating], other: NDArray[np.floating]) -> float | None:
-    """Kendall's tau-b of [c] with [c]; None where one of them does not vary."""
+    """Kendall's tau-b of [c] with [c], of which equal infinities are ties; None where one of them
+    does not vary."""
     i, j = np.triu_indices(len(one), 1)
-    a, b = np.sign(one[i] - one[j]), np.sign(other[i] - other[j])
+    a, b = (1.0 * (v[i] > v[j]) - 1.0 * (v[i] < v[j]) for v in (one, other))
     pairs = float(np.count_nonzero(a)) * float(np.count_nonzero(b))
     return float(a @ b) / pairs**0.5 if pairs else None
 
@@ -34,20 +43,28 @@ def tile_figures(
     """By program `ape`, in percent (Eq. 2): what is lost where every kernel runs the tile ranked
     first, or with `k` the best of the k ranked first; and `tau` within its kernels, on average.
     `scores` float[c] of each sample, lower is faster."""
-    by_program = _by_program(samples)
+    chosen = program_seconds(samples, scores, k)
+    best = program_seconds(samples, [sample.seconds for sample in samples])
     found = {}
-    for program, places in by_program.items():
-        lost = best = 0.0
-        taus = []
-        for at in places:
-            seconds, order = samples[at].seconds, np.argsort(scores[at], kind="stable")
-            best += float(seconds.min())
-            lost += float(seconds[order[:k]].min() - seconds.min())
-            taus.append(kendall(scores[at], seconds))
+    for program, places in _by_program(samples).items():
+        taus = [kendall(scores[at], samples[at].seconds) for at in places]
         known = [tau for tau in taus if tau is not None]
-        found[program] = {"ape": 100 * lost / best}
+        found[program] = {"ape": 100 * (chosen[program] / best[program] - 1)}
         if known:
             found[program]["tau"] = float(np.mean(known))
+    return found
+
+
+def program_seconds(
+    samples: Sequence[KernelSample], scores: Scores, k: int = 1
+) -> dict[str, float]:
+    """By program, the sum over its kernels of the seconds of the best of the k tiles ranked
+    first."""
+    found: dict[str, float] = {}
+    for program, places in _by_program(samples).items():
+        orders = (np.argsort(scores[at], kind="stable")[:k] for at in places)
+        taken = zip(places, orders, strict=True)
+        found[program] = sum(float(samples[at].seconds[order].min()) for at, order in taken)
     return found
 
 

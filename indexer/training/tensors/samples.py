@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,12 +40,15 @@ __all__ = [
 SPLITS = ("program", "family")
 #: With fewer, one more or less in the validation decides what is learned.
 FEWEST_GROUPS = 5
+#: The name of an operation at the end of that of a kernel.
+_OPERATION = re.compile(r"\.[\w-]+(\.\d+)?$")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelSample:
-    """One kernel and its runs. `program` is what is before the last `/` in its name, `group` its
-    model family; `default` the place of the default among `configs`, -1 where it did not run.
+    """One kernel and its runs. `program` is what is before the last `/` in its name, or before the
+    operation in the name of a kernel that a partition made; `group` is its model family, `default`
+    the place of the default among `configs`, -1 where it did not run.
 
     Shapes: `tiles` float32[c,t] as `tile_rows` gives them, `seconds` float64[c], all finite.
     """
@@ -60,6 +64,8 @@ class KernelSample:
 
     @property
     def program(self) -> str:
+        if self.name.endswith(f".{self.id[:8]}"):  # as `embeddb.tensors.partition` names them
+            return _OPERATION.sub("", self.name[:-9]) or self.name
         return self.name.rpartition("/")[0] or self.name
 
     @property

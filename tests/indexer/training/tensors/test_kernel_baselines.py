@@ -9,7 +9,7 @@ import pytest
 from tiled_kernels import tiled_samples
 
 from embeddb.core.config import Config
-from indexer.training.tensors.baselines import BASELINES, flat_rows, statistics
+from indexer.training.tensors.baselines import BASELINES, SECONDS, flat_rows, statistics
 from indexer.training.tensors.draws import drawn_batches
 from indexer.training.tensors.figures import (
     fused_figures,
@@ -103,3 +103,27 @@ def test_presets_are_the_papers_rows() -> None:
     assert preset("tile", "sage-column-wise").loss == "logistic"
     with pytest.raises(Exception, match="no preset"):
         preset("tile", "sage-sum")
+
+
+def test_kernels_of_a_partition_are_of_the_program_that_was_cut() -> None:
+    made = SAMPLES[0]
+    for name, program in (
+        ("vae.train/12", "vae.train"),
+        (f"vae.train.o12.{made.id[:8]}", "vae.train"),
+        (f"jit_step.add.5.{made.id[:8]}", "jit_step"),
+        (f"step.{made.id[:8]}", "step"),
+        ("alone", "alone"),
+    ):
+        assert replace(made, name=name).program == program
+
+
+def test_seconds_are_told_by_what_is_near_or_usual() -> None:
+    samples = [
+        replace(sample, seconds=np.array([1e-3 * 2.0 ** (at % 4)]), configs=sample.configs[:1])
+        for at, sample in enumerate(SAMPLES)
+    ]
+    usual = SECONDS["constant"](samples, 0)(samples[0])
+    assert usual == pytest.approx(np.exp(np.median([np.log(s.seconds[0]) for s in samples])))
+    for name in SECONDS:
+        told = SECONDS[name](samples, 0)
+        assert all(0.9e-3 <= told(sample) <= 8.1e-3 for sample in samples)

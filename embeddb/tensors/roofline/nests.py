@@ -1,0 +1,230 @@
+"""The loop nests of a kernel that is computed tile by tile: what the C is that
+`indexer.runners.tile_code` makes of a plan, without its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from embeddb.tensors.roofline.accesses import CHOICE, INDEX, Access, Nest, Step
+from embeddb.tensors.tiling.forms import ZERO, Form, Forms, Part, Var, of_var, whole
+from embeddb.tensors.tiling.plan import BYTES, Plan, Stage, Write
+from embeddb.tensors.tiling.spans import Span, whole_span
+from embeddb.tensors.tiling.values import Value, strides_of
+
+__all__ = ["nests_of"]
+
+
+def nests_of(plan: Plan) -> tuple[Nest, ...]:
+    """In the order in which they are run."""
+    found: list[Nest] = []
+    for stage in plan.stages:
+        if plan.values.values[stage.value].what == "sum":
+            found += [_started(plan, stage), _summed(plan, stage)]
+        else:
+            found.append(_copied(plan, stage))
+    return (*found, *(_written(plan, write) for write in plan.writes))
+
+
+def _started(plan: Plan, stage: Stage) -> Nest:
+    """The buffer of a sum before its first term."""
+    own = _Turn(plan)
+    own.keep(stage)
+    return own.nest(_long(stage), dict(zip(stage.vars, stage.spans, strict=True)), stage.depends)
+
+
+def _summed(plan: Plan, stage: Stage) -> Nest:
+    value, own = plan.values.values[stage.value], _Turn(plan)
+    own.read(own.buffer(stage, stage.forms))
+    own.keep(stage)
+    terms = tuple(of_var(v) if v.extent > 1 else whole(0) for v in value.over)
+    needed = frozenset[Var]()
+    for operand, forms in zip(value.operands, value.access(stage.forms, terms), strict=True):
+        needed |= own.at(operand, forms)
+    over = tuple(v for v in value.over if v.extent > 1)
+    each = BYTES.get(value.dtype, 1)
+    turn = needed | own.of(stage.forms) | frozenset(over)
+    own.steps.append(Step(value.opcode, each, turn, 1.0))
+    loops = _sum_order(_long(stage), over, stage)
+    spans = dict(zip(stage.vars, stage.spans, strict=True))
+    spans |= {v: whole_span(v.extent) for v in over}
+    inner = stage.inner if stage.inner in loops else None
+    blocked = stage.blocked if stage.blocked in over else None
+    nest = own.nest(loops, spans, stage.depends, frozenset(over), inner, blocked)
+    return replace(nest, divided=_divided(plan, stage, loops, terms))
+
+
+def _divided(plan: Plan, stage: Stage, loops: tuple[Var, ...], terms: Forms) -> int:
+    """How many indices of the next row are divisions where those of the first are none: under a
+    reshape, which the next row might leave."""
+    if len(loops) < 2:
+        return 0
+    value, moved = plan.values.values[stage.value], {loops[-2]: of_var(loops[-2]) + 1}
+    turns = _Turn(plan), _Turn(plan)
+    for operand, forms in zip(value.operands, value.access(stage.forms, terms), strict=True):
+        turns[0].at(operand, forms)
+        turns[1].at(operand, tuple(form.put(moved) for form in forms))
+    first, second = (sum(step.opcode == INDEX for step in turn.steps) for turn in turns)
+    return max(second - first, 0)
+
+
+def _sum_order(free: tuple[Var, ...], over: tuple[Var, ...], stage: Stage) -> tuple[Var, ...]:
+    """The innermost last; before it the rows that are taken together."""
+    inner = [v for v in (*free, *over) if v == stage.inner]
+    rest = [v for v in free if v not in inner]
+    terms = sorted((v for v in over if v not in inner), key=lambda v: v == stage.blocked)
+    if inner and inner[0] in over and rest:
+        return (*rest[:-1], *terms, rest[-1], *inner)
+    return (*rest, *terms, *inner)
+
+
+def _copied(plan: Plan, stage: Stage) -> Nest:
+    own = _Turn(plan)
+    own.computed(stage.value, stage.forms)
+    own.keep(stage)
+    return own.nest(_long(stage), dict(zip(stage.vars, stage.spans, strict=True)), stage.depends)
+
+
+def _written(plan: Plan, write: Write) -> Nest:
+    shape = plan.kernel.operations[plan.kernel.outputs[write.output]].shape
+    own = _Turn(plan)
+    own.at(write.value, write.forms)
+    strides, each = strides_of(shape), BYTES.get(shape.dtype, 1)
+    terms = tuple(map(_terms, write.forms))
+    own.accesses.append(
+        Access(f"o{write.output}", terms, each, True, 1.0, dims=shape.dims, strides=strides)
+    )
+    place = ZERO
+    for form, stride in zip(write.forms, strides, strict=True):
+        place = place + form * stride
+    loops = tuple(sorted(write.vars, key=lambda v: -(place.coef(v) or 0)))
+    return own.nest(loops, dict(zip(write.vars, write.spans, strict=True)), write.depends)
+
+
+def _long(stage: Stage) -> tuple[Var, ...]:
+    return tuple(stage.vars[d] for d in stage.order if stage.vars[d].extent > 1)
+
+
+class _Turn:
+    """What one turn of a nest's loops makes, each once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self._values = plan, plan.values.values
+        self.accesses: list[Access] = []
+        self.steps: list[Step] = []
+        self._known: dict[tuple[int, Forms], frozenset[Var]] = {}
+        self._share = 1.0
+
+    def nest(
+        self,
+        loops: tuple[Var, ...],
+        spans: dict[Var, Span],
+        depends: frozenset[int],
+        summed: frozenset[Var] = frozenset(),
+        inner: Var | None = None,
+        blocked: Var | None = None,
+    ) -> Nest:
+        accesses, steps = tuple(self.accesses), tuple(self.steps)
+        return Nest(loops, spans, depends, accesses, steps, summed, inner, blocked)
+
+    def read(self, access: Access) -> frozenset[Var]:
+        self.accesses.append(access)
+        return access.variables
+
+    def keep(self, stage: Stage) -> None:
+        found = self.buffer(stage, stage.forms)
+        self.accesses.append(
+            Access(found.array, found.terms, found.each, True, 1.0, stage=found.stage)
+        )
+
+    def buffer(self, stage: Stage, forms: Forms) -> Access:
+        each = BYTES.get(self._values[stage.value].dtype, 1)
+        terms = tuple(map(_terms, forms))
+        return Access(f"k{stage.value}", terms, each, False, self._share, stage=stage)
+
+    def of(self, forms: Iterable[Form]) -> frozenset[Var]:
+        """What indices move with."""
+        return frozenset(var for form in forms for var in form.variables)
+
+    def at(self, place: int, forms: Forms) -> frozenset[Var]:
+        """Reads an element; returns the variables that it moves with."""
+        stage = self.plan.staged.get(place)
+        if stage is None:
+            return self.computed(place, forms)
+        key = place, forms
+        if key not in self._known:
+            self._indexed(forms)
+            self._known[key] = self.read(self.buffer(stage, forms))
+        return self._known[key]
+
+    def computed(self, place: int, forms: Forms) -> frozenset[Var]:
+        """The same of one that is not kept, or that is to be kept."""
+        key = -1 - place, forms
+        if key not in self._known:
+            self._known[key] = self._computed(self._values[place], forms)
+        return self._known[key]
+
+    def _computed(self, value: Value, forms: Forms) -> frozenset[Var]:
+        each = BYTES.get(value.dtype, 1)
+        match value.what:
+            case "given":
+                self._indexed(forms)
+                terms = tuple(map(_terms, forms))
+                name, dims, strides = f"p{value.number}", value.dims, value.strides
+                return self.read(
+                    Access(name, terms, each, False, self._share, dims=dims, strides=strides)
+                )
+            case "number":
+                return frozenset()
+            case "iota":
+                return self._step("convert", each, self.of((forms[value.number],)))
+        found = value.access(forms, ())
+        pairs = list(zip(value.operands, found, strict=True))
+        match value.what:
+            case "map":
+                needed = [self.at(operand, at) for operand, at in pairs]
+                return self._step(value.opcode, each, frozenset[Var]().union(*needed))
+            case "pad":
+                filled = self._padding(value, forms)
+                needed = [self.at(operand, at) for operand, at in pairs]
+                if not filled:
+                    return needed[0]
+                turn = frozenset[Var]().union(*needed, filled)
+                return self._step(CHOICE, each, turn)
+            case "join":
+                return self._step(CHOICE, each, self._joined(value, pairs) | self.of(forms))
+        return self.at(*pairs[0])
+
+    def _padding(self, value: Value, forms: Forms) -> frozenset[Var]:
+        """What decides whether an element is there to be read."""
+        dims = self._values[value.operands[0]].dims
+        turn = frozenset[Var]()
+        for d, form in enumerate(forms):
+            low, high = (form + -value.low[d]).range()
+            if low < 0 or high // (value.gap[d] + 1) >= dims[d] or value.gap[d]:
+                turn |= form.variables
+        return turn
+
+    def _joined(self, value: Value, pairs: list[tuple[int, Forms]]) -> frozenset[Var]:
+        """Each part is read as often as it is long."""
+        before, needed = self._share, frozenset[Var]()
+        for operand, at in pairs:
+            part = self._values[operand].dims[value.number]
+            self._share = before * part / value.dims[value.number]
+            needed |= self.at(operand, at)
+        self._share = before
+        return needed
+
+    def _step(self, opcode: str, each: int, turn: frozenset[Var]) -> frozenset[Var]:
+        self.steps.append(Step(opcode, each, turn, self._share))
+        return turn
+
+    def _indexed(self, forms: Forms) -> None:
+        for form in forms:
+            for var, _ in form.terms:
+                if isinstance(var, Part):
+                    self.steps.append(Step(INDEX, 4, var.form.variables, self._share))
+
+
+def _terms(form: Form) -> tuple[tuple[Var, int | None], ...]:
+    return tuple((var, form.coef(var)) for var in sorted(form.variables, key=lambda v: v.name))
