@@ -58,8 +58,8 @@ class TileTuneRequest:
 
 @dataclass(slots=True, kw_only=True)
 class TileTuned:
-    """Of one kernel. `by` says who chose the tiles: `model`, `neighbours` or, where nothing is
-    known, `sizes`, for some of every size. `tried` are seconds by tile of the first turn, infinite
+    """Of one kernel. `by` says who chose the tiles: `analytical` (the default), or the `model` or
+    `neighbours` that were asked for instead. `tried` are seconds by tile of the first turn, infinite
     for what failed; `rounds` those of the default and the fastest after it. `fresh` tiles ran now.
     """
 

@@ -21,7 +21,7 @@ from embeddb.tensors.encoding.features import NODE, TILE
 from embeddb.tensors.encoding.opcodes import OPCODES
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["BASELINES", "SECONDS", "Ranking", "flat_rows", "statistics"]
+__all__ = ["BASELINES", "SECONDS", "Ranking", "flat_rows", "statistics", "trees_beyond"]
 
 Floats = NDArray[np.float64]
 #: Scores float64[c] of a kernel's configurations.
@@ -81,6 +81,31 @@ def trees(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
     wanted = np.concatenate([sample.logs - sample.logs.mean() for sample in train])
     predicted = _boosted(table, wanted, [s.group for s in train for _ in s.configs], seed)
     return lambda sample: predicted(flat_rows(sample))
+
+
+def trees_beyond(train: Sequence[KernelSample], rough: Ranking, seed: int = 0) -> Ranking:
+    """What `rough` says, in log seconds float64[c], with what it misses told by boosted trees on
+    `flat_rows`, it, and its ranks.
+
+    Raises: MissingDependency without LightGBM.
+    """
+
+    def rows(sample: KernelSample) -> tuple[NDArray[np.float32], Floats]:
+        said = rough(sample)
+        said = said - said.mean()
+        ranks = np.argsort(np.argsort(said, kind="stable"), kind="stable") / len(said)
+        return np.concatenate([flat_rows(sample), said[:, None], ranks[:, None]], axis=1), said
+
+    made = [rows(sample) for sample in train]
+    wanted = [s.logs - s.logs.mean() - said for s, (_, said) in zip(train, made, strict=True)]
+    table, families = np.concatenate([r for r, _ in made]), [s.group for s in train for _ in s.logs]
+    missed = _boosted(table, np.concatenate(wanted), families, seed)
+
+    def ranking(sample: KernelSample) -> Floats:
+        table, said = rows(sample)
+        return said + missed(table)
+
+    return ranking
 
 
 def _boosted(

@@ -9,10 +9,17 @@ import pytest
 from tiled_kernels import tiled_samples
 
 from embeddb.core.config import Config
-from indexer.training.tensors.baselines import BASELINES, SECONDS, flat_rows, statistics
+from indexer.training.tensors.baselines import (
+    BASELINES,
+    SECONDS,
+    flat_rows,
+    statistics,
+    trees_beyond,
+)
 from indexer.training.tensors.draws import drawn_batches
 from indexer.training.tensors.figures import (
     fused_figures,
+    kendall,
     of_optimum,
     summary,
     tile_figures,
@@ -67,6 +74,23 @@ def test_every_baseline_learns_something_of_other_families() -> None:
     assert found["untiled"] < found["nearest"] and found["untiled"] < found["trees"]
     # One tile for all is as good as can be without looking at the kernel.
     assert found["untiled"] < found["static best"] <= 1
+
+
+def test_trees_mend_what_a_rough_model_misses_of_other_families() -> None:
+    pytest.importorskip("lightgbm")
+    train, held = split(SAMPLES, "family", 0)
+    noise = np.random.default_rng(0)
+
+    def rough(sample: KernelSample) -> np.ndarray:
+        return 0.3 * sample.logs + noise.normal(0, sample.logs.std(), len(sample.logs))
+
+    def tau(ranking: object) -> float:
+        found = [kendall(ranking(sample), sample.seconds) for sample in held]  # type: ignore[operator]
+        return float(np.mean([one for one in found if one is not None]))
+
+    assert tau(trees_beyond(train, rough)) > tau(rough) + 0.1
+    exact = trees_beyond(train, lambda sample: sample.logs)
+    assert tau(exact) == pytest.approx(1.0)
 
 
 def test_flat_features_tell_kernels_and_tiles_apart() -> None:
