@@ -47,6 +47,7 @@ def embed(
     db: Lookup,
     *,
     again: bool = False,
+    also: Collection[str] = (),
     progress: Callable[[str, int, int], None] | None = None,
 ) -> EmbedReport:
     """Compute missing vectors of every featurizer, build the partitions that are not current, and
@@ -54,7 +55,8 @@ def embed(
 
     With `again`, everything derived is made anew beside what there is, which answers meanwhile, and
     takes its place when it is whole. A featurizer that cannot compute on this machine is a problem,
-    not an error: the others go on.
+    not an error: the others go on. Those of `ON_REQUEST` are used from the call on that has them in
+    `also`. Raises: UsageError if `also` has a name of none.
     """
     report = EmbedReport()
     report.problems += db.featurizers().problems()
@@ -62,7 +64,8 @@ def embed(
     vectors: _Stored | _Anew = _Anew(db.store) if again else _Stored(db.store)
     counting = counting_platforms(db.store)
     counted = [plug for place in counting for plug in db.featurizers().counted(place)]
-    for featurizer in (*db.featurizers().values(), *counted):
+    known = dict(db.featurizers()) | {name: db.featurizers().named(name) for name in also}
+    for featurizer in (*known.values(), *counted):
         name = featurizer.name
         readable = [info for info in infos if reads(featurizer, info.kind)]
         have = vectors.have(featurizer, readable)

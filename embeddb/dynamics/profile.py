@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from embeddb.core.errors import UsageError
+from embeddb.dynamics.by_thread import LEVELS, TYPES, Parts, by_thread
 from embeddb.dynamics.caches import LINE_BYTES, Cache
 from embeddb.dynamics.counting import assign
 from embeddb.dynamics.execution import Execution
 from embeddb.dynamics.record import TABLE_5, Counter, Dynamics, ReuseHistogram
-from embeddb.dynamics.traffic import VALUE_BYTES, Reuse, matrix_bytes, reuse_of
-from embeddb.dynamics.walk import Entries, Tasks, Tiling, entries_of, tasks_of, tiling_of
+from embeddb.dynamics.traffic import VALUE_BYTES, reuse_of
+from embeddb.dynamics.walk import Tasks, Tiling, entries_of, tasks_of, tiling_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from embeddb.core.config import Op
     from embeddb.core.pattern import Pattern
@@ -60,8 +63,9 @@ def profile(
     found = reuse_of(
         entries, owner[tasks.of], ex=ex, op=op, caches=caches, max_accesses=max_accesses
     )
-    parts = _Parts(pattern, op, ex, entries, tasks, tiling, found, tuple(caches))
-    counters = {**_other_type(op), **_lines(parts)}
+    parts = Parts(pattern, op, ex, entries, tasks, owner, tiling, found, tuple(caches))
+    threads = by_thread(parts)
+    counters = {**_other_type(op), **_lines(threads)}
     missing = {name: _reason(name, counters) for name in TABLE_5 if name not in counters}
     counts = found.counts.sum(axis=0)
     top = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
@@ -72,7 +76,8 @@ def profile(
         found.share,
     )
     notes = () if found.share == 1 else (_sampled(found.share, max_accesses),)
-    return Dynamics(counters, missing, _quantities(parts), histogram, notes)
+    quantities = {**_quantities(parts), **_localities(parts, counters)}
+    return Dynamics(counters, missing, quantities, histogram, threads, notes)
 
 
 def imbalance(tasks: Tasks, ex: Execution, tiling: Tiling) -> float:
@@ -97,85 +102,28 @@ def _imbalance(tasks: Tasks, ex: Execution) -> float:
     return longest / mean if mean else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    pattern: Pattern
-    op: Op
-    ex: Execution
-    entries: Entries
-    tasks: Tasks
-    tiling: Tiling
-    reuse: Reuse
-    caches: tuple[Cache, ...]
-
-    @property
-    def value(self) -> int:
-        return VALUE_BYTES[self.op.dtype]
-
-    @property
-    def matrix(self) -> int:
-        return matrix_bytes(self.entries, self.ex, self.value)
-
-    @property
-    def sampled(self) -> bool:
-        """SDDMM: the result lies beside the sparse matrix."""
-        return self.op.kernel == "sddmm"
-
-
 def _other_type(op: Op) -> dict[str, Counter]:
     """Arithmetic of the value type an op does not have."""
-    other = {"f32": "DOUBLE", "f64": "SINGLE"}.get(op.dtype, "")
+    _, other = TYPES.get(op.dtype, ("", ""))
     names = [name for name in TABLE_5 if other and name.endswith(other)]
     return {name: Counter(0.0, "instructions", "model") for name in names}
 
 
-def _lines(p: _Parts) -> dict[str, Counter]:
-    """Lines of 64 bytes that enter and leave each level."""
-    names = {
-        1: ("L1D_REPLACEMENT", "L1D_M_EVICT"),
-        2: ("L2_LINES_IN_ALL", "L2_TRANS_L2_WB"),
-        3: ("CAS_COUNT_RD", "CAS_COUNT_WR"),
-    }
+def _lines(counts: NDArray[np.float64]) -> dict[str, Counter]:
+    """Lines into and out of each level, all threads together."""
     found = {}
-    # A row without entries is not walked over, but its part of the result is written.
-    empty = p.pattern.shape[0] - int(np.count_nonzero(np.diff(p.pattern.indptr)))
-    zeros = 0.0 if p.sampled else empty * p.op.width * p.value / LINE_BYTES
-    for at, cache in enumerate(p.caches):
-        columns, rows = p.reuse.misses[:, at] * p.reuse.unit_lines
-        rows += zeros
-        passes = _passes(p, cache)
-        result = passes * p.entries.stored * p.value / LINE_BYTES if p.sampled else 0.0
-        read = columns + rows + passes * p.matrix / LINE_BYTES + result
-        written = result if p.sampled else rows
-        for name, lines in zip(names[cache.level], (read, written), strict=True):
+    for name in (name for names in LEVELS.values() for name in names):
+        lines = counts[:, TABLE_5.index(name)].sum()
+        if not np.isnan(lines):
             found[name] = Counter(float(round(lines)), "lines", "simulated")
     return found
 
 
-def _passes(p: _Parts, cache: Cache) -> int:
-    """How often the sparse matrix comes from behind a cache: once per tile of dense columns,
-    unless what one thread touches between two tiles stays in the cache."""
-    if p.tiling.count == 1:
-        return 1
-    threads = 1 if p.ex.tiles_parallel else p.ex.threads
-    groups = int(p.entries.group[-1]) + 1 if p.entries.group.size else 1
-    parts = max(groups, threads)
-    equal = p.tiling.count if p.tiling.outside else 1
-    rows = min(
-        float(p.reuse.accesses.sum()) / (parts * p.tiling.count),
-        float(p.reuse.cold.sum()) / (threads * equal),
-    )
-    size = cache.size_bytes // (p.ex.threads if cache.shared else 1)
-    return p.tiling.count if p.matrix / parts + rows * p.reuse.unit_bytes > size else 1
-
-
-def _quantities(p: _Parts) -> dict[str, Counter]:
-    flops = 2 * p.pattern.nnz * p.op.width + (p.pattern.nnz if p.sampled else 0)
-    stored = flops * p.entries.stored / max(p.pattern.nnz, 1)
+def _quantities(p: Parts) -> dict[str, Counter]:
     least, most = _bytes(p)
     found = {
-        "flops": Counter(flops, "flops", "model"),
-        "flops_stored": Counter(stored, "flops", "model", "with the padding of the format"),
+        "flops": Counter(p.flops, "flops", "model"),
+        "flops_stored": Counter(p.flops_stored, "flops", "model", "with the padding of the format"),
         "bytes_compulsory": Counter(least, "bytes", "model", "every operand once"),
         "bytes_no_reuse": Counter(most, "bytes", "model", "every access from memory"),
     }
@@ -189,7 +137,20 @@ def _quantities(p: _Parts) -> dict[str, Counter]:
     return found
 
 
-def _bytes(p: _Parts) -> tuple[int, int]:
+def _localities(p: Parts, counters: Mapping[str, Counter]) -> dict[str, Counter]:
+    """The data locality Q/D at each level: compulsory bytes over those that pass into and out of
+    it, at most 1 ("Performance Embeddings", Section 4, has it for main memory)."""
+    least, _ = _bytes(p)
+    found = {}
+    for cache in p.caches:
+        moved = LINE_BYTES * sum(counters[name].value for name in LEVELS[cache.level])
+        share = min(1.0, least / moved) if moved else 1.0
+        name = f"locality_l{cache.level}"
+        found[name] = Counter(share, "ratio", "simulated", "compulsory bytes over moved ones")
+    return found
+
+
+def _bytes(p: Parts) -> tuple[int, int]:
     """Every operand once; and with a memory access for every touch of a dense row."""
     row = p.op.width * p.value
     columns = int(np.unique(p.pattern.indices).size)
@@ -202,7 +163,7 @@ def _bytes(p: _Parts) -> tuple[int, int]:
     return least, max(least, round(most))
 
 
-def _imbalances(p: _Parts) -> dict[str, float]:
+def _imbalances(p: Parts) -> dict[str, float]:
     """Of this execution, and of the same segments under each schedule."""
     found = {"imbalance": imbalance(p.tasks, p.ex, p.tiling)}
     base = replace(p.ex, pieces=0)

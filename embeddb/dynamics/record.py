@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embeddb.core.errors import InputError
+from embeddb.nests.counters import CounterVector
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,14 +91,17 @@ class Dynamics:
     source says otherwise.
 
     `counters`: names of `TABLE_5` to values; `missing`: the others to the reason why there is
-    none. `quantities`: what is known besides (flops, bytes, miss ratios, imbalance). `notes` are
-    remarks on the whole, one line each.
+    none. `quantities`: what is known besides (flops, bytes, miss ratios, imbalance). `by_thread`
+    float64[threads, 19]: what was simulated thread by thread, nan where nothing was; a tool's
+    counts are of all threads and change nothing there. `notes` are remarks on the whole, one line
+    each.
     """
 
     counters: Mapping[str, Counter]
     missing: Mapping[str, str]
     quantities: Mapping[str, Counter]
     reuse: ReuseHistogram
+    by_thread: NDArray[np.float64] = field(compare=False)
     notes: tuple[str, ...] = field(default=())
 
     def vector(self) -> NDArray[np.float32]:
@@ -108,6 +112,12 @@ class Dynamics:
     def mask(self) -> NDArray[np.bool_]:
         """bool[19]: where `vector` holds a value."""
         return np.array([name in self.counters for name in TABLE_5], dtype=np.bool_)
+
+    def over_threads(self) -> CounterVector:
+        """float32[95]: each of the 19 as minimum, maximum, mean, deviation and sum over threads, as
+        the paper's dynamic encoding has them (Section 3.2); nan where nothing was simulated."""
+        about = f"simulated, {len(self.by_thread)} threads"
+        return CounterVector.of_threads(self.by_thread, "model", about=about)
 
     def merged(
         self, found: Mapping[str, Counter], missing: Mapping[str, str], notes: tuple[str, ...] = ()

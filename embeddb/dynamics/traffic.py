@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from embeddb.core.config import Op
     from embeddb.dynamics.execution import Execution
 
-__all__ = ["VALUE_BYTES", "Reuse", "matrix_bytes", "reuse_of", "unit_of"]
+__all__ = ["VALUE_BYTES", "Reuse", "matrix_bytes", "reuse_of", "tile_shares", "unit_of"]
 
 #: Bytes of one value, by type of an op.
 VALUE_BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "tf32": 4, "c64": 8, "c128": 16}
@@ -29,15 +29,22 @@ _Points = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]
 @dataclass(frozen=True, slots=True)
 class Reuse:
     """Accesses to dense rows, operand 0 the column operand (B, or x), 1 the row operand (the
-    result, or C of SDDMM). `counts` float64[2, BINS], `cold` float64[2], `misses`
-    float64[2, caches], all for the whole matrix: a sampled window is scaled up by 1 / `share`.
+    result, or C of SDDMM). `counts` float64[2, BINS], `cold` float64[2], `by_thread`
+    float64[threads, 2, caches] misses, all for the whole matrix: a sampled window is scaled up by
+    1 / `share`.
     """
 
     counts: NDArray[np.float64]
     cold: NDArray[np.float64]
-    misses: NDArray[np.float64]
+    by_thread: NDArray[np.float64]
     unit_bytes: int
     share: float
+
+    @property
+    def misses(self) -> NDArray[np.float64]:
+        """float64[2, caches], of all threads together."""
+        found: NDArray[np.float64] = self.by_thread.sum(axis=0)
+        return found
 
     @property
     def accesses(self) -> NDArray[np.float64]:
@@ -88,7 +95,7 @@ def reuse_of(
     last = (entries.shape[1] - 1) * address[0] + (inner - 1) * address[1]
     first_row = max(last, 0) // address[2] + 1
     counts, cold = np.zeros((2, BINS)), np.zeros(2)
-    misses = np.zeros((2, len(caches)))
+    misses = np.zeros((ex.threads, 2, len(caches)))
     seen = 0
     room = max(1, max_accesses // (ex.threads * inner * sum(ex.block)))
     for number in range(1 if ex.tiles_parallel else ex.threads):
@@ -102,9 +109,18 @@ def reuse_of(
         scale = passes * (own.size / window.size if window.size else 1.0)
         counts += found[0] * scale
         cold += found[1] * scale
-        misses += found[2] * scale
+        misses[number] = found[2] * scale
+    if ex.tiles_parallel:
+        misses = misses[0] * tile_shares(tiling, ex.threads)[:, None, None]
     share = seen / thread.size if thread.size else 1.0
     return Reuse(counts, cold, misses, unit, share)
+
+
+def tile_shares(tiling: Tiling, threads: int) -> NDArray[np.float64]:
+    """float64[threads]: of the tiles of dense columns, what each thread gets where tiles are the
+    tasks: as many each, the first ones one more."""
+    each, more = divmod(tiling.count, threads)
+    return (each + (np.arange(threads) < more)) / tiling.count
 
 
 def _points(entries: Entries, window: NDArray[np.int64], tiles: int) -> _Points:

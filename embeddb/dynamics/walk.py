@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from embeddb.core.pattern import Pattern
     from embeddb.dynamics.execution import Execution
 
-__all__ = ["Entries", "Tasks", "Tiling", "entries_of", "tasks_of", "tiling_of"]
+__all__ = ["Entries", "Tasks", "Tiling", "entries_of", "middle_of", "tasks_of", "tiling_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,20 @@ def entries_of(pattern: Pattern, ex: Execution) -> Entries:
         starts,
         r * c,
     )
+
+
+def middle_of(pattern: Pattern, entries: int) -> Pattern:
+    """At most so many non-zeros of a pattern: rows in its middle, the last one cut where need be,
+    and all columns; a pattern that has no more, as it is. Its id says nothing of it."""
+    if pattern.nnz <= entries:
+        return pattern
+    ends = pattern.indptr
+    first = int(np.searchsorted(ends, (pattern.nnz - entries) // 2, side="right")) - 1
+    start = int(ends[first])
+    last = int(np.searchsorted(ends, start + entries))
+    indptr = np.minimum(ends[first : last + 1] - start, entries)
+    indices = pattern.indices[start : start + int(indptr[-1])]
+    return replace(pattern, shape=(last - first, pattern.shape[1]), indptr=indptr, indices=indices)
 
 
 def tasks_of(found: Entries, ex: Execution) -> Tasks:

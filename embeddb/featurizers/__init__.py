@@ -21,8 +21,9 @@ from embeddb.featurizers.base import (
 )
 
 __all__ = [
+    "COSTLY",
     "FEATURIZERS",
-    "NEED_NETWORK",
+    "ON_REQUEST",
     "Featurizer",
     "Featurizers",
     "WithCounters",
@@ -35,10 +36,13 @@ __all__ = [
 #: needs the structure (or features shipped with the runs), the last three ever less.
 FEATURIZERS = ("stats", "scnn", "stats-scnn", "given", "rows", "sizes")
 
-#: What takes torch and tens of milliseconds, or was learned from few runs, must be worth it
-#: (`AnswerIndex.build`).
-NEED_NETWORK = frozenset({"scnn", "stats-scnn", "kernel-embedding"})
+#: What takes torch or a simulation and tens of milliseconds, or was learned from few runs, must be
+#: worth it (`AnswerIndex.build`).
+COSTLY = frozenset({"scnn", "stats-scnn", "dynamics", "kernel-embedding"})
 
+#: Used in the databases that were asked to (`embed --featurizer`): what they cost on every matrix
+#: is not paid for unseen.
+ON_REQUEST = frozenset({"dynamics"})
 
 #: `embeddb.featurizers.scnn.TRAINED`, which a query without a network does not load.
 _TRAINED = "scnn@"
@@ -48,14 +52,21 @@ class Featurizers(Mapping[str, Featurizer]):
     """Featurizers by name, of those that have what they need to be known at all.
 
     A query needs one of them, so none is imported before it is asked for. Those that read counters
-    are found by their names everywhere, and listed by `counting` alone. Encoders that were trained
-    within a cost model are found by their names and listed nowhere: having learned the run times of
-    all matrices, they would look better among them than they are.
+    are found by their names everywhere, and listed by `counting` alone; so are those of
+    `ON_REQUEST`, listed where `asked_for` says so. Encoders that were trained within a cost model
+    are found by their names and listed nowhere: having learned the run times of all matrices, they
+    would look better among them than they are.
     """
 
-    def __init__(self, folder: Path | None = None, counters_of: CountersOf | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        counters_of: CountersOf | None = None,
+        asked_for: Callable[[str], bool] | None = None,
+    ) -> None:
         self._folder = folder
         self._counters_of = counters_of
+        self._asked_for = asked_for or (lambda _: False)
         self._platform = ""
         self._loaded: dict[str, Featurizer | ModelError | None] = {}
 
@@ -113,7 +124,11 @@ class Featurizers(Mapping[str, Featurizer]):
 
     def _names(self) -> tuple[str, ...]:
         others = [n for n in plugins.available("featurizer") if n not in FEATURIZERS]
-        plain = (*FEATURIZERS, *others)
+        plain = tuple(
+            name
+            for name in (*FEATURIZERS, *others)
+            if name not in ON_REQUEST or self._asked_for(name)
+        )
         if not self._platform:
             return plain
         return (*plain, *(counted_name(name, self._platform) for name in plain))

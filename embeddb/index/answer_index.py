@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
-from embeddb.featurizers import NEED_NETWORK
+from embeddb.featurizers import COSTLY
 from embeddb.index.guards import MOST_SLOWER
 from embeddb.index.pooling import Source
 from embeddb.index.preparation import PreparationTable
@@ -93,7 +93,7 @@ class AnswerIndex:
 
         `readable` holds raw vectors float32[d] by pattern id for one or more featurizers, in
         order of preference: the one whose neighbours answer best with groups held out is used. One
-        that needs a network must be better by more than two standard errors. `learned_from` has the
+        that is `COSTLY` must be better by more than two standard errors. `learned_from` has the
         groups whose runs a featurizer was trained on: it is not judged by them.
         """
         known, seen = facts or {}, learned_from or {}
@@ -302,8 +302,8 @@ _KEPT = (
     "stamp",
 )
 
-#: Standard errors by which neighbours found with a network must be better to be used: it costs
-#: torch, its start of a second, and tens of milliseconds a matrix.
+#: Standard errors by which neighbours found with what is costly must be better to be used: it costs
+#: torch or numba, its start of a second, and tens of milliseconds a matrix.
 _ERRORS = 2.0
 
 
@@ -343,12 +343,12 @@ def _held(evidence: RunMatrix, ids: Collection[str]) -> RunMatrix:
 
 
 def _preferred(tried: Mapping[str, _Fit]) -> str:
-    """The name of least loss; of those that need a network only one that is surely better."""
+    """The name of least loss; of those that are costly only one that is surely better."""
 
     def best(names: Iterable[str]) -> str:
         return min(names, key=lambda n: (_loss(tried[n].fit), list(tried).index(n)), default="")
 
-    plain, costly = best(tried.keys() - NEED_NETWORK), best(tried.keys() & NEED_NETWORK)
+    plain, costly = best(tried.keys() - COSTLY), best(tried.keys() & COSTLY)
     if not (plain and costly):
         return plain or costly
     return costly if _surely_better(tried[costly], tried[plain]) else plain

@@ -23,7 +23,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.wording import plural
-from embeddb.featurizers import NEED_NETWORK, Featurizer, learned_from, missing
+from embeddb.featurizers import COSTLY, Featurizer, learned_from, missing
 from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
@@ -203,11 +203,11 @@ class IndexFiles:
         here = {name: v for name, v in found.items() if not missing(featurizers[name])}
         found = here or found
         most = max((len(v) for v in found.values()), default=0)
-        # One that costs a network must know every pattern: those it lacks could not be neighbours.
+        # A costly one must know every pattern: those it lacks could not be neighbours.
         enough = {
             name: v
             for name, v in found.items()
-            if len(v) >= READABLE * len(ids) and (name not in NEED_NETWORK or len(v) == most)
+            if len(v) >= READABLE * len(ids) and (name not in COSTLY or len(v) == most)
         }
         fullest = max(found, key=lambda name: len(found[name]), default="")
         return enough or {name: v for name, v in found.items() if name == fullest}

@@ -55,8 +55,12 @@ class Lookup:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._files = IndexFiles(store)
-        self._featurizers = Featurizers(store.path, self._counters_of)
+        self._featurizers = Featurizers(store.path, self._counters_of, self._embedded)
         self._models = CostModelFiles(store.path)
+
+    def _embedded(self, featurizer: str) -> bool:
+        """Whether vectors of a featurizer were ever made here."""
+        return bool(self.store.notes.get(f"embedded/{featurizer}"))
 
     @classmethod
     def open(cls, path: str | Path, *, readonly: bool = False) -> Self:
@@ -108,7 +112,7 @@ class Lookup:
         nests = read_card(file)["kind"] == "nests"
         install = nest_embedding.install if nests else scnn.install
         version = install(Path(file), self.store.path)
-        self._featurizers = Featurizers(self.store.path, self._counters_of)
+        self._featurizers = Featurizers(self.store.path, self._counters_of, self._embedded)
         self._files = IndexFiles(self.store)  # open ones hold vectors of the old weights
         register_files(self.store, before)
         return version

@@ -226,6 +226,8 @@ def _averaged(outcomes: Sequence[Outcome]) -> Outcome:
         of_optimum_5=mean("of_optimum_5"),
         slower=mean("slower"),
         ape=mean("ape"),
+        lost_s=mean("lost_s"),
+        best_s=mean("best_s"),
     )
 
 

@@ -34,7 +34,8 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One method on one matrix; logs of time ratios, so that means are geometric. `after` is the
+    """One method on one matrix; logs of time ratios, so that means are geometric. `lost_s` and
+    `best_s` are the seconds of the first proposal beyond the optimum, and its own. `after` is the
     log share of the optimum by the number of measurements, where a tuner was told of each."""
 
     gain_1: float
@@ -43,6 +44,8 @@ class Outcome:
     of_optimum_5: float
     slower: float
     ape: float
+    lost_s: float
+    best_s: float
     opa: float = math.nan
     tau: float = math.nan
     illegal: int = 0
@@ -60,6 +63,8 @@ def judge(truth: Truth, proposals: Sequence[Config], *, illegal: int = 0) -> Out
         math.log(best / five),
         float(first > truth.default_s * (1 + 1e-12)),
         100.0 * abs(first - best) / best,
+        abs(first - best),
+        best,
         illegal=illegal,
     )
 
@@ -127,6 +132,7 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
         "regret_p95@1": float(np.quantile(regret, 0.95)),
         "slower_than_default": float(column("slower").mean()),
         "ape": float(column("ape").mean()),
+        "total_ape": float(100.0 * column("lost_s").sum() / column("best_s").sum()),
         "opa": _mean(column("opa")),
         "tau": _mean(column("tau")),
         "illegal": float(column("illegal").sum()),

@@ -32,7 +32,8 @@ from embeddb.dynamics.counting import assign, reuse
 from embeddb.dynamics.execution import plain
 from embeddb.dynamics.profile import imbalance as imbalance_of
 from embeddb.dynamics.traffic import reuse_of
-from embeddb.dynamics.walk import entries_of, tasks_of, tiling_of
+from embeddb.dynamics.walk import entries_of, middle_of, tasks_of, tiling_of
+from embeddb.nests.counters import COUNTERS
 from embeddb.platforms.loopnest import LoopNest, complete_order
 from embeddb.platforms.platform import load_platform
 
@@ -326,6 +327,63 @@ def test_odd_shapes(shape: tuple[int, int]) -> None:
             assert found.quantities["imbalance"].value >= 1 - 1e-9
 
 
+# -- thread by thread ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["spmm:40", "sddmm:40", "spmv"])
+@pytest.mark.parametrize("tiles", [False, True])
+def test_threads_add_up_to_the_counters(kernel: str, tiles: bool) -> None:
+    op = Op.parse(kernel)
+    if tiles and op.kernel != "spmm":
+        return
+    name = "columns" if tiles else "rows"
+    pattern = scattered(60, 50, 400)
+    found = profile(pattern, op, execution(name, threads=3, tiles_parallel=tiles), caches=CACHES)
+    totals = found.by_thread.sum(axis=0)
+    for at, counter in enumerate(TABLE_5):
+        if counter in found.counters:
+            assert found.counters[counter].value == pytest.approx(totals[at], abs=0.5)
+    scalar = found.by_thread[:, TABLE_5.index("FP_ARITH_INST_RETIRED_SCALAR_SINGLE")]
+    assert scalar.sum() == pytest.approx(found.quantities["flops_stored"].value)
+    busiest = scalar.max() / scalar.mean()
+    assert busiest == pytest.approx(found.quantities["imbalance"].value)
+
+
+def test_five_statistics_of_each_counter_over_the_threads() -> None:
+    # Of four rows the first has all entries: of two threads the second one has none.
+    pattern = Pattern.from_coo((4, 16), [0] * 16, range(16))
+    found = profile(pattern, Op("spmm", 16), plain(2), caches=CACHES).over_threads()
+    assert found.threads == 2 and found.source == "model"
+    flops = 2 * 16 * 16
+    told = [found.of("f32_scalar", name) for name in ("min", "max", "mean", "std", "sum")]
+    assert told == [0, flops, flops / 2, flops / 2, flops]
+    # Every dense row is a line: 16 of the operand, and of the result one, those of empty rows too.
+    assert found.of("memory_writes", "sum") == 4
+    assert found.of("memory_reads", "max") > 17 > 2 >= found.of("memory_reads", "min")
+    assert math.isnan(found.of("instructions")) and found.of("f64_scalar") == 0
+
+
+def test_counters_of_matrices_and_of_nests_are_the_same_nineteen() -> None:
+    words = {"f32_scalar": "SCALAR_SINGLE", "f64_512": "512B_PACKED_DOUBLE"}
+    words |= {"memory_writes": "CAS_COUNT_WR", "l1_lines_in": "L1D_REPLACEMENT"}
+    for name, event in words.items():
+        assert TABLE_5[COUNTERS.index(name)].endswith(event)
+
+
+def test_locality_is_the_share_of_the_bytes_that_have_to_move() -> None:
+    # One row and one column at a time: everything moves once, into the last level and out of it.
+    diagonal = Pattern.from_coo((64, 64), range(64), range(64))
+    again = Pattern.from_coo((64, 64), [*range(64)] * 2, [0] * 64 + [*range(64)])
+    caches = (Cache(1, 64, False), Cache(2, 1 << 20, False))
+    once = profile(diagonal, Op("spmm", 16), plain(1), caches=caches).quantities
+    twice = profile(again, Op("spmm", 16), plain(1), caches=caches).quantities
+    assert twice["locality_l1"].value < twice["locality_l2"].value <= 1
+    # What is written is read before it is written: 64 lines more than there have to be.
+    assert once["locality_l2"].value == pytest.approx(once["locality_l1"].value, rel=1e-6)
+    least = once["bytes_compulsory"].value
+    assert once["locality_l2"].value == pytest.approx(least / (least + 64 * 64), rel=0.01)
+
+
 def test_bad_input_is_refused() -> None:
     with pytest.raises(UsageError, match="schedule"):
         replace(plain(1), schedule="auto")
@@ -349,6 +407,16 @@ def test_every_kind_of_configuration_of_the_cpu(kernel: str) -> None:
         found = profile(pattern, op, ex, caches=CACHES)
         assert found.quantities["flops_stored"].value >= found.quantities["flops"].value
         assert 1 - 1e-9 <= found.quantities["imbalance"].value <= 3
+
+
+@pytest.mark.parametrize("entries", [1, 7, 30, 100])
+def test_the_middle_of_a_pattern_is_bounded_and_legal(entries: int) -> None:
+    pattern = Pattern.from_coo((4, 40), [0] * 30 + [1, 2, 3], [*range(30), 5, 6, 7])
+    part = middle_of(pattern, entries)
+    assert part.nnz == min(entries, pattern.nnz)
+    again = Pattern.from_csr(part.shape, part.indptr, part.indices)
+    assert np.array_equal(again.indices, part.indices) and part.shape[1] == 40
+    assert (part is pattern) == (entries == 100)
 
 
 # -- cache sizes -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import torch
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.core.records import PatternInfo
-from embeddb.featurizers import NEED_NETWORK, Featurizers, learned_from, reads
+from embeddb.featurizers import COSTLY, Featurizers, learned_from, reads
 from embeddb.featurizers.base import Occluding
 from embeddb.featurizers.kernel_embedding import KernelEmbedding
 from embeddb.index.vote_fit import fit_policy
@@ -51,7 +51,7 @@ class TestContract(KernelFeaturizerContract):
 def test_a_database_has_it_where_it_has_a_model(file: Path, tmp_path: Path) -> None:
     folder = file.parent.parent
     plug = Featurizers(folder)["kernel-embedding"]
-    assert reads(plug, "kernel") and not reads(plug, "matrix") and plug.name in NEED_NETWORK
+    assert reads(plug, "kernel") and not reads(plug, "matrix") and plug.name in COSTLY
     assert plug.dim == len(plug.embed(dot_add())) == 16
     assert "kernel-embedding" not in Featurizers(tmp_path)
     assert "kernel-embedding" not in Featurizers(None)

@@ -60,10 +60,19 @@ def test_the_table_by_hand() -> None:
     assert figures["of_optimum@1"] == pytest.approx(math.sqrt(1 / 2))
     assert figures["of_optimum@5"] == pytest.approx(1.0)
     assert figures["ape"] == pytest.approx((0 + 100) / 2)
+    assert figures["total_ape"] == pytest.approx(100 * (0 + 1) / (1 + 1))
     assert figures["regret_p95@1"] == pytest.approx(0.95)  # linear between regrets 0 and 1
     assert figures["slower_than_default"] == 0.0
     assert figures["illegal"] == 0.0
     assert math.isnan(figures["opa"]) and spread == 0.0
+
+
+def test_in_the_sum_of_times_a_large_matrix_counts_more() -> None:
+    """Lost: 1 of 1 on the small one, 10 of 100 on the large one (Equation 2 of the TPU paper)."""
+    small, large = Truth({A: 2.0, B: 1.0}, 2.0), Truth({A: 110.0, B: 100.0}, 110.0)
+    figures, _ = summarise([[judge(small, [A]), judge(large, [A])]])
+    assert figures["total_ape"] == pytest.approx(100 * 11 / 101)
+    assert figures["ape"] == pytest.approx((100 + 10) / 2)
 
 
 def test_seeds_are_averaged_and_their_spread_is_told() -> None:
@@ -122,11 +131,12 @@ def test_bounds(times: dict[Config, float], proposals: list[Config], default_s: 
 
 
 def test_the_released_row() -> None:
-    figures, spread = summarise([[Outcome(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)]])
+    figures, spread = summarise([[Outcome(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)]])
     row = EvalRow("cpu", "spmm:32", "default", 1, figures, spread).document()
     released = {
         "platform", "op", "method", "matrices", "speedup@1", "speedup@5", "of_optimum@1",
         "of_optimum@5", "regret_p95@1", "slower_than_default", "ape", "opa", "tau", "spread",
+        "total_ape",
     }  # fmt: skip
     assert released <= row.keys()
     assert row["opa"] is None and row["speedup@1"] == 1.0 and row["simulated"] is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,21 @@ def _document(found: Dynamics, caches: tuple[Cache, ...]) -> dict[str, Any]:
         },
         "vector": found.vector().tolist(),
         "mask": found.mask().tolist(),
+        "over_threads": _over_threads(found),
         "notes": list(found.notes),
+    }
+
+
+def _over_threads(found: Dynamics) -> dict[str, dict[str, float]]:
+    """What was simulated thread by thread: of each counter the statistics over the threads."""
+    from embeddb.dynamics import TABLE_5
+    from embeddb.nests.counters import STATISTICS
+
+    told = found.over_threads()
+    return {
+        event: dict(zip(STATISTICS, row, strict=True))
+        for event, row in zip(TABLE_5, told.table.tolist(), strict=True)
+        if not math.isnan(row[0])
     }
 
 

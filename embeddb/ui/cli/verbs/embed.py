@@ -16,23 +16,28 @@ __all__ = ["embed_verb"]
 @click.argument("db")
 @click.option("--again", is_flag=True, help="Make everything derived anew.")
 @click.option("--weights", default="", metavar="FILE", help="Weights of `scnn` for DB from now on.")
+@click.option("--featurizer", default="", metavar="NAME", help="`dynamics` too, from now on.")
 @json_option
-def embed_verb(db: str, again: bool, weights: str, as_json: bool) -> None:
+def embed_verb(db: str, again: bool, weights: str, featurizer: str, as_json: bool) -> None:
     """Compute missing vectors of DB and refresh its indexes.
 
     With --weights, a model file made by `embeddb train featurizer` is checked and copied into DB;
     `scnn` then embeds everything anew. Vectors of other weights are never compared with its own.
+    With --featurizer dynamics, matrices are placed by simulated counters too, from then on: used
+    where their neighbours answer better, families held out (needs numba, extra `dynamics`).
 
     \b
     Example:
       embeddb embed runs.db
       embeddb embed runs.db --weights scnn.safetensors
+      embeddb embed runs.db --featurizer dynamics
     """
     from indexer.embed import embed
 
     with open_database(db) as opened, Progress() as progress:
         version = opened.use_weights(weights) if weights else None
-        report = embed(opened, again=again, progress=progress)
+        also = (featurizer,) if featurizer else ()
+        report = embed(opened, again=again, also=also, progress=progress)
     if as_json:
         emit(
             {

@@ -1,0 +1,97 @@
+"""Orders of visits: what the roofline has to know of each, from a part of the pattern."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from embeddb.core.config import Op
+from embeddb.core.pattern import Pattern
+from embeddb.dynamics.caches import LINE_BYTES
+from embeddb.dynamics.execution import Execution, plain
+from embeddb.dynamics.roofline.reuse_curve import ReuseCurve
+from embeddb.dynamics.traffic import matrix_bytes
+from embeddb.dynamics.walk import entries_of, middle_of
+from embeddb.platforms.loopnest import LoopNest, complete_order
+
+__all__ = ["Walk", "Walks", "by_columns"]
+
+#: Entries whose order of visits is looked at; of more, those of rows in the middle.
+_LOOKED_AT = 1 << 17
+#: Bytes of a value, of the matrix and of a vector of one dense column.
+_VALUE = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """How the operand that is reached by index is reused, a unit being one of its rows (of a block
+    of them; a cache line where a row is one value). `stored` values, `blocks` (entries where there
+    are none), `segments` and `matrix_bytes` are a non-zero; `phases` have barriers between them.
+    """
+
+    curve: ReuseCurve
+    stored: float
+    blocks: float
+    segments: float
+    matrix_bytes: float
+    phases: int
+
+    @property
+    def segment_length(self) -> float:
+        """Blocks."""
+        return self.blocks / max(self.segments, 1e-9)
+
+
+class Walks:
+    """The orders of visits of one pattern, each looked at once."""
+
+    def __init__(self, pattern: Pattern) -> None:
+        self._part = middle_of(pattern, _LOOKED_AT)
+        self._known: dict[tuple[Execution, bool], Walk] = {}
+
+    def of(self, ex: Execution, op: Op) -> Walk:
+        """Of an execution: executions that differ in tiles of dense columns, strips and schedules
+        visit rows and columns alike."""
+        key = _bare(ex), op.width == 1
+        if key not in self._known:
+            self._known[key] = self._looked_at(*key)
+        return self._known[key]
+
+    def _looked_at(self, ex: Execution, scalar: bool) -> Walk:
+        part = self._part
+        entries = entries_of(part, ex)
+        trace = entries.rows if by_columns(ex) else entries.columns
+        if scalar:
+            trace = trace * ex.block[1] * _VALUE // LINE_BYTES
+        nnz = max(part.nnz, 1)
+        return Walk(
+            ReuseCurve.of(trace),
+            entries.stored / nnz,
+            entries.rows.size / nnz,
+            entries.work.size / nnz,
+            matrix_bytes(entries, ex, _VALUE) / nnz,
+            max(1, entries.starts.size - 1),
+        )
+
+
+def by_columns(ex: Execution) -> bool:
+    """Whether whole columns of the matrix are outermost, rather than rows or panels."""
+    outer = next(name for name in ex.nest.names if name[0] in "ij")
+    return outer == "j2" and ex.nest.splits[1] == 1
+
+
+def _bare(ex: Execution) -> Execution:
+    """With nothing but what decides the order of rows and columns."""
+    outer = next(name for name in ex.nest.names if name[0] in "ij")
+    found = plain(1)
+    if outer == "j2":
+        panel = ex.nest.splits[1]
+        loops = ("j2", "i2", "k2") if panel == 1 else ("j2", "i2", "k2", "j1")
+        found = replace(found, nest=LoopNest((1, panel, 1, 1), complete_order(loops)))
+    return replace(
+        found,
+        block=ex.block,
+        slice=ex.slice,
+        sigma=ex.sigma,
+        padded=ex.padded,
+        by_length=ex.by_length,
+    )

@@ -1,0 +1,97 @@
+"""What canonical runs of a matrix would make the hardware count: the dynamic encoding of
+"Performance Embeddings" (Section 3.2), simulated. The runs are SpMV, which knows how columns share
+cache lines, and SpMM with 32 dense columns, which knows what fits the caches: rows in order, a
+block of them for each of 16 threads, on caches that are the same for everybody, so that a vector
+means the same on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Op
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
+from embeddb.dynamics.caches import Cache
+from embeddb.dynamics.execution import plain
+from embeddb.dynamics.profile import profile
+from embeddb.dynamics.walk import middle_of
+from embeddb.featurizers.base import Featurizer
+from embeddb.nests.counters import COUNTERS, STATISTICS
+
+__all__ = ["COUNTED", "PLUGIN", "DynamicsFeatures"]
+
+_THREADS = 16
+#: Those of modelled nests where a machine's are not known: 32 KiB, 1 MiB, and a part of 32 MiB.
+_CACHES = (Cache(1, 32 << 10, False), Cache(2, 1 << 20, False), Cache(3, 32 << 20, True))
+#: Accesses to dense rows that are simulated; of a larger matrix a window of each thread's stands
+#: for all, some hundredths of a second in all.
+_ACCESSES = 1 << 18
+#: Non-zeros that are walked over at all, some 100 bytes each.
+_WALKED = 20_000_000
+#: The counters that a simulation of caches has a value for; the other type's arithmetic is 0.
+COUNTED = (
+    "f32_scalar",
+    "memory_reads",
+    "memory_writes",
+    "l2_lines_in",
+    "l2_writebacks",
+    "l1_lines_in",
+    "l1_modified_evictions",
+)
+_PLACES = [
+    COUNTERS.index(name) * len(STATISTICS) + at for name in COUNTED for at in range(len(STATISTICS))
+]
+#: Quantities besides, as they are.
+_RATIOS = (
+    *(f"{what}_l{level}" for what in ("miss_ratio", "locality") for level in (1, 2, 3)),
+    *(f"imbalance_{kind}" for kind in ("static", "dynamic", "guided", "position")),
+)
+
+
+class DynamicsFeatures:
+    """float32[46] for each of `ops`: 7 counters by minimum, maximum, mean, deviation and sum over
+    threads, as log2(1 + x); then miss ratios, locality Q/D and imbalance, and log2 of flops per
+    compulsory byte.
+
+    Of the paper's 95 numbers a simulation knows 35; where nothing is known, there is no coordinate.
+    """
+
+    name = "dynamics"
+    version = "1"
+
+    def __init__(self, ops: tuple[Op, ...] = (Op("spmv"), Op("spmm", 32))) -> None:
+        self._ops = ops
+        each = [f"log_{counter}_{statistic}" for counter in COUNTED for statistic in STATISTICS]
+        each += [*_RATIOS, "log_intensity"]
+        self.names = tuple(f"{op}_{name}" for op in ops for name in each)
+        self.dim = len(self.names)
+
+    def missing(self) -> str:
+        """numba, where it is not installed."""
+        return "" if find_spec("numba") else "numba is missing (install the extra `dynamics`)"
+
+    def embed(self, pattern: Pattern) -> NDArray[np.float32]:
+        """float32[d] of the structure, of rows in the middle where it has more than 20,000,000
+        non-zeros. Raises: MissingDependency without numba."""
+        part = middle_of(pattern, _WALKED)
+        return np.concatenate([_of_run(part, op) for op in self._ops]).astype(np.float32)
+
+    def from_info(self, info: PatternInfo) -> NDArray[np.float32] | None:
+        """None: nothing but the structure tells."""
+        return None
+
+
+PLUGIN: type[Featurizer] = DynamicsFeatures
+
+
+def _of_run(pattern: Pattern, op: Op) -> NDArray[np.float64]:
+    found = profile(pattern, op, plain(_THREADS), caches=_CACHES, max_accesses=_ACCESSES)
+    told = {name: counter.value for name, counter in found.quantities.items()}
+    counts = np.log2(1.0 + found.over_threads().values[_PLACES].astype(np.float64))
+    intensity = math.log2(1.0 + told["flops"] / max(told["bytes_compulsory"], 1.0))
+    return np.array([*counts, *(told[name] for name in _RATIOS), intensity])
