@@ -1,5 +1,6 @@
-"""Kernels tuned: the tiles that a model or the neighbours like best run beside the untiled kernel,
-the fastest of them again ("A Learned Performance Model for Tensor Processing Units", Section 7.2).
+"""Kernels tuned: the tiles that an analytical model, a learned one or the neighbours like best run
+beside the untiled kernel, the fastest of them again ("A Learned Performance Model for Tensor
+Processing Units", Section 7.2).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from embeddb.platforms.platform import Platform
 from embeddb.query.build import build_query
 from embeddb.query.fallback import answer
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.roofline.machine import Machine
+from embeddb.tensors.roofline.tiled import TileModel
 from embeddb.tensors.tiles import why_not
 from indexer.runners.base import RunOptions
 
@@ -31,6 +34,10 @@ __all__ = ["RanksTiles", "TileTuneRequest", "TileTuned", "TileTuning"]
 _OP = Op("tile")
 #: Tiles that a model is asked about; of more legal ones, some of every size.
 _MOST_RANKED = 2000
+#: The same for the analytical model, which takes some 1.5 ms a tile.
+_MOST_ANALYSED = 600
+#: What it is written for: the code of this platform.
+_ANALYSED = "tile-cpu"
 
 
 class RanksTiles(Protocol):
@@ -46,8 +53,11 @@ class RanksTiles(Protocol):
 class TileTuneRequest:
     """The first `count` tiles run once, then the fastest of them and the default in so many
     `rounds`. `seed` is that of what is drawn where there are too many tiles, or nothing is known.
+    `by` says who chooses: `analytical`, which knows the code of `tile-cpu` alone, `model` or
+    `neighbours`; empty: the first of these that there is.
     """
 
+    by: str = ""
     count: int = 10
     rounds: int = 3
     seed: int = 0
@@ -58,9 +68,10 @@ class TileTuneRequest:
 
 @dataclass(slots=True, kw_only=True)
 class TileTuned:
-    """Of one kernel. `by` says who chose the tiles: `analytical` (the default), or the `model` or
-    `neighbours` that were asked for instead. `tried` are seconds by tile of the first turn, infinite
-    for what failed; `rounds` those of the default and the fastest after it. `fresh` tiles ran now.
+    """Of one kernel. `by` says who chose the tiles: `analytical`, `model`, `neighbours` or, where
+    nothing is known, `sizes`, for some of every size. `tried` are seconds by tile of the first
+    turn, infinite for what failed; `rounds` those of the default and the fastest after it. `fresh`
+    tiles ran now.
     """
 
     kernel: Computation
@@ -141,16 +152,21 @@ class TileTuning:
         space, default = space_of(self.here, _OP, kernel), default_of(self.here, _OP, kernel)
         rng = np.random.default_rng(asked.seed)
         legal = designed_tiles(space, default, _MOST_RANKED, rng=rng)
-        by, first = "sizes", designed_tiles(space, default, asked.count + 1, rng=rng)
-        if self.model is not None:
+        by = asked.by or (self.model is not None and "model") or "neighbours"
+        if not asked.by and self.here.name == _ANALYSED:
+            by = "analytical"
+        if by == "analytical":
+            legal = designed_tiles(space, default, _MOST_ANALYSED, rng=rng)
+            analysed = TileModel(kernel, Machine.of(self.here.environment))
+            first = sorted(legal, key=analysed.seconds)
+        elif by == "model" and self.model is not None:
             order = np.argsort(self.model.predict(kernel, legal), kind="stable")
-            by, first = "model", [legal[int(at)] for at in order]
+            first = [legal[int(at)] for at in order]
         else:
-            query = build_query(self.db, kernel, self.here, _OP)
-            told = answer(query, asked.count + 1, rng=rng)
-            if told.link != "default":
-                by, first = "neighbours", [Config(c.config) for c in told.candidates]
-                first = [*before, *first]
+            told = answer(build_query(self.db, kernel, self.here, _OP), asked.count + 1, rng=rng)
+            by, first = "neighbours", [*before, *(Config(c.config) for c in told.candidates)]
+            if told.link == "default":
+                by, first = "sizes", designed_tiles(space, default, asked.count + 1, rng=rng)
         others = [tile for tile in dict.fromkeys(first) if tile != default]
         tried = dict.fromkeys([default, *others[: asked.count]], math.inf)
         return TileTuned(kernel=kernel, default=default, by=by, ranked=len(legal), tried=tried)
@@ -183,4 +199,4 @@ class TileTuning:
 
     def _campaign(self) -> str:
         version = "" if self.model is None else self.model.version[:8]
-        return f"tune:tiles/{version}/{self.request.seed}"
+        return f"tune:tiles/{self.request.by}/{version}/{self.request.seed}"

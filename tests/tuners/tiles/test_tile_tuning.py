@@ -17,6 +17,8 @@ from embeddb.core.records import Measurement
 from embeddb.database import Database
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.roofline.machine import Machine
+from embeddb.tensors.roofline.tiled import TileModel
 from tuners.tiles.job import TileTuneRequest, TileTuning
 
 HERE = law.here()
@@ -61,7 +63,9 @@ def db() -> Iterator[Database]:
 
 def test_the_first_of_a_model(db: Database) -> None:
     runner, kernel = Tiles(), law.asked()
-    (found,), skipped = TileTuning(db, runner, HERE, TileTuneRequest(), Model()).run([kernel])
+    (found,), skipped = TileTuning(db, runner, HERE, TileTuneRequest(by="model"), Model()).run(
+        [kernel]
+    )
     assert not skipped and found.by == "model" and len(found.tried) == 11
     took = list(found.tried.values())
     assert took[1:] == sorted(took[1:]) and found.best == list(found.tried)[1]
@@ -69,20 +73,22 @@ def test_the_first_of_a_model(db: Database) -> None:
     assert runner.ran == found.fresh == 11 + 2 * 3
     assert len(list(db.store.runs(HERE.id, law.OP, kernel.id))) == runner.ran
     again = Tiles()
-    (same,), _ = TileTuning(db, again, HERE, TileTuneRequest(), Model()).run([kernel])
+    (same,), _ = TileTuning(db, again, HERE, TileTuneRequest(by="model"), Model()).run([kernel])
     assert again.ran == 0 and (same.best, same.gain) == (found.best, found.gain)
 
 
 def test_a_model_that_is_wrong_leaves_the_default(db: Database) -> None:
     # Its first tiles are the slowest ones; the kernel of 1024 elements is best untiled.
     kernel = law.dot_add(16, 96, 64)
-    (found,), _ = TileTuning(db, Tiles(), HERE, TileTuneRequest(count=3), Model(-1.0)).run([kernel])
+    (found,), _ = TileTuning(
+        db, Tiles(), HERE, TileTuneRequest(by="model", count=3), Model(-1.0)
+    ).run([kernel])
     assert found.best == found.default and found.gain == 1.0
     assert list(found.rounds) == [found.default]
 
 
 def test_ctrl_c_loses_nothing_that_ran(db: Database) -> None:
-    kernel, request = law.asked(), TileTuneRequest(count=4, rounds=2)
+    kernel, request = law.asked(), TileTuneRequest(by="model", count=4, rounds=2)
     with pytest.raises(KeyboardInterrupt):
         TileTuning(db, Tiles(left=3), HERE, request, Model()).run([kernel])
     assert len(list(db.store.runs(HERE.id, law.OP, kernel.id))) == 3
@@ -93,17 +99,29 @@ def test_ctrl_c_loses_nothing_that_ran(db: Database) -> None:
 
 def test_what_fails_is_never_best(db: Database) -> None:
     kernel = law.asked()
-    (right,), _ = TileTuning(db, Tiles(), HERE, TileTuneRequest(), Model()).run([kernel])
+    (right,), _ = TileTuning(db, Tiles(), HERE, TileTuneRequest(by="model"), Model()).run([kernel])
     with Database.in_memory() as other:
         broken = Tiles(breaks=frozenset({right.best}))
-        (found,), _ = TileTuning(other, broken, HERE, TileTuneRequest(), Model()).run([kernel])
+        (found,), _ = TileTuning(other, broken, HERE, TileTuneRequest(by="model"), Model()).run(
+            [kernel]
+        )
     assert found.best != right.best and found.tried[right.best] == float("inf")
     assert found.gain is not None
 
 
 def test_where_nothing_is_known_some_of_every_size_are_tried(db: Database) -> None:
-    (found,), _ = TileTuning(db, Tiles(), HERE, TileTuneRequest(count=5)).run([law.asked()])
+    request = TileTuneRequest(by="neighbours", count=5)
+    (found,), _ = TileTuning(db, Tiles(), HERE, request).run([law.asked()])
     assert found.by == "sizes" and len(found.tried) == 6
+
+
+def test_the_analytical_model_needs_nothing_that_is_known(db: Database) -> None:
+    kernel = law.asked()
+    (found,), _ = TileTuning(db, Tiles(), HERE, TileTuneRequest(count=5)).run([kernel])
+    assert found.by == "analytical" and len(found.tried) == 6
+    analysed = TileModel(kernel, Machine.of(HERE.environment))
+    said = [analysed.seconds(tile) for tile in found.tried if tile != found.default]
+    assert said == sorted(said)
 
 
 def test_kernels_without_tiles_are_named(db: Database) -> None:

@@ -41,6 +41,12 @@ _MODELS = {"fusion": "fused", "tile": "tile"}
     "--start", default="default", show_default=True, type=click.Choice(["default", "random"])
 )
 @click.option("-k", "--k", "count", default=10, show_default=True, type=click.IntRange(1, 1000))
+@click.option(
+    "--by",
+    default="",
+    type=click.Choice(["", "analytical", "model", "neighbours"]),
+    help="Who ranks tiles.  [default: analytical on tile-cpu, else a model, else neighbours]",
+)
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(0, 100))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
 @json_option
@@ -50,8 +56,8 @@ def tune_verb(db: str, name: str, as_json: bool, **asked: Any) -> None:
     With --op fusion, cuts are annealed for --model-seconds on what the model of fused kernels
     predicts, then the best run in its order for --hardware-seconds. Without a model, or with
     --model-seconds 0, annealing goes by measured seconds. --start is the compiler's cut or one by
-    chance. With --op tile, the -k tiles that the model of tiles or else the neighbours like best
-    run, of one kernel or of each that a program is cut into.
+    chance. With --op tile, the -k tiles that the analytical model, the learned one or neighbours
+    (--by) like best run, of one kernel or of each that a program is cut into.
 
     What won is run again beside the default in --rounds. All runs are kept in DB: after Ctrl-C the
     same command goes on, and with larger budgets it goes further.
@@ -125,9 +131,16 @@ def _tiles(
         for kernel in pieces:
             kernels.setdefault(kernel.id, kernel)
             times[kernel.id] = times.get(kernel.id, 0) + 1
-    request = TileTuneRequest(count=asked["count"], rounds=asked["rounds"], seed=asked["seed"])
+    by = asked["by"]
+    request = TileTuneRequest(
+        by=by, count=asked["count"], rounds=asked["rounds"], seed=asked["seed"]
+    )
     runner, here = runner_here(platform, 1)
-    job = TileTuning(db, runner, here, request, _model(db, here, asked), progress)
+    if by == "analytical" and here.name != _PLATFORMS["tile"]:
+        raise UsageError(f"the analytical model knows no {here.name}", hint="choose another --by")
+    learned = by == "model" or (not by and here.name != _PLATFORMS["tile"])
+    model = _model(db, here, asked) if learned else None
+    job = TileTuning(db, runner, here, request, model, progress)
     tuned, skipped = job.run(list(kernels.values()))
     if not as_json:
         show_tiles(tuned, skipped, times)

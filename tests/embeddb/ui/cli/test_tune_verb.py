@@ -194,11 +194,15 @@ def test_tiles_by_neighbours(
     file = tmp_path / "asked.json"
     kernel = law.asked()
     file.write_bytes(tensor_text(kernel))
-    told = printed(capsys, "tune", str(place), str(file), "--op", "tile", "-k", "4")
+    near = ("--by", "neighbours")
+    told = printed(capsys, "tune", str(place), str(file), "--op", "tile", "-k", "4", *near)
     (row,) = told["kernels"]
     assert row["by"] == "neighbours" and row["tried"] == 5 and row["gain"] > 1.2
     assert told["fresh"] == 5 + 2 * 3
-    assert printed(capsys, "tune", str(place), str(file), "--op", "tile", "-k", "4")["fresh"] == 0
+    assert (
+        printed(capsys, "tune", str(place), str(file), "--op", "tile", "-k", "4", *near)["fresh"]
+        == 0
+    )
 
 
 @pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
@@ -208,7 +212,7 @@ def test_tiles_of_a_program_where_nothing_is_known(
     words = ("tune", db, "dot_add_64", "--op", "tile", "-k", "2", "--rounds", "1")
     told = printed(capsys, *words)
     (row,) = told["kernels"]
-    assert row["by"] == "sizes" and row["tried"] == 3 and told["gain"] == row["gain"]
-    assert run_verb(words) == 0
+    assert row["by"] == "analytical" and row["tried"] == 3 and told["gain"] == row["gain"]
+    assert run_verb((*words, "--by", "model")) == 0
     said = capsys.readouterr()
     assert "neighbours choose" in said.err and "3 of" in said.out

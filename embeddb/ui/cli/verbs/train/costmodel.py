@@ -149,7 +149,7 @@ def _train_whole(
     progress: Callable[[str, int, int], None],
 ) -> dict[str, Any]:
     with _needing_torch():
-        from embeddb.ui.cli.presets import whole_request
+        from embeddb.ui.cli.verbs.train.presets import whole_request
         from indexer.training.cost_model.whole import encoder_file, save_whole
         from tuners.evaluation.whole_training import prepared
     request = whole_request(asked)
