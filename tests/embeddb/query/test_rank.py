@@ -73,6 +73,7 @@ class Fake(Law):
 
     version = "feedc0de"
     instance = "tiny"
+    plain = False
 
     def __init__(self, gains: dict[str, float], **held_out: float) -> None:
         super().__init__(gains)

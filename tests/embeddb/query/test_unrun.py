@@ -173,7 +173,7 @@ def test_a_model_of_one_machine_does_not_rank_on_another(campaign: Path) -> None
     """The first fault: judged at home, it ranked everywhere by that figure."""
 
     class Card:
-        version, instance = "f" * 16, ""
+        version, instance, plain = "f" * 16, "", False
         card = {  # noqa: RUF012
             "featurizer": {"name": "stats"},
             "held_out": {"spmv": {"rank": {"of_optimum@1": 0.99}}},

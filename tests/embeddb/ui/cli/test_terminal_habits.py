@@ -262,7 +262,7 @@ def test_the_example_is_in_the_starter() -> None:
         (["zzz"], "embeddb --help"),
         (["query", "DB", "m0x", "--platform", "tiyn", "--op", "spmm:32"], "did you mean tiny?"),
         (["query", "EMPTY", "m0", "--platform", "cpu", "--op", "spmv"], "`embeddb index` fills"),
-        (["query", "EMPTY", "m0", "--platform", "mine", "--op", "spmv"], "built in: cpu"),
+        (["query", "EMPTY", "m0", "--platform", "mine", "--op", "spmv"], "built in: autotvm, cpu"),
         (["eval", "EMPTY"], "`embeddb index`"),
         (["query", "gone.db", "m0", "--platform", "cpu", "--op", "spmv"], "embeddb init gone.db"),
     ],

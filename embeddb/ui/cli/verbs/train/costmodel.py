@@ -137,7 +137,7 @@ def _train(
         model = training.model(progress)
         home = opened.store.path
     version, problems = save_model(model, file, home, partial(open_database, db))
-    return _saved(model, file, folder, (version, problems), samples)
+    return _saved(db, model, (file, folder), (version, problems), samples)
 
 
 def _train_whole(
@@ -162,7 +162,7 @@ def _train_whole(
         whole = training.whole(folder, progress)
         home = opened.store.path
     written = save_whole(whole, file, home, partial(open_database, db))
-    return _saved(whole.model, file, folder, written, samples)
+    return _saved(db, whole.model, (file, folder), written, samples)
 
 
 @contextmanager
@@ -202,19 +202,19 @@ def _place(store: Store, samples: Samples, out: str, resume: bool) -> tuple[Path
 
 
 def _saved(
-    model: CostModel, file: Path, folder: Path, written: tuple[str, list[str]], samples: Samples
+    db: str, model: CostModel, at: tuple[Path, Path], written: tuple[str, list[str]], known: Samples
 ) -> dict[str, Any]:
     """The document of a model that is saved; its checkpoints are dropped."""
     from indexer.training.cost_model.train import curves, forget
 
-    version, problems = written
+    (file, folder), (version, problems) = at, written
     for line in problems:
         note(f"warning: {file} is saved and in use but not registered: {line}")
-        note("the next answer that rests on it, or `embeddb db rebuild`, registers it")
+        note(f"the next answer that rests on it, or `embeddb db rebuild {db}`, registers it")
     forget(folder)
     drawn = [] if model.card["settings"]["predictor"] == "trees" else curves(folder)
     told = {**model.card, "version": version, "curves": [str(c) for c in drawn]}
-    return {"file": str(file), **told, "left_out": dict(samples.left_out)}
+    return {"file": str(file), **told, "left_out": dict(known.left_out)}
 
 
 def _request(asked: dict[str, Any]) -> TrainingRequest:
