@@ -43,8 +43,7 @@ _MODELS = {"fusion": "fused", "tile": "tile"}
 @click.option("-k", "--k", "count", default=10, show_default=True, type=click.IntRange(1, 1000))
 @click.option(
     "--by",
-    default="",
-    type=click.Choice(["", "analytical", "model", "neighbours"]),
+    type=click.Choice(["analytical", "model", "neighbours"]),
     help="Who ranks tiles.  [default: analytical on tile-cpu, else a model, else neighbours]",
 )
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(0, 100))
@@ -131,7 +130,7 @@ def _tiles(
         for kernel in pieces:
             kernels.setdefault(kernel.id, kernel)
             times[kernel.id] = times.get(kernel.id, 0) + 1
-    by = asked["by"]
+    by = asked["by"] or ""
     request = TileTuneRequest(
         by=by, count=asked["count"], rounds=asked["rounds"], seed=asked["seed"]
     )
