@@ -14,7 +14,6 @@ __all__ = [
     "LEAST_S",
     "fused_figures",
     "kendall",
-    "of_optimum",
     "program_seconds",
     "summary",
     "tile_figures",
@@ -86,16 +85,6 @@ def fused_figures(
         if tau is not None:
             found[program]["tau"] = tau
     return found
-
-
-def of_optimum(samples: Sequence[KernelSample], scores: Scores, k: int = 1) -> float:
-    """The geometric mean over kernels of the share of the best time that the best of the k ranked
-    first reaches."""
-    shares = []
-    for sample, score in zip(samples, scores, strict=True):
-        first = np.argsort(score, kind="stable")[:k]
-        shares.append(float(sample.seconds.min() / sample.seconds[first].min()))
-    return float(np.exp(np.mean(np.log(shares))))
 
 
 def summary(by_program: dict[str, dict[str, float]]) -> dict[str, float]:

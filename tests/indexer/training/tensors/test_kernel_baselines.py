@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,6 @@ from indexer.training.tensors.draws import drawn_batches
 from indexer.training.tensors.figures import (
     fused_figures,
     kendall,
-    of_optimum,
     summary,
     tile_figures,
 )
@@ -28,6 +28,13 @@ from indexer.training.tensors.presets import preset, preset_names
 from indexer.training.tensors.samples import KernelSample, split
 
 SAMPLES = tiled_samples(4)
+
+
+def of_optimum(samples: Sequence[KernelSample], scores: Sequence[np.ndarray]) -> float:
+    """The geometric mean over kernels of the share of the best time that the first reaches."""
+    firsts = [s.seconds[int(np.argmin(score))] for s, score in zip(samples, scores, strict=True)]
+    best = [sample.seconds.min() for sample in samples]
+    return float(np.exp(np.mean(np.log(np.array(best) / np.array(firsts)))))
 
 
 def timed(name: str, *seconds: float) -> KernelSample:
