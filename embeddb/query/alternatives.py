@@ -38,8 +38,6 @@ Deepen = Callable[[Diagnostics, Answer], Diagnostics]
 _MOST_NEXT = 5
 #: What promises less than this share is not worth a measurement.
 _LEAST_WORTH = 1e-3
-#: The 90th percentile of a standard normal.
-_NINETIETH = 1.2815515655446004
 
 
 def insight(found: Answer) -> Diagnostics:
@@ -125,16 +123,17 @@ def _gain(query: Query, held: Posterior, config: Config, link: str) -> float | N
 # -- what to measure next ----------------------------------------------------------------------
 
 
-def expected_improvement(better: Floats, spread: Floats) -> Floats:
-    """E[max(X, 0)] of X normal with mean float64[u] and standard deviation float64[u]:
-    better * cdf(z) + spread * pdf(z), z = better / spread (Jones, Schonlau and Welch 1998, Eq. 15).
-    Where the spread is 0, max(better, 0); nan stays."""
+def expected_improvement(better: Floats, spread: Floats) -> tuple[Floats, Floats]:
+    """E[max(X, 0)] of X normal with mean float64[u] and standard deviation float64[u],
+    better * cdf(z) + spread * pdf(z) with z = better / spread (Jones, Schonlau and Welch 1998,
+    Eq. 15), and P(X > 0), both float64[u]. Where the spread is 0, max(better, 0) and 0 or 1; nan
+    stays in the first."""
     sure = spread <= 0.0
     z = better / np.where(sure, 1.0, spread)
     pdf = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
     cdf = 0.5 * (1.0 + np.array([math.erf(x / math.sqrt(2.0)) for x in z]))
     value: Floats = np.where(sure, np.maximum(better, 0.0), better * cdf + spread * pdf)
-    return value
+    return value, np.where(sure, (better > 0.0).astype(np.float64), cdf)
 
 
 def _next(query: Query, held: Posterior, answer: Config) -> list[NextRun]:
@@ -148,20 +147,18 @@ def _next(query: Query, held: Posterior, answer: Config) -> list[NextRun]:
     if query.default in held.configs:
         open_[held.configs.index(query.default)] = False
     left = np.flatnonzero(open_)
-    normal = expected_improvement(held.mean[left] - held.mean[at], held.apart[left])
-    told = held.better[left]
-    worth = np.expm1(np.where(np.isfinite(told), told, normal))
-    best = [i for i in np.argsort(-worth, kind="stable")[:_MOST_NEXT] if worth[i] >= _LEAST_WORTH]
-    return [_next_run(held, int(left[i]), float(worth[i])) for i in best]
-
-
-def _next_run(held: Posterior, at: int, worth: float) -> NextRun:
-    mean, spread = float(held.mean[at]), float(held.spread[at])
-    told = held.over_default
-    high = math.exp(mean + _NINETIETH * spread) if told and math.isfinite(spread) else None
-    return NextRun(
-        config=dict(held.configs[at]),
-        expected_gain=math.exp(mean) if told else None,
-        gain_high=high,
-        worth=worth,
-    )
+    normal, above = expected_improvement(held.mean[left] - held.mean[at], held.apart[left])
+    told = np.isfinite(held.better[left])
+    better = np.where(told, held.better[left], normal)
+    chance = np.where(told, held.chance[left], above)
+    order = np.argsort(-better, kind="stable")[:_MOST_NEXT]
+    return [
+        NextRun(
+            config=dict(held.configs[left[i]]),
+            worth=math.expm1(better[i]),
+            chance=float(chance[i]),
+            faster_by=math.expm1(better[i] / chance[i]),
+        )
+        for i in order
+        if better[i] >= math.log1p(_LEAST_WORTH)
+    ]

@@ -3,6 +3,7 @@ later from the store alone."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -33,12 +34,14 @@ class SimplerAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class NextRun(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration worth measuring on this pattern. `worth` is what is gained on average
-    (geometric) by measuring it and then taking the faster of it and the answer (0.02: 2 %)."""
+    (geometric) by measuring it and then taking the faster of it and the answer (0.02: 2 %);
+    `chance` (0..1) is how often it is the faster, and `faster_by` by how much it then is (0.08:
+    8 %). All three are of one distribution: log(1 + worth) = chance * log(1 + faster_by)."""
 
     config: dict[str, Any]
-    expected_gain: float | None
-    gain_high: float | None
     worth: float
+    chance: float = math.nan
+    faster_by: float = math.nan
 
 
 class ParameterEffect(msgspec.Struct, frozen=True, kw_only=True):

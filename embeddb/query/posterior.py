@@ -31,10 +31,10 @@ class Posterior:
     """`configs` u configurations; `mean` float64[u] log gain over the default (-inf: known to
     fail); `spread` float64[u] its standard deviation, `apart` float64[u] that of the difference to
     the answer (nan: not known). `better` float64[u] is by how much it beats the answer on average,
-    a worse one counting as 0, where neighbours tell that without mean and spread (else nan): few of
-    them gain much and most nothing, which is not normal. `known` bool[u] says which were measured
-    on the very pattern at the asked width. `over_default` is false where the default's own time is
-    not known: then only differences mean anything.
+    a worse one counting as 0, and `chance` float64[u] how often, where neighbours tell that without
+    mean and spread (else nan): few of them gain much and most nothing, which is not normal. `known`
+    bool[u] says which were measured on the very pattern at the asked width. `over_default` is false
+    where the default's own time is not known: then only differences mean anything.
     """
 
     configs: tuple[Config, ...]
@@ -42,6 +42,7 @@ class Posterior:
     spread: Floats
     apart: Floats
     better: Floats
+    chance: Floats
     known: NDArray[np.bool_]
     over_default: bool
 
@@ -57,7 +58,9 @@ def over_default_of(
     mean = score - (score[at] if at is not None else 0.0)
     known = np.zeros(len(configs), dtype=np.bool_)
     unknown = np.full(len(configs), np.nan)
-    return Posterior(configs, mean, spread, spread, unknown, known, query.vote.knows_default)
+    return Posterior(
+        configs, mean, spread, spread, unknown, unknown, known, query.vote.knows_default
+    )
 
 
 def with_spread(
@@ -114,12 +117,14 @@ def anchored(
         spread = apart = np.full(len(configs), scatter)
     known = ~np.isnan(gain)
     still = np.where(known, 0.0, spread) if exact else spread
+    unknown = np.full(len(configs), np.nan)
     return Posterior(
         configs,
         np.where(known, gain, mean + shift),
         still,
         np.where(known, 0.0, apart) if exact else apart,
-        np.full(len(configs), np.nan),
+        unknown,
+        unknown,
         known if exact else np.zeros_like(known),
         over_default,
     )

@@ -106,7 +106,8 @@ class NeighbourVote(Ranker):
         query = self.query
         spread, apart = _spread_of_votes(query, self.score, answer)
         found = over_default_of(query, query.vote.configs, self.promised, spread)
-        return replace(found, apart=apart, better=_better_by_votes(query, answer))
+        better, chance = _better_by_votes(query, answer)
+        return replace(found, apart=apart, better=better, chance=chance)
 
 
 def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
@@ -224,19 +225,26 @@ def _spread_of_votes(query: Query, score: Floats, answer: Config) -> tuple[Float
     return spread, _pooled(query, beside) if np.isfinite(beside).any() else spread
 
 
-def _better_by_votes(query: Query, answer: Config) -> Floats:
-    """Weighted mean float64[c] over the neighbours that ran both of how much faster each was than
-    the answer, never less than 0; the platform's average is one more voter, as in the vote."""
+def _better_by_votes(query: Query, answer: Config) -> tuple[Floats, Floats]:
+    """Over the neighbours that ran both, the weighted mean float64[c] of how much faster each was
+    than the answer, never less than 0, and the share float64[c] of those where it was; the
+    platform's average is one more voter, as in the vote."""
     if answer not in query.vote.configs or math.isinf(query.vote.shrink):
-        return np.full(len(query.vote.configs), np.nan)
+        unknown = np.full(len(query.vote.configs), np.nan)
+        return unknown, unknown
     at = query.vote.configs.index(answer)
     beside = query.vote.gains - query.vote.gains[:, [at]]
+    average = query.vote.prior - query.vote.prior[at]
     there = np.isfinite(beside)
     prior = max(query.vote.shrink, 1e-6)
-    gained = query.vote.weights @ np.where(there, np.maximum(beside, 0.0), 0.0)
-    average = np.maximum(query.vote.prior - query.vote.prior[at], 0.0)
-    found: Floats = (gained + prior * average) / (query.vote.weights @ there + prior)
-    return found
+    support = query.vote.weights @ there + prior
+
+    def mean(of_each: Floats, of_all: Floats) -> Floats:
+        told: Floats = query.vote.weights @ np.where(there, of_each, 0.0) + prior * of_all
+        return told / support
+
+    chance = mean((beside > 0.0).astype(np.float64), (average > 0.0).astype(np.float64))
+    return mean(np.maximum(beside, 0.0), np.maximum(average, 0.0)), chance
 
 
 def _pooled(query: Query, off: Floats) -> Floats:

@@ -394,17 +394,17 @@ def _show_next(e: Explanation) -> None:
     rows = [
         (
             f"+{100 * n.worth:.1f} %",
-            factor(n.expected_gain),
-            factor(n.gain_high),
+            share(n.chance) if n.chance > 0 else "-",
+            f"+{100 * n.faster_by:.1f} %" if n.chance > 0 else "-",
             change(n.config, answer),
         )
         for n in made.insight.next
     ]
-    head = ("worth", "gain", "at best", "what differs from the answer")
+    head = ("worth", "faster in", "then by", "what differs from the answer")
     table(head, rows, indent="  ")
     _note(
-        "worth: what measuring it and then taking the faster of the two gains on average. "
-        "at best: 1 time of 10. The best of many guesses: rather less than more"
+        "worth: what measuring it and then taking the faster of the two gains on average: how "
+        "often it is the faster, times by how much. The best of many guesses: rather less than more"
     )
 
 

@@ -38,6 +38,7 @@ from embeddb.query.posterior import alike
 from embeddb.query.query import Neighbour
 from embeddb.query.rankers.base import posterior_of
 from embeddb.query.rankers.choose import Rankers
+from embeddb.query.rankers.neighbour_vote import NeighbourVote
 from embeddb.query.rankers.order import _alike
 from embeddb.query.recommendation import Recommendation
 from indexer.embed import embed
@@ -114,12 +115,16 @@ def test_the_closed_form_is_the_integral(better: float, spread: float) -> None:
     x = np.linspace(better - 10 * spread, better + 10 * spread, 400_001)
     density = np.exp(-0.5 * ((x - better) / spread) ** 2) / (spread * math.sqrt(2 * math.pi))
     by_sum = float(np.trapezoid(np.maximum(x, 0) * density, x))
-    (found,) = expected_improvement(np.array([better]), np.array([spread]))
+    above = float(np.trapezoid((x > 0) * density, x))
+    (found,), (chance,) = expected_improvement(np.array([better]), np.array([spread]))
     assert found == pytest.approx(by_sum, abs=1e-9)
+    assert chance == pytest.approx(above, abs=1e-5)
 
 
 def test_what_is_sure_improves_by_what_it_is_better() -> None:
-    found = expected_improvement(np.array([0.2, -0.2, 0.1]), np.array([0.0, 0.0, np.nan]))
+    better, spread = np.array([0.2, -0.2, 0.1]), np.array([0.0, 0.0, np.nan])
+    found, chance = expected_improvement(better, spread)
+    assert chance[:2].tolist() == [1.0, 0.0]
     assert found[:2].tolist() == [0.2, 0.0] and math.isnan(found[2])
 
 
@@ -130,7 +135,28 @@ def test_next_is_not_yet_measured_and_ordered_by_worth() -> None:
     assert told, "where times are noise, something is always worth a measurement"
     assert [n.worth for n in told] == sorted((n.worth for n in told), reverse=True)
     assert all(n.config not in (made.candidates[0].config, made.default) for n in told)
-    assert all(n.gain_high is not None and n.gain_high >= (n.expected_gain or 0) for n in told)
+    for n in told:
+        assert 0.0 < n.chance <= 1.0 and n.worth <= n.faster_by
+        assert math.log1p(n.worth) == pytest.approx(n.chance * math.log1p(n.faster_by))
+
+
+def test_the_worth_of_a_run_is_what_the_neighbours_saw_it_gain(db: Database) -> None:
+    """By hand: of two neighbours and an average that counts as one, d was faster than a on one."""
+    query = changed(
+        build_query(db, NEW, tiny(), OP),
+        configs=(A, D),
+        gains=np.log([[1.0, 1.5], [1.0, 0.5]]),
+        levels=np.zeros(2),
+        weights=np.array([3.0, 1.0]),
+        prior=np.array([0.0, -0.1]),
+        mean=np.zeros(2),
+        shrink=1.0,
+        trust=np.zeros((0, 0)),
+        neighbours=(),
+    )
+    held = NeighbourVote(query).posterior(A)
+    assert held.better[1] == pytest.approx(3.0 / 5.0 * math.log(1.5))
+    assert held.chance[1] == pytest.approx(3.0 / 5.0)
 
 
 def test_next_leaves_out_what_was_measured_on_the_pattern() -> None:
@@ -324,8 +350,8 @@ def test_with_a_cost_model_next_is_by_its_own_spread() -> None:
     density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     by_hand = -0.1 * 0.5 * math.erfc(-z / math.sqrt(2)) + apart * density
     assert best.config == dict(D) and best.worth == pytest.approx(math.expm1(by_hand))
-    assert best.expected_gain == pytest.approx(math.exp(0.9))
-    assert best.gain_high == pytest.approx(math.exp(0.9 + 1.2815515655446004 * 0.4))
+    assert best.chance == pytest.approx(0.5 * math.erfc(-z / math.sqrt(2)))
+    assert math.log1p(best.faster_by) == pytest.approx(by_hand / best.chance)
 
 
 def test_a_close_variant_of_the_answer_is_worth_less_than_another_choice() -> None:

@@ -173,7 +173,7 @@ def test_hostile_names_stay_short_and_harmless(show: Show) -> None:
         features={HOSTILE: (9.0, 3.0, 2.0), "fill": (5.5, 5.0, 1.0), "flat": (0.0, 0.0, 1.0)},
         insight=Diagnostics(
             simpler=[SimplerAnswer(method=HOSTILE[:40], config=dict(values))],
-            next=[NextRun(config=dict(values), expected_gain=None, gain_high=None, worth=0.5)],
+            next=[NextRun(config=dict(values), worth=0.5, chance=0.6, faster_by=0.9)],
             deep=True,
             moves=[
                 Counterfactual(
