@@ -44,6 +44,8 @@ VERBS = (
     "completion",
 )
 
+#: Set: what nobody expected ends with its traceback, instead of a line and a file.
+DEBUG = "EMBEDDB_DEBUG"
 #: Ended by Ctrl-C, with the state saved.
 INTERRUPTED = 130
 
@@ -129,6 +131,12 @@ def _run(args: list[str] | None) -> int:
     except OSError as e:
         where = f"{e.filename}: " if e.filename else ""
         return _fail(f"{where}{e.strerror or e}", "", 1)
+    except Exception as e:
+        if os.environ.get(DEBUG):
+            raise
+        from embeddb.ui.cli.unexpected import kept
+
+        return _fail(f"{type(e).__name__}: {e}"[:300], kept(e), 1)
     return result if isinstance(result, int) else 0
 
 
