@@ -32,6 +32,8 @@ from embeddb.platforms.platform import load_platform
 from embeddb.query.build import build_query
 from embeddb.query.fallback import answer
 from embeddb.query.query import Query
+from embeddb.query.rankers.failing import chances
+from embeddb.query.recommendation import Candidate
 from indexer.embed import embed
 from indexer.ingest import ingest
 from indexer.readers.base.row import ReadOptions
@@ -39,6 +41,7 @@ from tuners.evaluation.bench import Bench
 
 SPMV = Op.parse("spmv:f64")
 FOLDS, SEED = 5, 0
+ARMS = ("before", "after", "penalised")
 
 
 def blind(query: Query) -> Query:
@@ -46,12 +49,27 @@ def blind(query: Query) -> Query:
     return replace(query, vote=replace(query.vote, failures=Failures()))
 
 
+def answered(query: Query, count: int) -> list[Candidate]:
+    return answer(query, count, rng=np.random.default_rng(SEED)).candidates
+
+
+def penalised(query: Query) -> list[Candidate]:
+    """What was not taken: every gain less by the logarithm of the chance that it does not fail."""
+    made = answered(blind(query), len(query.vote.configs))
+    cost = -np.log1p(-np.minimum(chances(query, [Config(c.config) for c in made]), 0.95))
+    order = sorted(range(len(made)), key=lambda at: made[at].score + cost[at])
+    return [made[at] for at in order[:5]]
+
+
 def shares(query: Query, times: Mapping[Config, float]) -> dict[str, tuple[float, float]]:
     """The share of the optimum at 1 and at 5 of each arm; nan where what was proposed never ran."""
     best = min(t for t in times.values() if math.isfinite(t))
     found = {}
-    for arm, asked in (("before", blind(query)), ("after", query)):
-        made = answer(asked, 5, rng=np.random.default_rng(SEED)).candidates
+    for arm, made in (
+        ("before", answered(blind(query), 5)),
+        ("after", answered(query, 5)),
+        ("penalised", penalised(query)),
+    ):
         ran = [times.get(Config(c.config), math.nan) for c in made]
         each = [0.0 if math.isinf(t) else best / t for t in ran]
         found[arm] = each[0], max((s for s in each if not math.isnan(s)), default=math.nan)
@@ -61,18 +79,18 @@ def shares(query: Query, times: Mapping[Config, float]) -> dict[str, tuple[float
 
 
 def summary(rows: Iterable[Mapping[str, tuple[float, float]]]) -> dict[str, Any]:
-    """Means over the questions that both arms' first answers can be judged on, how many first
-    answers failed, and for how many the two arms differ."""
-    judged = [r for r in rows if not any(math.isnan(r[arm][0]) for arm in ("before", "after"))]
+    """Means over the questions that the first answers of all arms can be judged on, how many first
+    answers failed, and how many are others than before."""
+    judged = [r for r in rows if not any(math.isnan(r[arm][0]) for arm in ARMS)]
     told: dict[str, Any] = {"questions": len(judged)}
-    for arm in ("before", "after", "default"):
+    for arm in (*ARMS, "default"):
         first = np.array([r[arm][0] for r in judged])
         told[arm] = {
             "of_optimum@1_failure_is_0": float(np.nanmean(first)),
             "of_optimum@5_failure_is_0": float(np.nanmean([r[arm][1] for r in judged])),
             "failed_first": int((first == 0.0).sum()),
         }
-    told["other_first"] = sum(r["before"][0] != r["after"][0] for r in judged)
+    told["other_first"] = {arm: sum(r["before"][0] != r[arm][0] for r in judged) for arm in ARMS}
     return told
 
 

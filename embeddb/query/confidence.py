@@ -8,7 +8,7 @@ from embeddb.core.config import Config
 from embeddb.core.wording import many_of, one_of
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import Ranker
-from embeddb.query.rankers.failing import chances
+from embeddb.query.rankers.failing import LIKELY, chances
 
 __all__ = ["GOOD", "confidence_of", "failure_chance"]
 
@@ -18,8 +18,8 @@ GOOD = 0.9
 _STRANGE = 0.99
 #: With a nearest neighbour farther than this share have theirs, an answer is not called sure.
 _FAR = 0.8
-#: A configuration that fails with this chance is doubted, and with that one is no answer.
-_FAILS, _MOSTLY_FAILS = 0.1, 0.5
+#: A configuration that fails with this chance is doubted.
+_FAILS = 0.1
 #: Below this part of the vote an answer rests on other machines.
 _OWN_SHARE = 0.5
 
@@ -45,7 +45,7 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
     chance = failure_chance(query, first)
     if chance >= _FAILS:
         doubts.append(f"it fails with a chance of {100 * chance:.0f} %, by runs on other patterns")
-    return ("low" if chance >= _MOSTLY_FAILS else _level(query, doubts)), doubts
+    return ("low" if chance >= LIKELY else _level(query, doubts)), doubts
 
 
 def failure_chance(query: Query, config: Config | None) -> float:

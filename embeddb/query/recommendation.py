@@ -33,9 +33,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     `origin` says what it rests on; `voters` counts the neighbours that ran it. `seconds` and
     `status` are set once it was measured here. `break_even_calls` is the number of calls from which
     preparing it has paid off beside the default (0: there is nothing to prepare; None: it is not
-    faster, or that is not known). `failure` is the chance that it fails on what is asked about,
-    beside which `expected_gain` tells what is gained if it does not (None: nothing ever failed, or
-    it was measured here); it failed on `failed_on` of `tried_on` measured patterns.
+    faster, or that is not known). `failure` is the chance that it fails on what is asked about
+    (None: nothing ever failed, or it was measured here); it failed on `failed_on` of `tried_on`
+    measured patterns.
     """
 
     config: dict[str, Any]

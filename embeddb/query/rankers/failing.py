@@ -1,4 +1,4 @@
-"""The chance that a configuration fails on the asked pattern, and what it costs in a ranking."""
+"""The chance that a configuration fails on the asked pattern, and what it does to an answer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from embeddb.core.config import Config
 from embeddb.query.query import Query
 from embeddb.query.recommendation import Candidate
 
-__all__ = ["chances", "risk", "with_failures"]
+__all__ = ["LIKELY", "chances", "likely_last", "with_failures"]
 
 Floats = NDArray[np.float64]
 
-#: Chances beyond it count as it: a few failures are no certainty.
-_MOST = 0.95
+#: With this chance of failing a configuration goes behind all others.
+LIKELY = 0.5
 
 
 def chances(query: Query, configs: Sequence[Config]) -> Floats:
@@ -41,11 +41,19 @@ def chances(query: Query, configs: Sequence[Config]) -> Floats:
     return found
 
 
-def risk(query: Query, configs: Sequence[Config]) -> Floats:
-    """Log gain float64[u], at most 0, that the chance of failing takes from each: on average so
-    much less is reached if a failed run reaches nothing."""
-    found: Floats = np.log1p(-np.minimum(chances(query, configs), _MOST))
-    return found
+def likely_last(query: Query, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates in their order, but those that rather fail than not behind all others. Their
+    votes count failures already; to take the chance off every gain as well made answers worse
+    (benchmarks/results/failures_held.json)."""
+    found = chances(query, [Config(candidate.config) for candidate in candidates])
+    doubted = found >= LIKELY
+    if not doubted.any() or doubted.all():
+        return list(candidates)
+    first = [c for c, behind in zip(candidates, doubted, strict=True) if not behind]
+    # What is put behind has no better score than that before it.
+    worst = max(candidate.score for candidate in first)
+    last = [c for c, behind in zip(candidates, doubted, strict=True) if behind]
+    return first + [msgspec.structs.replace(c, score=max(c.score, worst)) for c in last]
 
 
 def with_failures(query: Query, candidates: Sequence[Candidate]) -> list[Candidate]:

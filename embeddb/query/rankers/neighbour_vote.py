@@ -25,7 +25,6 @@ from embeddb.index.vote import doubt
 from embeddb.query.posterior import Posterior, over_default_of
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import Floats, Ranker, default_candidate
-from embeddb.query.rankers.failing import risk
 from embeddb.query.rankers.order import behind_default
 from embeddb.query.rankers.ties import settled
 from embeddb.query.recommendation import Candidate
@@ -64,9 +63,9 @@ class NeighbourVote(Ranker):
     def promised(self) -> Floats:
         """float64[u] log gain over the default that may be promised: the vote's, corrected by what
         first choices gained more or less than that where they were held out, for the best of many
-        estimates is mostly a lucky one. It is what is gained where it does not fail."""
-        query, plain = self.query, self.score - risk(self.query, self.configs)
-        gain: Floats = plain - _default_score(query, plain)
+        estimates is mostly a lucky one."""
+        query = self.query
+        gain: Floats = self.score - _default_score(query, self.score)
         bias = query.vote.promise.bias if math.isfinite(query.vote.promise.bias) else 0.0
         default = np.array(
             [config == query.default for config in query.vote.configs], dtype=np.bool_
@@ -112,15 +111,15 @@ class NeighbourVote(Ranker):
 
 def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
     """The vote float64[c] (centred log gain, higher is better; cautious where few neighbours ran a
-    configuration, and less by the chance that it fails) and voters int64[c]."""
-    ran, risked = np.isfinite(query.vote.gains), risk(query, query.vote.configs)
+    configuration) and voters int64[c]."""
+    ran = np.isfinite(query.vote.gains)
     if not _trusted(query):
-        return query.vote.prior + risked, ran.sum(axis=0)
+        return query.vote.prior, ran.sum(axis=0)
     centred = np.where(ran, query.vote.gains - query.vote.levels[:, None], 0.0)
     shrink, counted = max(query.vote.shrink, 1e-6), _counted(query)
     support = query.vote.weights @ counted + shrink
     score = (query.vote.weights @ (counted * centred) + shrink * query.vote.prior) / support
-    return score - _doubt(query, support) + risked, ran.sum(axis=0)
+    return score - _doubt(query, support), ran.sum(axis=0)
 
 
 def doubt_of_unrun(query: Query) -> float:

@@ -12,10 +12,11 @@ from embeddb.database import Database
 from embeddb.explain.explanation import fails
 from embeddb.index.failures import Failures
 from embeddb.query.build import build_query
-from embeddb.query.rankers.failing import chances, risk
-from embeddb.query.rankers.neighbour_vote import scores
+from embeddb.query.rankers.failing import chances, likely_last
+from embeddb.query.recommendation import Candidate
 from embeddb.ui.cli.explain_text import show_explanation
 from embeddb.ui.report.explanation import explanation_html
+from indexer.embed import embed
 
 NEW = band(137, 14, name="new")
 #: Fails on patterns as long as the new one, and on no other.
@@ -35,7 +36,7 @@ def broken() -> Database:
     db.store.put_platform(tiny())
     for pattern in patterns():
         db.record(_runs(pattern), pattern, tiny())
-    db.refresh()
+    embed(db)
     return db
 
 
@@ -47,7 +48,6 @@ def test_neighbours_and_all_patterns_tell_how_likely_a_failure_is(broken: Databa
     assert chance[CONFIGS[BROKEN]] > failed / tried  # its neighbours are those on which it failed
     others = [chance[c] for c in CONFIGS if c != CONFIGS[BROKEN]]
     assert max(others) < 0.1 and min(others) > 0.0
-    assert (risk(query, CONFIGS) <= 0).all()
 
 
 def test_the_order_counts_it_and_the_answer_shows_it(
@@ -67,6 +67,16 @@ def test_the_order_counts_it_and_the_answer_shows_it(
     assert ">fails</th>" in explanation_html(explained)
 
 
+def test_what_rather_fails_goes_behind_all_others(broken: Database) -> None:
+    query = build_query(broken, NEW, tiny(), OP)
+    made = [Candidate(config=dict(c), score=at - 9.0, origin="") for at, c in enumerate(CONFIGS)]
+    found = likely_last(query, made[BROKEN:] + made[:BROKEN])
+    assert [c.config["variant"] for c in found] == ["d", "a", "b", "c"]
+    assert found[-1].score == max(c.score for c in found)
+    one = made[BROKEN : BROKEN + 1]
+    assert likely_last(query, one) == one
+
+
 def test_an_answer_that_may_fail_is_not_sure(broken: Database) -> None:
     from embeddb.query.confidence import confidence_of
     from embeddb.query.rankers.neighbour_vote import NeighbourVote
@@ -80,8 +90,7 @@ def test_where_nothing_ever_failed_nothing_changes() -> None:
     db = fill(Database.in_memory(), tiny())
     query = build_query(db, NEW, tiny(), OP)
     assert query.vote.failures == Failures()
-    assert not chances(query, CONFIGS).any() and not risk(query, CONFIGS).any()
-    assert np.isfinite(scores(query)[0]).all()
+    assert not chances(query, CONFIGS).any()
     made = db.query(NEW, platform="tiny", op=str(OP))
     assert all(c.failure is None and c.tried_on == 0 for c in made.candidates)
     assert fails(made.candidates[0]) == "-"
