@@ -10,9 +10,8 @@ import click
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.coverage_text import show_states
-from embeddb.ui.cli.output import Progress, emit, json_option, say
-from embeddb.ui.cli.proposed import accepted, platform_asked
-from embeddb.ui.cli.reading import (
+from embeddb.ui.cli.logs.proposed import accepted, platform_asked
+from embeddb.ui.cli.logs.reading import (
     read_options,
     reading_options,
     refuse_empty,
@@ -20,6 +19,7 @@ from embeddb.ui.cli.reading import (
     show_file,
     warn,
 )
+from embeddb.ui.cli.output import Progress, emit, json_option, say
 
 if TYPE_CHECKING:
     from indexer.index_runs import IndexReport

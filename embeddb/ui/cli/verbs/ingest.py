@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from embeddb.ui.cli.arguments import open_database
-from embeddb.ui.cli.output import Progress, emit, json_option
-from embeddb.ui.cli.proposed import accepted
-from embeddb.ui.cli.reading import (
+from embeddb.ui.cli.logs.proposed import accepted
+from embeddb.ui.cli.logs.reading import (
     read_options,
     reading_options,
     refuse_empty,
@@ -18,6 +17,7 @@ from embeddb.ui.cli.reading import (
     show_file,
     warn,
 )
+from embeddb.ui.cli.output import Progress, emit, json_option
 
 __all__ = ["ingest_verb"]
 

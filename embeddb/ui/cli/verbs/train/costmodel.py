@@ -17,7 +17,7 @@ from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import emit, json_option, note
 from embeddb.ui.cli.session import session
-from embeddb.ui.cli.trained_text import show_samples, show_trained
+from embeddb.ui.cli.verbs.train.trained_text import show_samples, show_trained
 from indexer.starter import source_model
 from tuners.evaluation.choose_predictor import Training, TrainingRequest
 
