@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,8 +22,9 @@ from embeddb.core.files.own_files import open_own
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.sizes import UNKNOWN
+from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.of_subject import space_of
-from embeddb.platforms.platform import Platform, load_platform
+from embeddb.platforms.platform import Platform, load_platform, platform_here, runner_for
 from embeddb.platforms.space.rules import show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Store
@@ -32,11 +33,16 @@ from indexer.readers.base.reading import read_rows
 from indexer.readers.base.recognise import guess
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
-__all__ = ["IngestReport", "ingest"]
+__all__ = ["MOST_REASONS", "THIS", "IngestReport", "completed", "ingest", "reader_of"]
 
 #: Rows per transaction: large enough that the disk's fsync does not matter, small enough that a
 #: kill loses less than a second of work.
 BATCH = 10_000
+#: Reasons for rejected rows that are counted apart; those after them are `_OTHER` together.
+MOST_REASONS = 100
+_OTHER, _LONGEST_REASON = "other reasons", 300
+#: The instance of rows that the platform's own command has made.
+THIS = "this"
 
 
 @dataclass(slots=True)
@@ -62,10 +68,17 @@ class IngestReport:
     matrices_found: int = 0
     matrices_missing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    #: How many rows were rejected for which reason, at most `MOST_REASONS` of these.
+    reasons: dict[str, int] = field(default_factory=dict)
     #: By parameter, values that an open choice does not list, and how many rows have each.
     new_values: dict[str, dict[str, int]] = field(default_factory=dict)
     #: Words of an edited platform file that give the runs stored before another meaning.
     changes: list[str] = field(default_factory=list)
+
+    @property
+    def nothing_read(self) -> bool:
+        """Whether no row could be used, if there were any."""
+        return self.rejected >= self.rows
 
     def document(self) -> dict[str, Any]:
         body = {name: getattr(self, name) for name in self.__slots__}
@@ -88,21 +101,29 @@ def ingest(
     interrupted goes on where the last transaction ended; one that was read to its end adds
     nothing the second time.
 
-    Raises: ReaderError if no reader knows the file; UsageError if no platform is known for it.
+    With the instance `this` the rows are filed under what the platform's runner would file its own
+    measurements under, made here and now.
+
+    Raises: ReaderError if no reader knows the file; UsageError if no platform is known for it;
+    RunnerUnavailable for the instance `this` of a platform that cannot be measured here.
     """
     if not path.exists():
         raise ReaderError("no such file", where=str(path))
-    chosen = reader or _guessed(path)
+    chosen = reader or reader_of(path)
     plug = plugins.load("reader", chosen)()
     base = platform or _platform_of(plug, path)
-    asked = _completed(options or ReadOptions(), base)
+    asked = completed(options or ReadOptions(), base)
+    if THIS in (asked.instance, asked.log.instance if not asked.instance else ""):
+        asked = replace(asked, instance="", log=replace(asked.log, instance=""))
+        base = base if base.instance else platform_here(runner_for(base))
     job = _Job(store, path, base, library or Library(None), IngestReport(str(path), chosen))
     with job:
         job.consume(read_rows(plug, path, asked), _journal_key(path, chosen, base, asked), progress)
     return job.report
 
 
-def _guessed(path: Path) -> str:
+def reader_of(path: Path) -> str:
+    """The name of the reader that recognises a file. Raises: ReaderError if none does."""
     found = guess(path)
     if not found:
         raise ReaderError(
@@ -119,12 +140,12 @@ def _platform_of(plug: Any, path: Path) -> Platform:
     return load_platform(plug.platform)
 
 
-def _completed(options: ReadOptions, platform: Platform) -> ReadOptions:
-    """The options with the platform's parameter names, so that columns can be recognised."""
-    from dataclasses import replace
-
+def completed(options: ReadOptions, platform: Platform) -> ReadOptions:
+    """The options with what the platform's file says of its logs, and with the names of its
+    parameters, so that columns can be recognised."""
     names = [p.name for kernel in platform.ops for p in platform.space(_any_op(kernel)).params]
-    return replace(options, params=tuple(dict.fromkeys(names)))
+    log = platform.log if options.log == LogTable() else options.log
+    return replace(options, params=tuple(dict.fromkeys(names)), log=log)
 
 
 def _any_op(kernel: str) -> Op:
@@ -186,6 +207,7 @@ class _Job:
         report.resumed_at = report.rows = state.get("rows", 0)
         report.rejected = state.get("rejected", 0)
         report.new_values = state.get("new_values", {})
+        report.reasons = state.get("reasons", {})
         if report.rejected:
             self._forget_rejects_after(report.rejected)
         rows = islice(rows, report.rows, None)
@@ -194,6 +216,7 @@ class _Job:
             runs, rejects = self._split(batch)
             self._write_rejects(rejects, first=report.rejected == 0)
             report.rejected += len(rejects)
+            self._count(rejects)
             mark = self._mark()
             result = self.store.append(
                 runs,
@@ -211,9 +234,19 @@ class _Job:
     def _mark(self) -> bytes:
         """What the journal keeps of a file read so far."""
         done: dict[str, Any] = {"rows": self.report.rows, "rejected": self.report.rejected}
+        if self.report.reasons:
+            done["reasons"] = self.report.reasons
         if self.report.new_values:
             done["new_values"] = self.report.new_values
         return json.dumps(done).encode()
+
+    def _count(self, rejects: list[Reject]) -> None:
+        reasons = self.report.reasons
+        for reject in rejects:
+            reason = reject.reason[:_LONGEST_REASON]
+            if reason not in reasons and len(reasons) >= MOST_REASONS:
+                reason = _OTHER
+            reasons[reason] = reasons.get(reason, 0) + 1
 
     def _split(self, batch: list[RunRow | Reject]) -> tuple[list[Run], list[Reject]]:
         runs: list[Run] = []
@@ -265,9 +298,9 @@ class _Job:
         config = row.config if isinstance(row.config, Config) else Config(row.config)
         legal = known.get(config.json)
         if legal is None:
-            reason = space.reason(config)
-            if reason is not None:
-                raise ReaderError(reason)
+            wrong = "; ".join(space.reasons(config))
+            if wrong:
+                raise ReaderError(wrong)
             legal = known[config.json] = space.canonical(config)
             if space.rules.open:
                 self._new[legal.json] = space.new_values(legal)

@@ -9,9 +9,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from embeddb.core.config import Op
 from embeddb.core.errors import InputError, StoreCorrupt
 
-__all__ = ["STARTER", "is_shipped", "starter_folder", "starter_place"]
+__all__ = ["STARTER", "is_shipped", "source_model", "starter_folder", "starter_place"]
 
 #: The word for the shipped database; a folder of that name is `./starter`.
 STARTER = "starter"
@@ -64,6 +65,20 @@ def starter_place() -> Path:
     for file in (*_data_files(), *sorted(STARTER_FILE.parent.glob("costmodel-*.safetensors"))):
         digest.update(file.read_bytes())
     return _home() / f"{STARTER}-{digest.hexdigest()}"
+
+
+def source_model(text: str, op: Op) -> str:
+    """The file of the model to start from: `starter` is the one that ships for an op's kernel, any
+    other text a file itself, empty for none.
+
+    Raises: InputError where none ships for it.
+    """
+    if text != STARTER:
+        return text
+    file = STARTER_FILE.with_name(f"costmodel-cpu-{op.kernel}.safetensors")
+    if not file.is_file():
+        raise InputError(f"no model ships for {op.kernel}", where=str(file), hint="--from MODEL")
+    return str(file)
 
 
 def _home() -> Path:

@@ -18,6 +18,12 @@ def shared() -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def mistakes_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verb's uncaught exception ends the test that met it, and not in a line and a file."""
+    monkeypatch.setenv("EMBEDDB_DEBUG", "1")
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20260101)

@@ -12,7 +12,7 @@ from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.wording import many_of, one_of
 from embeddb.query.kernels.view import KernelView
-from embeddb.query.recommendation import Recommendation, TransferredSchedule
+from embeddb.query.recommendation import Candidate, Recommendation, TransferredSchedule
 from embeddb.store.models.facts import ModelFacts
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "OwnRuns",
     "PatternView",
     "carried_best",
+    "fails",
     "link_words",
     "paid_off",
     "preparation",
@@ -80,6 +81,14 @@ def preparation(calls: float | None, *, measured: bool, kind: str = "matrix") ->
         )
     told = f"preparing a format counts where its cost is known, shared out over {calls:,.0f} calls"
     return told + ("; the measured times leave it out" if measured else "")
+
+
+def fails(candidate: Candidate) -> str:
+    """The chance that a proposal fails, and on how many measured patterns it did."""
+    if candidate.failure is None:
+        return "-"
+    seen = f", {candidate.failed_on} of {candidate.tried_on}" if candidate.tried_on else ""
+    return f"{100 * candidate.failure:.0f} %{seen}"
 
 
 def paid_off(calls: float | None) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from embeddb.core.records import STATUSES
 from embeddb.platforms.kernel import KernelSpace, Table
+from embeddb.platforms.log_table import clock_of
 from embeddb.platforms.space.rules import join
 
 __all__ = ["MATRIX_FORMATS", "Argument", "CommandSpec", "TimeSpec", "read_command"]
@@ -223,11 +224,10 @@ def _read_time(table: Table, traits: Mapping[str, Any]) -> TimeSpec:
         raise table.fault("json", f"{field!r} is no path such as stats.cycles")
     if unit != "cycles":
         return TimeSpec(stream, regex, path, _SECONDS[unit], 0.0)
-    clock = traits.get("clock_ghz", 0)
-    number = isinstance(clock, (int, float)) and not isinstance(clock, bool)
-    if not number or not 1e-6 <= clock <= 1e6:
+    clock = clock_of(traits)
+    if not clock:
         raise table.fault("unit", "cycles need a clock: give `clock_ghz` under [traits]")
-    return TimeSpec(stream, regex, path, 1e-9 / clock, float(clock))
+    return TimeSpec(stream, regex, path, 1e-9 / clock, clock)
 
 
 def _read_exits(table: Table) -> dict[int, str]:

@@ -25,6 +25,7 @@ from embeddb.core.files.gate import read_bounded, refusing
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.platforms.command import CommandSpec, read_command
 from embeddb.platforms.kernel import KernelSpace, Table, read_space
+from embeddb.platforms.log_table import LogTable, read_log
 from embeddb.platforms.loopnest import LoopNest
 from embeddb.platforms.space.rules import join, show
 from embeddb.platforms.space.space import ConfigSpace
@@ -52,7 +53,8 @@ class Platform:
     `ops` are the kernels it runs. `simulated`: times come from a simulator. `portable`: relative
     gains measured on other instances count as evidence here. `runner`: the plug-in that can
     measure it, or "". `cost_per_sample` is the price of one measurement relative to a CPU run
-    (beta in COGNATE, Appendix A.2). `command` is the program that a `command` runner starts.
+    (beta in COGNATE, Appendix A.2). `command` is the program that a `command` runner starts, `log`
+    what its file says of logs.
     `text` is the TOML source; `file` is the path it was read from, and empty for a platform out of
     a database or a plan, whose command is not run. Two platforms are equal when text and instance
     are.
@@ -69,6 +71,7 @@ class Platform:
     runner: str = field(default="", compare=False)
     cost_per_sample: float = field(default=1.0, compare=False)
     command: CommandSpec | None = field(default=None, compare=False, repr=False)
+    log: LogTable = field(default_factory=LogTable, compare=False, repr=False)
     file: str = field(default="", compare=False)
     traits: Mapping[str, Any] = field(default_factory=dict, compare=False)
     environment: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -249,6 +252,7 @@ def _parsed(text: str, where: str) -> Platform:
         runner=runner,
         cost_per_sample=cost,
         command=_read_command(table, runner, kernels, traits),
+        log=read_log(table.table("log"), kernels, traits),
         traits=MappingProxyType(traits),
         kernels=MappingProxyType(kernels),
     )

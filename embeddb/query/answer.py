@@ -28,6 +28,7 @@ from embeddb.query.counters import counters_use
 from embeddb.query.fallback import Answer, answer
 from embeddb.query.kernels.view import kernel_view
 from embeddb.query.query import Query
+from embeddb.query.rankers.failing import with_failures
 from embeddb.query.recommendation import (
     Recommendation,
     RecommendedNeighbour,
@@ -135,7 +136,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         link=found.link,
         tuner=found.tuner,
         default=dict(query.default),
-        candidates=with_break_even(query, found.candidates),
+        candidates=with_failures(query, with_break_even(query, found.candidates)),
         neighbours=_neighbours(query),
         confidence=confidence,
         warnings=warnings,

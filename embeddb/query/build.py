@@ -17,6 +17,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.timing import Timing, timings_of
 from embeddb.featurizers import missing
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.failures import Failures
 from embeddb.index.lookup import Lookup
 from embeddb.index.pooling import Source
 from embeddb.index.scopes import nearest_widths
@@ -190,13 +191,15 @@ def with_evidence(
     rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
     found, rejected = _split_legal(partition, query.space)
     vote = _vote(query, partition, view, rows, policy.weights(distances), sorted(found.values()))
+    stored = tuple(sorted(found, key=found.__getitem__))
     best = [view.beliefs[int(shares.argmax())].source for shares in view.shares[rows]]
     told = zip(ids, best, distances.tolist(), strict=True)
     return replace(
         query,
         vote=replace(
             vote,
-            configs=tuple(sorted(found, key=found.__getitem__)),
+            configs=stored,
+            failures=Failures.of(stored, sorted(found.values()), view.gains, view.failing),
             rejected=rejected,
             shrink=policy.shrink,
             held_out=math.nan if partition.evidence.winners else math.exp(-policy.loss),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from embeddb.core.config import Config
 from embeddb.core.wording import many_of, one_of
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import Ranker
+from embeddb.query.rankers.failing import LIKELY, chances
 
 __all__ = ["GOOD", "confidence_of", "failure_chance"]
 
@@ -17,8 +16,10 @@ __all__ = ["GOOD", "confidence_of", "failure_chance"]
 GOOD = 0.9
 #: Nearest neighbours of nearly all measured patterns are nearer than this percentile.
 _STRANGE = 0.99
-#: A configuration that failed on this part of the neighbours is doubted.
-_FAILS = 0.2
+#: With a nearest neighbour farther than this share have theirs, an answer is not called sure.
+_FAR = 0.8
+#: A configuration that fails with this chance is doubted.
+_FAILS = 0.1
 #: Below this part of the vote an answer rests on other machines.
 _OWN_SHARE = 0.5
 
@@ -43,18 +44,13 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
     doubts += _doubts_of_neighbours(query) + _doubts_of_machine(query)
     chance = failure_chance(query, first)
     if chance >= _FAILS:
-        doubts.append(f"it failed in {100 * chance:.0f} % of the runs on patterns like this")
-    return _level(query, doubts), doubts
+        doubts.append(f"it fails with a chance of {100 * chance:.0f} %, by runs on other patterns")
+    return ("low" if chance >= LIKELY else _level(query, doubts)), doubts
 
 
 def failure_chance(query: Query, config: Config | None) -> float:
-    """Part of the neighbours' runs of a configuration that failed, weighted as their votes; 0 where
-    none ran it."""
-    if config is None or config not in query.vote.configs or not query.vote.failing.size:
-        return 0.0
-    at = query.vote.configs.index(config)
-    ran = query.vote.weights * np.isfinite(query.vote.gains[:, at])
-    return float(ran @ query.vote.failing[:, at] / ran.sum()) if ran.sum() else 0.0
+    """The chance that a configuration fails on the asked pattern, 0 for none."""
+    return 0.0 if config is None else float(chances(query, [config])[0])
 
 
 def _doubts_of_judgement(ranker: Ranker) -> list[str]:
@@ -83,6 +79,9 @@ def _doubts_of_neighbours(query: Query) -> list[str]:
         doubts.append("nothing like this pattern was ever measured here")
     elif nearest.percentile > 0.9:
         doubts.append("the nearest measured pattern is unusually far")
+    elif nearest.percentile > _FAR:
+        share = f"{100 * nearest.percentile:.0f} %"
+        doubts.append(f"{share} of the measured patterns have a nearer neighbour than this one")
     if len({n.group for n in query.vote.neighbours}) == 1:
         doubts.append(f"all neighbours come from one group of {many_of(query.op.kind)}")
     return doubts

@@ -18,6 +18,7 @@ from embeddb.core.timing import Timing
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import default_candidate
 from embeddb.query.rankers.choose import FEWEST_NEIGHBOURS, Rankers
+from embeddb.query.rankers.failing import likely_last
 from embeddb.query.recommendation import Candidate
 
 __all__ = ["Answer", "answer"]
@@ -53,7 +54,7 @@ def answer(query: Query, count: int, *, rng: np.random.Generator) -> Answer:
     rankers = Rankers(query, rng=rng)
     ranker = rankers.chosen
     enough = count + len(query.own.timings) + len(query.own.other_width)
-    rest = _not_failed(query, list(islice(ranker.candidates(), enough)))
+    rest = likely_last(query, _not_failed(query, list(islice(ranker.candidates(), enough))))
     model = query.prediction.version if ranker.by_model else ""
     found = _from_timings(query, query.own.timings)
     if len(found) >= _FEWEST_MEASURED:
@@ -65,7 +66,7 @@ def answer(query: Query, count: int, *, rng: np.random.Generator) -> Answer:
     if rest and (near or ranker.by_model):
         return Answer(rankers, ranker.link, ranker.tuner, rest[:count], model)
     static = rankers.static_best
-    average = _not_failed(query, list(islice(static.candidates(), enough)))
+    average = likely_last(query, _not_failed(query, list(islice(static.candidates(), enough))))
     ranked = [c for c in average if c.score < 0.0]
     if ranked:
         return Answer(rankers, static.link, static.tuner, ranked[:count])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
 from embeddb.core.timing import Timing
+from embeddb.index.failures import Failures
 from embeddb.index.preparation import PreparationCost
 from embeddb.index.vote import VoteSettings
 from embeddb.nests.matching.transfer import StepOutcome
@@ -74,9 +75,6 @@ class Promise(NamedTuple):
         return cls(policy.bias, policy.low, policy.high, policy.guard)
 
 
-_NO_PROMISE = Promise()
-
-
 class Transferred(NamedTuple):
     """What a neighbour's schedule became on the asked nest: `config` here, `source` there, where it
     gained `gain` (log), and the steps of its recipe."""
@@ -124,10 +122,11 @@ class Vote:
     that the neighbours were found by.
 
     `trust` float64[k,c] is what each gain counts as a vote beside a run of this very instance,
-    `failing` float64[k,c] what part of the runs behind it failed, `machines` how much of the vote
-    rests on which instance, `machine_effects` float64[s,c] by how much more a configuration gains
-    on each other instance than on all together; `measured_here` counts the patterns measured on
-    this one, `elsewhere` says that there are others.
+    `failing` float64[k,c] what part of the runs behind it failed, `failures` how often each failed
+    on all measured patterns, `machines` how much of the vote rests on which instance,
+    `machine_effects` float64[s,c] by how much more a configuration gains on each other instance
+    than on all together; `measured_here` counts the patterns measured on this one, `elsewhere` says
+    that there are others.
 
     `knows_default` is false where no pattern's default was ever run: gains are then relative to
     whatever ran, good for ranking only. `evidence_op` is the operation that most of the vote ran:
@@ -153,12 +152,13 @@ class Vote:
     evidence_op: Op | None = None
     held_out: float = math.nan
     judged_by: str = "here"
-    promise: Promise = _NO_PROMISE
+    promise: Promise = field(default_factory=Promise)
     trust: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     machines: Mapping[str, float] = field(default_factory=dict)
     measured_here: int = 0
     elsewhere: bool = False
     failing: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    failures: Failures = field(default_factory=Failures)
     machine_effects: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     rejected: dict[Config, str] = field(default_factory=dict)
     preparation: PreparationCost | None = None

@@ -33,7 +33,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     `origin` says what it rests on; `voters` counts the neighbours that ran it. `seconds` and
     `status` are set once it was measured here. `break_even_calls` is the number of calls from which
     preparing it has paid off beside the default (0: there is nothing to prepare; None: it is not
-    faster, or that is not known).
+    faster, or that is not known). `failure` is the chance that it fails on what is asked about
+    (None: nothing ever failed, or it was measured here); it failed on `failed_on` of `tried_on`
+    measured patterns.
     """
 
     config: dict[str, Any]
@@ -46,6 +48,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     status: str | None = None
     break_even_calls: float | None = None
+    failure: float | None = None
+    failed_on: int = 0
+    tried_on: int = 0
 
 
 class RecommendedNeighbour(msgspec.Struct, frozen=True):

@@ -21,7 +21,6 @@ from indexer.readers.base.row import (
     ReadOptions,
     Reject,
     RunRow,
-    divisor,
     integer,
     need_op,
     seconds,
@@ -59,7 +58,7 @@ class CognateReader:
         if len(table.names) == len(_COLUMNS) and table.first is not None:
             _check_bare(path, table.first)
         op = need_op(options, path)
-        per_second = divisor(options.unit, where=str(path))
+        per_second = options.per_second(where=str(path))
         matrices: dict[str, MatrixRef] = {}
         for line, row in table.rows():
             if isinstance(row, Reject):

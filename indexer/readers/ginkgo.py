@@ -46,7 +46,7 @@ class GinkgoReader:
         """224k rows take about as long as two passes of `csv.DictReader`."""
         table = Table(path, self.name)
         places = table.need((*_COLUMNS, "completed"), self.name)
-        op = options.op or Op("spmv", 1, "f64")
+        op = options.ran or Op("spmv", 1, "f64")
         known = matrix_features(options.features) if options.features else {}
         costs = _conversions(path)
         configs: dict[str, Config] = {}

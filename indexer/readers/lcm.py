@@ -77,7 +77,7 @@ class LcmReader:
                     cost(row[analysis]) if analysis is not None else None,
                     context={name: seconds(row[i]) for name, i in extra.items() if row[i]},
                 )
-                op = options.op or _op(table, row, spmm=spmm)
+                op = options.ran or _op(table, row, spmm=spmm)
             except ReaderError as error:
                 yield Reject(line, error.reason, ",".join(row)[:200])
                 continue

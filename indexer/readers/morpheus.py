@@ -46,7 +46,7 @@ class MorpheusReader:
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         table = Table(path, self.name)
         matrix, form, time, _ = table.need(_COLUMNS, self.name)
-        op = options.op or Op("spmv", 1, "f64")
+        op = options.ran or Op("spmv", 1, "f64")
         instance, facts = options.instance or _set_of(path), _facts_of(path)
         known = by_name(matrix_features(options.features)) if options.features else {}
         matrices: dict[str, MatrixRef] = {}

@@ -30,7 +30,6 @@ from indexer.readers.base.row import (
     config_of,
     cost,
     count,
-    divisor,
     need_op,
     seconds,
     status_of,
@@ -72,7 +71,7 @@ class T4Reader:
                 ours = result.get("embeddb")
                 ours = ours if isinstance(ours, dict) else {}
                 op = _op(ours) or need_op(options, path)
-                measurement = _measured(result, unit or _unit(result), options.unit, path)
+                measurement = _measured(result, unit or _unit(result), options, path)
                 config = config_of(result["configuration"])
                 matrix = _matrix(ours, stem)
             except Exception as error:
@@ -110,12 +109,17 @@ def _objective(result: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _measured(result: Mapping[str, Any], stated: str, given: str, path: Path) -> Measurement:
+def _measured(
+    result: Mapping[str, Any], stated: str, options: ReadOptions, path: Path
+) -> Measurement:
     status = status_of(str(result.get("invalidity", "correct")), STATUSES)
-    unit = stated or given
+    given = options.unit
+    unit = stated or given or options.log.unit
     if stated and given and stated != given:
         raise ReaderError(f"the file says {stated}, you say {given}", where=str(path))
-    per_second = divisor(unit, where=str(path)) if unit or status == "ok" else UNITS["ms"]
+    per_second = (
+        options.per_second(unit, where=str(path)) if unit or status == "ok" else UNITS["ms"]
+    )
     times = result.get("times")
     times = times if isinstance(times, dict) else {}
     raw = times.get("runtimes") or [_objective(result).get("value")]

@@ -79,7 +79,7 @@ class WacoReader:
             yield from self._file(file, options, str(file.relative_to(path)))
 
     def _file(self, path: Path, options: ReadOptions, where: str) -> Iterator[RunRow | Reject]:
-        op = options.op or _op_of(path) or need_op(options, path)
+        op = options.ran or _op_of(path) or need_op(options, path)
         name = options.matrix or path.stem
         matrix = MatrixRef(name, group=re.sub(r"_\d+x\d+_\d+$", "", name))
         bad: dict[int, Reject] = {}

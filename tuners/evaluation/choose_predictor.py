@@ -124,18 +124,23 @@ class Training:
         settings = {name: self.request.settings(name) for name in names}
         # The network first: it is what a stopped training goes on with.
         first = settings[names[0]]
-        model = train(samples, first, start=self.start, folder=self.folder, progress=progress)
+        steps = _Steps(progress, len(names) + 2 if self.request.judged else 1)
+        told = steps.next(f"train {names[0]}")
+        model = train(samples, first, start=self.start, folder=self.folder, progress=told)
         if not self.request.judged:
             return model
         judges = {name: self._judge(own) for name, own in settings.items()}
-        held = {name: judge(self.known, progress) for name, judge in judges.items()}
+        held = {
+            name: judge(self.known, steps.next(f"judge {name}")) for name, judge in judges.items()
+        }
         best, why = better(held)
         if len(names) > 1:
             self.note(f"predictor {why}")
         if best != names[0]:
             model = train(samples, settings[best], start=self.start, progress=progress)
         model.card["held_out"] = held.pop(best)
-        model.card["hidden"] = judges[best].hidden(self.known, progress)
+        hidden = steps.next("judge hidden configurations")
+        model.card["hidden"] = judges[best].hidden(self.known, hidden)
         for name, found in held.items():
             own = {op: methods["rank"] for op, methods in found.items()}
             model.card["others"] = {**model.card.get("others", {}), name: own}
@@ -296,6 +301,18 @@ def hidden_configs(samples: Samples, fold: int) -> set[Config]:
     able = [config for config in samples.configs if config not in defaults]
     order = np.random.default_rng([fold, 7]).permutation(len(able))
     return {able[i] for i in order[: int(_HIDDEN * len(able))]}
+
+
+class _Steps:
+    """One thing after the other, each told as `judge trees, step 3 of 4`."""
+
+    def __init__(self, progress: Callable[[str, int, int], None], count: int) -> None:
+        self._progress, self._count, self._at = progress, count, 0
+
+    def next(self, what: str) -> Callable[[str, int, int], None]:
+        self._at += 1
+        name = f"{what}, step {self._at} of {self._count}"
+        return lambda _, done, total: self._progress(name, done, total)
 
 
 @dataclass(frozen=True)

@@ -207,34 +207,49 @@ class ConfigSpace:
     def reason(self, config: Mapping[str, Any]) -> str | None:
         """None if the canonical form of the configuration is legal, else one line that says why
         it is not: parameter, value, and the allowed values or the constraint it breaks."""
+        return next(self.reasons(config), None)
+
+    def reasons(self, config: Mapping[str, Any]) -> Iterator[str]:
+        """All that is wrong with a configuration, one line each; the constraints that it breaks
+        where nothing is wrong with its values."""
         try:
             values = dict(config if self.rules.plain else self.canonical(config))
         except UsageError as error:
-            return str(error)
-        env = self.environment(values)
+            yield str(error)
+            return
+        env, fine = self.environment(values), True
+        for reason in self._wrong_values(values, env):
+            fine = False
+            yield reason
+        if fine:
+            yield from filter(None, (self.broken(r, values, env) for r in self.judging))
+
+    def _wrong_values(self, values: Mapping[str, Any], env: Mapping[str, Any]) -> Iterator[str]:
+        """What is wrong with each parameter by itself."""
         if not self.barred.isdisjoint(values):
             name = next(n for n in values if n in self.barred)
-            return f"parameter {name!r} may only be given when {self.rules.whens[name].text}"
+            yield f"parameter {name!r} may only be given when {self.rules.whens[name].text}"
         seen = 0
         for name, allowed, when in self.checks:
+            seen += name in values
             if when is not None and when.holds(env) is not True:
                 if name in values and not self.undecided(when, env):
-                    return f"parameter {name!r} may only be given when {when.text}"
+                    yield f"parameter {name!r} may only be given when {when.text}"
+                    continue
                 if name not in values:
                     continue
             if name not in values:
                 when = self.rules.whens.get(name)
                 condition = f" (it is needed when {when.text})" if when else ""
-                return f"parameter {name!r} is missing{condition}"
+                yield f"parameter {name!r} is missing{condition}"
+                continue
             refusal = self.refusal(name, allowed, values[name])
             if refusal:
-                return refusal
-            seen += 1
-        if seen != len(values):
-            unknown = sorted(values.keys() - self.rules.by_name.keys())[0]
+                yield refusal
+        if seen != len(values) and self.barred.isdisjoint(values):
+            unknown = ", ".join(map(repr, sorted(values.keys() - self.rules.by_name.keys())))
             names = join(p.name for p in self.params)
-            return f"unknown parameter {unknown!r}; parameters: {names}"
-        return next(filter(None, (self.broken(r, values, env) for r in self.judging)), None)
+            yield f"unknown parameter {unknown}; parameters: {names}"
 
     def refusal(self, name: str, allowed: frozenset[Value] | None, value: Any) -> str:
         """Why a parameter cannot have a value, given its part of `checks`; empty: it can."""

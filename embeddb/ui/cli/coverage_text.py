@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from embeddb.core.wording import share
-from embeddb.ui.cli.output import say, table
+from embeddb.index.lookup import Lookup
+from embeddb.platforms.platform import Platform
+from embeddb.ui.cli.output import note, say, table
 
-__all__ = ["show_states"]
+__all__ = ["show_states", "show_what_there_is"]
 
 
 def show_states(states: list[dict[str, Any]]) -> None:
@@ -28,9 +30,26 @@ def show_states(states: list[dict[str, Any]]) -> None:
             )
         )
     table((*head, "held out", "static best", "note"), rows)
+    say("held out: of the fastest that ran on each matrix, the answer to asking for it without its")
+    say("group, on average; static best: the same by one fixed configuration")
     for s in states:
         for line in [*_model_lines(s["cost_model"]), *s["missing"]]:
             say(f"  {s['op']} on {s['platform']}: {line}")
+
+
+def show_what_there_is(db: Lookup, platform: Platform) -> None:
+    """For whoever asked what nothing answers: what has runs, and how those of another instance
+    would count."""
+    scopes = db.scopes()
+    have = ", ".join(f"{what} on {scope}" for what, scope in scopes[:8])
+    none = "there are no runs: `embeddb index` reads some, `embeddb measure` makes some"
+    note(f"no evidence; {f'there are runs of: {have}' if have else none}")
+    kin = {scope for _, scope in scopes if scope.partition("@")[0] == platform.name}
+    if kin - {platform.id, platform.name if platform.portable else platform.id}:
+        note(
+            f"instances of {platform.name} are kept apart: read the log with `--instance this` if "
+            "the command of the platform file has made it, or put `portable = true` into that file"
+        )
 
 
 def _model_lines(model: dict[str, Any] | None) -> list[str]:

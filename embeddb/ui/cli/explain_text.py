@@ -74,6 +74,10 @@ def _show_answer(e: Explanation) -> None:
         _line("ran", f"{what}: {_ran(own)}")
     kind = e.pattern.kind
     _line("counted", preparation(made.calls, measured=e.measured_gain is not None, kind=kind))
+    if made.first is not None and made.first.failure is not None:
+        seen = f", it failed on {made.first.failed_on} of {made.first.tried_on} measured patterns"
+        chance = f"with a chance of {100 * made.first.failure:.0f} %"
+        _line("fails", chance + (seen if made.first.tried_on else ""))
     if made.first is not None and made.first.break_even_calls is not None:
         _line("pays", _paid_off(made.first.break_even_calls))
     _line("sure", f"{made.confidence}; {link_words(made.link, kind)} (link: {made.link})")

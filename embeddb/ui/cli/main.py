@@ -44,6 +44,8 @@ VERBS = (
     "completion",
 )
 
+#: Set: what nobody expected ends with its traceback, instead of a line and a file.
+DEBUG = "EMBEDDB_DEBUG"
 #: Ended by Ctrl-C, with the state saved.
 INTERRUPTED = 130
 
@@ -129,7 +131,33 @@ def _run(args: list[str] | None) -> int:
     except OSError as e:
         where = f"{e.filename}: " if e.filename else ""
         return _fail(f"{where}{e.strerror or e}", "", 1)
+    except Exception as e:
+        if os.environ.get(DEBUG):
+            raise
+        return _fail(f"{type(e).__name__}: {e}"[:300], _kept(e), 1)
     return result if isinstance(result, int) else 0
+
+
+def _kept(error: BaseException) -> str:
+    """Write the traceback of an exception, with the command and the versions, to a new file that
+    only this user can read; where it lies, in words."""
+    import platform
+    import tempfile
+    import traceback
+
+    lines = [
+        f"embeddb {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        f"command: {sys.argv!r}",
+        "",
+        *traceback.format_exception(error),
+    ]
+    try:
+        at, name = tempfile.mkstemp(prefix="embeddb-", suffix=".txt")
+        with os.fdopen(at, "w", encoding="utf-8", errors="backslashreplace") as out:
+            out.write("\n".join(lines))
+    except OSError:
+        return "a mistake in embeddb; EMBEDDB_DEBUG=1 shows the details"
+    return f"a mistake in embeddb; the details lie in {name}"
 
 
 def _fail(message: str, hint: str, code: int) -> int:

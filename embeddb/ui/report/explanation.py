@@ -14,6 +14,7 @@ from embeddb.explain.explanation import (
     BESIDE,
     RESTS,
     carried_best,
+    fails,
     link_words,
     paid_off,
     preparation,
@@ -105,6 +106,7 @@ def explanation_body(e: Explanation) -> Markup:
         candidates=made.candidates[:_MOST_ROWS],
         ties=e.near_ties,
         measured=any(c.status for c in made.candidates),
+        fails=fails if any(c.failure is not None for c in made.candidates) else None,
         paid_off=_paid_off
         if any(c.break_even_calls is not None for c in made.candidates)
         else None,

@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from embeddb.core.config import Op
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.records import SOURCES, STATUSES, Measurement
+from indexer.readers.base.roles import DURATIONS, ROLES, by_name, timed
 from indexer.readers.base.row import (
-    UNITS,
     MatrixRef,
     ReadOptions,
     RunRow,
     config_of,
     cost,
     count,
-    divisor,
     number,
     seconds,
     status_of,
 )
 
-__all__ = ["ROLES", "Plan"]
-
-#: Roles a column can have, with the column names that take them when no map is given. A role
-#: `time` may carry its unit (`time_ms`), and `config.NAME` is the parameter NAME.
-ROLES: Mapping[str, tuple[str, ...]] = {
-    "matrix": ("matrix", "name", "matrix_name"),
-    "m": ("m", "rows", "num_rows"),
-    "n": ("n", "cols", "num_cols"),
-    "nnz": ("nnz",),
-    "group": ("group",),
-    "op": ("op",),
-    "kernel": ("kernel",),
-    "width": ("width",),
-    "dtype": ("dtype",),
-    "times": ("times",),
-    "time": ("time", "runtime"),
-    "status": ("status",),
-    "error": ("error",),
-    "source": ("source",),
-    "conversion": ("conversion",),
-    "compile": ("compile",),
-    "tolerance": ("tolerance",),
-    "when": ("when",),
-    "instance": ("instance", "device"),
-    "campaign": ("campaign",),
-    "platform": ("platform",),
-}
-_DURATIONS = ("times", "time", "conversion", "compile")
-_SUFFIX = re.compile(r"(.+)_(s|ms|us|ns)")
+__all__ = ["ROLES", "Plan", "assigned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,37 +40,42 @@ class Plan:
         """Raises: ReaderError for a mapped column that is not there, a missing matrix or time
         column, an unknown role, no operation, and a unit that is missing or contradicted."""
         names = list(names)
-        roles, stated, config = _mapped(names, options)
-        taken = {*roles.values(), *config.values()}
-        free = [name for name in names if name not in taken]
-        for name in free:
-            role, unit = _by_name(name, options.params)
-            if role.startswith("config."):
-                config.setdefault(role[7:], name)
-            elif role and role not in roles:
-                roles[role], stated[role] = name, unit
+        roles, stated, config = assigned(names, options)
         _require(names, roles, options)
-        units = {r: _unit(roles[r], stated[r], options) for r in _DURATIONS if r in roles}
+        units = {r: _unit(roles[r], stated[r], options) for r in DURATIONS if r in roles}
         return cls(roles, units, config, options)
 
     def row(self, record: Mapping[str, Any], line: int) -> RunRow:
-        """Raises: ReaderError (reason only) for a record that is not a run."""
+        """Raises: ReaderError (reason only) for a record that is not a run; all reasons at once."""
+        made: dict[str, Any] = {}
+        wrong: list[ReaderError] = []
+        parts = {"matrix": self._matrix, "op": self._op, "config": self._config}
+        for name, part in {**parts, "measurement": self._measurement}.items():
+            try:
+                made[name] = part(record)
+            except ReaderError as error:
+                wrong.append(error)
+        if wrong:
+            raise ReaderError("; ".join(e.reason for e in wrong), hint=wrong[0].hint)
+        return RunRow(
+            made["matrix"],
+            made["op"],
+            made["config"],
+            made["measurement"],
+            line,
+            self._text(record, "instance") or self.options.instance or self.options.log.instance,
+            self._text(record, "campaign"),
+            self._text(record, "platform"),
+        )
+
+    def _config(self, record: Mapping[str, Any]) -> Config:
         nested = record.get("config")
         config = dict(nested) if isinstance(nested, Mapping) else {}
         for param, column in self.config.items():
             raw = record.get(column)
             if raw is not None and raw != "":
                 config[param] = raw
-        return RunRow(
-            self._matrix(record),
-            self._op(record),
-            config_of(config),
-            self._measurement(record),
-            line,
-            self._text(record, "instance") or self.options.instance,
-            self._text(record, "campaign"),
-            self._text(record, "platform"),
-        )
+        return config_of(config)
 
     def _get(self, record: Mapping[str, Any], role: str) -> Any:
         column = self.roles.get(role)
@@ -125,12 +100,13 @@ class Plan:
             text = ":".join(part for part in parts if part)
         if text:
             return _parsed(text)
-        if self.options.op is None:
+        op = self.options.ran
+        if op is None:
             raise ReaderError("no operation")
-        return self.options.op
+        return op
 
     def _measurement(self, record: Mapping[str, Any]) -> Measurement:
-        status = status_of(self._text(record, "status"), STATUSES)
+        status = status_of(self._text(record, "status"), STATUSES, self.options.log.statuses)
         source = self._text(record, "source") or "imported"
         if source not in SOURCES:
             raise ReaderError(f"{source!r} is no source: one of {', '.join(SOURCES)}")
@@ -164,19 +140,35 @@ class Plan:
         return ()
 
 
+def assigned(
+    names: list[str], options: ReadOptions
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Columns by role, their stated units by role, and columns by parameter: as the caller and the
+    platform's file mapped them, the others by name. Raises: ReaderError as `Plan.of` for a map."""
+    roles, stated, config = _mapped(names, options)
+    taken = {*roles.values(), *config.values()}
+    for name in names:
+        role, unit = ("", "") if name in taken else by_name(name, options.params)
+        if role.startswith("config."):
+            config.setdefault(role[7:], name)
+        elif role and role not in roles:
+            roles[role], stated[role] = name, unit
+    return roles, stated, config
+
+
 def _mapped(
     names: list[str], options: ReadOptions
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Roles, their stated units and parameters as the caller mapped them."""
+    """Roles, their stated units and parameters as they were mapped."""
     roles: dict[str, str] = {}
     stated: dict[str, str] = {}
     config: dict[str, str] = {}
-    for asked, column in options.columns.items():
+    for asked, column in [*options.log.here(names).items(), *options.columns.items()]:
         if column not in names:
             raise ReaderError(
                 f"no column {column!r} for the role {asked!r}", hint=f"columns: {', '.join(names)}"
             )
-        role, unit = _timed(asked)
+        role, unit = timed(asked)
         if asked.startswith("config.") and len(asked) > 7:
             config[asked[7:]] = column
         elif role in ROLES:
@@ -188,47 +180,23 @@ def _mapped(
     return roles, stated, config
 
 
-def _timed(name: str) -> tuple[str, str]:
-    """A role or column name without its unit, and the unit; only durations have one."""
-    found = _SUFFIX.fullmatch(name)
-    if found and found[1] in (*_DURATIONS, "runtime"):
-        return found[1], found[2]
-    return name, ""
-
-
-def _by_name(name: str, params: tuple[str, ...]) -> tuple[str, str]:
-    """The role (or `config.NAME`) and unit a column has by its name alone; "" if none.
-
-    A parameter of the platform wins over a role of the same name: on a platform with a parameter
-    `kernel`, a column `kernel` is that parameter.
-    """
-    if name in params:
-        return f"config.{name}", ""
-    if name.startswith("config.") and len(name) > 7:
-        return name, ""
-    base, unit = _timed(name)
-    return next((role for role, names in ROLES.items() if base in names), ""), unit
-
-
 def _require(names: list[str], roles: Mapping[str, str], options: ReadOptions) -> None:
     shown = f"columns: {', '.join(names)[:300]}"
     if "matrix" not in roles and not options.matrix:
         raise ReaderError("no column names the matrix", hint=f"--map matrix=COLUMN; {shown}")
     if "time" not in roles and "times" not in roles:
         raise ReaderError("no column holds the time", hint=f"--map time_ms=COLUMN; {shown}")
-    if "op" not in roles and "kernel" not in roles and options.op is None:
-        raise ReaderError("no column names the operation", hint="give --op spmm:128")
+    if "op" not in roles and "kernel" not in roles and options.ran is None:
+        raise ReaderError("no column names the operation", hint="give --op, such as --op spmm:128")
 
 
 def _unit(column: str, stated: str, options: ReadOptions) -> float:
     """Seconds' divisor of a duration column: the role's unit, the column's suffix or `unit`."""
-    found = {u for u in (stated, _timed(column)[1]) if u}
-    if not found:
-        return divisor(options.unit, where=f"column {column!r}")
-    if len(found) > 1 or (options.unit and options.unit not in found):
+    found = {u for u in (stated, timed(column)[1]) if u}
+    if len(found) > 1 or (found and options.unit and options.unit not in found):
         said = " and ".join(sorted({*found, options.unit} - {""}))
         raise ReaderError(f"column {column!r} is said to hold {said}", hint="state one unit")
-    return UNITS[found.pop()]
+    return options.per_second(found.pop() if found else "", where=f"column {column!r}")
 
 
 @lru_cache(256)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.core.sizes import Sizes
+from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.of_subject import Coded
 
 __all__ = [
@@ -97,7 +99,8 @@ class ReadOptions:
 
     `op` for files that do not name the operation, `unit` (a key of `UNITS`) for times without
     one, `columns` from role to column name, `params` the platform's parameter names, `features`
-    a file of matrix features, `matrix` and `instance` names for files that lack them.
+    a file of matrix features, `matrix` and `instance` names for files that lack them. `log` is what
+    the platform's file says of its logs, which all others come before.
     """
 
     op: Op | None = None
@@ -107,6 +110,18 @@ class ReadOptions:
     features: Path | None = None
     matrix: str = ""
     instance: str = ""
+    log: LogTable = field(default_factory=LogTable)
+
+    @property
+    def ran(self) -> Op | None:
+        """The operation, where the file does not say it."""
+        return self.op or self.log.op
+
+    def per_second(self, stated: str = "", *, where: str) -> float:
+        """How many units of its times make a second: by the unit that the file has `stated`, the
+        caller or the platform's file. Raises: as `divisor`."""
+        unit = stated or self.unit or self.log.unit
+        return divisor(unit, where=where, clock_ghz=self.log.clock_ghz)
 
 
 class Reader(Protocol):
@@ -132,17 +147,24 @@ class Reader(Protocol):
 
 def need_op(options: ReadOptions, path: Path) -> Op:
     """The operation the caller must have given, for formats that do not hold it."""
-    if options.op is None:
+    op = options.ran
+    if op is None:
         why = "the file does not say which operation ran"
         raise ReaderError(why, where=str(path), hint="give --op, such as --op spmm:128")
-    return options.op
+    return op
 
 
-def divisor(unit: str, *, where: str) -> float:
-    """How many `unit` make a second. Raises: ReaderError for an unknown or missing unit."""
+def divisor(unit: str, *, where: str, clock_ghz: float = 0.0) -> float:
+    """How many `unit` make a second, of cycles by a clock. Raises: ReaderError for an unknown or
+    missing unit, and for cycles without a clock."""
+    if unit == "cycles":
+        if clock_ghz > 0:
+            return clock_ghz * 1e9
+        why = "cycles need a clock"
+        raise ReaderError(why, where=where, hint="give `clock_ghz` under [traits] of the platform")
     if unit not in UNITS:
         what = f"no time unit {unit!r}" if unit else "the file does not say the unit of its times"
-        raise ReaderError(what, where=where, hint=f"give --unit: one of {', '.join(UNITS)}")
+        raise ReaderError(what, where=where, hint=f"give --unit: one of {', '.join(UNITS)}, cycles")
     return UNITS[unit]
 
 
@@ -251,12 +273,18 @@ _WORDS = {
 }
 
 
-def status_of(word: str, known: tuple[str, ...]) -> str:
-    """One of `known` for another program's word. Raises: ReaderError listing what is allowed."""
+def status_of(
+    word: str, known: tuple[str, ...], own: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """One of `known` for another program's word; `own` are words of the log, in lower case, which
+    come first. Raises: ReaderError listing what is allowed."""
     low = word.strip().lower()
-    found = low if low in known else _WORDS.get(low)
+    found = own.get(low) or (low if low in known else _WORDS.get(low))
     if found is None:
-        raise ReaderError(f"{word[:40]!r} is no status", hint=f"one of {', '.join(known)}")
+        raise ReaderError(
+            f"{word[:40]!r} is no status",
+            hint=f"one of {', '.join(known)}; [log.status] maps others",
+        )
     return found
 
 

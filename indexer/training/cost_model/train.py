@@ -66,6 +66,8 @@ Progress = Callable[[str, int, int], None]
 #: What is trained of networks only to be judged leaves out one part in so many: they cost more than
 #: trees, of which `FOLDS` are grown.
 _PARTS = 4
+#: Parts in which the training of one member is told.
+_PARTS_TOLD = 100
 #: Rows of the vector that all platforms share under feature augmentation.
 _AUGMENTED = 256
 _SPACE_ROWS = 4096
@@ -286,11 +288,12 @@ def forget(folder: Path) -> None:
 
 
 def _within(progress: Progress | None, i: int, members: int) -> Progress:
-    """One bar over all members."""
+    """One bar over all members, some of which are trained for fewer epochs than others."""
 
     def told(what: str, done: int, total: int) -> None:
         if progress is not None:
-            progress(what, i * total + done, members * total)
+            part = _PARTS_TOLD * done // max(total, 1)
+            progress(what, i * _PARTS_TOLD + part, members * _PARTS_TOLD)
 
     return told
 

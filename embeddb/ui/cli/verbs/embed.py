@@ -6,8 +6,8 @@ import click
 
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.logs.reading import warn
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
-from embeddb.ui.cli.reading import warn
 
 __all__ = ["embed_verb"]
 

@@ -10,14 +10,16 @@ import click
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.coverage_text import show_states
-from embeddb.ui.cli.output import Progress, emit, json_option, say
-from embeddb.ui.cli.reading import (
+from embeddb.ui.cli.logs.proposed import accepted, platform_asked
+from embeddb.ui.cli.logs.reading import (
     read_options,
     reading_options,
+    refuse_empty,
     refuse_foreign_folder,
     show_file,
     warn,
 )
+from embeddb.ui.cli.output import Progress, emit, json_option, say
 
 if TYPE_CHECKING:
     from indexer.index_runs import IndexReport
@@ -36,7 +38,9 @@ def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **asked: Any) -> N
     Checks the platform file, makes DB if there is none, reads every file, gives stubs the
     structure of the matrices in --matrices, embeds, and says what can be answered now and what is
     missing. Matrices go by their names without folders and endings; if --matrices has none of
-    them, it fails. Reading a file twice adds nothing; an interrupted one goes on where it stopped.
+    them, it fails, and so does a log of which no row can be used. Columns and words that are not
+    named as the platform names them are proposed: --yes takes that, [log] of the platform file
+    keeps it. Reading a file twice adds nothing; an interrupted one goes on where it stopped.
 
     \b
     Example:
@@ -46,7 +50,10 @@ def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **asked: Any) -> N
     from indexer.index_runs import check_inputs, index_runs
 
     check_inputs(runs, asked["platform"])
-    options = read_options(asked)
+    platform = platform_asked(db, asked["platform"])
+    options = accepted(
+        runs, platform, read_options(asked), reader=asked["reader"], yes=asked["yes"]
+    )
     with open_database(db, create=True) as opened, Progress() as progress:
         report = index_runs(
             opened,
@@ -62,6 +69,7 @@ def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **asked: Any) -> N
         emit(report.document())
     else:
         _show(report)
+    refuse_empty(report.files)
     if not report.adopted_runs:
         refuse_foreign_folder(report.files)
 

@@ -8,14 +8,16 @@ from typing import Any
 import click
 
 from embeddb.ui.cli.arguments import open_database
-from embeddb.ui.cli.output import Progress, emit, json_option
-from embeddb.ui.cli.reading import (
+from embeddb.ui.cli.logs.proposed import accepted
+from embeddb.ui.cli.logs.reading import (
     read_options,
     reading_options,
+    refuse_empty,
     refuse_foreign_folder,
     show_file,
     warn,
 )
+from embeddb.ui.cli.output import Progress, emit, json_option
 
 __all__ = ["ingest_verb"]
 
@@ -40,13 +42,17 @@ def ingest_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
     from indexer.library import Library
 
     with open_database(db) as opened, Progress() as progress:
+        platform = platform_of_runs(opened, asked["platform"])
+        options = accepted(
+            [file], platform, read_options(asked), reader=asked["reader"], yes=asked["yes"]
+        )
         library = Library(Path(asked["matrices"]) if asked["matrices"] else None)
         report = ingest(
             opened.store,
             Path(file),
             reader=asked["reader"],
-            options=read_options(asked),
-            platform=platform_of_runs(opened, asked["platform"]),
+            options=options,
+            platform=platform,
             library=library,
             progress=lambda rows: progress(f"read {Path(file).name}", rows),
         )
@@ -56,4 +62,5 @@ def ingest_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:
     else:
         show_file(report)
         warn(problems)
+    refuse_empty([report])
     refuse_foreign_folder([report])

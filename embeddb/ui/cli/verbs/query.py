@@ -16,15 +16,16 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, factor
 from embeddb.explain.explain import near_ties, novelty
-from embeddb.explain.explanation import link_words, paid_off, preparation
+from embeddb.explain.explanation import fails, link_words, paid_off, preparation
 from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.ui.cli.arguments import known_subjects, open_database, program_options
+from embeddb.ui.cli.coverage_text import show_what_there_is
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
 from embeddb.ui.cli.here import count_first, platform_asked
 from embeddb.ui.cli.kernel_text import show_occluded
 from embeddb.ui.cli.nest_text import emit_schedules
 from embeddb.ui.cli.numbers import Number
-from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.output import Progress, emit, json_option, say, table
 
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
@@ -91,7 +92,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
                 msgspec.structs.replace(made, stages_s={"read": read_s, **made.stages_s})
             )
         if any(made.link == "default" for made in answers):
-            _show_what_there_is(opened)
+            show_what_there_is(opened, platform)
         if asked["emit_to"]:
             emit_schedules(opened, subjects, answers, asked["emit_to"])
     if as_json:
@@ -148,12 +149,6 @@ def _measured(
     )
 
 
-def _show_what_there_is(db: Database) -> None:
-    have = ", ".join(f"{what} on {scope}" for what, scope in db.scopes()[:8])
-    none = "there are no runs: `embeddb index` reads some, `embeddb measure` makes some"
-    note(f"no evidence; {f'there are runs of: {have}' if have else none}")
-
-
 def _configs(made: Recommendation) -> list[dict[str, Any]]:
     return [c.config for c in made.candidates]
 
@@ -176,6 +171,10 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
     if made.default not in configs:
         rows.append(["-", "1.00x", "-", "default"])
         configs.append(made.default)
+    if any(c.failure is not None for c in made.candidates):
+        head.append("fails")
+        for at, row in enumerate(rows):
+            row.append(fails(made.candidates[at]) if at < len(made.candidates) else "-")
     if any(c.break_even_calls is not None for c in made.candidates):
         head.append("pays off")
         for row, told in zip_longest(rows, (c.break_even_calls for c in made.candidates)):

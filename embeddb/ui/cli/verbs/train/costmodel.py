@@ -13,11 +13,12 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, UsageError
 from embeddb.core.subject import matrices_only
-from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
-from embeddb.ui.cli.output import emit, json_option, note, say
+from embeddb.ui.cli.output import emit, json_option, note
 from embeddb.ui.cli.session import session
+from embeddb.ui.cli.verbs.train.trained_text import show_samples, show_trained
+from indexer.starter import source_model
 from tuners.evaluation.choose_predictor import Training, TrainingRequest
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _LATENTS = ("ae", "vae", "pca", "fa")
 @click.option("--binary", is_flag=True, help="A preset's network sees only where nonzeros are.")
 @click.option("--configs", default=32, show_default=True, type=click.IntRange(2, 4096))
 @click.option("--featurizer", default="stats", show_default=True, help="Of the matrix.")
-@click.option("--from", "source", default="", metavar="MODEL", help="Begin with this model.")
+@click.option("--from", "source", default="", metavar="MODEL", help="Begin with it; or `starter`.")
 @click.option("--samples", default=0, type=click.IntRange(0), help="So many runs of each op.")
 @click.option("--predictor", default="auto", show_default=True, type=click.Choice(_PREDICTORS))
 @click.option("--fusion", default="concat", show_default=True, type=click.Choice(["add", "concat"]))
@@ -78,14 +79,15 @@ def costmodel_verb(
 
     Without -o the model is the database's own from then on, and `db models` lists what it learned
     from. It is also judged: trained five times more, each time without a fifth of the groups, and
-    asked about these. Queries rank by it, by neighbours or by both, whichever was best there.
+    asked about these. Queries rank by it, by neighbours or by both, whichever was best there; the
+    last line says which, and by how much.
 
     --predictor auto: with fewer than 8 groups of matrices trees (where lightgbm is installed), with
     more a network or trees, whichever is better on groups it did not see.
 
     With --from, what another platform taught is kept: a network goes on from there, trees are told
-    what that model says. --samples 500 takes 100 runs of each of 5 matrices that differ in size and
-    density.
+    what that model says. `--from starter` is the model of CPUs that ships. --samples 500 takes 100
+    runs of each of 5 matrices that differ in size and density.
 
     --preset trains a paper's model as its authors wrote it: its sparse network on the patterns' own
     coordinates (in at most --sites squared cells), learned by run times with the rest, from random
@@ -100,16 +102,17 @@ def costmodel_verb(
     Example:
       embeddb train costmodel runs.db --platform cpu --op spmm:32 --op spmm:128
       embeddb train costmodel spade.db --platform spade --op spmm:128 -o spade.safetensors \\
-          --from cpu.safetensors --samples 500
+          --from starter --samples 500
       embeddb train costmodel cpu.db --platform cpu --op spmm:128 --preset cognate --threads 2
     """
+    asked["source"] = source_model(asked["source"], _ops(ops)[0])
     with session(asked["count"]) as progress:
         train = _train_whole if asked["preset"] else _train
         document = train(db, platform, ops, out, asked, progress)
     if as_json:
         emit(document)
         return
-    _show(document)
+    show_trained(document, db)
 
 
 def _train(
@@ -197,7 +200,7 @@ def _place(store: Store, samples: Samples, out: str, resume: bool) -> tuple[Path
             f"{folder}: a training is unfinished there",
             hint="add --resume to go on with it, or remove that folder to begin anew",
         )
-    _warn(samples)
+    show_samples(samples)
     return file, folder
 
 
@@ -221,28 +224,3 @@ def _request(asked: dict[str, Any]) -> TrainingRequest:
     names = ("predictor", "featurizer", "samples", "fusion", "latent", "loss")
     own = {name: asked[name] for name in (*names, "members", "epochs", "lr", "seed")}
     return TrainingRequest(**own, judged=not asked["no_judge"])
-
-
-def _warn(samples: Samples) -> None:
-    for reason, count in samples.left_out.items():
-        note(f"warning: {plural(count, 'matrix', 'matrices')} left out: {reason}")
-    groups = len(set(samples.groups))
-    note(
-        f"{len(samples.gain):,} runs of {plural(len(samples.rows), 'matrix', 'matrices')} in "
-        f"{plural(groups, 'group')}"
-    )
-
-
-def _show(document: dict[str, Any]) -> None:
-    told = {
-        "valid_opa": "ordered pairs",
-        "valid_tau": "tau",
-        "coverage_80": "covered by the 80 % interval",
-    }
-    figures = [f"{told[n]} {v:.3f}" for n, v in document["metrics"].items() if n in told]
-    judged = ", ".join(figures) or "too few groups to hold any out, so not judged"
-    say(
-        f"{document['file']}: version {document['version']}, {', '.join(document['ops'])} on "
-        f"{document['platform']['name']}, {plural(document['settings']['members'], 'member')}; "
-        f"held-out groups: {judged}"
-    )

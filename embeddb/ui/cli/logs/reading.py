@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from embeddb.core.config import Op
-from embeddb.core.errors import MatrixError, UsageError
+from embeddb.core.errors import MatrixError, ReaderError, UsageError
 from embeddb.core.wording import duration, plural
 from embeddb.ui.cli.output import note, say
 
@@ -17,24 +17,38 @@ if TYPE_CHECKING:
     from indexer.ingest import IngestReport
     from indexer.readers.base.row import ReadOptions
 
-__all__ = ["read_options", "reading_options", "refuse_foreign_folder", "show_file", "warn"]
+__all__ = [
+    "read_options",
+    "reading_options",
+    "refuse_empty",
+    "refuse_foreign_folder",
+    "show_file",
+    "warn",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Warnings told; `--json` has all.
 _MOST_WARNINGS = 20
 #: Names of matrices told, that were not found.
-_MOST_NAMES = 5
+_MOST_NAMES = 20
+#: Reasons for rejected rows told, the most frequent first.
+_MOST_REASONS = 8
 _READING = (
     click.option("--platform", default="", help="Name, name@instance or TOML file."),
     click.option("--format", "reader", default="", help="Reader; recognised if left out."),
     click.option("--matrices", default="", help="Folder of the matrices or nests the runs name."),
     click.option("--features", default="", help="File of matrix features that goes with the runs."),
     click.option("--op", default="", help="Operation, if the file does not say: spmm:128."),
-    click.option("--unit", default="", help="Unit of times without one: s, ms, us or ns."),
+    click.option("--unit", default="", help="Of times without one: s, ms, us, ns or cycles."),
     click.option("--map", "columns", multiple=True, metavar="ROLE=COLUMN", help="A role's column."),
     click.option("--matrix", default="", help="Matrix name, if the file lacks it."),
-    click.option("--instance", default="", help="Device label, if the file lacks it."),
+    click.option(
+        "--instance",
+        default="",
+        help="Device, if the file lacks it; `this`: the file's own command.",
+    ),
+    click.option("--yes", "-y", is_flag=True, help="Read columns as they are proposed."),
 )
 
 
@@ -86,10 +100,24 @@ def show_file(report: IngestReport) -> None:
         names = report.matrices_found + len(report.matrices_missing)
         lost = f"; not found: {_few(report.matrices_missing)}" if report.matrices_missing else ""
         say(f"  {report.matrices_found} of {names} names found in {report.matrices}{lost}")
+    frequent = sorted(report.reasons.items(), key=lambda found: -found[1])
+    for reason, times in frequent[:_MOST_REASONS]:
+        say(f"  {plural(times, 'row')} rejected: {reason}")
     if report.rejected:
-        say(f"  rejected rows with their reasons: {report.rejects_file}")
+        more = len(frequent) - _MOST_REASONS
+        others = f" ({more} more of these)" if more > 0 else ""
+        say(f"  rejected rows with their reasons{others}: {report.rejects_file}")
     for line in report.changes:
         note(f"warning: {line}, for the runs stored before too")
+
+
+def refuse_empty(reports: Sequence[IngestReport]) -> None:
+    """Raises: ReaderError if a log was read of which no row could be used."""
+    for report in reports:
+        if report.nothing_read:
+            why = f"none of its {plural(report.rows, 'row')} could be used" if report.rows else ""
+            reason = max(report.reasons, key=lambda r: report.reasons[r], default="")
+            raise ReaderError(why or "it holds no rows", where=report.file, hint=reason)
 
 
 def refuse_foreign_folder(reports: Sequence[IngestReport]) -> None:

@@ -1,0 +1,128 @@
+"""The `[log]` table of a platform file: how run logs of the platform are to be read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from embeddb.core.config import Op
+from embeddb.core.errors import UsageError
+from embeddb.core.records import STATUSES
+from embeddb.platforms.kernel import Table
+from embeddb.platforms.space.rules import join
+
+__all__ = ["LOG_UNITS", "LogTable", "clock_of", "read_log"]
+
+#: Units that times of a log may have; cycles need the platform's clock.
+LOG_UNITS = ("s", "ms", "us", "ns", "cycles")
+_MOST_ENTRIES = 256
+_MOST_TEXT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LogTable:
+    """What a platform file says of logs that its readers cannot see.
+
+    `columns` map roles (`indexer.readers.base.columns.ROLES`, `config.NAME`) to column names, and
+    hold where a log has such a column; `unit` is that of times without one, `statuses` map the
+    log's words, in lower case, to ours, `op` is what ran where the log does not say, `instance` a
+    device's label, or `this`: made by the platform's own command. `clock_ghz` is the platform's (0:
+    none is told) and turns cycles into seconds.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    unit: str = ""
+    statuses: Mapping[str, str] = field(default_factory=dict)
+    op: Op | None = None
+    instance: str = ""
+    clock_ghz: float = 0.0
+
+    def __repr__(self) -> str:
+        """The same for equal tables: readings are journalled by it."""
+        told = (sorted(self.columns.items()), self.unit, sorted(self.statuses.items()))
+        return f"LogTable{(*told, str(self.op or ''), self.instance, self.clock_ghz)!r}"
+
+    def here(self, names: Collection[str]) -> dict[str, str]:
+        """Its columns, of those that a file has."""
+        return {role: column for role, column in self.columns.items() if column in names}
+
+    @property
+    def toml(self) -> str:
+        """The same as it stands in a platform file, but for the clock."""
+        told = {"unit": self.unit, "instance": self.instance, "op": str(self.op or "")}
+        lines = ["[log]", *(f"{name} = {json.dumps(text)}" for name, text in told.items() if text)]
+        for name, entries in (("columns", self.columns), ("status", self.statuses)):
+            if entries:
+                lines += ["", f"[log.{name}]"]
+                lines += [f"{_key(k)} = {json.dumps(v)}" for k, v in entries.items()]
+        return "\n".join(lines)
+
+
+def _key(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else json.dumps(text)
+
+
+def read_log(table: Table, kernels: Collection[str], traits: Mapping[str, Any]) -> LogTable:
+    """Raises: PlatformError naming file and key."""
+    unit = table.take("unit", str, "")
+    if unit and unit not in LOG_UNITS:
+        raise table.fault("unit", f"{unit!r} is not one of {join(LOG_UNITS)}")
+    clock = clock_of(traits)
+    if unit == "cycles" and not clock:
+        raise table.fault("unit", "cycles need a clock: give `clock_ghz` under [traits]")
+    statuses = _texts(table.table("status"))
+    for word, status in statuses.items():
+        if status not in STATUSES:
+            raise table.fault(f"status.{word}", f"{status!r} is not one of {join(STATUSES)}")
+    found = LogTable(
+        columns=MappingProxyType(_texts(table.table("columns"))),
+        unit=unit,
+        statuses=MappingProxyType({word.lower(): status for word, status in statuses.items()}),
+        op=_op(table, kernels),
+        instance=_instance(table),
+        clock_ghz=clock,
+    )
+    table.done()
+    return found
+
+
+def clock_of(traits: Mapping[str, Any]) -> float:
+    """`clock_ghz` of a platform's traits; 0 where there is none that can be one."""
+    clock = traits.get("clock_ghz", 0)
+    number = isinstance(clock, (int, float)) and not isinstance(clock, bool)
+    return float(clock) if number and 1e-6 <= clock <= 1e6 else 0.0
+
+
+def _op(table: Table, kernels: Collection[str]) -> Op | None:
+    text = table.take("op", str, "")
+    if not text:
+        return None
+    try:
+        op = Op.parse(text)
+    except UsageError as error:
+        raise table.fault("op", str(error), hint=error.hint) from None
+    if op.kernel not in kernels:
+        raise table.fault("op", f"the platform has no {op.kernel}: {join(kernels)}")
+    return op
+
+
+def _instance(table: Table) -> str:
+    label = table.take("instance", str, "")
+    if label and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", label):
+        raise table.fault("instance", "letters, digits and . _ + - only, at most 64")
+    return label
+
+
+def _texts(table: Table) -> dict[str, str]:
+    """All entries of a table of texts."""
+    found = {name: table.take(name, str) for name in list(table.data)}
+    if len(found) > _MOST_ENTRIES:
+        raise table.fault(next(iter(found)), f"{len(found)} entries, at most {_MOST_ENTRIES}")
+    for name, text in found.items():
+        if not text or max(len(text), len(name)) > _MOST_TEXT:
+            raise table.fault(name[:40], f"must be a text of 1 to {_MOST_TEXT} characters")
+    return found

@@ -1,0 +1,71 @@
+"""A cost model that was trained, for people: what it learned from, how good it is, and whether
+queries rank by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embeddb.core.wording import plural, share
+from embeddb.store.models.files import MODELS
+from embeddb.ui.cli.output import note, say
+
+if TYPE_CHECKING:
+    from indexer.training.cost_model.samples import Samples
+
+__all__ = ["show_samples", "show_trained"]
+
+#: Who ranks, by the name under which a card judges it; of equals the first is taken.
+_BY = {"transfer": "neighbours", "rank": "the model", "transfer+rank": "both together"}
+_FIGURES = {
+    "valid_opa": "ordered pairs",
+    "valid_tau": "tau",
+    "coverage_80": "covered by the 80 % interval",
+}
+
+
+def show_samples(samples: Samples) -> None:
+    """What is learned from, and what is left out and why, for whoever watches."""
+    for reason, count in samples.left_out.items():
+        note(f"warning: {plural(count, 'matrix', 'matrices')} left out: {reason}")
+    groups = len(set(samples.groups))
+    note(
+        f"{len(samples.gain):,} runs of {plural(len(samples.rows), 'matrix', 'matrices')} in "
+        f"{plural(groups, 'group')}"
+    )
+
+
+def show_trained(document: Mapping[str, Any], db: str) -> None:
+    """The document of `train costmodel`; `db` is the database that was named."""
+    figures = [f"{_FIGURES[n]} {v:.3f}" for n, v in document["metrics"].items() if n in _FIGURES]
+    judged = ", ".join(figures) or "too few groups to hold any out, so not judged"
+    say(
+        f"{document['file']}: version {document['version']}, {', '.join(document['ops'])} on "
+        f"{document['platform']['name']}, {plural(document['settings']['members'], 'member')}; "
+        f"held-out groups: {judged}"
+    )
+    error = document.get("squared_error")
+    if error:
+        used = "used" if "source" in document else "left out"
+        say(
+            f"the source is {used}: squared error of gains on rows not seen "
+            f"{error['with_source']:.4f} with it, {error['alone']:.4f} without"
+        )
+    for op in document["ops"]:
+        say(_ranking(document, op, db))
+
+
+def _ranking(document: Mapping[str, Any], op: str, db: str) -> str:
+    """Whether queries at an op will rank by the model, and why."""
+    held = document["held_out"].get(op, {})
+    if not held:
+        return f"{op}: queries do not rank by it, for it was not judged with groups held out"
+    able = [method for method in _BY if method in held]
+    best = max(able, key=lambda m: (held[m]["of_optimum@1"], held[m].get("of_optimum@5", 0.0)))
+    shares = ", ".join(f"{_BY[m]} {share(held[m]['of_optimum@1'])}" for m in able)
+    of = "of the fastest configuration that ran on each matrix, its group held out"
+    if Path(document["file"]).parent.name != MODELS:
+        return f"{op}: queries of {db} do not rank by it, it lies elsewhere; {shares} {of}"
+    how = "keep ranking by neighbours" if best == "transfer" else f"rank by {_BY[best]}"
+    return f"{op}: queries {how}: {shares} {of}"

@@ -1,0 +1,58 @@
+"""The last lines of `train costmodel`: whether queries rank by it, and of what the shares are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from embeddb.core.config import Op
+from embeddb.core.errors import InputError
+from embeddb.ui.cli.verbs.train.trained_text import show_trained
+from indexer.starter import source_model
+
+
+def _document(**changes: Any) -> dict[str, Any]:
+    held = {m: {"of_optimum@1": s} for m, s in (("transfer", 0.98), ("rank", 0.97))}
+    return {
+        "file": "runs.db/models/costmodel-p-spmm.safetensors",
+        "version": "ab",
+        "ops": ["spmm:64"],
+        "platform": {"name": "p"},
+        "settings": {"members": 3},
+        "metrics": {"valid_tau": 0.5},
+        "held_out": {"spmm:64": held},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "queries keep ranking by neighbours: neighbours 98 %, the model 97 % of the fastest"),
+        (
+            {"held_out": {"spmm:64": {"rank": {"of_optimum@1": 0.9}}}},
+            "queries rank by the model: the model 90 % of the fastest configuration that ran",
+        ),
+        ({"held_out": {}}, "queries do not rank by it, for it was not judged"),
+        ({"file": "mine.safetensors"}, "queries of runs.db do not rank by it, it lies elsewhere"),
+        (
+            {"squared_error": {"alone": 0.2, "with_source": 0.1}, "source": {}},
+            "the source is used: squared error of gains on rows not seen 0.1000 with it, 0.2000",
+        ),
+        ({"squared_error": {"alone": 0.1, "with_source": 0.2}}, "the source is left out"),
+    ],
+)
+def test_the_last_lines_say_who_ranks(
+    changes: dict[str, Any], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_trained(_document(**changes), "runs.db")
+    assert told in capsys.readouterr().out
+
+
+def test_the_model_that_ships_can_be_begun_with() -> None:
+    assert source_model("starter", Op.parse("spmm:64")).endswith("costmodel-cpu-spmm.safetensors")
+    assert source_model("mine.safetensors", Op.parse("spmm:64")) == "mine.safetensors"
+    assert source_model("", Op.parse("spmm:64")) == ""
+    with pytest.raises(InputError, match="no model ships"):
+        source_model("starter", Op.parse("nest"))
