@@ -11,7 +11,7 @@ from pathlib import Path
 
 from embeddb.core.errors import InputError, StoreCorrupt
 
-__all__ = ["STARTER", "is_shipped", "starter_folder", "starter_place"]
+__all__ = ["STARTER", "is_shipped", "starter_folder", "starter_place", "starter_version"]
 
 #: The word for the shipped database; a folder of that name is `./starter`.
 STARTER = "starter"
@@ -50,7 +50,15 @@ def starter_folder(
 
 def starter_place() -> Path:
     """Where the shipped database is, or will be on first use: a folder among the user's data, named
-    by the digest of runs and models, so that a newer release brings a database of its own.
+    by its version, so that a newer release brings a database of its own.
+
+    Raises: InputError if the data file is not there.
+    """
+    return _home() / f"{STARTER}-{starter_version()}"
+
+
+def starter_version() -> str:
+    """Twelve hex digits of the digest of the runs and models that ship.
 
     Raises: InputError if the data file is not there.
     """
@@ -63,7 +71,7 @@ def starter_place() -> Path:
     digest = hashlib.blake2b(digest_size=6)
     for file in (*_data_files(), *sorted(STARTER_FILE.parent.glob("costmodel-*.safetensors"))):
         digest.update(file.read_bytes())
-    return _home() / f"{STARTER}-{digest.hexdigest()}"
+    return digest.hexdigest()
 
 
 def _home() -> Path:
