@@ -84,9 +84,7 @@ class XlaRunner(Closing):
             named = Path(self._python)
             return None if named.is_file() else f"{VARIABLE} names {named}, which is no file"
         if find_spec("jax") is None:
-            return (
-                f"jax is not installed: {install_command('jax')}, or name a Python in {VARIABLE}"
-            )
+            return f"jax is not installed: {install_command('jax')}, or name a Python in {VARIABLE}"
         return None
 
     def platform(self, *, threads: int = 0) -> Platform:
