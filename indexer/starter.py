@@ -11,10 +11,19 @@ from pathlib import Path
 
 from embeddb.core.errors import InputError, StoreCorrupt
 
-__all__ = ["STARTER", "is_shipped", "starter_folder", "starter_place", "starter_version"]
+__all__ = [
+    "STARTER",
+    "copy_starter",
+    "is_shipped",
+    "starter_folder",
+    "starter_place",
+    "starter_version",
+]
 
 #: The word for the shipped database; a folder of that name is `./starter`.
 STARTER = "starter"
+#: The note that tells how many runs shipped.
+_SHIPPED_RUNS = "starter/runs"
 STARTER_FILE = Path(__file__).parents[1] / "embeddb" / "data" / "starter.jsonl.gz"
 
 
@@ -46,6 +55,33 @@ def starter_folder(
             note(f"importing the starter database into {folder} (once)")
         _import_into(folder, progress or _silent)
     return folder
+
+
+def copy_starter(
+    to: Path,
+    *,
+    note: Callable[[str], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> None:
+    """Make `to` a database with what ships and nothing that was measured since: a copy of the
+    shipped one's folder, imported first where it was not yet; where runs were added to that, the
+    data are imported anew. Raises: as `starter_folder`; StoreLocked while another process writes.
+    """
+    from embeddb.index.lookup import Lookup
+    from embeddb.store.lmdb_files import WRITER_FILE
+    from embeddb.store.locks import locked_file
+
+    folder = starter_folder(note=note, progress=progress)
+    with Lookup.open(folder, readonly=True) as db:
+        as_shipped = db.store.notes.get(_SHIPPED_RUNS) == str(db.store.count_runs()).encode()
+    if not as_shipped:
+        if note is not None:
+            note("the starter database was added to: importing what ships anew")
+        to.mkdir(parents=True)
+        _fill(to, progress or _silent)
+        return
+    with locked_file(folder / WRITER_FILE, wait_s=10.0):
+        shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*lock*"))
 
 
 def starter_place() -> Path:
@@ -124,6 +160,7 @@ def _fill(folder: Path, progress: Callable[[str, int, int], None]) -> None:
                 )
         embed(db, progress=progress)
         adopt_models(db, STARTER_FILE.parent)
+        db.store.notes.put(_SHIPPED_RUNS, str(db.store.count_runs()).encode())
 
 
 def _collect_leftovers(home: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
 from embeddb.core.errors import MatrixError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
@@ -56,7 +56,7 @@ def subject_of(db: Lookup, asked: Asked, *, kind: str = "") -> Content | Pattern
     if isinstance(asked, Pattern | Nest | Computation | PatternInfo):
         return asked
     if isinstance(asked, str | os.PathLike):
-        return known_pattern(db, os.fspath(cast("str | os.PathLike[str]", asked)), kind=kind)
+        return known_pattern(db, os.fspath(asked), kind=kind)
     return Pattern.from_matrix(asked)
 
 

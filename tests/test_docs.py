@@ -218,7 +218,7 @@ def test_the_tutorial_runs(
     for language, body in blocks(part):
         if language == "python":
             exec(compile(body, "tutorial", "exec"), names)
-    assert names["answer"].insight.deep and len(names["names"]) == 21
+    assert names["answer"].insight.deep and len(names["names"]) == 20
     assert set(names["columns"]["pattern"]) <= set(names["names"])
     said = capsys.readouterr().out
     assert "1 rejected" in said and "my-fpga" in said and "neighbours" in said

@@ -122,7 +122,9 @@ class Pattern:
         layout = str(getattr(matrix, "layout", ""))
         if len(shape) == 2 and layout in _TORCH:
             build, arrays = _TORCH[layout]
-            return getattr(cls, build)(shape, *arrays(matrix.detach()), name=name, group=group)
+            parts = arrays(matrix.detach())
+            made: Pattern = getattr(cls, build)(shape, *parts, name=name, group=group)
+            return made
         if len(shape) != 2 or not hasattr(matrix, "tocsr"):
             kind = f"{type(matrix).__name__} of shape {shape}" if shape else type(matrix).__name__
             raise MatrixError(

@@ -29,6 +29,7 @@ from embeddb.explain.explanation import (
     OwnRuns,
     PatternView,
     carried_best,
+    machine_words,
 )
 from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.nests.nest import Nest
@@ -83,6 +84,7 @@ def explain(made: Recommendation, store: Store) -> Explanation:
         own=list(_own(made, store, platform, pattern)),
         runnable=platform is not None and bool(platform.runner),
         machines=list(_machines(made, store)),
+        machine="" if platform is None else machine_words(platform.environment),
     )
 
 
