@@ -9,8 +9,10 @@ with embeddb.open("runs.db") as db:
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from math import inf
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core import __version__
@@ -103,8 +105,28 @@ def query(
         )
 
 
-#: The same by a name that no module has.
-ask_once = query
+#: The same by a name that no module takes.
+_ask_once = query
+
+
+class _Room(ModuleType):
+    """The room `embeddb.query`, which can be called as the function is whose name it takes."""
+
+    def __call__(self, *args: Any, **wishes: Any) -> Recommendation:
+        return _ask_once(*args, **wishes)
+
+
+class _Face(ModuleType):
+    """This package. Importing a module of the room `query` puts the room in the function's place:
+    the call must not get lost by that."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "query" and isinstance(value, ModuleType):
+            value.__class__ = _Room
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face
 
 
 def _drawn(thing: object) -> str:

@@ -35,7 +35,7 @@ def run(words: Sequence[str | Path], cwd: Path, home: Path) -> str:
         env={**kept, "EMBEDDB_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=2400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -85,7 +85,7 @@ def test_the_wheel_holds_what_is_tracked(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_the_wheel_answers_without_a_checkout(wheel: Path, tmp_path: Path) -> None:
     python, home = installed(wheel, tmp_path / "env"), tmp_path / "home"
     place = tmp_path / "elsewhere"

@@ -248,7 +248,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     predicted 10..90 % interval (None: not measured, or nothing was predicted). `own` holds what is
     stored of the answer and of the default on this very pattern, where they ran, `machines` the
     instances whose runs voted, the most first, `machine` the words of the one asked about (empty:
-    any of its kind), `runnable` whether the platform can be measured.
+    any of its kind), `meaning` what the answer's values mean, by parameter, `runnable`
+    whether the platform can be measured.
     """
 
     recommendation: Recommendation
@@ -266,6 +267,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     runnable: bool = False
     machines: list[MachineShare] = []
     machine: str = ""
+    meaning: dict[str, str] = {}
 
     @property
     def answer(self) -> dict[str, Any]:
@@ -344,6 +346,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "runnable": self.runnable,
             "machines": self.machines,
             "machine": self.machine,
+            "meaning": self.meaning,
             "transfers": made.transfers,
             "counters": made.counters,
         }

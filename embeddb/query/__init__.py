@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,16 +24,3 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'embeddb.query' has no attribute {name!r}")
-
-
-class _Callable(ModuleType):
-    """`embeddb.query(A, op=…)` is a call of the public face, and importing any module of this room
-    puts the room itself in that name's place: so it can be called just as well."""
-
-    def __call__(self, *args: Any, **wishes: Any) -> Recommendation:
-        from embeddb import ask_once
-
-        return ask_once(*args, **wishes)
-
-
-sys.modules[__name__].__class__ = _Callable
