@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 _MOST_LETTERS, _MOST_ROWS = 200, 20
+_LEFT = " style='text-align:left'"
 
 
 def html_of(thing: object) -> str:
@@ -206,13 +207,14 @@ def _block(title: object, lines: Iterable[object], body: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns in which nobody has anything are left out."""
+    """Columns in which nobody has anything are left out; those of words are set flush left."""
     if not rows:
         return ""
     used = [at for at in range(len(head)) if any(str(row[at]) for row in rows)]
-    heads = "".join(f"<th scope='col'>{_text(head[at])}</th>" for at in used)
+    flush = {at: _LEFT if any(str(row[at])[:1].isalpha() for row in rows) else "" for at in used}
+    heads = "".join(f"<th scope='col'{flush[at]}>{_text(head[at])}</th>" for at in used)
     lines = [
-        "<tr>" + "".join(f"<td>{_text(row[at])}</td>" for at in used) + "</tr>"
+        "<tr>" + "".join(f"<td{flush[at]}>{_text(row[at])}</td>" for at in used) + "</tr>"
         for row in rows[:_MOST_ROWS]
     ]
     more = len(rows) - _MOST_ROWS

@@ -168,7 +168,7 @@ def _shared(state: AppState) -> list[dict[str, Any]]:
 
 
 def _words(state: AppState, name: str) -> str:
-    """What tells an instance from others of its platform: its machine, else the platform's title."""
+    """What tells an instance from others of its platform: its machine, else the title."""
     platform = state.db.store.sound_platform(name)
     return "" if platform is None else machine_words(platform.environment) or platform.title
 
