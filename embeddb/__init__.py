@@ -2,14 +2,17 @@
 
 import embeddb
 
+answer = embeddb.query(A, op="spmm:64")  # a scipy or torch matrix, or a file: the starter answers
 with embeddb.open("runs.db") as db:
-    pattern = embeddb.read_pattern("A.mtx")
-    answer = db.query(pattern, platform="cpu", op="spmm:64")
+    answer = db.query("A.mtx", platform="cpu", op="spmm:64")
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from math import inf
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core import __version__
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from embeddb.database import Database
     from embeddb.matrix_files import read_pattern
     from embeddb.platforms.platform import Platform, load_platform
+    from embeddb.query.recommendation import Recommendation
+    from indexer.subjects import Asked
 
 __all__ = [
     "Config",
@@ -36,10 +41,12 @@ __all__ = [
     "Pattern",
     "PatternInfo",
     "Platform",
+    "Recommendation",
     "Run",
     "__version__",
     "load_platform",
     "open",
+    "query",
     "read_pattern",
 ]
 
@@ -49,6 +56,7 @@ install()
 _LAZY = {
     "Database": "embeddb.database",
     "Platform": "embeddb.platforms.platform",
+    "Recommendation": "embeddb.query.recommendation",
     "load_platform": "embeddb.platforms.platform",
     "read_pattern": "embeddb.matrix_files",
 }
@@ -65,6 +73,62 @@ def open(path: str | Path, *, readonly: bool = False) -> Database:
     return open_database(path, readonly=readonly)
 
 
+def query(
+    matrix: Asked,
+    *,
+    op: str | Op,
+    platform: str | Platform = "cpu",
+    db: str | Path = "starter",
+    k: int = 5,
+    measure: bool = False,
+    calls: float = inf,
+    why: bool = False,
+    reproducible: bool = False,
+) -> Recommendation:
+    """The answer to one question, of the shipped database unless `db` names a folder:
+    `embeddb.query(A, op="spmm:64").candidates[0].config`. `matrix` is a sparse matrix of scipy or
+    torch, a file, or the name of what the database has; the other words are those of
+    `Database.query`, which spares opening the database where there is more than one question.
+
+    Raises: as `open` and `Database.query`.
+    """
+    with open(db) as opened:
+        return opened.query(
+            matrix,
+            platform=platform,
+            op=op,
+            k=k,
+            measure=measure,
+            calls=calls,
+            why=why,
+            reproducible=reproducible,
+        )
+
+
+#: The same by a name that no module takes.
+_ask_once = query
+
+
+class _Room(ModuleType):
+    """The room `embeddb.query`, which can be called as the function is whose name it takes."""
+
+    def __call__(self, *args: Any, **wishes: Any) -> Recommendation:
+        return _ask_once(*args, **wishes)
+
+
+class _Face(ModuleType):
+    """This package. Importing a module of the room `query` puts the room in the function's place:
+    the call must not get lost by that."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "query" and isinstance(value, ModuleType):
+            value.__class__ = _Room
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face
+
+
 def _drawn(thing: object) -> str:
     from embeddb.ui.notebook import html_of
 
@@ -78,3 +142,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'embeddb' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,8 +2,7 @@
 
 import embeddb
 with embeddb.open("runs.db") as db:
-    pattern = embeddb.read_pattern("A.mtx")
-    print(db.query(pattern, platform="cpu", op="spmm:64"))
+    print(db.query("A.mtx", platform="cpu", op="spmm:64"))
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from typing import TYPE_CHECKING
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
+from embeddb.core.records import PatternInfo, Run
 from embeddb.core.shown import html_of
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
 from embeddb.index.lookup import Lookup
+from embeddb.index.rows import Rows, pattern_rows, run_rows
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, parse_platform, this_machine
@@ -31,6 +31,7 @@ from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
 from embeddb.store import is_database
 from embeddb.tensors.computation import Computation
+from indexer.subjects import Asked, known_answer, subject_of
 
 if TYPE_CHECKING:
     from embeddb.query.alternatives import Deepen
@@ -91,35 +92,59 @@ class Database(Lookup):
     def _repr_html_(self) -> str:
         return html_of(self)
 
+    # -- looking around --------------------------------------------------------------------
+
+    def patterns(self, *, kind: str = "") -> Rows[PatternInfo]:
+        """Every pattern that is known, one after the other; with `kind`, those that are a `matrix`,
+        `nest`, `kernel` or `program`. `.columns()` and `.frame()` tell of all at once."""
+        return pattern_rows(self.store, kind)
+
+    def runs(
+        self, *, platform: str = "", op: str | Op = "", pattern: Asked | None = None
+    ) -> Rows[Run]:
+        """Every run that counts, one after the other, or those of a platform (an id, or a name for
+        all its instances), an op, a pattern: `db.runs(op="spmm:32", pattern="A.mtx").frame()`.
+
+        Raises: NothingFound for a platform and op without runs; MatrixError for a name nobody has.
+        """
+        what = Op.parse(op) if op and isinstance(op, str) else op or None
+        kind = what.kind if what is not None else ""
+        one = "" if pattern is None else subject_of(self, pattern, kind=kind).id
+        return run_rows(self.store, platform=platform, op=what, pattern_id=one)
+
     # -- asking ----------------------------------------------------------------------------
 
     def query(
         self,
-        pattern: Content | PatternInfo,
+        pattern: Asked,
         *,
         platform: str | Platform,
         op: str | Op,
-        count: int = 5,
+        k: int = 5,
+        measure: bool = False,
         calls: float = math.inf,
-        deep: bool = False,
+        why: bool = False,
         reproducible: bool = False,
         tuner: str = "",
         progress: Progress | None = None,
     ) -> Recommendation:
-        """Rank configurations for a pattern; the answer is stored under its `id`. With `deep` it
-        also says what would change it (`Diagnostics`), which costs seconds; `progress` is told how
-        far that is. With `reproducible` it leaves out configurations whose sums run in an order
-        that varies from call to call. With the name of a `tuner` plug-in, its proposals are the
-        answer.
+        """Rank `k` configurations for a pattern, in the words of `embeddb query`; the answer is
+        stored under its `id`. `pattern` may be a sparse matrix of scipy or torch, a file, or the
+        name or id of what the database has. With `measure` the default and the answers are run here
+        (`Database.measure` has more to choose). With `why` it also says what would change it
+        (`Diagnostics`), which costs seconds; `progress` is told how far that is. With
+        `reproducible` it leaves out configurations whose sums run in an order that varies from call
+        to call. With the name of a `tuner` plug-in, its proposals are the answer.
 
-        Raises: UsageError for an unknown platform, op or tuner, for `deep` with a tuner, or for a
+        Raises: MatrixError, NestError, TensorError for a file that cannot be read, or a name nobody
+        has; UsageError for an unknown platform, op or tuner, for `why` with a tuner, or for a
         platform whose file does not say which configurations are reproducible; NothingFound for a
         pattern known by name only where the evidence needs its structure; PluginError for a tuner
-        that breaks its contract.
+        that breaks its contract; with `measure` as that.
         """
         from embeddb.query.answer import local_platform, recommend
 
-        if tuner and deep:
+        if tuner and why:
             raise UsageError(
                 "what would change an answer is told of the database's own, not a tuner's"
             )
@@ -127,36 +152,41 @@ class Database(Lookup):
         here = local_platform(self._named(platform))
         if reproducible:
             here = here.reproducible(what)
-        deepen = self._deepening(pattern, progress) if deep else None
-        return recommend(
+        asked = subject_of(self, pattern, kind=what.kind)
+        deepen = self._deepening(asked, progress) if why and not measure else None
+        made = recommend(
             self,
-            pattern,
+            asked,
             here,
             what,
-            count=count,
+            count=k,
             calls=calls,
             deepen=deepen,
             answer_by=_answering(tuner),
         )
+        if not measure:
+            return made
+        where = self._named(platform)
+        return self.measure(made, asked, platform=where, k=k, why=why, progress=progress)
 
     def measure(
         self,
         made: Recommendation,
-        pattern: Content | PatternInfo | None = None,
+        pattern: Asked | None = None,
         *,
         platform: Platform | None = None,
         options: RunOptions | None = None,
         rounds: int = 2,
-        count: int = 5,
-        deep: bool = False,
+        k: int = 5,
+        why: bool = False,
         progress: Progress | None = None,
     ) -> Recommendation:
         """An answer with its default and candidates run on this machine, each once in every round,
         and ranked by what they took; the runs and the new answer are kept.
 
         `pattern` is needed where the structure is not in the database, `platform` where only its
-        file may be run. A tuner that the user named is told of each of `count` before it asks for
-        the next, which is the first round. With `deep` it also says what would change the answer
+        file may be run. A tuner that the user named is told of each of `k` before it asks for
+        the next, which is the first round. With `why` it also says what would change the answer
         now.
 
         Raises: NothingFound without a structure; RunnerUnavailable if the platform cannot be
@@ -166,7 +196,7 @@ class Database(Lookup):
         from indexer.runners.base import RunOptions
 
         structure = self._structure(made, pattern)
-        search = self._search(made, structure, platform, count) if made.link == "tuner" else None
+        search = self._search(made, structure, platform, k) if made.link == "tuner" else None
         total = rounds * len({Config(made.default), *(Config(c.config) for c in made.candidates)})
         done = 0
 
@@ -185,12 +215,14 @@ class Database(Lookup):
             platform=platform,
             search=search,
             progress=told,
-            deepen=self._deepening(structure, progress) if deep or made.insight.deep else None,
+            deepen=self._deepening(structure, progress) if why or made.insight.deep else None,
         )
 
-    def explain(self, rec_id: str) -> Explanation:
-        """Why an answer is what it is, from the store alone. Raises: NothingFound."""
-        return explain(self.recommendation(rec_id), self.store)
+    def explain(self, answer: str | Recommendation = "last") -> Explanation:
+        """Why an answer is what it is, from the store alone: that answer, or the one of that id,
+        the `last` one, or the last about a file, name or id of a pattern. Raises: NothingFound."""
+        made = known_answer(self, answer) if isinstance(answer, str) else answer
+        return explain(made, self.store)
 
     def keep(self, made: Recommendation) -> Recommendation:
         """Store a recommendation under its id, and the card of the model it rests on; returns it,
@@ -225,9 +257,11 @@ class Database(Lookup):
         query = build_query(self, pattern, where, op, calls=made.calls or math.inf)
         return search_by(made.tuner, query, count, seed=made.seed)
 
-    def _structure(self, made: Recommendation, pattern: Content | PatternInfo | None) -> Content:
-        if isinstance(pattern, Pattern | Nest | Computation):
-            return pattern
+    def _structure(self, made: Recommendation, pattern: Asked | None) -> Content:
+        kind = Op.parse(made.op).kind
+        given = None if pattern is None else subject_of(self, pattern, kind=kind)
+        if isinstance(given, Pattern | Nest | Computation):
+            return given
         structure = self.store.subject(made.pattern_id)
         if structure is None:
             raise NothingFound(

@@ -4,7 +4,8 @@ for a minute, ask again, and check both answers by measuring.
 python examples/demo.py [MATRIX]
 
 Everything is written below `demo-out/`, anew each time: a copy of the starter database with the
-runs made here, the four generated matrices, and the explanation of every answer.
+runs made here, the four generated matrices, and the explanation of every answer, with `index.html`
+over them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from importlib.resources import files
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -31,15 +32,18 @@ from embeddb import Database, EmbeddbError, Op, Pattern, Platform, Run, load_pla
 from embeddb.core.config import Config
 from embeddb.core.errors import InputError
 from embeddb.core.timing import timings_of
+from embeddb.explain.explanation import machine_words
 from embeddb.query.answer import recommend
 from embeddb.query.build import build_query
 from embeddb.query.measure import ranked_by_time
 from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.ui.cli.main import cli
+from embeddb.ui.report import answers_html, explanation_html
 from indexer.calibrate import Calibration, CalibrationRequest
 from indexer.embed import embed
 from indexer.exchange.exchange import adopt_models, import_file
 from indexer.runners.base import RunOptions
+from indexer.starter import copy_starter
 from tuners.static_best import StaticBestTuner
 
 OPS = (Op.parse("spmm:32"), Op.parse("spmm:128"))
@@ -123,13 +127,18 @@ def demo(
     their own."""
     started = time.monotonic()
     folder = out / "demo.db"
-    with fresh_database(folder, starter or starter_file()) as db:
-        say(f"starter database imported in {time.monotonic() - started:.1f} s")
+    asked = [read_pattern(path) for path in matrices]  # a wrong name is said before anything long
+    with fresh_database(folder, starter) as db:
+        say(f"starter database ready after {time.monotonic() - started:.1f} s")
         paths = list(matrices) or write_examples(out / "matrices")
         runner = runner or cpu_runner()
         platform = load_platform("cpu") if runner is None else runner.platform()
-        cases = [ask(db, read_pattern(path), platform, op) for path in paths for op in OPS]
+        patterns = asked or [read_pattern(path) for path in paths]
+        cases = [ask(db, pattern, platform, op) for pattern in patterns for op in OPS]
         show(answers_table(cases), "What the starter database answers, nothing measured yet:")
+        elsewhere = other_machines(db, cases, platform)
+        if elsewhere:
+            print(elsewhere)
         if runner is not None:
             if calibrate_s > 0:
                 calibrate(db, runner, calibrate_s)
@@ -141,9 +150,11 @@ def demo(
             show(results_table(rows), "What was measured on this machine:")
             print(legend(rows))
         write_json(db, cases, out)
+        write_pages(db, cases, out, elsewhere)
     write_texts(folder, cases, out)
     print(next_steps(folder, paths[0], cases[0]))
     say(f"{time.monotonic() - started:.0f} s in total; everything is below {out}/")
+    print(f"The page to begin with: {out / 'index.html'}")
     return 0
 
 
@@ -155,20 +166,19 @@ def say(text: str) -> None:
 # -- the database and the questions --------------------------------------------------------------
 
 
-def starter_file() -> Path:
-    return Path(str(files("embeddb").joinpath("data", "starter.jsonl.gz")))
+def fresh_database(folder: Path, starter: Path | None = None) -> Database:
+    """What ships, in `folder`, ready to answer; what an earlier demo left is removed. It is copied
+    from the database that `starter` means, imported where it was not yet; or imported from the
+    export `starter`.
 
-
-def fresh_database(folder: Path, starter: Path) -> Database:
-    """A copy of the starter in `folder`, ready to answer; what an earlier demo left is removed.
-
-    Raises: EmbeddbError if the starter is missing or damaged.
+    Raises: EmbeddbError if the data are missing or damaged.
     """
-    if not starter.is_file():
-        raise InputError("the starter database is missing", where=str(starter))
     if folder.exists():
         shutil.rmtree(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    if starter is None:
+        copy_starter(folder, note=say)
+        return Database.open(folder)
     with Database.create(folder) as db:
         report = import_file(db, starter, rejects=False)
         if report.rejected:
@@ -176,6 +186,19 @@ def fresh_database(folder: Path, starter: Path) -> Database:
         embed(db)
         adopt_models(db, starter.parent)
     return Database.open(folder)
+
+
+def other_machines(db: Database, cases: Iterable[Case], platform: Platform) -> str:
+    """One sentence where the answers rest on runs of other machines alone; else nothing."""
+    shares = [share for case in cases for share in db.explain(case.made).machines]
+    if not shares or any(share.platform == platform.id for share in shares):
+        return ""
+    told = ", ".join(dict.fromkeys(share.words or share.platform for share in shares))
+    here = machine_words(platform.environment) or platform.id
+    return (
+        f"All of this was measured elsewhere: {told}. This is {here}. Which configuration is "
+        "faster usually carries over, by how much does not: calibrating and measuring tell."
+    )
 
 
 def cpu_runner() -> Any:
@@ -380,6 +403,20 @@ def write_json(db: Database, cases: Iterable[Case], out: Path) -> None:
     for case in cases:
         body = msgspec.json.format(msgspec.json.encode(db.explain(case.made.id).document()))
         (out / f"explain-{stem_of(case)}.json").write_bytes(body)
+
+
+def write_pages(db: Database, cases: Sequence[Case], out: Path, elsewhere: str) -> None:
+    """`explain-MATRIX-OP.html` for every answer, and `index.html` over them."""
+    pages = []
+    for case in cases:
+        name = f"explain-{stem_of(case)}.html"
+        found = db.explain(case.made.id)
+        (out / name).write_text(explanation_html(found), encoding="utf-8")
+        pages.append((quote(name), found))
+    notes = [elsewhere] if elsewhere else []
+    title = "Which configuration, how sure, and why"
+    text = answers_html(pages, title=title, notes=notes)
+    (out / "index.html").write_text(text, encoding="utf-8")
 
 
 def write_texts(folder: Path, cases: Iterable[Case], out: Path) -> None:

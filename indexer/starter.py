@@ -12,10 +12,20 @@ from pathlib import Path
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, StoreCorrupt
 
-__all__ = ["STARTER", "is_shipped", "source_model", "starter_folder", "starter_place"]
+__all__ = [
+    "STARTER",
+    "copy_starter",
+    "is_shipped",
+    "source_model",
+    "starter_folder",
+    "starter_place",
+    "starter_version",
+]
 
 #: The word for the shipped database; a folder of that name is `./starter`.
 STARTER = "starter"
+#: The note that tells how many runs shipped.
+_SHIPPED_RUNS = "starter/runs"
 STARTER_FILE = Path(__file__).parents[1] / "embeddb" / "data" / "starter.jsonl.gz"
 
 
@@ -49,9 +59,44 @@ def starter_folder(
     return folder
 
 
+def copy_starter(
+    to: Path,
+    *,
+    note: Callable[[str], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> None:
+    """Make `to` a database with what ships and nothing that was measured since: a copy of the
+    shipped one's folder, imported first where it was not yet; where runs were added to that, the
+    data are imported anew. Raises: as `starter_folder`; StoreLocked while another process writes.
+    """
+    from embeddb.index.lookup import Lookup
+    from embeddb.store.lmdb_files import WRITER_FILE
+    from embeddb.store.locks import locked_file
+
+    folder = starter_folder(note=note, progress=progress)
+    with Lookup.open(folder, readonly=True) as db:
+        as_shipped = db.store.notes.get(_SHIPPED_RUNS) == str(db.store.count_runs()).encode()
+    if not as_shipped:
+        if note is not None:
+            note("the starter database was added to: importing what ships anew")
+        to.mkdir(parents=True)
+        _fill(to, progress or _silent)
+        return
+    with locked_file(folder / WRITER_FILE, wait_s=10.0):
+        shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*lock*"))
+
+
 def starter_place() -> Path:
     """Where the shipped database is, or will be on first use: a folder among the user's data, named
-    by the digest of runs and models, so that a newer release brings a database of its own.
+    by its version, so that a newer release brings a database of its own.
+
+    Raises: InputError if the data file is not there.
+    """
+    return _home() / f"{STARTER}-{starter_version()}"
+
+
+def starter_version() -> str:
+    """Twelve hex digits of the digest of the runs and models that ship.
 
     Raises: InputError if the data file is not there.
     """
@@ -64,7 +109,7 @@ def starter_place() -> Path:
     digest = hashlib.blake2b(digest_size=6)
     for file in (*_data_files(), *sorted(STARTER_FILE.parent.glob("costmodel-*.safetensors"))):
         digest.update(file.read_bytes())
-    return _home() / f"{STARTER}-{digest.hexdigest()}"
+    return digest.hexdigest()
 
 
 def source_model(text: str, op: Op) -> str:
@@ -131,6 +176,7 @@ def _fill(folder: Path, progress: Callable[[str, int, int], None]) -> None:
                 )
         embed(db, progress=progress)
         adopt_models(db, STARTER_FILE.parent)
+        db.store.notes.put(_SHIPPED_RUNS, str(db.store.count_runs()).encode())
 
 
 def _collect_leftovers(home: Path) -> None:

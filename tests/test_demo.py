@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from embeddb import Config, Database, Op, Pattern, Run, load_platform
 from embeddb.core.errors import InputError
 from embeddb.core.records import Measurement
 from embeddb.matrix_files import read_pattern
+from indexer import starter as shipped
 from indexer.campaign.plan import choose_configs
 from indexer.exchange.exchange import export_file
 
@@ -200,6 +202,11 @@ def test_the_whole_demo(
     told = json.loads((out / "explain-cube-spmm_32.json").read_text())
     assert told["measured_gain"] == pytest.approx(2.0)
     assert "rests on" in (out / "explain-tall-spmm_128.txt").read_text()
+    page = (out / "index.html").read_text(encoding="utf-8")
+    links = re.findall(r'href="(explain-[^"]+)"', page)
+    assert len(links) == 8 and all((out / link).is_file() for link in links)
+    assert page.count("<svg") == 8 and "2.00×" in page and "made up" in page
+    assert "measured elsewhere" not in shown and str(out / "index.html") in shown
     with Database.open(out / "demo.db") as db:
         pattern = read_pattern(out.parent / "in" / "cube.npz")
         runs = list(db.store.runs(CPU.id, Op("spmm", 32), pattern.id))
@@ -243,19 +250,57 @@ def test_without_a_compiler_the_answers_are_shown(
 
 
 def test_a_missing_or_damaged_starter_is_one_line(
-    demo: Any,
-    starter: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "starter_file", lambda: tmp_path / "no.jsonl.gz")
+    monkeypatch.setattr(shipped, "STARTER_FILE", tmp_path / "no.jsonl.gz")
     assert demo.main(["--out", str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"format": "embeddb", "version": 1}\n["run", 0, 0, 0, 0, []]\n')
     with pytest.raises(InputError, match="damaged"):
         demo.demo(tmp_path / "out", [], starter=bad)
+
+
+def test_a_wrong_matrix_is_said_before_anything_long(
+    demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "fresh_database", lambda *_: pytest.fail("imported before it read"))
+    assert demo.main([str(tmp_path / "nope.mtx"), "--out", str(tmp_path / "out")]) == 1
+    assert "nope.mtx" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_demo_and_starter_share_one_import(
+    demo: Any, starter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped, "STARTER_FILE", starter)
+    monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
+    filled: list[Path] = []
+    fill = shipped._fill
+    monkeypatch.setattr(shipped, "_fill", lambda to, told: (filled.append(to), fill(to, told)))
+    for at in range(2):
+        with demo.fresh_database(tmp_path / f"{at}.db") as db:
+            assert db.store.count_runs() == 8 * 2 * 12 and not db.problems()
+    assert len(filled) == 1
+    with Database.open(shipped.starter_folder()) as db:  # what was measured since stays behind
+        run = next(iter(db.runs()))
+        db.store.append([replace(run, campaign="mine")])
+    with demo.fresh_database(tmp_path / "2.db") as db:
+        assert db.store.count_runs() == 8 * 2 * 12
+    assert filled[1:] == [tmp_path / "2.db"]
+
+
+def test_other_machines_are_told_of_in_one_sentence(
+    demo: Any, patterns: Any, starter: Path, tmp_path: Path
+) -> None:
+    matrix = patterns.tall(100, 20)
+    pattern = Pattern.from_csr(matrix.shape, matrix.indptr, matrix.indices, name="x")
+    there = load_platform("cpu").at("0badbeef", {"cpu": "another", "threads": "2"})
+    with demo.fresh_database(tmp_path / "case.db", starter) as db:
+        for platform, said in ((CPU, False), (there, True)):
+            told = demo.other_machines(
+                db, [demo.ask(db, pattern, platform, Op("spmm", 32))], platform
+            )
+            assert ("made up" in told and "another, 2 threads" in told) == said
 
 
 def test_measuring_ends_when_time_is_up(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -109,6 +110,35 @@ class Pattern:
         csr = coo_array((ones, (r, c)), shape=(m, n)).tocsr()
         return cls.from_csr((m, n), csr.indptr, csr.indices, name=name, group=group)
 
+    @classmethod
+    def from_matrix(cls, matrix: Any, *, name: str = "", group: str = "") -> Pattern:
+        """The structure of another library's sparse matrix: of whatever has `tocsr()`, as all of
+        scipy's have, or of a torch tensor in CSR, CSC or COO. Stored entries are structure whatever
+        their value; a zero that fills a block (BSR, DIA) is none.
+
+        Raises: MatrixError for what is no sparse matrix of two dimensions.
+        """
+        shape = tuple(getattr(matrix, "shape", ()))
+        layout = str(getattr(matrix, "layout", ""))
+        if len(shape) == 2 and layout in _TORCH:
+            build, arrays = _TORCH[layout]
+            parts = arrays(matrix.detach())
+            made: Pattern = getattr(cls, build)(shape, *parts, name=name, group=group)
+            return made
+        if len(shape) != 2 or not hasattr(matrix, "tocsr"):
+            kind = f"{type(matrix).__name__} of shape {shape}" if shape else type(matrix).__name__
+            raise MatrixError(
+                f"{kind} is no sparse matrix",
+                where=name,
+                hint="give one of scipy or torch, or a file; of a dense array, "
+                "scipy.sparse.csr_array(it)",
+            )
+        csr = matrix.tocsr()
+        if getattr(matrix, "format", "") in ("bsr", "dia"):
+            csr = csr.copy()
+            csr.eliminate_zeros()
+        return cls.from_csr(shape, csr.indptr, csr.indices, name=name, group=group)
+
     def to_scipy(self, dtype: Any = np.float32) -> Any:
         """A `scipy.sparse.csr_array` with ones as values; shares the index arrays."""
         from scipy.sparse import csr_array
@@ -116,6 +146,25 @@ class Pattern:
         index = np.int32 if self.nnz < MAX_DIM else np.int64
         data = np.ones(self.nnz, dtype=dtype)
         return csr_array((data, self.indices, self.indptr.astype(index)), shape=self.shape)
+
+
+def _coo_arrays(tensor: Any) -> tuple[Any, Any]:
+    rows, cols = tensor.coalesce().indices().cpu().numpy()
+    return rows, cols
+
+
+#: By the layout of a torch tensor: what builds a pattern, and the arrays that it takes.
+_TORCH: dict[str, tuple[str, Callable[[Any], tuple[Any, Any]]]] = {
+    "torch.sparse_csr": (
+        "from_csr",
+        lambda t: (t.crow_indices().cpu().numpy(), t.col_indices().cpu().numpy()),
+    ),
+    "torch.sparse_csc": (
+        "from_csc",
+        lambda t: (t.ccol_indices().cpu().numpy(), t.row_indices().cpu().numpy()),
+    ),
+    "torch.sparse_coo": ("from_coo", _coo_arrays),
+}
 
 
 def stub_id(name: str, m: int, n: int, nnz: int, *, kind: str = "matrix") -> str:

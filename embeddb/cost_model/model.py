@@ -24,6 +24,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
+from embeddb.core.extras import install_hint
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import reason_of, refusing
 from embeddb.core.files.model_file import arrays_of
@@ -435,6 +436,4 @@ class CostModel:
 
 
 def _no_torch(what: str) -> MissingDependency:
-    return MissingDependency(
-        f"{what} needs torch", hint="install the extra `learn`: pip install '.[learn]'"
-    )
+    return MissingDependency(f"{what} needs torch", hint=install_hint("learn"))

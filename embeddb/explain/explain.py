@@ -29,13 +29,14 @@ from embeddb.explain.explanation import (
     OwnRuns,
     PatternView,
     carried_best,
+    machine_words,
 )
 from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import default_of
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
 from embeddb.query.kernels.view import KernelView, kernel_view
 from embeddb.query.recommendation import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.store import Store
@@ -83,7 +84,15 @@ def explain(made: Recommendation, store: Store) -> Explanation:
         own=list(_own(made, store, platform, pattern)),
         runnable=platform is not None and bool(platform.runner),
         machines=list(_machines(made, store)),
+        machine="" if platform is None else machine_words(platform.environment),
+        meaning={} if platform is None else _meaning(platform, answer),
     )
+
+
+def _meaning(platform: Platform, answer: Config) -> dict[str, str]:
+    """As its file tells it; what ships may tell more than the text that was stored once."""
+    shipped = platform.name in builtin_platforms() and not platform.meaning
+    return (load_platform(platform.name) if shipped else platform).meanings(answer)
 
 
 def _machines(made: Recommendation, store: Store) -> Iterator[MachineShare]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ __all__ = [
     "carried_best",
     "fails",
     "link_words",
+    "machine_words",
     "paid_off",
     "preparation",
 ]
@@ -202,6 +204,15 @@ class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[str]
 
 
+def machine_words(facts: Mapping[str, str]) -> str:
+    """Processor, compiler and threads of an instance, as far as its environment tells them."""
+    told = [facts.get(name, "") for name in ("cpu", "compiler")]
+    if threads := facts.get("threads"):
+        told.append(f"{threads} {'thread' if threads == '1' else 'threads'}")
+    march = [f for f in facts.get("flags", "").split() if f.startswith("-march=")]
+    return ", ".join([t for t in told if t] + march)
+
+
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A feature in which the query stands apart, in standard deviations of the partition."""
 
@@ -222,12 +233,7 @@ class MachineShare(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Processor, compiler and threads, as far as they are told."""
-        told = [self.facts.get(name, "") for name in ("cpu", "compiler")]
-        if threads := self.facts.get("threads"):
-            told.append(f"{threads} {'thread' if threads == '1' else 'threads'}")
-        march = [f for f in self.facts.get("flags", "").split() if f.startswith("-march=")]
-        return ", ".join([t for t in told if t] + march)
+        return machine_words(self.facts)
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,7 +256,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     over the default (None: not measured), and `within_interval` says whether it lies in the
     predicted 10..90 % interval (None: not measured, or nothing was predicted). `own` holds what is
     stored of the answer and of the default on this very pattern, where they ran, `machines` the
-    instances whose runs voted, the most first, `runnable` whether the platform can be measured.
+    instances whose runs voted, the most first, `machine` the words of the one asked about (empty:
+    any of its kind), `meaning` what the answer's values mean, by parameter, `runnable`
+    whether the platform can be measured.
     """
 
     recommendation: Recommendation
@@ -267,6 +275,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     own: list[OwnRuns] = []
     runnable: bool = False
     machines: list[MachineShare] = []
+    machine: str = ""
+    meaning: dict[str, str] = {}
 
     @property
     def answer(self) -> dict[str, Any]:
@@ -344,6 +354,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "noise": made.noise,
             "runnable": self.runnable,
             "machines": self.machines,
+            "machine": self.machine,
+            "meaning": self.meaning,
             "transfers": made.transfers,
             "counters": made.counters,
         }

@@ -23,6 +23,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import PlatformError, RunnerUnavailable, UsageError
 from embeddb.core.files.gate import read_bounded, refusing
 from embeddb.core.sizes import UNKNOWN, Sizes
+from embeddb.core.wording import value_text
 from embeddb.platforms.command import CommandSpec, read_command
 from embeddb.platforms.kernel import KernelSpace, Table, read_space
 from embeddb.platforms.log_table import LogTable, read_log
@@ -56,8 +57,9 @@ class Platform:
     (beta in COGNATE, Appendix A.2). `command` is the program that a `command` runner starts, `log`
     what its file says of logs.
     `text` is the TOML source; `file` is the path it was read from, and empty for a platform out of
-    a database or a plan, whose command is not run. Two platforms are equal when text and instance
-    are.
+    a database or a plan, whose command is not run. `meaning` has a line for a parameter (`order`)
+    or a value of one (`order=ijk`), as people are told it. Two platforms are equal when text and
+    instance are.
     """
 
     text: str
@@ -74,6 +76,7 @@ class Platform:
     log: LogTable = field(default_factory=LogTable, compare=False, repr=False)
     file: str = field(default="", compare=False)
     traits: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    meaning: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     environment: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -93,6 +96,13 @@ class Platform:
         forms = [self.kernels[k].digest_form() for k in sorted(self.kernels)]
         canonical = json.dumps(forms, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+    def meanings(self, config: Mapping[str, Any]) -> dict[str, str]:
+        """By parameter of a configuration, what its value means, else what the parameter does;
+        those of which the file says nothing are left out."""
+        told = {n: self.meaning.get(f"{n}={value_text(v)}") for n, v in config.items()}
+        lines = {n: line or self.meaning.get(n, "") for n, line in told.items()}
+        return {n: line for n, line in lines.items() if line}
 
     @property
     def open_choices(self) -> frozenset[tuple[str, str]]:
@@ -254,6 +264,7 @@ def _parsed(text: str, where: str) -> Platform:
         command=_read_command(table, runner, kernels, traits),
         log=read_log(table.table("log"), kernels, traits),
         traits=MappingProxyType(traits),
+        meaning=MappingProxyType(_read_meaning(table.table("meaning"), kernels)),
         kernels=MappingProxyType(kernels),
     )
     table.done()
@@ -339,6 +350,18 @@ def _read_traits(table: Table) -> dict[str, Any]:
     for name, value in table.data.items():
         if not isinstance(value, (str, int, float)):
             raise table.fault(name, f"must be a number or a text, not {show(value)}")
+    return dict(table.data)
+
+
+def _read_meaning(table: Table, kernels: Mapping[str, KernelSpace]) -> dict[str, str]:
+    params = [param for part in kernels.values() for param in part.space.params]
+    there = {param.name for param in params}
+    there |= {f"{param.name}={value_text(value)}" for param in params for value in param.values}
+    for name, line in table.data.items():
+        if not isinstance(line, str) or not line.strip() or "\n" in line:
+            raise table.fault(name, "must be a text of one line")
+        if name not in there:
+            raise table.fault(name, "is no parameter, and no PARAMETER=VALUE, of this platform")
     return dict(table.data)
 
 

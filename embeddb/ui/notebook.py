@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config
 from embeddb.core.errors import EmbeddbError
@@ -21,6 +21,7 @@ from embeddb.tensors.computation import Computation
 if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation
     from embeddb.index.lookup import Lookup
+    from embeddb.index.rows import Rows
     from embeddb.query.kernels.view import KernelView
     from embeddb.query.recommendation import Recommendation
 
@@ -31,18 +32,21 @@ __all__ = [
     "kernel_html",
     "pattern_html",
     "recommendation_html",
+    "rows_html",
 ]
 
 _MOST_LETTERS, _MOST_ROWS = 200, 20
+_LEFT = " style='text-align:left'"
 
 
 def html_of(thing: object) -> str:
-    """Of a pattern, a tensor kernel, an answer, an explanation or a database.
+    """Of a pattern, a tensor kernel, an answer, an explanation, rows or a database.
 
     Raises: TypeError for others.
     """
     from embeddb.explain.explanation import Explanation
     from embeddb.index.lookup import Lookup
+    from embeddb.index.rows import Rows
     from embeddb.query.recommendation import Recommendation
 
     if isinstance(thing, Pattern | PatternInfo):
@@ -53,6 +57,8 @@ def html_of(thing: object) -> str:
         return recommendation_html(thing)
     if isinstance(thing, Explanation):
         return explanation_html(thing)
+    if isinstance(thing, Rows):
+        return rows_html(thing)
     if isinstance(thing, Lookup):
         return database_html(thing)
     raise TypeError(f"nothing to show of {type(thing).__name__}")
@@ -90,9 +96,11 @@ def recommendation_html(made: Recommendation) -> str:
         )
         for rank, c in enumerate(made.candidates, 1)
     ]
+    if made.default not in [c.config for c in made.candidates]:
+        took = "" if made.default_seconds is None else seconds(made.default_seconds)
+        rows.append(("–", _factor(1.0), "", took, "", "default", str(Config(made.default))))
     lines = [
         f"{made.op} on {made.platform}; from: {made.link}; sure: {made.confidence}",
-        f"default: {Config(made.default)}",
         *made.warnings,
     ]
     head = ("rank", "gain", "10–90 %", "measured", "pays off", "rests on", "configuration")
@@ -148,6 +156,15 @@ def pattern_html(pattern: Pattern | PatternInfo) -> str:
     return _block(name, [said], drawn)
 
 
+def rows_html(rows: Rows[Any]) -> str:
+    """The first patterns or runs, as a table."""
+    told = rows.head()
+    lines = list(zip(*told.values(), strict=True))
+    cells = [["" if cell is None else cell for cell in line] for line in lines]
+    said = f"the first {len(lines)}" if lines else "none"
+    return _block("Rows", [said], _table(list(told), cells))
+
+
 def kernel_html(kernel: Computation) -> str:
     """Sizes, and its operations as a graph."""
     from embeddb.query.kernels.view import kernel_view
@@ -190,13 +207,14 @@ def _block(title: object, lines: Iterable[object], body: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns in which nobody has anything are left out."""
+    """Columns in which nobody has anything are left out; those of words are set flush left."""
     if not rows:
         return ""
     used = [at for at in range(len(head)) if any(str(row[at]) for row in rows)]
-    heads = "".join(f"<th scope='col'>{_text(head[at])}</th>" for at in used)
+    flush = {at: _LEFT if any(str(row[at])[:1].isalpha() for row in rows) else "" for at in used}
+    heads = "".join(f"<th scope='col'{flush[at]}>{_text(head[at])}</th>" for at in used)
     lines = [
-        "<tr>" + "".join(f"<td>{_text(row[at])}</td>" for at in used) + "</tr>"
+        "<tr>" + "".join(f"<td{flush[at]}>{_text(row[at])}</td>" for at in used) + "</tr>"
         for row in rows[:_MOST_ROWS]
     ]
     more = len(rows) - _MOST_ROWS

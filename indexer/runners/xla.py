@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.extras import install_command
 from embeddb.core.records import Measurement
 from embeddb.platforms.of_subject import space_of
 from embeddb.tensors.edges import CUT
@@ -83,9 +84,7 @@ class XlaRunner(Closing):
             named = Path(self._python)
             return None if named.is_file() else f"{VARIABLE} names {named}, which is no file"
         if find_spec("jax") is None:
-            return (
-                f"jax is not installed: pip install 'embeddb[jax]', or name a Python in {VARIABLE}"
-            )
+            return f"jax is not installed: {install_command('jax')}, or name a Python in {VARIABLE}"
         return None
 
     def platform(self, *, threads: int = 0) -> Platform:

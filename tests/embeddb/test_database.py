@@ -88,7 +88,7 @@ def test_no_answer_yet() -> None:
 
 
 def test_the_released_document(lawful: Database) -> None:
-    made = lawful.query(band(137, 14, name="new"), platform="tiny", op=OP, count=2)
+    made = lawful.query(band(137, 14, name="new"), platform="tiny", op=OP, k=2)
     body = json.loads(json.dumps(made.document(), allow_nan=False))
     assert body.keys() >= {
         "id", "pattern_id", "platform", "op", "link", "default", "candidates", "confidence",

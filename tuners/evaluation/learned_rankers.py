@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency
+from embeddb.core.extras import install_hint
 
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
@@ -30,7 +31,7 @@ def learned_rankers(*, note: Callable[[str], None] | None = None) -> dict[str, F
     if find_spec("torch") is None:
         raise MissingDependency(
             "--learned trains a cost model, which needs torch",
-            hint="install the extra `learn`: pip install '.[learn]'",
+            hint=install_hint("learn"),
         )
     from indexer.training.cost_model.trees import available
 

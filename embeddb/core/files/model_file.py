@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MissingDependency, ModelError
+from embeddb.core.extras import install_hint
 from embeddb.core.files.gate import open_regular
 from embeddb.core.files.own_files import whole_file
 
@@ -168,9 +169,7 @@ def _safetensors() -> Any:
     try:
         import safetensors.torch
     except ImportError as e:
-        raise MissingDependency(
-            f"model files need {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
-        ) from e
+        raise MissingDependency(f"model files need {e.name}", hint=install_hint("learn")) from e
     return safetensors.torch
 
 

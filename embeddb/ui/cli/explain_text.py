@@ -63,10 +63,14 @@ def show_explanation(e: Explanation) -> None:
 def _show_answer(e: Explanation) -> None:
     made, answer = e.recommendation, e.answer
     say(f"answer {made.id}: {made.op} on {_cut(made.platform, 60)}")
+    if e.machine:
+        _line("machine", e.machine)
     if made.simulated:
         _note("SIMULATED or modelled: no time here is of real hardware")
     say(f"  {_cut(Config(answer), _MOST_LINE)}")
     _line(e.pattern.kind, _subject(e))
+    for name, line in e.meaning.items():
+        say(f"    {_cut(name, _MOST_NAME)}: {_cut(line, _MOST_LINE)}")
     _line("default", Config(made.default))
     _line("gain", _gain(e))
     for own in e.own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -83,12 +84,26 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """`--version`: of the program, of what it stores and exports, and of the data that ship."""
+    if not asked or ctx.resilient_parsing:
+        return
+    from embeddb.store import SCHEMA
+    from indexer.readers.embeddb import VERSION
+    from indexer.starter import is_shipped, starter_version
+
+    shipped = starter_version() if is_shipped() else "not part of this installation"
+    click.echo(f"embeddb {__version__}; store schema {SCHEMA}; export version {VERSION}")
+    click.echo(f"starter {shipped}; Python {platform.python_version()}")
+    ctx.exit()
+
+
 @click.command(
     cls=_Verbs,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(__version__, prog_name="embeddb")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_versions)
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Which configuration should run this sparse kernel, how sure is that, and why.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from embeddb.core import __version__
 from embeddb.core.errors import InputError
+from embeddb.core.extras import install_command
 from embeddb.core.wording import plural, size
 from embeddb.ui.cli.output import say, table
 from indexer.starter import STARTER, is_shipped, starter_place
@@ -102,7 +103,7 @@ def _extras() -> list[tuple[str, str, str]]:
     rows = []
     for extra, names in sorted(needs.items(), key=lambda x: list(_FOR).index(x[0])):
         lacks = [name for name in names if not _installed(name)]
-        here = "yes" if not lacks else f"no: pip install '.[{extra}]'"
+        here = "yes" if not lacks else f"no: {install_command(extra)}"
         rows.append((extra, here, _FOR[extra]))
     compiler = "yes" if shutil.which("gcc") else "no: install gcc"
     return [*rows, ("compiler", compiler, "measuring on this CPU: `measure`, `query --measure`")]

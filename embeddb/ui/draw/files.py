@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.extras import install_hint
 from embeddb.core.files.own_files import check_place, whole_file
 from embeddb.ui.draw.element import label, number, picture, width_of, wrapped
 from embeddb.ui.draw.theme import literal
@@ -123,7 +124,7 @@ def _resvg() -> Any:
     except ImportError:
         raise MissingDependency(
             "a PNG needs resvg_py",
-            hint="install the extra `plot`: pip install '.[plot]', or write .svg",
+            hint=f"{install_hint('plot')}, or write .svg",
         ) from None
     return resvg_py
 

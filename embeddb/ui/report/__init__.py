@@ -1,4 +1,5 @@
-"""Reports as files: `explanation_html` of one answer, `database_html` of a whole database.
+"""Reports as files: `explanation_html` of one answer, `answers_html` over several of them,
+`database_html` of a whole database.
 
 Each is one HTML file that asks nothing of anyone: drawings and style inside, no script, no address
 to load from. `explanation_body` with `page_style` is the same for a page that has a frame of its
@@ -7,6 +8,7 @@ own.
 
 from __future__ import annotations
 
+from embeddb.ui.report.answers import answers_html
 from embeddb.ui.report.database import database_html
 from embeddb.ui.report.explanation import explanation_body, explanation_html
 from embeddb.ui.report.facts import DatabaseFacts, database_facts
@@ -14,6 +16,7 @@ from embeddb.ui.report.page import page_style
 
 __all__ = [
     "DatabaseFacts",
+    "answers_html",
     "database_facts",
     "database_html",
     "explanation_body",

@@ -22,6 +22,7 @@ from embeddb.explain.explanation import (
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
+from embeddb.ui.report.remarks import contents, to_use, try_it, uneven, unordered, where
 from embeddb.ui.wording import line, quoted, shown
 
 if TYPE_CHECKING:
@@ -42,11 +43,13 @@ _MOST_MEASURED = 3
 
 
 class Setting(NamedTuple):
-    """One parameter of a configuration; `default` is the default's value where it is another."""
+    """One parameter of a configuration; `default` is the default's value where it is another,
+    `meaning` what the value means, where the platform file tells it."""
 
     name: str
     value: str
     default: str | None
+    meaning: str = ""
 
 
 class Reason(NamedTuple):
@@ -80,7 +83,7 @@ def explanation_body(e: Explanation) -> Markup:
         rests=RESTS.get(made.link, ""),
         beside=BESIDE.get(made.link, ""),
         preparation=preparation(made.calls, measured=e.measured_gain is not None, kind=kind),
-        settings=settings(answer, made.default),
+        settings=settings(answer, made.default, e.meaning),
         answer_line=line(answer),
         default_line=line(made.default),
         is_default=Config(answer) == Config(made.default),
@@ -107,6 +110,11 @@ def explanation_body(e: Explanation) -> Markup:
         ties=e.near_ties,
         measured=any(c.status for c in made.candidates),
         fails=fails if any(c.failure is not None for c in made.candidates) else None,
+        unordered=unordered(made),
+        uneven=uneven(e),
+        contents=contents(e),
+        to_use=to_use(e),
+        try_it=try_it(e),
         paid_off=_paid_off
         if any(c.break_even_calls is not None for c in made.candidates)
         else None,
@@ -124,12 +132,17 @@ def _paid_off(calls: float | None) -> str:
     return paid_off(calls).replace("-", "–")
 
 
-def settings(config: Mapping[str, Any], default: Mapping[str, Any]) -> list[Setting]:
+def settings(
+    config: Mapping[str, Any],
+    default: Mapping[str, Any],
+    meaning: Mapping[str, str] | None = None,
+) -> list[Setting]:
     """Every parameter that either of them uses."""
     found = []
     for name in sorted({*config, *default}):
         value, usual = _text(config.get(name)), _text(default.get(name))
-        found.append(Setting(shown(name), value, None if value == usual else usual))
+        told = shown((meaning or {}).get(name, ""))
+        found.append(Setting(shown(name), value, None if value == usual else usual, told))
     return found
 
 
@@ -203,14 +216,10 @@ def _measure(e: Explanation) -> list[str]:
         return []
     # The structure need not be in the database: then it is a file.
     what = {"matrix": "MATRIX", "kernel": "KERNEL"}.get(e.pattern.kind, "PROGRAM")
-    head = f"embeddb measure DB {what} {_where(made)}"
+    head = f"embeddb measure DB {what} {where(made)}"
     parts = [f"--config {shlex.quote(line(n.config))}" for n in made.insight.next[:_MOST_MEASURED]]
     return [f"{part} \\" for part in [head, *parts[:-1]]] + parts[-1:]
 
 
 def _again(made: Recommendation) -> str:
     return f"embeddb explain DB {quoted(made.id)}"
-
-
-def _where(made: Recommendation) -> str:
-    return f"--platform {quoted(made.platform.partition('@')[0])} --op {quoted(made.op)}"

@@ -12,6 +12,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
+from embeddb.explain.explanation import machine_words
 from embeddb.index.scopes import Scope
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import curve, run_line, side, thinned
@@ -141,7 +142,10 @@ def compare(state: AppState, asked: Asked) -> dict[str, Any]:
             _one_side(state, info, name, other, op)
             for name, other in ((left, right), (right, left))
         ],
-        "places": [{"platform": name, "op": str(what)} for name, what in places],
+        "places": [
+            {"platform": name, "op": str(what), "words": _words(state, name)}
+            for name, what in places
+        ],
         "shared": [],
     }
 
@@ -159,7 +163,14 @@ def _shared(state: AppState) -> list[dict[str, Any]]:
     return [
         {**pattern_line(known.get(i, PatternInfo(id=i))), "op": str(op), "platforms": n}
         for (i, op), n in counts.most_common(20)
+        if n > 1
     ]
+
+
+def _words(state: AppState, name: str) -> str:
+    """What tells an instance from others of its platform: its machine, else the title."""
+    platform = state.db.store.sound_platform(name)
+    return "" if platform is None else machine_words(platform.environment) or platform.title
 
 
 def _one_side(state: AppState, info: PatternInfo, name: str, other: str, op: Op) -> dict[str, Any]:
@@ -180,6 +191,7 @@ def _one_side(state: AppState, info: PatternInfo, name: str, other: str, op: Op)
     ]
     return {
         **found,
+        "words": _words(state, name),
         "ratios": [ratios[at] for at in kept],
         "shares": [at / max(1, len(ok) - 1) for at in kept],
         "default_at": None if default_at is None else place[default_at],

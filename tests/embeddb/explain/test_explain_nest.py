@@ -178,7 +178,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_looking_deeper_tells_parameters_and_moves_nothing(folder: Path) -> None:
     with Database.open(folder, readonly=True) as db:
-        made = db.query(law.asked(), platform=law.here(), op=law.OP, deep=True)
+        made = db.query(law.asked(), platform=law.here(), op=law.OP, why=True)
     assert made.link == "neighbours" and made.transfers
     assert made.insight.deep and not made.insight.moves and not made.insight.attention
     values = {e.value for e in made.insight.effects if e.parameter == "order_3"}

@@ -171,7 +171,7 @@ def test_a_new_value_is_proposed_where_it_ran_and_not_before(tmp_path: Path) -> 
     with Database.create(tmp_path / "db") as db:
         fill(db, opened())
         asked = patterns(1, first=9)[2]
-        before = db.query(asked, platform="tiny", op=OP, count=5)
+        before = db.query(asked, platform="tiny", op=OP, k=5)
         assert all(c.config["variant"] in "abcd" for c in before.candidates)
         ingest(
             db.store,
@@ -180,7 +180,7 @@ def test_a_new_value_is_proposed_where_it_ran_and_not_before(tmp_path: Path) -> 
             options=ReadOptions(op=OP),
         )
         embed(db)
-        after = db.query(asked, platform="tiny", op=OP, count=5)
+        after = db.query(asked, platform="tiny", op=OP, k=5)
         assert after.candidates[0].config == {"variant": "z"}
 
 

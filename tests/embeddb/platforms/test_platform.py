@@ -257,6 +257,18 @@ def test_digest_changes_with_the_space_only() -> None:
         assert parse_platform(GOOD.replace(old, new)).digest != digest
 
 
+def test_values_say_what_they_mean() -> None:
+    cpu = load_platform("cpu")
+    told = cpu.meanings({"order": "ijk", "ktile": 64, "strange": 1})
+    assert "row after row" in told["order"] and "registers" in told["ktile"]
+    assert told.keys() == {"order", "ktile"}
+    params = {param.name for op in cpu.ops for param in cpu.kernel(op).space.params}
+    assert params <= cpu.meaning.keys()
+    head, _, rest = cpu.text.partition("[meaning]")
+    silent = parse_platform(head + rest[rest.index("[[space]]") :])
+    assert silent.digest == cpu.digest and not silent.meanings({"order": "ijk"})
+
+
 def test_instances() -> None:
     v100 = load_platform("spmv-formats@V100")
     assert (v100.id, v100.name, v100.instance) == ("spmv-formats@V100", "spmv-formats", "V100")
@@ -333,6 +345,8 @@ def test_spaces_are_resolved_by_what_is_known() -> None:
         ('title = "A toy"', 'title = "x"\nportable = 1', "portable: must be true or false"),
         ('title = "A toy"', 'title = "x"\ntraits = [1]', "traits: must be a table"),
         ('title = "A toy"', 'title = "x"\ntraits = { a = [1] }', "traits.a: must be a number"),
+        ('title = "A toy"', 'title = "x"\nmeaning.tilt = "a"', "meaning.tilt: is no parameter"),
+        ('title = "A toy"', 'title = "x"\nmeaning.tile = 3', "meaning.tile: must be a text of one"),
         ("[[space]]", "[space]", "space: must be a list"),
         ('["spmm"]', '["spgemm"]', r"space\[0\].kernels: must list some of spmm, sddmm, spmv"),
         ('["spmm"]', '["spmm", "spmm"]', "each once"),

@@ -208,7 +208,7 @@ def test_records_of_winners_only_promise_no_gain() -> None:
         run = Run(pattern.id, OP, platform.id, CONFIGS[best], measured)
         db.record([run], pattern, platform)
     embed(db)
-    made = db.query(NEW, platform="tiny", op=OP, deep=True)
+    made = db.query(NEW, platform="tiny", op=OP, why=True)
     assert made.insight.next == [] and made.insight.effects == []
     assert [s.expected_gain for s in made.insight.simpler] == [None] * 4
 
@@ -236,7 +236,7 @@ def test_effects_are_the_best_and_the_median_with_a_value(db: Database) -> None:
 def test_a_move_is_a_query_that_answers_something_else() -> None:
     db = stubs()
     asked = PatternInfo(id="e" * 32, m=137, n=137, nnz=137 * 14, name="new", group="new")
-    made = db.query(asked, platform="tiny", op=OP, deep=True)
+    made = db.query(asked, platform="tiny", op=OP, why=True)
     moves = made.insight.moves
     assert {m.feature for m in moves} >= {"row_mean", "log_nnz"}
     away = [abs(m.deviations) for m in moves]
@@ -274,7 +274,7 @@ def test_attention_is_where_the_nonzeros_are(db: Database) -> None:
     m = 160
     rows, cols = np.repeat(np.arange(m // 2), 6), np.tile(np.arange(6) * 9, m // 2)
     corner = Pattern.from_coo((m, m), rows, cols, name="corner", group="corner")
-    about = db.query(corner, platform="tiny", op=OP, deep=True).insight
+    about = db.query(corner, platform="tiny", op=OP, why=True).insight
     assert about.attention_side == 8 and len(about.attention) == 64
     cells = np.array(about.attention).reshape(8, 8)
     assert (cells[:4, :3] > 0).all() and not cells[4:].any() and not cells[:, 3:].any()
@@ -282,7 +282,7 @@ def test_attention_is_where_the_nonzeros_are(db: Database) -> None:
 
 def test_attention_needs_the_structure() -> None:
     asked = PatternInfo(id="e" * 32, m=137, n=137, nnz=137 * 14, name="new", group="new")
-    about = stubs().query(asked, platform="tiny", op=OP, deep=True).insight
+    about = stubs().query(asked, platform="tiny", op=OP, why=True).insight
     assert about.deep and (about.attention_side, about.attention) == (0, [])
 
 
@@ -298,14 +298,14 @@ def test_looking_deeper_says_how_far_it_is(db: Database) -> None:
 
 
 def test_deep_asked_at_once_is_deep_asked_later(db: Database) -> None:
-    at_once = db.query(NEW, platform="tiny", op=OP, deep=True)
+    at_once = db.query(NEW, platform="tiny", op=OP, why=True)
     made = db.query(NEW, platform="tiny", op=OP)
     later = renewed(db, made, NEW, tiny(), deepen=deepening(db, NEW))
     assert later.insight == at_once.insight
 
 
 def test_insight_travels_with_the_stored_answer(db: Database) -> None:
-    made = db.query(NEW, platform="tiny", op=OP, deep=True)
+    made = db.query(NEW, platform="tiny", op=OP, why=True)
     assert msgspec.json.decode(msgspec.json.encode(made), type=Recommendation) == made
     assert db.explain(made.id).recommendation.insight == made.insight
     assert made.pattern is not None and len(made.pattern.thumbnail) == 1024

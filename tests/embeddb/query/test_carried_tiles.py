@@ -31,7 +31,7 @@ def test_neighbours_of_another_rank_vote_behind_the_default(folder: Path) -> Non
     space = space_of(law.here(), law.OP, asked)
     with Database.open(folder, readonly=True) as db:
         query = build_query(db, asked, law.here(), law.OP)
-        made = db.query(asked, platform=law.here(), op=law.OP, count=10)
+        made = db.query(asked, platform=law.here(), op=law.OP, k=10)
     assert query.vote.transfers
     for one in query.vote.transfers:
         assert space.reason(one.config) is None and set(one.source) == {"t1", "t2", "tr"}

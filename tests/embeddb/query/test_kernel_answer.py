@@ -39,7 +39,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_kernel_that_nobody_ran_gets_a_tile_of_its_neighbours(folder: Path) -> None:
     asked = law.asked()
     with Database.open(folder, readonly=True) as db:
-        made = db.query(asked, platform=law.here(), op=law.OP, count=10)
+        made = db.query(asked, platform=law.here(), op=law.OP, k=10)
     assert made.link == "neighbours" and made.featurizer == "kernel-stats" and not made.transfers
     best = Config(made.best)
     assert law.seconds(asked, best) < 0.6 * law.seconds(

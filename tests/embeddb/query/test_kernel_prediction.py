@@ -38,7 +38,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def ask(db: Database, kernel: Computation | None = None, **options: Any) -> Any:
-    return db.query(kernel or law.asked(), platform=law.here(), op=law.OP, count=10, **options)
+    return db.query(kernel or law.asked(), platform=law.here(), op=law.OP, k=10, **options)
 
 
 def test_the_model_ranks_where_it_was_better(db: Database, use: Any) -> None:
@@ -130,11 +130,11 @@ def test_large_kernels_are_asked_about_fewer_tiles(db: Database) -> None:
 
 def test_why_says_which_operation_counts(db: Database, use: Any) -> None:
     use(Knowing(held_out=held_out()))
-    made = ask(db, deep=True)
+    made = ask(db, why=True)
     last = len(law.asked().operations) - 1
     assert made.insight.occluded_by == "model" and made.insight.occluded[0].place == last
     assert made.insight.occluded[0].what == law.asked().operations[last].opcode
     use(None)
-    made = ask(db, deep=True)
+    made = ask(db, why=True)
     assert made.insight.occluded_by == "sizes" and made.insight.occluded[0].moved > 0
     assert not made.insight.attention

@@ -123,7 +123,7 @@ def test_the_facade_counts_what_it_measures_and_can_look_deeper() -> None:
     with pytest.raises(NothingFound, match="its structure is not in the database"):
         db.measure(made)
     said: list[tuple[str, int, int]] = []
-    done = db.measure(made, new, rounds=1, deep=True, progress=lambda *told: said.append(told))
+    done = db.measure(made, new, rounds=1, why=True, progress=lambda *told: said.append(told))
     assert [at for what, at, total in said if (what, total) == ("measure", 4)] == [1, 2, 3, 4]
     assert done.insight.deep and done.candidates[0].seconds is not None
     assert db.recommendation(made.id) == done
@@ -137,9 +137,9 @@ def test_measured_and_looked_into_a_query_is_built_twice(monkeypatch: pytest.Mon
         monkeypatch.setattr(home, "build_query", _counting(built, home.__name__))
     db = fill(Database.in_memory(), _measured_platform().at("elsewhere"))
     new = band(137, 14, name="new", group="new")
-    assert db.query(new, platform="lab", op=OP, deep=True).insight.deep and len(built) == 1
+    assert db.query(new, platform="lab", op=OP, why=True).insight.deep and len(built) == 1
     made = db.query(new, platform="lab", op=OP)
-    assert db.measure(made, new, deep=True).insight.deep and len(built) == 3
+    assert db.measure(made, new, why=True).insight.deep and len(built) == 3
 
 
 def _counting(built: list[str], name: str) -> Any:
@@ -172,4 +172,4 @@ def test_what_ran_before_an_interrupt_or_a_tuners_fault_is_kept(error: type[Exce
 
 def test_depth_is_of_the_databases_own_answers(lawful: Database) -> None:
     with pytest.raises(UsageError, match="not a tuner's"):
-        lawful.query(band(137, 14), platform="tiny", op=OP, tuner="random", deep=True)
+        lawful.query(band(137, 14), platform="tiny", op=OP, tuner="random", why=True)

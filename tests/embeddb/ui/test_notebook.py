@@ -50,6 +50,8 @@ def test_objects_show_themselves_in_a_notebook(tmp_path: Path) -> None:
             assert len(repr(one)) < 11_000 and type(one).__name__ in repr(one)
         assert "<svg" in new._repr_html_() and "spmm:32" in db._repr_html_()
         assert "variant=b" in made._repr_html_() and "variant=b" in repr(made)
+        assert made._repr_html_().count("variant=a") == 1  # the default has a row of its own
+        assert "text-align:left'>variant=b" in made._repr_html_()
         assert "simulated" not in made._repr_html_()
         known = db.query(patterns()[0], platform="tiny", op="spmm:32")
         assert " µs" in known._repr_html_() and "?" not in known._repr_html_()

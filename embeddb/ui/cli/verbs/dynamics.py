@@ -14,8 +14,9 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.subject import matrices_only
 from embeddb.core.wording import size
 from embeddb.platforms.platform import load_platform
-from embeddb.ui.cli.arguments import known_pattern, open_database
+from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, note, say, table
+from indexer.subjects import known_pattern
 
 if TYPE_CHECKING:
     from embeddb.dynamics import Cache, Counter, Dynamics

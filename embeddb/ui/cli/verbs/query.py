@@ -117,11 +117,11 @@ def _answered(
         subject,
         platform=platform,
         op=op,
-        count=asked["count"],
+        k=asked["count"],
         calls=asked["calls"] or math.inf,
         reproducible=asked["reproducible"],
         tuner=asked["tuner"],
-        deep=asked["deep"] and not measure,
+        why=asked["deep"] and not measure,
         progress=progress,
     )
     return _measured(db, made, subject, platform, asked, progress) if measure else made
@@ -143,8 +143,8 @@ def _measured(
         pattern,
         platform=platform,
         options=options,
-        count=asked["count"],
-        deep=asked["deep"],
+        k=asked["count"],
+        why=asked["deep"],
         progress=progress,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from embeddb.core.errors import MissingDependency
+from embeddb.core.extras import install_hint
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import emit, json_option, say
@@ -47,7 +48,7 @@ def serve_verb(db: str, port: int, write: bool, max_upload: float, as_json: bool
     except ModuleNotFoundError as e:
         raise MissingDependency(
             f"the page needs the package {e.name}",
-            hint="install the extra `serve`: pip install '.[serve]'",
+            hint=install_hint("serve"),
         ) from None
     with open_database(db, readonly=not write) as opened, listening(port) as place:
         app = build_app(opened, writable=write, max_upload=int(max_upload * 1e6))

@@ -11,7 +11,7 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.tensors.computation import Computation
-from embeddb.ui.cli.arguments import is_file, known_subjects, open_database, runner_here
+from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note
 from embeddb.ui.cli.tune_text import (
@@ -20,6 +20,7 @@ from embeddb.ui.cli.tune_text import (
     show_tiles,
     tiles_document,
 )
+from indexer.subjects import is_file
 
 __all__ = ["tune_verb"]
 

@@ -55,7 +55,7 @@ def _replaced(made: Recommendation, **changes: Any) -> Recommendation:
 
 
 def test_an_answer_in_the_order_in_which_one_decides(show: Show) -> None:
-    text = show(_asked(fill(Database.in_memory(), tiny()), deep=True))
+    text = show(_asked(fill(Database.in_memory(), tiny()), why=True))
     parts = [
         "variant=c",
         "gain    2.",
@@ -207,7 +207,7 @@ def test_json_is_the_document_of_the_explanation(
     place = tmp_path / "db"
     with Database.create(place) as db:
         fill(db, tiny(), patterns(2))
-        told = db.explain(db.query(NEW, platform="tiny", op=OP, deep=True).id).document()
+        told = db.explain(db.query(NEW, platform="tiny", op=OP, why=True).id).document()
     cli.main(["explain", str(place), "last", "--json"], standalone_mode=False)
     assert capsys.readouterr().out == json.dumps(told, indent=2) + "\n"
 
@@ -366,10 +366,10 @@ def test_simulated_times_say_so_in_every_answer(
 
 def test_moves_of_a_measured_pattern_leave_its_measurements_aside(show: Show) -> None:
     db = fill(Database.in_memory(), tiny())
-    told = db.explain(db.query(patterns()[2], platform="tiny", op=OP, deep=True).id)
+    told = db.explain(db.query(patterns()[2], platform="tiny", op=OP, why=True).id)
     assert told.recommendation.link == "measured"
     assert "its own measurements are left aside" in show(told)
-    assert "left aside" not in show(_asked(db, deep=True))
+    assert "left aside" not in show(_asked(db, why=True))
 
 
 @pytest.mark.parametrize("verb", ["explain", "report"])

@@ -15,7 +15,13 @@ from report_cases import HOSTILE, answered, bare, full, hostile
 from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS, Explanation
 from embeddb.query.diagnostics import Diagnostics
 from embeddb.query.query import LINKS
-from embeddb.ui.report import explanation_body, explanation_html, page_style
+from embeddb.ui.report import (
+    answers_html,
+    explanation_body,
+    explanation_html,
+    page_style,
+    remarks,
+)
 from embeddb.ui.report.explanation import settings
 from embeddb.ui.wording import factor, figure, line, seconds, share, shown, when
 
@@ -251,7 +257,8 @@ def test_counted_preparation_is_told() -> None:
 
 def test_without_evidence_it_says_so() -> None:
     text = _Page(explanation_html(bare())).text
-    assert "Keep the default" in text and "no comparable matrix was measured" in text
+    assert "Nothing is known: keep the default" in text
+    assert "no comparable matrix was measured" in text
     assert "for want of evidence" in text
 
 
@@ -287,3 +294,46 @@ def test_words() -> None:
     assert (figure(1234567.0), figure(0.123456)) == ("1,234,567", "0.1235")
     assert (when(0.0), when(86400.0)) == ("–", "1970-01-02 00:00 UTC")
     assert line({"b": 1, "a": "x y"}) == 'a="x y",b=1'
+
+
+def test_contents_lead_to_every_part_and_to_nothing_else() -> None:
+    for e in (full(), bare()):
+        page = explanation_html(e)
+        linked = re.findall(r'href="#(report-[a-z]+)"', page)
+        there = re.findall(r'<section aria-labelledby="(report-[a-z]+)"', page)
+        assert [a for a in linked if a != "report-main"] == there
+
+
+def test_what_looks_odd_is_explained() -> None:
+    made = full().recommendation
+    candidates = [
+        msgspec.structs.replace(made.candidates[0], expected_gain=gain, seconds=None, status="")
+        for gain in (1.4, 1.1, 1.3)
+    ]
+    mixed = msgspec.structs.replace(made, candidates=candidates)
+    assert "tried together" in remarks.unordered(mixed)
+    timed = [msgspec.structs.replace(c, seconds=1.0) for c in candidates]
+    assert "by what was measured" in remarks.unordered(
+        msgspec.structs.replace(made, candidates=timed)
+    )
+    assert not remarks.unordered(msgspec.structs.replace(made, candidates=candidates[:1]))
+    own = msgspec.structs.replace(full().own[0], fastest=1.0, slowest=7.0, times=9)
+    noisy = msgspec.structs.replace(full(), own=[own])
+    assert remarks.uneven(noisy) == 7.0
+    assert "7.00× the time of the fastest" in explanation_html(noisy)
+    assert remarks.uneven(msgspec.structs.replace(full(), own=[])) is None
+
+
+def test_values_say_what_they_mean_and_the_machine_is_named() -> None:
+    name = next(iter(full().answer))
+    told = msgspec.structs.replace(full(), meaning={name: "as <it> is"}, machine="EPYC, gcc 12")
+    page = explanation_html(told)
+    assert "as &lt;it&gt; is" in page and "The machine: <bdi>EPYC, gcc 12</bdi>" in page
+
+
+def test_several_answers_are_one_page() -> None:
+    page = answers_html([("a.html", full()), ("b.html", bare())], title="Two", notes=["beware"])
+    text = _Page(page).text
+    assert "2 answers about" in text and "Beware." in text and "Simulated." in text
+    assert re.findall(r'href="(.\.html)"', page) == ["a.html", "b.html"]
+    assert "Keep the default" in text and answers_html([], title="None")

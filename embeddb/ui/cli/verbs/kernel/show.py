@@ -13,8 +13,9 @@ from embeddb.core.records import PatternInfo
 from embeddb.tensors.analysis import operation_work, work_of
 from embeddb.tensors.computation import KINDS, Computation
 from embeddb.tensors.tensor_text import tensor_text
-from embeddb.ui.cli.arguments import known_pattern, open_database
+from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, note, say, table
+from indexer.subjects import known_pattern
 
 __all__ = ["show_verb"]
 

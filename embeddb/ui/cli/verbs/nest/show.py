@@ -18,13 +18,13 @@ from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.ui.cli.arguments import (
     defined,
-    known_pattern,
     matrices_held,
     open_database,
     program_options,
 )
 from embeddb.ui.cli.output import emit, json_option, say, table
 from embeddb.ui.listing import array_rows, dependence_lines, listing, loop_words
+from indexer.subjects import known_pattern
 
 __all__ = ["show_verb"]
 

@@ -14,9 +14,10 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.subject import matrices_only
 from embeddb.core.wording import plural
 from embeddb.platforms.platform import Platform, load_platform
-from embeddb.ui.cli.arguments import known_pattern, open_database
+from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
 from indexer.starter import STARTER
+from indexer.subjects import known_pattern
 
 __all__ = ["nearest_verb"]
 

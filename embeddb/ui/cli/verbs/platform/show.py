@@ -50,7 +50,7 @@ def show_verb(platform: str, db: str, as_json: bool) -> None:
         facts = {"traits": dict(found.traits), "environment": dict(found.environment)}
         machines = {p.id: dict(p.environment) for p in instances}
         body = {"digest": found.digest, **facts, "instances": machines, "kernels": kernels}
-        emit({**head(found), **body})
+        emit({**head(found), **body, "meaning": dict(found.meaning)})
         return
     _show_head(found)
     for instance in instances:
@@ -58,6 +58,9 @@ def show_verb(platform: str, db: str, as_json: bool) -> None:
         _show_facts(instance)
     for kernel in kernels:
         _show_kernel(kernel)
+    if found.meaning:
+        say()
+        table(("value", "means"), sorted(found.meaning.items()), indent="  ")
 
 
 def _stored_instances(db: Database, platform: Platform) -> list[Platform]:

@@ -8,10 +8,11 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.wording import duration, plural
-from embeddb.ui.cli.arguments import known_pattern, open_database
+from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.drawing import finish, out_option
 from embeddb.ui.cli.output import json_option, say
 from embeddb.ui.plot_data import measured_on, nothing_of, simulated_mark
+from indexer.subjects import known_pattern
 
 __all__ = ["curve_verb"]
 

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.ui.cli.arguments import known_pattern, open_database
+from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.drawing import finish, out_option
 from embeddb.ui.cli.output import json_option
+from indexer.subjects import known_pattern
 
 __all__ = ["spy_verb"]
 

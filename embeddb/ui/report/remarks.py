@@ -1,0 +1,83 @@
+"""What the page of an answer says beside its figures: what is on it, how the answer is used, why
+figures look odd."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from typing import TYPE_CHECKING
+
+from embeddb.core.config import Config
+from embeddb.core.wording import one_of
+from embeddb.ui.wording import line, quoted
+
+if TYPE_CHECKING:
+    from embeddb.explain.explanation import Explanation
+    from embeddb.query.recommendation import Recommendation
+
+__all__ = ["contents", "to_use", "try_it", "uneven", "unordered", "where"]
+
+#: A repeat that took so many times the fastest is a doubt.
+_UNEVEN = 2.0
+
+
+def contents(e: Explanation) -> list[tuple[str, str]]:
+    """Anchors and short headings of the parts that the page has, in its order."""
+    made, kind = e.recommendation, e.pattern.kind
+    insight = made.insight
+    parts = [
+        ("use", "How to use it", to_use(e)),
+        ("novelty", "How new it is", bool(e.novelty)),
+        ("pattern", f"Its {one_of(kind)}", True),
+        ("neighbours", "What it rests on", True),
+        ("agreement", "What neighbours agree on", bool(e.neighbours and e.agreement)),
+        ("simpler", "Simpler methods", bool(insight.simpler)),
+        ("ranks", "The other proposals", bool(made.candidates)),
+        ("next", "Measure next", bool(insight.next)),
+        ("effects", "What each parameter does", bool(insight.effects)),
+        ("occluded", "What counts", bool(insight.occluded)),
+        ("moves", "What would change it", bool(insight.deep and kind == "matrix")),
+        ("rejected", "Not legal here", bool(made.rejected)),
+        ("provenance", "Provenance", True),
+    ]
+    return [(anchor, words) for anchor, words, there in parts if there]
+
+
+def to_use(e: Explanation) -> bool:
+    """Whether there is something to use: another configuration than the default, or a check."""
+    return e.runnable or Config(e.answer) != Config(e.recommendation.default)
+
+
+def try_it(e: Explanation) -> str:
+    """The command that runs answer and default on the reader's machine."""
+    made = e.recommendation
+    # The structure need not be in the database: then it is a file.
+    what = {"matrix": "MATRIX", "kernel": "KERNEL"}.get(e.pattern.kind, "PROGRAM")
+    configs = dict.fromkeys([line(e.answer), line(made.default)])
+    told = " ".join(f"--config {shlex.quote(config)}" for config in configs)
+    return f"embeddb measure DB {what} {where(made)} {told}"
+
+
+def where(made: Recommendation) -> str:
+    """The options that name platform and operation."""
+    return f"--platform {quoted(made.platform.partition('@')[0])} --op {quoted(made.op)}"
+
+
+def unordered(made: Recommendation) -> str:
+    """Why a rank stands above one that promises more; empty where none does."""
+    gains = [c.expected_gain for c in made.candidates if c.expected_gain is not None]
+    if gains == sorted(gains, reverse=True):
+        return ""
+    if any(c.seconds is not None for c in made.candidates):
+        return "ranks are by what was measured, so the promised gains are not in order"
+    return (
+        "gains are not in order, for the proposals are meant to be tried together: after the "
+        "first, each is there for what it adds where those above it do badly"
+    )
+
+
+def uneven(e: Explanation) -> float | None:
+    """How many times the fastest repeat of the answer, or of the default, the slowest took; None
+    where that is no doubt."""
+    ratios = [own.slowest / own.fastest for own in e.own if own.times > 1 and own.fastest > 0]
+    return max((r for r in ratios if math.isfinite(r) and r > _UNEVEN), default=None)
