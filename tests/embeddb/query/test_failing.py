@@ -53,7 +53,7 @@ def test_neighbours_and_all_patterns_tell_how_likely_a_failure_is(broken: Databa
 def test_the_order_counts_it_and_the_answer_shows_it(
     broken: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = broken.query(NEW, platform="tiny", op=str(OP), count=4)
+    made = broken.query(NEW, platform="tiny", op=str(OP), k=4)
     assert made.candidates[0].config != dict(CONFIGS[BROKEN])
     by_config = {c.config["variant"]: c for c in made.candidates}
     one = by_config[CONFIGS[BROKEN]["variant"]]
