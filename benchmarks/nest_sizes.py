@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.database import Database, open_database
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.query.query import Query
 from indexer.programs import SIZES, applications
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import Table
@@ -55,6 +57,20 @@ class OneProgram(Bench):
 
     def folds(self, folds: int, seed: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         yield self.known, self.asked
+
+    def queries_of(
+        self, train: NDArray[np.int64], test: NDArray[np.int64]
+    ) -> Iterator[tuple[int, Query]]:
+        """As `Bench` does, with what several sizes or programs are asked from made once."""
+        facts = {i: p.environment for i, p in self.platforms.items()}
+        made: dict[bytes, AnswerIndex] = self.__dict__.setdefault("made", {})
+        if train.tobytes() not in made:
+            known = self.evidence.take(train).pruned()
+            made[train.tobytes()] = AnswerIndex.build(
+                known, self.vectors, scope=self.scope, facts=facts
+            )
+        for row in test:
+            yield int(row), self.query(int(row), made[train.tobytes()])
 
 
 def of_program(bench: OneProgram) -> dict[str, dict[str, float]]:
