@@ -21,7 +21,6 @@ from embeddb.database import open_database
 from tuners.evaluation.across import evaluate_across
 
 SCOPES = [(Op("nest"), "nest-cpu")]
-CURVE = (0, 20)
 
 
 def told(_: str, at: int, total: int) -> None:
@@ -32,12 +31,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("dbs", nargs="+", metavar="DB")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--platform", action="append", default=[], help="This instance alone.")
+    parser.add_argument("--curve", type=int, nargs="+", default=[0, 5, 20])
     asked = parser.parse_args()
     found = {}
     for path in asked.dbs:
         with open_database(path, readonly=True) as db:
-            seeds = range(asked.seeds)
-            rows = evaluate_across(db, scopes=SCOPES, curve=CURVE, seeds=seeds, progress=told)
+            rows = evaluate_across(
+                db,
+                scopes=SCOPES,
+                instances=asked.platform,
+                curve=asked.curve,
+                seeds=range(asked.seeds),
+                progress=told,
+            )
         found[Path(path).stem] = [row.document() for row in rows]
     print(json.dumps({"machine": about(), "seeds": asked.seeds, "databases": found}, indent=1))
 

@@ -42,6 +42,12 @@ FIGURES = ("speedup@1", "speedup@5", "of_optimum@1", "of_optimum@5")
 class OneProgram(Bench):
     """The nests of a program at a size are asked about, those that are `KNOWN` are learned from."""
 
+    def __init__(self, db: Database, platform: str) -> None:
+        super().__init__(db, OP, SCOPE, instance=platform)
+        self.asked = self.known = np.zeros(0, dtype=np.int64)
+        #: By the rows that are known, what is asked.
+        self.made: dict[bytes, AnswerIndex] = {}
+
     def ask(self, program: str, size: str, known: str) -> None:
         named = [self.infos[row.pattern_id].name for row in self.evidence.rows]
         sized = np.array([name.endswith(f"_{size}") for name in named])
@@ -62,15 +68,14 @@ class OneProgram(Bench):
         self, train: NDArray[np.int64], test: NDArray[np.int64]
     ) -> Iterator[tuple[int, Query]]:
         """As `Bench` does, with what several sizes or programs are asked from made once."""
-        facts = {i: p.environment for i, p in self.platforms.items()}
-        made: dict[bytes, AnswerIndex] = self.__dict__.setdefault("made", {})
-        if train.tobytes() not in made:
+        if train.tobytes() not in self.made:
+            facts = {i: p.environment for i, p in self.platforms.items()}
             known = self.evidence.take(train).pruned()
-            made[train.tobytes()] = AnswerIndex.build(
+            self.made[train.tobytes()] = AnswerIndex.build(
                 known, self.vectors, scope=self.scope, facts=facts
             )
         for row in test:
-            yield int(row), self.query(int(row), made[train.tobytes()])
+            yield int(row), self.query(int(row), self.made[train.tobytes()])
 
 
 def of_program(bench: OneProgram) -> dict[str, dict[str, float]]:
@@ -115,7 +120,7 @@ def error_of(values: Sequence[float]) -> dict[str, float]:
 
 
 def measured(db: Database, platform: str) -> Iterator[dict[str, Any]]:
-    bench = OneProgram(db, OP, SCOPE, instance=platform)
+    bench = OneProgram(db, platform)
     for size in SIZES:
         for program in applications():
             for known in KNOWN:
