@@ -2,6 +2,7 @@
 Embeddings"): the database of `embeddb nest measure`, one application after the other left out.
 
     python benchmarks/nests.py DB [--rounds 3] [--all] > benchmarks/results/nests.json
+    python benchmarks/nests.py DB --size small --size large --method "nest-stats, raw" ...
 
 For every nest of the paper's twelve applications (`--all`: of all programs), each method proposes k
 schedules from what ran on other programs. All proposals, the nest as it stands and the ten fastest
@@ -41,7 +42,7 @@ from embeddb.nests.rules import Legality
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform, load_platform, this_machine
-from indexer.programs import applications
+from indexer.programs import SIZES, applications
 from indexer.runners.base import RunOptions
 
 OP = Op("nest")
@@ -284,6 +285,15 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _size(known: Known) -> str:
+    """As its name ends; `medium` for a nest of no size."""
+    return next((size for size in SIZES if known.nest.name.endswith(f"_{size}")), "medium")
+
+
+def _sized(rows: Sequence[dict[str, Any]], size: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["nest"].endswith(f"_{size}")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("db", type=Path)
@@ -291,17 +301,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--only", default="", help="names of nests begin with this")
+    parser.add_argument("--size", action="append", help="names of nests end with this")
+    parser.add_argument("--method", action="append", help="this way alone")
     asked = parser.parse_args()
     runner, here = this_machine(load_platform("nest-cpu"))
     with open_database(asked.db, readonly=True) as db:
         known = known_nests(db, here)
         wanted = set(applications())
         ways = dict(methods(db, known, asked.seed))
+        ways = {name: way for name, way in ways.items() if name in (asked.method or ways)}
         rows = []
         for at, one in enumerate(known):
             if not asked.all and one.nest.group not in wanted:
                 continue
-            if not one.nest.name.startswith(asked.only):
+            if not one.nest.name.startswith(asked.only) or _size(one) not in (asked.size or SIZES):
                 continue
             space = space_of(here, OP, one.nest)
             told = {name: way(at, space, max(KS)) for name, way in ways.items()}
@@ -312,6 +325,7 @@ def main() -> None:
         "nests": len(rows),
         "known": len(known),
         "summary": summary(rows),
+        "sizes": {size: summary(held) for size in SIZES if (held := _sized(rows, size))},
         "rows": rows,
     }
     print(json.dumps(document, indent=1))

@@ -15,6 +15,9 @@ __all__ = ["Added", "add_coded"]
 
 T = TypeVar("T", bound=Coded)
 
+#: Subjects that are written together: what a kill can cost, about a second's work.
+_TOGETHER = 64
+
 
 @dataclass(slots=True)
 class Added(Generic[T]):
@@ -39,18 +42,26 @@ def add_coded(
     for subject in subjects:
         named.setdefault((subject.kind, subject.name), set()).add(subject.id)
     whole = list({subject.id: subject for subject in reversed(subjects)}.values())[::-1]
-    for at, subject in enumerate(whole):
-        known = db.store.subject(subject.id)
-        (done.added if known is None else done.known).append(subject)
-        if known is None or _holds_more(subject, known):
-            db.add_pattern(subject)
+    for start in range(0, len(whole), _TOGETHER):
         if progress is not None:
-            progress(f"embed {subject.kind}s", at + 1, len(whole))
+            progress(f"embed {whole[start].kind}s", start, len(whole))
+        _add(db, whole[start : start + _TOGETHER], done)
     for subject in whole:
         if len(named[subject.kind, subject.name]) == 1:
             stubs = [i for i in db.store.find(subject.name) if i.stub and i.kind == subject.kind]
             done.adopted_runs += sum(adopted(db, stub, subject) for stub in stubs)
     return done
+
+
+def _add(db: Lookup, subjects: Sequence[T], done: Added[T]) -> None:
+    new: list[T] = []
+    for subject in subjects:
+        known = db.store.subject(subject.id)
+        (done.added if known is None else done.known).append(subject)
+        if known is None or _holds_more(subject, known):
+            new.append(subject)
+    if new:
+        db.add_patterns(new)
 
 
 def _holds_more(subject: Coded, known: object) -> bool:

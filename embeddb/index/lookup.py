@@ -3,7 +3,8 @@ index together."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -318,24 +319,27 @@ class Lookup:
         """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed
         here, so that it can be a neighbour; with `only`, vectors of these featurizers alone. The
         matrices that a nest holds are kept beside it."""
-        from embeddb.core.thumbnail import thumbnail
+        self.add_patterns([pattern], only=only)
 
-        info = PatternInfo.of(pattern)
-        if isinstance(pattern, Pattern):
-            info = msgspec.structs.replace(info, thumbnail=thumbnail(pattern))
-        elif isinstance(pattern, Nest):
-            for matrix in pattern.matrices:
-                if self.store.structure(matrix.id) is None:
-                    self.add_pattern(matrix, only=only)
-        self.store.put_structure(pattern, info)
-        for name, featurizer in self.featurizers().items():
-            if (only is not None and name not in only) or not reads(featurizer, info.kind):
-                continue
-            try:
-                vector = featurizer.embed(pattern)
-            except (MissingDependency, ModelError):
-                continue
-            self.store.vectors.put(name, featurizer.version, {pattern.id: vector})
+    def add_patterns(
+        self, patterns: Sequence[Content], *, only: Collection[str] | None = None
+    ) -> None:
+        """The same of several patterns, in as few transactions as for one."""
+        held = [m for p in patterns if isinstance(p, Nest) for m in p.matrices]
+        new = {m.id: m for m in held if self.store.structure(m.id) is None}
+        if new:
+            self.add_patterns(list(new.values()), only=only)
+        self.store.put_structures((pattern, _facts(pattern)) for pattern in patterns)
+        plugs = self.featurizers().items()
+        asked = [plug for name, plug in plugs if only is None or name in only]
+        vectors: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
+        for pattern in patterns:
+            for plug in (plug for plug in asked if reads(plug, pattern.kind)):
+                with suppress(MissingDependency, ModelError):
+                    made = plug.embed(pattern)
+                    vectors.setdefault((plug.name, plug.version), {})[pattern.id] = made
+        for (name, version), found in vectors.items():
+            self.store.vectors.put(name, version, found)
 
     def record(self, runs: list[Run], pattern: Content, platform: Platform) -> None:
         """Write measured runs back, with the pattern and platform they belong to."""
@@ -343,3 +347,13 @@ class Lookup:
         if self.store.pattern(pattern.id) is None or self.store.subject(pattern.id) is None:
             self.add_pattern(pattern)
         self.store.append(runs)
+
+
+def _facts(pattern: Content) -> PatternInfo:
+    """What is told of a pattern beside its structure; of a matrix its thumbnail too."""
+    from embeddb.core.thumbnail import thumbnail
+
+    info = PatternInfo.of(pattern)
+    if not isinstance(pattern, Pattern):
+        return info
+    return msgspec.structs.replace(info, thumbnail=thumbnail(pattern))

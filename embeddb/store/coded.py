@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from embeddb.core.errors import InputError, NestError, StoreCorrupt
+from embeddb.core.errors import InputError, NestError, StoreCorrupt, UsageError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
 from embeddb.nests import nest_text as nests
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Coded
+from embeddb.platforms.of_subject import Coded, Content
+from embeddb.store import codec
 from embeddb.tensors import tensor_text as tensors
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "coded_of",
     "decode_coded",
     "encode_coded",
+    "encode_content",
     "table_of",
     "with_matrices",
 ]
@@ -61,6 +64,18 @@ def encode_coded(subject: Coded) -> bytes:
     """Its file form, deflated; name and group are among its pattern's facts alone."""
     form, plain = _nameless(subject)
     return zlib.compress(form.write(plain), 6)
+
+
+def encode_content(subject: Content, info: PatternInfo) -> tuple[str, bytes]:
+    """The table that keeps a pattern's structure or code, and what it keeps (deflated).
+
+    Raises: UsageError for facts about another pattern.
+    """
+    if info.id != subject.id:
+        raise UsageError(f"the facts are about pattern {info.id}, not {subject.id}")
+    if isinstance(subject, Pattern):
+        return "structure", codec.encode_structure(subject)
+    return table_of(subject.kind) or "", encode_coded(subject)
 
 
 @lru_cache(maxsize=512)

@@ -21,7 +21,7 @@ from embeddb.platforms.of_subject import Coded, Content
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import codec
 from embeddb.store.check import inconsistencies
-from embeddb.store.coded import decode_coded, encode_coded, table_of, with_matrices
+from embeddb.store.coded import decode_coded, encode_content, table_of, with_matrices
 from embeddb.store.engine import (
     COUNTED,
     SCHEMA,
@@ -267,18 +267,18 @@ class Store:
 
     def put_structure(self, pattern: Content, info: PatternInfo) -> None:
         """Keep a pattern's structure, or its code, (deflated) with what is known of it."""
-        if info.id != pattern.id:
-            raise UsageError(f"the facts are about pattern {info.id}, not {pattern.id}")
-        if isinstance(pattern, Pattern):
-            table, raw = "structure", codec.encode_structure(pattern)
-        else:
-            table, raw = table_of(pattern.kind) or "", encode_coded(pattern)
+        self.put_structures([(pattern, info)])
+
+    def put_structures(self, told: Iterable[tuple[Content, PatternInfo]]) -> None:
+        """The same of several patterns, in one transaction."""
+        rows = [(info, *encode_content(pattern, info)) for pattern, info in told]
 
         def body(txn: Txn) -> None:
-            # The id of a structure is nobody's stub, whatever an earlier import said.
-            txn.delete("alias", codec.pattern_key(pattern.id))
-            merge_info(txn, info)
-            txn.put(table, codec.pattern_key(pattern.id), raw)
+            for info, table, raw in rows:
+                # The id of a structure is nobody's stub, whatever an earlier import said.
+                txn.delete("alias", codec.pattern_key(info.id))
+                merge_info(txn, info)
+                txn.put(table, codec.pattern_key(info.id), raw)
 
         self._engine.write(body)
 

@@ -137,9 +137,10 @@ class _Instance:
 
     def __init__(self, bench: Bench, instance: str, curve: tuple[int, ...]) -> None:
         self.of = np.array([row.platform for row in bench.whole.rows])
-        # What most of its own matrices tried can be judged there, whatever others tried.
+        # What most of its own matrices tried can be judged there, whatever others tried; subjects
+        # with grids of their own are each judged on that.
         own = bench.whole.take(np.flatnonzero(self.of == instance)).tried_on(COMMON_SHARE)
-        self.bench = bench.of(bench.whole.only(own.configs))
+        self.bench = bench if bench.own_grids else bench.of(bench.whole.only(own.configs))
         self.instance, self.curve = instance, curve
         self.facts = {i: p.environment for i, p in bench.platforms.items()}
         #: Rows of other builds on the same processor say what no other machine could.

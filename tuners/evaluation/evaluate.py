@@ -176,7 +176,8 @@ class Table:
             vote = plain.vote(vector)
             order = [plain.configs[i] for i in np.argsort(-vote, kind="stable")]
             if self.bench.own_grids:
-                order = [config for config in order if config in query.vote.configs]
+                own = set(query.vote.configs)
+                order = [config for config in order if config in own]
             order = order[:_K]
             yield "knn-stats", _ordered(judge(truth, order), truth, query, -vote, plain.configs)
         found = answer(query, _K, rng=rng)
