@@ -27,7 +27,7 @@ from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import graph_of, hidden
-from embeddb.tensors.encoding.predictor import KernelPredictor
+from embeddb.tensors.encoding.predictor import KernelPredictor, is_trees
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,6 +68,12 @@ class GraphModel:
 
     #: Its first few answers are a set, not the best predicted in order (`Prediction.plain`).
     plain = False
+
+    @property
+    def flat(self) -> bool:
+        """Whether a tile of a large kernel is predicted as fast as one of a small kernel: trees
+        do not look at operations one by one."""
+        return is_trees(self.card)
 
     @property
     def instance(self) -> str:
