@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["MOST_NODES", "MOST_TILES", "READS", "predicted_tiles", "tiles_of", "with_tiles"]
 
 #: So many tiles are predicted; by a network, of larger kernels as many as come to so many
-#: operations, and so many of the largest: about 0.1 s of one thread for networks of 128 numbers a node.
+#: operations, and so many of the largest: about 0.1 s of one thread for networks of 128 numbers a
+#: node.
 MOST_TILES, MOST_NODES, LEAST_TILES = 500, 6000, 50
 #: What the model reads, as answers tell it.
 READS = "operations"
