@@ -52,7 +52,7 @@ from indexer.training.tensors.train import KernelTraining
 
 OP = Op("fused")
 SEEDS = (0, 1, 2)
-METHODS = ("constant", "analytic", "nearest", "trees", "learned")
+METHODS = ("constant", "analytic", "trees", "nearest", "learned")
 #: Of a training: what one core does in two minutes.
 EPOCHS, PATIENCE, KERNELS = 60, 10, 64
 
