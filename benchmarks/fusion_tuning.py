@@ -3,11 +3,13 @@ Model for Tensor Processing Units"): annealing on hardware against annealing on 
 kernels, the best of which run, from the compiler's cut and from one by chance.
 
     python benchmarks/fusion_tuning.py DB [PROGRAM...] [--hardware 600] [--short 60] [--model 300]
-        [--long 0] [--seeds 3] > benchmarks/results/fusion_tuning.json
+        [--long 0] [--seeds 3] [--family-out] [--rows ROWS] > benchmarks/results/fusion_tuning.json
 
 Without PROGRAM, those where anything is to be gained: the best cut that DB knows of is more than
 5 % faster than the faster of the compiler's cut and the whole program. DB has them measured
-(`embeddb kernel measure DB --op fusion`) and a model of op `fused`; it is only read.
+(`embeddb kernel measure DB --op fusion`) and a model of op `fused`; it is only read. With
+`--family-out` the model is boosted trees, grown for each program on the kernels of all families but
+its own. Each program is a line of ROWS: a second call goes on from there.
 
 Every kernel is measured once and kept for all methods; whoever needs it first or again is charged
 the seconds that compiling and timing it took, once for each search. So budgets are the hardware's
@@ -27,16 +29,19 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kernel_rows import Rows
 from machine import about, spread
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.timing import timings_of
+from embeddb.cost_model.kernel_trees import KernelTrees
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import load_platform, this_machine
 from embeddb.tensors.computation import Computation
@@ -45,6 +50,8 @@ from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions
 from indexer.runners.xla_code.measuring import KernelTimes
+from indexer.training.tensors.grown_trees import grown
+from indexer.training.tensors.samples import KernelSample, runs_of
 from tuners.fusion.annealing import CutAnnealer, anneal
 from tuners.fusion.prices import CutPrices, PredictsKernels
 
@@ -254,6 +261,26 @@ def promising(db: Database, here: str, runner: Any) -> dict[str, float]:
     return found
 
 
+@dataclass(frozen=True)
+class FamilyOut:
+    """Trees that learned from the kernels of all other families."""
+
+    samples: Sequence[KernelSample]
+    version: str = "trees, family held out"
+
+    def of(self, program: Computation) -> PredictsKernels:
+        return _Grown(grown([s for s in self.samples if s.group != program.group], "fused"))
+
+
+@dataclass(frozen=True)
+class _Grown:
+    trees: KernelTrees
+    version: str = FamilyOut.version
+
+    def seconds(self, kernel: Computation) -> float:
+        return self.trees.seconds(kernel)
+
+
 def program_named(db: Database, name: str) -> Computation:
     """Raises: SystemExit for none."""
     for info in db.store.find(name):
@@ -275,21 +302,38 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--most", type=int, default=12, help="of the programs that promise most")
+    parser.add_argument("--family-out", action="store_true")
+    parser.add_argument("--rows", type=Path, default=Path("fusion_tuning.jsonl"))
+    parser.add_argument("--minutes", type=float, default=600)
     asked = parser.parse_args()
+    kept = Rows(asked.rows, asked.minutes)
     with open_database(asked.db, readonly=True) as db:
         runner, here = this_machine(load_platform("xla-cpu"), threads=1)
         model, reason = db.graph_model(here, FUSED)
-        if model is None:
+        held = FamilyOut(runs_of(db.store, FUSED, here.id).samples) if asked.family_out else None
+        if model is None and held is None:
             raise SystemExit(reason or "no model: embeddb train kernels DB --task fused")
         gains = promising(db, here.id, runner) if not asked.programs else {}
         chosen = sorted(gains, key=lambda name: -gains[name])[: asked.most] or asked.programs
-        rows = [Figure5(program_named(db, name), runner, model, asked).run() for name in chosen]
+
+        def row(name: str) -> dict[str, Any]:
+            program = program_named(db, name)
+            own = held.of(program) if held is not None else model
+            assert own is not None
+            return Figure5(program, runner, own, asked).run()
+
+        names = ("hardware", "short", "model", "long", "seeds", "rounds", "family_out")
+        how = {name: getattr(asked, name) for name in names}
+        made = [kept.of({"program": name, **how}, lambda n=name: row(n)) for name in chosen]
+        rows = [one for one in made if one is not None]
     document = {
         "machine": about(),
         "platform": here.id,
-        "model": model.version,
+        "model": held.version if held is not None else getattr(model, "version", ""),
+        "budgets_s": how,
         "named_in_advance": {name: round(gain, 4) for name, gain in gains.items()},
         "programs": rows,
+        "not_done": kept.left,
         "geometric_mean": {
             name: statistics.geometric_mean([row["speedup"][name]["median"] for row in rows])
             for name in (rows[0]["speedup"] if rows else ())

@@ -1,8 +1,9 @@
 """The learned model of tensor kernels at query time: tiles of one kernel ranked without running
 them, or the seconds of a fused kernel.
 
-The network is `embeddb.tensors.encoding.forward`; here it is a model of one op on one platform,
-whose scores are told as log gains.
+The network is `embeddb.tensors.encoding.forward`, the trees that may answer in its place are
+`kernel_trees`; here either is a model of one op on one platform, whose scores are told as log
+gains.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
 from embeddb.core.sizes import Sizes
+from embeddb.cost_model.kernel_trees import predictor_of
 from embeddb.cost_model.model import space_digest
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
-from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import graph_of, hidden
+from embeddb.tensors.encoding.predictor import KernelPredictor, is_trees
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,9 +40,9 @@ _AGAIN = "train it again with `embeddb train kernels`"
 
 
 class GraphModel:
-    """A network of kernels, its card, and its version: the digest of its file."""
+    """A network or trees of kernels, the card, and the version: the digest of the file."""
 
-    def __init__(self, network: KernelNetwork, version: str = "") -> None:
+    def __init__(self, network: KernelPredictor, version: str = "") -> None:
         """Raises: ModelError for a card that does not say what a model is for."""
         self.network, self.version = network, version
         self.card: Mapping[str, Any] = network.card
@@ -62,10 +64,16 @@ class GraphModel:
     def load(cls, path: str | Path) -> GraphModel:
         """Needs neither torch nor safetensors. Raises: ModelError naming the file."""
         with refusing(ModelError, where=str(path), hint=_AGAIN):
-            return cls(KernelNetwork.load(path), model_file.version_of(path))
+            return cls(predictor_of(path), model_file.version_of(path))
 
     #: Its first few answers are a set, not the best predicted in order (`Prediction.plain`).
     plain = False
+
+    @property
+    def flat(self) -> bool:
+        """Whether a tile of a large kernel is predicted as fast as one of a small kernel: trees
+        do not look at operations one by one."""
+        return is_trees(self.card)
 
     @property
     def instance(self) -> str:
@@ -85,8 +93,8 @@ class GraphModel:
             return f"trained for the platform {known['name']}, not {platform.name}"
         if "@" in self.instance and self.instance != platform.id:
             return f"trained on the runs of {self.instance}, and this is {platform.id}"
-        if self.network.spec.task != op.kernel or op.kernel not in platform.kernels:
-            return f"trained for {self.network.spec.task}, not {op.kernel}"
+        if self.network.task != op.kernel or op.kernel not in platform.kernels:
+            return f"trained for {self.network.task}, not {op.kernel}"
         if known["space"] != space_digest(platform, op):
             return f"trained for another space of {platform.name} {op.kernel} than it has now"
         return ""
@@ -141,8 +149,8 @@ class KernelScorer:
 
         Raises: UsageError for another op; ModelError as `predict`.
         """
-        if op.kernel != self.model.network.spec.task:
-            raise UsageError(f"the model is of {self.model.network.spec.task}, not {op.kernel}")
+        if op.kernel != self.model.network.task:
+            raise UsageError(f"the model is of {self.model.network.task}, not {op.kernel}")
         fit = self.model.card["calibration"]
         said = self.model.predict(self.kernel, configs)
         return -fit["slope"] * (said - said.mean()), np.full(len(said), fit["floor"])

@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import ModelError
-from embeddb.core.files.model_file import version_of
+from embeddb.core.files.model_file import read_card, version_of
 from embeddb.core.records import PatternInfo
 from embeddb.featurizers.base import FromWeights
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
+from embeddb.tensors.encoding.predictor import is_trees
 
 __all__ = ["PLUGIN", "KernelEmbedding"]
 
@@ -54,12 +55,15 @@ class KernelEmbedding:
 
     @classmethod
     def for_database(cls, folder: Path | None) -> KernelEmbedding | None:
-        """With the database's own model of tiles, of several the first by name; None without one.
+        """With the database's own network of tiles, of several the first by name; None without one:
+        trees have no embedding.
 
         Raises: ModelError if it cannot be used.
         """
         there = sorted(folder.glob(OWN)) if folder is not None else []
-        return cls(there[0]) if there else None
+        networks = (path for path in there if not is_trees(read_card(path, kind="kernels")))
+        first = next(networks, None)
+        return None if first is None else cls(first)
 
     def embed(self, pattern: Any) -> NDArray[np.float32]:
         """float32[d] of a `Computation` of kind `kernel`; its names and group do not enter.

@@ -21,7 +21,7 @@ from embeddb.tensors.computation import Computation
 if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation
     from embeddb.index.lookup import Lookup
-    from embeddb.index.rows import Rows
+    from embeddb.store.rows import Rows
     from embeddb.query.kernels.view import KernelView
     from embeddb.query.recommendation import Recommendation
 
@@ -46,7 +46,7 @@ def html_of(thing: object) -> str:
     """
     from embeddb.explain.explanation import Explanation
     from embeddb.index.lookup import Lookup
-    from embeddb.index.rows import Rows
+    from embeddb.store.rows import Rows
     from embeddb.query.recommendation import Recommendation
 
     if isinstance(thing, Pattern | PatternInfo):

@@ -152,7 +152,7 @@ def test_a_data_frame_is_made_by_what_is_there(
         fake.__dict__["DataFrame"] = lambda columns, name=name, **_: (name, len(columns["name"]))
         monkeypatch.setitem(sys.modules, name, fake)
     there: set[str] = set()
-    monkeypatch.setattr("embeddb.index.rows.find_spec", lambda n: n if n in there else None)
+    monkeypatch.setattr("embeddb.store.rows.find_spec", lambda n: n if n in there else None)
     with pytest.raises(MissingDependency, match="pandas or polars"):
         db.patterns().frame()
     there.add("polars")

@@ -212,8 +212,8 @@ def judged_tiles(
 
     Raises: UsageError for a model of something else.
     """
-    if model.network.spec.task != "tile":
-        raise UsageError(f"a model of {model.network.spec.task} ranks no tiles")
+    if model.network.task != "tile":
+        raise UsageError(f"a model of {model.network.task} ranks no tiles")
     held = held_kernels(db, model, platform, groups)
     if len({h.query.pattern.group for h in held}) < 2:
         return {}

@@ -29,15 +29,15 @@ from embeddb.tensors.roofline.tiled import TileModel
 from embeddb.tensors.tiles import why_not
 from indexer.runners.base import RunOptions
 
-__all__ = ["RanksTiles", "TileTuneRequest", "TileTuned", "TileTuning"]
+__all__ = ["ANALYSED", "RanksTiles", "TileTuneRequest", "TileTuned", "TileTuning"]
 
 _OP = Op("tile")
 #: Tiles that a model is asked about; of more legal ones, some of every size.
 _MOST_RANKED = 2000
 #: The same for the analytical model, which takes some 1.5 ms a tile.
-_MOST_ANALYSED = 600
+_MOSTANALYSED = 600
 #: What it is written for: the code of this platform.
-_ANALYSED = "tile-cpu"
+ANALYSED = "tile-cpu"
 
 
 class RanksTiles(Protocol):
@@ -153,10 +153,10 @@ class TileTuning:
         rng = np.random.default_rng(asked.seed)
         legal = designed_tiles(space, default, _MOST_RANKED, rng=rng)
         by = asked.by or (self.model is not None and "model") or "neighbours"
-        if not asked.by and self.here.name == _ANALYSED:
+        if not asked.by and self.here.name == ANALYSED:
             by = "analytical"
         if by == "analytical":
-            legal = designed_tiles(space, default, _MOST_ANALYSED, rng=rng)
+            legal = designed_tiles(space, default, _MOSTANALYSED, rng=rng)
             analysed = TileModel(kernel, Machine.of(self.here.environment))
             first = sorted(legal, key=analysed.seconds)
         elif by == "model" and self.model is not None:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_NODES", "MOST_TILES", "READS", "predicted_tiles", "tiles_of", "with_tiles"]
 
-#: So many tiles are predicted, of larger kernels as many as come to so many operations, and so many
-#: of the largest: about 0.1 s of one thread for networks of 128 numbers a node.
+#: So many tiles are predicted; by a network, of larger kernels as many as come to so many
+#: operations, and so many of the largest: about 0.1 s of one thread for networks of 128 numbers a
+#: node.
 MOST_TILES, MOST_NODES, LEAST_TILES = 500, 6000, 50
 #: What the model reads, as answers tell it.
 READS = "operations"
@@ -44,7 +45,7 @@ def predicted_tiles(query: Query, lookup: Lookup, kernel: Computation | None) ->
         return _noted(query, f"the learned model {model.version} is not used: {why}")
     try:
         with refusing(ModelError):
-            most = MOST_NODES // len(kernel.operations)
+            most = MOST_TILES if model.flat else MOST_NODES // len(kernel.operations)
             configs = tiles_of(query, min(max(most, LEAST_TILES), MOST_TILES))
             found = with_tiles(query, model, kernel, configs)
             return with_judgement(found, model, reads=READS)

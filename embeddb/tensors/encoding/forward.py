@@ -22,6 +22,7 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of
 from embeddb.tensors.encoding.layers import Flow, attended, linear, lstm, relu, transformer, unit
+from embeddb.tensors.encoding.predictor import KernelPredictor
 from embeddb.tensors.encoding.spec import NetworkSpec, shapes_of
 
 __all__ = ["CLIP", "KernelNetwork", "scaled"]
@@ -42,8 +43,8 @@ def scaled(rows: Floats, scale: Floats) -> Floats:
     return np.clip(plain, *CLIP).astype(np.float32)
 
 
-class KernelNetwork:
-    """Weights and their card, ready to be asked. Says the same on every call, from any thread."""
+class KernelNetwork(KernelPredictor):
+    """The learned model itself."""
 
     def __init__(
         self, card: Mapping[str, Any], weights: Mapping[str, Floats], *, where: str = ""
@@ -72,16 +73,9 @@ class KernelNetwork:
 
     # -- of kernels ------------------------------------------------------------------------
 
-    def scores(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> Floats:
-        """float32[c]: lower is faster; of use only among tiles of one kernel, unless the network
-        learned seconds, of which these are then the natural logarithms."""
-        return self.predicted(graph_of(kernel), tile_rows(kernel, tiles))
-
-    def seconds(self, kernel: Computation) -> float:
-        """Of a fused kernel. Raises: ModelError for a network that ranks tiles."""
-        if self.spec.task != "fused":
-            raise ModelError("this network ranks tiles and knows no seconds", hint=_TRAIN)
-        return float(np.exp(np.float64(self.scores(kernel, [{}])[0])))
+    @property
+    def task(self) -> str:
+        return self.spec.task
 
     def embedding(self, kernel: Computation) -> Floats:
         """float32[e] of the kernel as one tile, before kernel features that join at the end."""
@@ -98,7 +92,6 @@ class KernelNetwork:
     # -- of graphs -------------------------------------------------------------------------
 
     def predicted(self, graph: KernelGraph, tiles: Floats) -> Floats:
-        """float32[c] under tiles float32[c,t] as `tile_rows` gives them."""
         mean, deviation = self._weights["scale.target"]
         found = [self._headed(graph, part) for part in self._parts(graph, tiles)]
         out: Floats = np.concatenate(found) * deviation + mean

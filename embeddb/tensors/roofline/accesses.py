@@ -51,8 +51,7 @@ class Step:
 class Nest:
     """Loops over `loops`, from outside; `summed` are those over the terms of a sum, `inner` the
     innermost of a sum, `blocked` the one that is run block by block. `depends` are the dimensions
-    of the root whose tiles it stands in. `divided` are the indices that are divisions for rows
-    which are taken together with the first, where a compiler does not know how far rows go."""
+    of the root whose tiles it stands in."""
 
     loops: tuple[Var, ...]
     spans: dict[Var, Span]
@@ -62,7 +61,6 @@ class Nest:
     summed: frozenset[Var] = frozenset()
     inner: Var | None = None
     blocked: Var | None = None
-    divided: int = 0
 
     @property
     def each(self) -> int:

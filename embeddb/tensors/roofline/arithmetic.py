@@ -104,8 +104,6 @@ class Arithmetic:
         rows, inner = self.loops.rows, self.loops.inner
         lanes = self.machine.lanes(self.nest.each) if self._in_vectors() else 1
         one, together = self._turn(1), self._turn(ROWS)
-        divided = (ROWS - 1) * self.nest.divided if self._open(rows) else 0
-        together.steps.add(divided, 0.0, _STEPS[INDEX][1])
         told = lengths(self.nest, inner, self.extents) if inner is not None else [(1, 1.0)]
         total = 0.0
         for turns, share in told:
@@ -113,18 +111,11 @@ class Arithmetic:
             if rows is None:
                 total += share * single
                 continue
-            four = together.loop(turns, 1 if divided else lanes)
+            four = together.loop(turns, lanes)
             for count, part in lengths(self.nest, rows, self.extents):
                 whole, rest = divmod(count, ROWS)
                 total += share * part * (whole * (four + _TURN) + rest * (single + _TURN))
         return total
-
-    def _open(self, rows: Var | None) -> bool:
-        """Whether rows go as far as a tile or a block does, which a compiler does not know."""
-        sizes, block = self.extents.tile.sizes, self.extents.tile.reduced
-        if rows is not None and rows == self.nest.blocked:
-            return 0 < block < rows.extent
-        return rows in self.nest.spans and any(sizes[d] for d in self.nest.spans[rows].depends)
 
     def _turn(self, rows: int) -> _Turn:
         """Of so many rows."""

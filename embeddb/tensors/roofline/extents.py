@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import Plan
@@ -23,7 +23,6 @@ class Extents:
         self.ends = [
             n - (c - 1) * t for n, c, t in zip(plan.dims, self.counts, self.sizes, strict=True)
         ]
-        self._known: dict[tuple[Span, tuple[int, ...]], int] = {}
 
     def depth(self, depends: Iterable[int]) -> int:
         """Within how many loops over dimensions, of the plan's order, it stands."""
@@ -60,10 +59,5 @@ class Extents:
     def mean(self, span: Span) -> float:
         return sum(n * share for n, share in self.lengths(span))
 
-    def _size(self, span: Span, sizes: Iterable[int]) -> int:
-        sizes = tuple(sizes)
-        depends = span.depends
-        key = span, tuple(n if d in depends else 0 for d, n in enumerate(sizes))
-        if key not in self._known:
-            self._known[key] = max(span.size(sizes), 0)
-        return self._known[key]
+    def _size(self, span: Span, sizes: Sequence[int]) -> int:
+        return max(span.size(sizes), 0)

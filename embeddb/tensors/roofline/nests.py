@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from embeddb.tensors.roofline.accesses import CHOICE, INDEX, Access, Nest, Step
 from embeddb.tensors.tiling.forms import ZERO, Form, Forms, Part, Var, of_var, whole
@@ -50,22 +49,7 @@ def _summed(plan: Plan, stage: Stage) -> Nest:
     spans |= {v: whole_span(v.extent) for v in over}
     inner = stage.inner if stage.inner in loops else None
     blocked = stage.blocked if stage.blocked in over else None
-    nest = own.nest(loops, spans, stage.depends, frozenset(over), inner, blocked)
-    return replace(nest, divided=_divided(plan, stage, loops, terms))
-
-
-def _divided(plan: Plan, stage: Stage, loops: tuple[Var, ...], terms: Forms) -> int:
-    """How many indices of the next row are divisions where those of the first are none: under a
-    reshape, which the next row might leave."""
-    if len(loops) < 2:
-        return 0
-    value, moved = plan.values.values[stage.value], {loops[-2]: of_var(loops[-2]) + 1}
-    turns = _Turn(plan), _Turn(plan)
-    for operand, forms in zip(value.operands, value.access(stage.forms, terms), strict=True):
-        turns[0].at(operand, forms)
-        turns[1].at(operand, tuple(form.put(moved) for form in forms))
-    first, second = (sum(step.opcode == INDEX for step in turn.steps) for turn in turns)
-    return max(second - first, 0)
+    return own.nest(loops, spans, stage.depends, frozenset(over), inner, blocked)
 
 
 def _sum_order(free: tuple[Var, ...], over: tuple[Var, ...], stage: Stage) -> tuple[Var, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from embeddb.tensors.tiling.forms import Form, Var, of_var, whole
 
@@ -13,23 +14,29 @@ __all__ = ["Span", "span_of", "tile_span", "whole_span"]
 @dataclass(frozen=True)
 class Span:
     """From `low` to below `high`, and within 0 to `dim`; both are forms of the variables `b0`,
-    `e0`, ...: where the tile begins and ends along the dimensions of the root."""
+    `e0`, ...: where the tile begins and ends along the dimensions of the root. Both are affine."""
 
     low: Form
     high: Form
     dim: int
 
-    @property
+    @cached_property
     def depends(self) -> frozenset[int]:
         """Dimensions of the root."""
         return frozenset(int(v.name[1:]) for v in self.low.variables | self.high.variables)
 
     def size(self, tile: Sequence[int]) -> int:
         """How long it is at most, for a tile of these sizes."""
-        values: dict[Var, Form] = {}
-        for var in self.low.variables | self.high.variables:
-            values[var] = whole(tile[int(var.name[1:])] if var.name[0] == "e" else 0)
-        return min(self.dim, self.high.put(values).constant - self.low.put(values).constant)
+        constant, by_side = self._length
+        return min(self.dim, constant + sum(by * tile[d] for d, by in by_side))
+
+    @cached_property
+    def _length(self) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """What it is for a tile of no size that begins at 0, and by how much it grows with each of
+        its sides."""
+        form = self.high + self.low * -1
+        ends = [(var, by) for var, by in form.terms if isinstance(var, Var) and var.name[0] == "e"]
+        return form.constant, tuple((int(var.name[1:]), by) for var, by in ends)
 
 
 def whole_span(dim: int) -> Span:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tuners.fusion.job import TuneRequest
     from tuners.fusion.outcome import FusionTuned, Tried
     from tuners.tiles.job import TileTuned
+    from tuners.tiles.tune import TilesTuned
 
 __all__ = ["fusion_document", "show_fusion", "show_tiles", "tiles_document"]
 
@@ -133,13 +134,12 @@ def _time(seconds: float | None) -> str:
 # -- tiles -----------------------------------------------------------------------------------------
 
 
-def tiles_document(
-    tuned: Sequence[TileTuned], skipped: Mapping[str, str], times: Mapping[str, int], platform: str
-) -> dict[str, Any]:
-    """Kernels as they are in the program, `times` by id; seconds of all of them together."""
+def tiles_document(done: TilesTuned) -> dict[str, Any]:
+    """Kernels as they are in the program; seconds of all of them together."""
+    tuned, times = done.kernels, done.times
     default_s, best_s = _total(tuned, times)
     return {
-        "platform": platform,
+        "platform": done.platform,
         "op": "tile",
         "kernels": [
             {
@@ -158,17 +158,16 @@ def tiles_document(
             for one in tuned
         ],
         "fresh": sum(one.fresh for one in tuned),
-        "skipped": dict(skipped),
+        "skipped": dict(done.skipped),
         "default_s": default_s,
         "best_s": best_s,
         "gain": default_s / best_s if best_s else None,
     }
 
 
-def show_tiles(
-    tuned: Sequence[TileTuned], skipped: Mapping[str, str], times: Mapping[str, int]
-) -> None:
+def show_tiles(done: TilesTuned) -> None:
     """A row for each kernel, and the sum."""
+    tuned, skipped, times = done.kernels, done.skipped, done.times
     rows = [
         [
             one.kernel.name,

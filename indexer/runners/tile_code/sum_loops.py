@@ -119,7 +119,7 @@ class SumLoops:
 
     def _inside(self, moved: dict[Var, Form], count: int, rows: Var | None) -> None:
         """The innermost loop, for so many rows."""
-        turns = [{rows: of_var(rows) + n} if rows is not None else moved for n in range(count)]
+        turns = [_row(rows, n) if rows is not None else moved for n in range(count)]
         kept = self.inner is None or self.inner in self.over  # in registers
         if kept:
             self.lines.block()
@@ -164,3 +164,9 @@ class SumLoops:
         if self.value.opcode not in ("minimum", "maximum"):
             return text
         return self.elements.named(self.type, text)
+
+
+def _row(rows: Var, n: int) -> dict[Var, Form]:
+    """The n-th row that is taken together with the first: known to be one of `rows`, so that
+    indices under a reshape need no division to stay within it."""
+    return {rows: of_var(Var(rows.name, rows.extent - n)) + n}

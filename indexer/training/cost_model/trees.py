@@ -7,7 +7,7 @@ be led astray between the values it has seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ from indexer.training.cost_model.calibration import centred
 from indexer.training.cost_model.losses import figures
 from indexer.training.cost_model.samples import Samples
 
-__all__ = ["FittedTrees", "Grown", "available", "grow", "levelled", "require", "tables"]
+__all__ = ["FittedTrees", "Grown", "available", "boosted", "grow", "levelled", "require", "tables"]
 
 _TREES = 400
 _SETTINGS: dict[str, Any] = {
@@ -90,6 +90,20 @@ def tables(samples: Samples, columns: TreeTable, source: CostModel | None) -> li
     return found
 
 
+def boosted(
+    table: Table, wanted: Floats, settings: Mapping[str, Any], weight: Floats | None = None
+) -> Any:
+    """A LightGBM model of what is wanted float64[x] of rows float32[x,columns], some counting more
+    than others by `weight` float64[x].
+
+    Raises: MissingDependency without LightGBM.
+    """
+    require()
+    lightgbm = import_module("lightgbm")
+    data = lightgbm.Dataset(table, wanted, weight=weight, params=dict(settings))
+    return lightgbm.train(dict(settings), data, _TREES)
+
+
 def levelled(samples: Samples) -> Floats:
     """float64[x]: gains less the level of their row. The level is that of a two-way fit, so that a
     row that ran good configurations only does not look like one that ran all."""
@@ -108,14 +122,11 @@ def _fit(
 
     Raises: MissingDependency without LightGBM.
     """
-    require()
-    lightgbm = import_module("lightgbm")
     known = np.flatnonzero(~held)
     table = np.concatenate([rows[i] for i in known.tolist()])
     leaf = max(1, min(_LEAF, len(table) // _LEAF_SHARE))
     settings = {**_SETTINGS, "min_data_in_leaf": leaf, "seed": seed}
-    data = lightgbm.Dataset(table, levelled(samples.take(known)), params=settings)
-    booster = lightgbm.train(settings, data, _TREES)
+    booster = boosted(table, levelled(samples.take(known)), settings)
     scores, told = {}, []
     for i in np.flatnonzero(held).tolist():
         scores[i] = np.asarray(booster.predict(rows[i], num_threads=1), dtype=np.float64)

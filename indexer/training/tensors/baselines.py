@@ -7,69 +7,25 @@ for seconds also what is usual.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.core.errors import MissingDependency
-from embeddb.tensors.encoding.features import NODE, TILE
-from embeddb.tensors.encoding.opcodes import OPCODES
+from embeddb.tensors.encoding.flat import flat_rows, statistics
+from indexer.training.tensors.grown_trees import boosted_by_family, grown
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["BASELINES", "SECONDS", "Ranking", "flat_rows", "statistics", "trees_beyond"]
+__all__ = ["BASELINES", "SECONDS", "Ranking", "trees_beyond"]
 
 Floats = NDArray[np.float64]
 #: Scores float64[c] of a kernel's configurations.
 Ranking = Callable[[KernelSample], Floats]
 #: Seconds of a fused kernel.
 Seconds = Callable[[KernelSample], float]
-_SHAPE = slice(NODE.index("shape_1"), NODE.index("shape_sum"))
-_SIDES = slice(TILE.index("tile_1"), TILE.index("tile_sum"))
-#: As the cost model's trees (`indexer.training.cost_model.trees`).
-_SETTINGS = MappingProxyType(
-    {
-        "objective": "regression",
-        "learning_rate": 0.05,
-        "num_leaves": 31,
-        "min_data_in_leaf": 20,
-        "num_threads": 1,
-        "deterministic": True,
-        "verbosity": -1,
-    }
-)
-_TREES = 400
 _NEAREST = 5
-
-
-def statistics(sample: KernelSample) -> NDArray[np.float32]:
-    """float32[f]: static features, how many operations of which opcode, the largest output, and of
-    every number of an operation the largest and the sum."""
-    graph = sample.graph
-    counts = np.bincount(graph.opcodes, minlength=len(OPCODES)).astype(np.float32)
-    features, root = graph.features, graph.features[_root(sample)]
-    parts = (graph.static, np.log2(1 + counts), root, features.max(axis=0), features.sum(axis=0))
-    return np.concatenate([*parts, [np.log2(1 + len(graph))]]).astype(np.float32)
-
-
-def flat_rows(sample: KernelSample) -> NDArray[np.float32]:
-    """float32[c,f]: statistics of the kernel, its tile, and how many tiles there are along each
-    dimension, as logarithms."""
-    own = statistics(sample)
-    whole = sample.graph.features[_root(sample), _SHAPE]
-    blocks = whole - sample.tiles[:, _SIDES]
-    shared = np.broadcast_to(own, (len(sample.tiles), len(own)))
-    return np.concatenate([shared, sample.tiles, blocks], axis=1)
-
-
-def _root(sample: KernelSample) -> int:
-    """The place of the largest output."""
-    features = sample.graph.features
-    return int(np.argmax(features[:, 0] * (1 + features[:, NODE.index("shape_product")])))
 
 
 def trees(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
@@ -77,10 +33,8 @@ def trees(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
 
     Raises: MissingDependency without LightGBM.
     """
-    table = np.concatenate([flat_rows(sample) for sample in train])
-    wanted = np.concatenate([sample.logs - sample.logs.mean() for sample in train])
-    predicted = _boosted(table, wanted, [s.group for s in train for _ in s.configs], seed)
-    return lambda sample: predicted(flat_rows(sample))
+    own = grown(train, "tile", seed)
+    return lambda sample: own.predicted(sample.graph, sample.tiles).astype(np.float64)
 
 
 def trees_beyond(train: Sequence[KernelSample], rough: Ranking, seed: int = 0) -> Ranking:
@@ -94,7 +48,8 @@ def trees_beyond(train: Sequence[KernelSample], rough: Ranking, seed: int = 0) -
         said = rough(sample)
         said = said - said.mean()
         ranks = np.argsort(np.argsort(said, kind="stable"), kind="stable") / len(said)
-        return np.concatenate([flat_rows(sample), said[:, None], ranks[:, None]], axis=1), said
+        flat = flat_rows(sample.graph, sample.tiles)
+        return np.concatenate([flat, said[:, None], ranks[:, None]], axis=1), said
 
     made = [rows(sample) for sample in train]
     wanted = [s.logs - s.logs.mean() - said for s, (_, said) in zip(train, made, strict=True)]
@@ -112,16 +67,7 @@ def _boosted(
     table: NDArray[np.float32], wanted: Floats, families: Sequence[str], seed: int
 ) -> Callable[[NDArray[np.float32]], Floats]:
     """From rows of features to what is wanted of them."""
-    try:
-        lightgbm = import_module("lightgbm")
-    except ImportError:
-        raise MissingDependency(
-            "boosted trees need lightgbm", hint="install the extra `learn`: pip install '.[learn]'"
-        ) from None
-    counts = Counter(families)
-    weight = np.array([1 / counts[family] for family in families])
-    data = lightgbm.Dataset(table, wanted, weight=weight / weight.mean(), free_raw_data=False)
-    booster = lightgbm.train({**_SETTINGS, "seed": seed}, data, _TREES)
+    booster = boosted_by_family(table, wanted, families, seed)
     return lambda rows: np.asarray(booster.predict(rows, num_threads=1))
 
 
@@ -134,13 +80,13 @@ def nearest(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
 
 def _neighbours(train: Sequence[KernelSample]) -> Callable[[KernelSample], list[int]]:
     """From a kernel to the places of those nearest to it, by standardised statistics."""
-    known = np.stack([statistics(sample) for sample in train])
+    known = np.stack([statistics(sample.graph) for sample in train])
     mean, deviation = known.mean(axis=0), known.std(axis=0)
     scale = np.where(deviation > 1e-6, deviation, 1)
     places = (known - mean) / scale
 
     def near(sample: KernelSample) -> list[int]:
-        away = np.square((statistics(sample) - mean) / scale - places).sum(axis=1)
+        away = np.square((statistics(sample.graph) - mean) / scale - places).sum(axis=1)
         return [int(at) for at in np.argsort(away, kind="stable")[:_NEAREST]]
 
     return near
@@ -189,10 +135,8 @@ def tree_seconds(train: Sequence[KernelSample], seed: int = 0) -> Seconds:
 
     Raises: MissingDependency without LightGBM.
     """
-    table = np.stack([statistics(sample) for sample in train])
-    wanted = np.array([sample.logs.min() for sample in train])
-    predicted = _boosted(table, wanted, [sample.group for sample in train], seed)
-    return lambda sample: float(np.exp(predicted(statistics(sample)[None])[0]))
+    own = grown(train, "fused", seed)
+    return lambda sample: float(np.exp(own.predicted(sample.graph, sample.tiles[:1])[0]))
 
 
 SECONDS: Mapping[str, Callable[[Sequence[KernelSample], int], Seconds]] = MappingProxyType(

@@ -39,7 +39,7 @@ def said_of(network: TrainedNetwork, samples: Sequence[KernelSample]) -> list[ND
 
 
 def figures_of(
-    network: TrainedNetwork,
+    task: str,
     samples: Sequence[KernelSample],
     said: Said,
     *,
@@ -47,7 +47,7 @@ def figures_of(
 ) -> dict[str, float]:
     """Means and medians over programs of `ape` and `tau`, or of `mape` and `tau`, the latter of
     kernels that take `least_s` or more."""
-    if network.spec.task == "fused":
+    if task == "fused":
         by_program = fused_figures(samples, [float(np.exp(part.min())) for part in said], least_s)
     else:
         by_program = tile_figures(samples, said)

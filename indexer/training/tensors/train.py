@@ -1,15 +1,13 @@
-"""The learned performance model of kernels from measured ones: rank loss or squared error of log
-seconds, Adam, families drawn evenly, early stopping on programs or families that are held out.
+"""The learned performance model of kernels from measured ones: a network, or boosted trees where
+they are better on programs or families that are held out.
 
 Source: "A Learned Performance Model for Tensor Processing Units", Sections 3.3, 4 and Appendix B.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,28 +15,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from embeddb.core import __version__
 from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
+from embeddb.cost_model.kernel_trees import KernelTrees
+from indexer.training.cost_model.trees import available
 from indexer.training.tensors.calibration import calibration
-from indexer.training.tensors.draws import Drawn, drawn_batches
-from indexer.training.tensors.judging import figures_of, loss_on, said_of
-from indexer.training.tensors.losses import loss_of
-from indexer.training.tensors.network import Batch, TrainedNetwork, collate
-from indexer.training.tensors.presets import Preset, preset
+from indexer.training.tensors.fitting import fitted_network
+from indexer.training.tensors.grown_trees import tree_weights, trees_card
+from indexer.training.tensors.how import KernelTraining
+from indexer.training.tensors.judging import figures_of, said_of
 from indexer.training.tensors.samples import KernelSample, content_of, split
-from indexer.training.trainer import (
-    Fitted,
-    Job,
-    Progress,
-    Settings,
-    curve_of,
-    fit,
-    folder_of,
-    forget,
-)
+from indexer.training.trainer import Fitted, Progress, curve_of, folder_of, forget
 
 __all__ = ["KernelTraining", "train_kernels"]
 
@@ -48,27 +37,27 @@ __all__ = ["KernelTraining", "train_kernels"]
 Judge = Callable[[dict[str, Any], dict[str, NDArray[Any]], Sequence[str]], dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTraining:
-    """How a network of kernels is trained. A batch has `tiles` tiles of each of `kernels` kernels;
-    an epoch has `steps` batches (0: as many as show each kernel once); `by` is what is held out for
-    early stopping, one of `SPLITS`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """What is learned from, and by name what is judged by."""
 
-    preset: Preset = field(default_factory=lambda: preset("tile"))
-    epochs: int = 60
-    patience: int = 10
-    kernels: int = 8
-    tiles: int = 16
-    steps: int = 0
-    by: str = "family"
-    seed: int = 0
+    train: Sequence[KernelSample]
+    judged: Mapping[str, Sequence[KernelSample]]
 
-    @property
-    def settings(self) -> Settings:
-        own = self.preset
-        return Settings(
-            self.epochs, own.lr, self.patience, seed=self.seed, decay=own.decay, clip=own.clip
-        )
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    """A model that may be kept: its own part of the card, its weights, and what it says float64[c]
+    of each sample, by part."""
+
+    card: dict[str, Any]
+    weights: dict[str, NDArray[Any]]
+    said: Mapping[str, list[NDArray[np.float64]]]
+
+    def figures(self, task: str, parts: _Parts, **least: float) -> dict[str, dict[str, float]]:
+        return {
+            n: figures_of(task, part, self.said[n], **least) for n, part in parts.judged.items()
+        }
 
 
 def train_kernels(
@@ -81,30 +70,25 @@ def train_kernels(
     judge: Judge | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Train on `samples` but for what is held out, write the network to `out`; returns its card
-    with `version` and `curve`. `tests` are kernels of which nothing is learned, for the card's
-    figures; `about` joins the card, and so does what `judge` says of a model of tiles. Goes on with
-    an unfinished training of `out`.
+    """Train on `samples` but for what is held out, write the model to `out`; returns its card with
+    `version` and, of a network, `curve`. With the predictor `auto`, what loses or errs less there;
+    `others` are then the other's figures. `tests` are kernels of which nothing is learned, for the
+    card's figures; `about` joins the card, and so does what `judge` says of a model of tiles. Goes
+    on with an unfinished training of `out`.
 
     Raises: InputError for too few programs or families; UsageError for a loss that does not fit the
-    task; ModelError as `fit` and `save` do.
+    task; ModelError as `fit` and `save` do; MissingDependency for trees without LightGBM.
     """
-    if how.preset.spec.task == "fused" and how.preset.loss != "squared":
+    task = how.preset.spec.task
+    if task == "fused" and how.preset.loss != "squared":
         raise UsageError("seconds of fused kernels are learned by `squared` errors alone")
     train, valid = split(samples, how.by, how.seed)
-    network = _network(how, train)
-    fitted = fit(
-        network,
-        _job(network, train, valid, how),
-        settings=replace(how.settings, run=_named(samples, how)),
-        folder=folder_of(out),
-        progress=progress,
-    )
-    network.adopt_unseen([sample.graph for sample in train])
-    sets = {"valid": valid} | ({"tests": list(tests)} if tests else {})
-    said = {name: said_of(network, part) for name, part in sets.items()}
+    parts = _Parts(train, {"valid": valid} | ({"tests": list(tests)} if tests else {}))
+    made = {name: _made(name, parts, how, out, progress) for name in _candidates(how)}
+    best = _better(task, parts, made)
+    own, others = made.pop(best), {name: one.figures(task, parts) for name, one in made.items()}
     card = {
-        **_card(how, fitted),
+        **own.card,
         **(about or {}),
         "data": content_of(samples),
         "samples": sum(len(sample.seconds) for sample in samples),
@@ -112,90 +96,81 @@ def train_kernels(
         "groups": len({sample.group for sample in samples}),
         "parts": {
             name: {"kernels": len(part), "families": sorted({s.group for s in part})}
-            for name, part in {"train": train, **sets}.items()
+            for name, part in {"train": train, **parts.judged}.items()
         },
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "figures": {name: figures_of(network, part, said[name]) for name, part in sets.items()},
-        "calibration": calibration(valid, said["valid"]),
+        "parameters": sum(array.size for array in own.weights.values()),
+        "figures": own.figures(task, parts),
+        "calibration": calibration(valid, own.said["valid"]),
+        **({"others": others} if others else {}),
     }
-    if how.preset.spec.task == "tile" and judge is not None:
-        weights = {name: array.numpy() for name, array in network.state_dict().items()}
+    if task == "tile" and judge is not None:
         unseen = {sample.group for sample in valid} - {sample.group for sample in train}
-        card |= judge(card, weights, sorted(unseen))
-    version = model_file.save(out, network.state_dict(), card)
+        card |= judge(card, own.weights, sorted(unseen))
+    tensors = {name: torch.from_numpy(array) for name, array in own.weights.items()}
+    version = model_file.save(out, tensors, card)
     forget(folder_of(out))
-    return {**card, "version": version, "curve": str(curve_of(folder_of(out)))}
+    curve = {"curve": str(curve_of(folder_of(out)))} if best == "network" else {}
+    return {**card, "version": version, **curve}
 
 
-def _network(how: KernelTraining, train: Sequence[KernelSample]) -> TrainedNetwork:
-    """The first weights follow from the seed, and the global random state is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(how.seed)
-        network = TrainedNetwork(how.preset.spec, how.preset.dropout)
-    logs = np.concatenate([sample.logs for sample in train])
-    absolute = how.preset.loss == "squared"
-    graphs, tiles = [s.graph for s in train], [s.tiles for s in train]
-    network.standardise(graphs, tiles, logs if absolute else None)
-    return network
+def _candidates(how: KernelTraining) -> tuple[str, ...]:
+    """The network first: it is what a stopped training goes on with."""
+    if how.predictor != "auto":
+        return (how.predictor,)
+    return ("network", "trees") if available() else ("network",)
 
 
-def _job(
-    network: TrainedNetwork,
-    train: Sequence[KernelSample],
-    valid: Sequence[KernelSample],
-    how: KernelTraining,
-) -> Job:
-    steps = how.steps or -(-len(train) // how.kernels)
+def _better(task: str, parts: _Parts, made: Mapping[str, _Made]) -> str:
+    """The one that loses or errs least on what was held out, programs counting the same; of equal
+    ones the first."""
+    name = "ape" if task == "tile" else "mape"
 
-    def batches(epoch: int) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-        rng = np.random.default_rng([how.seed, epoch])
-        size = {"kernels": how.kernels, "tiles": how.tiles, "steps": steps}
-        for drawn in drawn_batches(train, **size, rng=rng):
-            yield _batch(network, train, drawn)
+    def missed(one: _Made) -> float:
+        found = one.figures(task, parts)["valid"]
+        if name not in found:  # all kernels are short
+            found = one.figures(task, parts, least_s=0.0)["valid"]
+        return found[name]
 
-    def loss(batch: tuple[Batch, Tensor, Tensor]) -> Tensor:
-        asked, logs, owner = batch
-        return loss_of(how.preset.loss, network(asked), logs, owner)
-
-    def validate() -> dict[str, float]:
-        said = said_of(network, valid)
-        figures = {"loss": loss_on(network, valid, said, how.preset.loss)}
-        figures |= figures_of(network, valid, said, least_s=0.0)
-        return {f"valid_{name}": value for name, value in figures.items()}
-
-    return Job(steps=steps, batches=batches, loss=loss, validate=validate)
+    return min(made, key=lambda which: missed(made[which])) if len(made) > 1 else next(iter(made))
 
 
-def _batch(
-    network: TrainedNetwork, samples: Sequence[KernelSample], drawn: Sequence[Drawn]
-) -> tuple[Batch, Tensor, Tensor]:
-    """The batch, standardised logs float32[b], and the kernel of each int64[b]."""
-    parts = [(samples[place], tiles) for place, tiles in drawn]
-    mean, deviation = network.scale.target.tolist()
-    logs = np.concatenate([sample.logs[tiles] for sample, tiles in parts])
-    owner = np.repeat([place for place, _ in drawn], [len(tiles) for _, tiles in drawn])
-    return (
-        collate([sample.graph for sample, _ in parts], [s.tiles[tiles] for s, tiles in parts]),
-        torch.from_numpy(((logs - mean) / deviation).astype(np.float32)),
-        torch.from_numpy(owner),
-    )
+def _made(name: str, parts: _Parts, how: KernelTraining, out: Path, progress: Progress) -> _Made:
+    if name == "network":
+        network, fitted = fitted_network(
+            parts.train, parts.judged["valid"], how, out, progress=progress
+        )
+        weights = {name: array.numpy() for name, array in network.state_dict().items()}
+        said = {name: said_of(network, part) for name, part in parts.judged.items()}
+        return _Made(_network_card(how, fitted), weights, said)
+    task = how.preset.spec.task
+    trees = tree_weights(parts.train, task, how.seed)
+    grown = KernelTrees(trees_card(task), trees)
+    said = {
+        name: [grown.predicted(s.graph, s.tiles).astype(np.float64) for s in part]
+        for name, part in parts.judged.items()
+    }
+    told = figures_of(task, parts.judged["valid"], said["valid"], least_s=0.0)
+    card = {**_card(how), **trees_card(task)}
+    card["settings"] = {**card["settings"], "by": how.by}
+    return _Made({**card, "metrics": {f"valid_{n}": v for n, v in told.items()}}, trees, said)
 
 
-def _named(samples: Sequence[KernelSample], how: KernelTraining) -> str:
-    """Hash of all that a checkpoint depends on beside `lr` and `seed`."""
-    told = asdict(how)
-    del told["epochs"], told["patience"], told["seed"]
-    parts = [content_of(samples), told]
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
-
-
-def _card(how: KernelTraining, fitted: Fitted) -> dict[str, Any]:
-    own = asdict(how.preset)
-    del own["spec"]
+def _card(how: KernelTraining) -> dict[str, Any]:
     return {
         "kind": "kernels",
         "kernel": how.preset.spec.task,
         "ops": [how.preset.spec.task],
+        "seed": how.seed,
+        "code": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _network_card(how: KernelTraining, fitted: Fitted) -> dict[str, Any]:
+    own = asdict(how.preset)
+    del own["spec"]
+    return {
+        **_card(how),
         "network": how.preset.spec.card,
         "metrics": {name: round(value, 6) for name, value in fitted.figures.items()},
         "epochs": fitted.epochs,
@@ -206,7 +181,4 @@ def _card(how: KernelTraining, fitted: Fitted) -> dict[str, Any]:
             **{name: getattr(how, name) for name in ("kernels", "tiles", "steps", "by")},
             "predictor": f"{how.preset.spec.gnn}-{how.preset.spec.reduction}",
         },
-        "seed": how.seed,
-        "code": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }

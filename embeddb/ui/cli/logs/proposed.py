@@ -12,8 +12,9 @@ import click
 
 from embeddb.core.errors import PlatformError, UsageError
 from embeddb.core.wording import clean, plural
-from embeddb.ui.cli.arguments import is_file, open_database
+from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import note
+from indexer.subjects import is_file
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform

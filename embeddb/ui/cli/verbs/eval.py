@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,13 @@ from embeddb.core.wording import factor, many_of, share
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.session import threads
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from embeddb.database import Database
+    from tuners.evaluation.fit import Fit
 
 __all__ = ["eval_verb"]
 
@@ -36,7 +43,8 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **aske
     than 80 % of the matrices tried are left out; with --complete, matrices that did not try nearly
     all are.
 
-    With --learned, a cost model, and boosted trees where lightgbm is installed, learn anew in every
+    With --learned, a cost model, and boosted trees where lightgbm is installed (of tiles: the trees
+    of `train kernels`, as `kernel-trees`), learn anew in every
     fold: twice, so that the weight of a model against the neighbours' vote (rows `+transfer`) is
     chosen on training groups. That is 30 trainings per op, platform and model with 3 seeds; the
     time left is shown after the first, and `--op` and `--seeds 1` shorten it.
@@ -130,6 +138,8 @@ def _held_out(
     count = 1 if learned else 0
     with open_database(db, readonly=True) as opened, Progress() as progress, threads(count):
         scopes = asked_scopes(opened, platform, Op.parse(op) if op else None)
+        if learned:
+            rankers |= _of_tiles(opened, scopes)
         rows = evaluate(
             opened,
             scopes=scopes,
@@ -150,6 +160,21 @@ def _held_out(
         return
     for (where, what), held in groupby(documents, key=lambda d: (d["platform"], d["op"])):
         _show(where, what, list(held))
+
+
+def _of_tiles(db: Database, scopes: Sequence[tuple[Op, str]]) -> dict[str, Fit]:
+    """The rankers that learn tiles of kernels, where there are any and lightgbm is installed."""
+    from indexer.training.cost_model.trees import available
+    from tuners.tiles.kernel_rankers import kernel_rankers
+
+    asked = [(op, scope) for op, scope in scopes if op.kernel == "tile"]
+    if not asked or not available():
+        return {}
+    vectors: dict[str, NDArray[np.float32]] = {}
+    for op, scope in asked:
+        for own in list(db.evidence(op, scope)[1].values())[:1]:
+            vectors |= own
+    return kernel_rankers(db.store.tensor, vectors)
 
 
 def _bare(platform: str) -> str:

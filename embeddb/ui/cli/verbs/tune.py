@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -10,8 +11,9 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
+from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
-from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
+from embeddb.ui.cli.arguments import known_subjects, open_database
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note
 from embeddb.ui.cli.tune_text import (
@@ -27,8 +29,8 @@ __all__ = ["tune_verb"]
 _PLATFORMS = {"fusion": "xla-cpu", "tile": "tile-cpu"}
 #: What is tuned by each operation, the first where a file may be either.
 _KINDS = {"fusion": ("program",), "tile": ("kernel", "program")}
-#: The operation whose model is asked.
-_MODELS = {"fusion": "fused", "tile": "tile"}
+#: The document of what was found, and what shows it to people.
+_Shown = tuple[dict[str, Any], Callable[[], None]]
 
 
 @click.command("tune")
@@ -69,29 +71,26 @@ def tune_verb(db: str, name: str, as_json: bool, **asked: Any) -> None:
       embeddb tune tensors.db unet.small --op tile -k 10
     """
     op = Op(asked["op"])
-    with open_database(db) as opened, Progress() as progress:
+    with open_database(db) as opened:
         subjects = _subjects(opened, name, op)
         platform = opened.platform(asked["platform"] or _PLATFORMS[op.kernel])
         if op.kernel not in platform.kernels:
             raise UsageError(f"{platform.name} has no {op}", hint="see `embeddb platform show`")
         try:
-            document = _TUNED[op.kernel](opened, subjects, platform, asked, progress, as_json)
+            document, show = _TUNED[op.kernel](opened, subjects, platform, asked)
         except KeyboardInterrupt:
             note("stopped; the same command goes on")
             raise
     if as_json:
         emit(document)
+    else:
+        show()
 
 
 def _fusion(
-    db: Database,
-    subjects: list[Computation],
-    platform: Any,
-    asked: dict[str, Any],
-    progress: Progress,
-    as_json: bool,
-) -> dict[str, Any]:
-    from tuners.fusion.job import FusionTuning, TuneRequest
+    db: Database, subjects: list[Computation], platform: Platform, asked: dict[str, Any]
+) -> _Shown:
+    from tuners.fusion.job import TuneRequest
 
     if len(subjects) != 1:
         raise UsageError(
@@ -100,65 +99,24 @@ def _fusion(
     request = TuneRequest(
         **{name: asked[name] for name in ("start", "model_s", "hardware_s", "rounds", "seed")}
     )
-    runner, here = runner_here(platform, 1)
-    model = _model(db, here, asked) if asked["model_s"] else None
-    job = FusionTuning(db, runner, here, request, model=model, progress=progress)
-    done = job.run(subjects[0])
-    if not as_json:
-        show_fusion(done, request)
-    return fusion_document(done, request)
+    with Progress() as progress:
+        done = db.tune(subjects[0], request, platform=platform, progress=progress, note=note)
+    return fusion_document(done, request), lambda: show_fusion(done, request)
 
 
 def _tiles(
-    db: Database,
-    subjects: list[Computation],
-    platform: Any,
-    asked: dict[str, Any],
-    progress: Progress,
-    as_json: bool,
-) -> dict[str, Any]:
-    from indexer.programs.tensors.cutting import pieces_of
-    from tuners.tiles.job import TileTuneRequest, TileTuning
+    db: Database, subjects: list[Computation], platform: Platform, asked: dict[str, Any]
+) -> _Shown:
+    from tuners.tiles.job import TileTuneRequest
 
-    times: dict[str, int] = {}
-    kernels: dict[str, Computation] = {}
-    for subject in subjects:
-        pieces = (
-            [piece.kernel for piece in pieces_of(subject)]
-            if subject.kind == "program"
-            else [subject]
-        )
-        for kernel in pieces:
-            kernels.setdefault(kernel.id, kernel)
-            times[kernel.id] = times.get(kernel.id, 0) + 1
-    by = asked["by"] or ""
-    request = TileTuneRequest(
-        by=by, count=asked["count"], rounds=asked["rounds"], seed=asked["seed"]
-    )
-    runner, here = runner_here(platform, 1)
-    if by == "analytical" and here.name != _PLATFORMS["tile"]:
-        raise UsageError(f"the analytical model knows no {here.name}", hint="choose another --by")
-    learned = by == "model" or (not by and here.name != _PLATFORMS["tile"])
-    model = _model(db, here, asked) if learned else None
-    job = TileTuning(db, runner, here, request, model, progress)
-    tuned, skipped = job.run(list(kernels.values()))
-    if not as_json:
-        show_tiles(tuned, skipped, times)
-    return tiles_document(tuned, skipped, times, here.id)
+    own = {name: asked[name] for name in ("count", "rounds", "seed")}
+    request = TileTuneRequest(by=asked["by"] or "", **own)
+    with Progress() as progress:
+        done = db.tune(subjects, request, platform=platform, progress=progress, note=note)
+    return tiles_document(done), lambda: show_tiles(done)
 
 
 _TUNED = {"fusion": _fusion, "tile": _tiles}
-
-
-def _model(db: Database, here: Any, asked: dict[str, Any]) -> Any:
-    """The learned model that is asked; None, with a note, where there is none to be used."""
-    task = _MODELS[asked["op"]]
-    model, reason = db.graph_model(here, Op(task))
-    if model is None:
-        without = "hardware alone" if task == "fused" else "neighbours choose"
-        why = reason or f"no model of {task} kernels: `embeddb train kernels` makes one"
-        note(f"{why}; {without}")
-    return model
 
 
 def _subjects(db: Database, text: str, op: Op) -> list[Computation]:

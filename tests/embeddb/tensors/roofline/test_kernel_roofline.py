@@ -222,31 +222,3 @@ def test_the_type_is_that_of_the_heaviest_operation() -> None:
     assert type_of(row_sum()) == "reduce"
     assert type_of(added(4, 4)) == "element-wise"
     assert {type_of(k) for k in (dot_add(), conv(), row_sum())} <= set(TYPES)
-
-
-def test_rows_under_a_reshape_are_divided_where_their_end_is_open() -> None:
-    """q k^T of heads that a reshape parts: untiled gcc knows that the next row is there, of a tile
-    it does not, and each index of it becomes a division."""
-    heads = (4, 96, 8, 32)
-    operations = [
-        op("parameter", (4, 96, 256), number=0),
-        op("reshape", heads, 0),
-        op("parameter", (4, 96, 256), number=1),
-        op("reshape", heads, 2),
-        op(
-            "dot",
-            (4, 8, 96, 96),
-            1,
-            3,
-            lhs_batch=(0, 2),
-            rhs_batch=(0, 2),
-            lhs_contracting=(3,),
-            rhs_contracting=(3,),
-        ),
-    ]
-    kernel = computation(operations, [4])
-    summed = nests_of(plan_of(kernel))[1]
-    assert summed.divided > 0
-    assert nests_of(plan_of(dot(64, 64, 64)))[1].divided == 0
-    model = TileModel(kernel, MACHINE)
-    assert 3 * model.seconds(tile(0, 0, 0, 0)) < model.seconds(tile(0, 0, 0, 48))

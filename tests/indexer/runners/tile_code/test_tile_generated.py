@@ -18,6 +18,7 @@ from embeddb.tensors.tiles import Tile, why_not
 from indexer.runners.compiled.libraries import Libraries
 from indexer.runners.cpu_kernels.build import compiler
 from indexer.runners.tile_code import measured
+from indexer.runners.tile_code.generate import c_function
 from indexer.runners.tile_code.job import KernelJob
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
@@ -61,6 +62,17 @@ def test_every_tile_computes_the_kernel(name: str, tmp_path: Path) -> None:
     kernel = KERNELS[name]
     assert why_not(kernel) == ""
     assert not wrong(kernel, tiles_of(kernel, 7, seed=1), tmp_path)
+
+
+@pytest.mark.parametrize("sizes", [(0, 0, 0, 0), (0, 0, 4, 12), (1, 1, 7, 5)])
+def test_rows_that_are_taken_together_stay_within_a_reshape_without_divisions(
+    sizes: tuple[int, ...],
+) -> None:
+    for reduced in (0, 4):
+        text = c_function(KERNELS["heads"], Tile(sizes, reduced), "heads")
+        code = [line for line in text.splitlines() if "/*" not in line]
+        assert "t3 = " in text
+        assert not [line for line in code if "%" in line or "/" in line]
 
 
 @pytest.mark.slow

@@ -10,11 +10,10 @@ import pytest
 from tiled_kernels import tiled_samples
 
 from embeddb.core.config import Config
+from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows, statistics
 from indexer.training.tensors.baselines import (
     BASELINES,
     SECONDS,
-    flat_rows,
-    statistics,
     trees_beyond,
 )
 from indexer.training.tensors.draws import drawn_batches
@@ -101,9 +100,10 @@ def test_trees_mend_what_a_rough_model_misses_of_other_families() -> None:
 
 
 def test_flat_features_tell_kernels_and_tiles_apart() -> None:
-    rows = flat_rows(SAMPLES[0])
+    rows = flat_rows(SAMPLES[0].graph, SAMPLES[0].tiles)
+    assert rows.shape[1] == TILED and len(statistics(SAMPLES[0].graph)) == STATISTICS
     assert len(np.unique(rows, axis=0)) == len(rows) == len(SAMPLES[0].seconds)
-    assert not np.array_equal(statistics(SAMPLES[0]), statistics(SAMPLES[9]))
+    assert not np.array_equal(statistics(SAMPLES[0].graph), statistics(SAMPLES[9].graph))
     # Untiled: one tile along each dimension.
     assert np.all(rows[SAMPLES[0].default, -6:] == 0)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["kernels_verb"]
 
+_PREDICTORS = click.Choice(["auto", "network", "trees"])
 _GNNS = click.Choice(["none", "sage", "gat"])
 _REDUCTIONS = click.Choice(["per-node", "column-wise", "lstm", "transformer"])
 #: As the card has them, for people.
@@ -41,6 +42,7 @@ _PLACES = click.Choice(["none", "nodes", "kernel"])
 @click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
 @click.option("--platform", default="", help="The instance whose runs are taken.")
 @click.option("--tests", default="", metavar="DB", help="Kernels to judge by, never learned from.")
+@click.option("--predictor", default="auto", show_default=True, type=_PREDICTORS)
 @click.option("--preset", "named", default="default", show_default=True, help="A row of the paper.")
 @click.option("--hidden", default=0, type=click.IntRange(0, 4096), help="0: as the preset has it.")
 @click.option("--gnn", default=None, type=_GNNS, help="Else as in the preset, so for all below.")
@@ -67,13 +69,16 @@ _PLACES = click.Choice(["none", "nodes", "kernel"])
 @click.option("--resume", is_flag=True, help="Go on with the training that was interrupted.")
 @json_option
 def kernels_verb(db: str, as_json: bool, **asked: Any) -> None:
-    """Train the network of tensor kernels on the runs in DB.
+    """Train the model of tensor kernels on the runs in DB.
 
     --task tile learns to rank the tiles of a kernel, --task fused its seconds (A Learned
-    Performance Model for Tensor Processing Units). --preset is a row of the paper's Tables 6 and 7
+    Performance Model for Tensor Processing Units). --predictor auto: the paper's network, or
+    boosted trees on flat features (where lightgbm is installed), whichever is better on what was
+    held out. --preset is a row of the paper's Tables 6 and 7
     (`sage-lstm`, `none-transformer`, ...) or `default`, ours for two cores; --hidden makes it
     narrower. A batch has --tiles tiles of each of --batch kernels, drawn evenly from the model
-    families; whole families are held out for early stopping. Ctrl-C keeps finished epochs.
+    families; whole families are held out for early stopping and for that choice. Ctrl-C keeps
+    finished epochs.
 
     \b
     Example:
@@ -109,6 +114,7 @@ def _train(
         steps=asked["steps"],
         by=asked["by"],
         seed=asked["seed"],
+        predictor=asked["predictor"],
     )
     runs = _runs(db, asked)
     tests = _runs(asked["tests"], asked).samples if asked["tests"] else []
@@ -138,10 +144,10 @@ def _judged(
 ) -> dict[str, Any]:
     """What the card says of the model beside neighbours, on the families that were held out."""
     from embeddb.cost_model.graph_model import GraphModel
-    from embeddb.tensors.encoding.forward import KernelNetwork
+    from embeddb.cost_model.kernel_trees import predictor_from
     from tuners.evaluation.kernel_models import judged_tiles
 
-    model = GraphModel(KernelNetwork(card, weights))
+    model = GraphModel(predictor_from(card, weights))
     with open_database(db, readonly=True) as opened:
         found = judged_tiles(opened, model, where, families)
     if not found:
@@ -180,16 +186,21 @@ def _runs(db: str, asked: dict[str, Any]) -> KernelRuns:
 
 
 def _show(document: dict[str, Any]) -> None:
-    epochs = f"epoch {document['best_epoch']} of {document['epochs']}"
+    how = document["settings"]["predictor"]
+    if "epochs" in document:
+        how += f", epoch {document['best_epoch']} of {document['epochs']}"
     say(
         f"{document['file']}: version {document['version']}, {document['parameters']:,} parameters "
-        f"from {document['parts']['train']['kernels']:,} kernels ({epochs})"
+        f"from {document['parts']['train']['kernels']:,} kernels ({how})"
     )
     told = {"ape": "loses {:.1f} % of the time", "mape": "errs by {:.1f} %", "tau": "tau {:.2f}"}
     for name, figures in document["figures"].items():
-        known = [text.format(figures[at]) for at, text in told.items() if at in figures]
-        kernels = plural(document["parts"][name]["kernels"], "kernel")
-        say(f"  {name}, {kernels}: {', '.join(known) or 'nothing to judge by'}")
+        others = {n: other[name] for n, other in document.get("others", {}).items()}
+        for which, found in {"": figures, **others}.items():
+            known = [text.format(found[at]) for at, text in told.items() if at in found]
+            kernels = plural(document["parts"][name]["kernels"], "kernel")
+            beside = f" (not chosen: {which})" if which else ""
+            say(f"  {name}, {kernels}: {', '.join(known) or 'nothing to judge by'}{beside}")
     for method, shares in document.get("held_out", {}).get("tile", {}).items():
         at = f"{shares['of_optimum@1']:.3f} / {shares['of_optimum@5']:.3f}"
         say(f"  of the optimum at 1 / 5 on held-out families, {_METHODS[method]}: {at}")

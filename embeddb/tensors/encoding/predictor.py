@@ -1,0 +1,54 @@
+"""What has learned from measured kernels, as queries ask it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import ModelError
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.encoding.features import tile_rows
+from embeddb.tensors.encoding.graph import KernelGraph, graph_of
+
+__all__ = ["KernelPredictor", "is_trees"]
+
+
+class KernelPredictor(ABC):
+    """Weights and their card, ready to be asked. Says the same on every call, from any thread."""
+
+    card: dict[str, Any]
+
+    @property
+    @abstractmethod
+    def task(self) -> str:
+        """`tile` or `fused`."""
+
+    @abstractmethod
+    def predicted(self, graph: KernelGraph, tiles: NDArray[np.float32]) -> NDArray[np.float32]:
+        """float32[c] under tiles float32[c,t] as `tile_rows` gives them."""
+
+    def scores(
+        self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]
+    ) -> NDArray[np.float32]:
+        """float32[c]: lower is faster; of use only among tiles of one kernel, unless it learned
+        seconds, of which these are then the natural logarithms."""
+        return self.predicted(graph_of(kernel), tile_rows(kernel, tiles))
+
+    def seconds(self, kernel: Computation) -> float:
+        """Of a fused kernel. Raises: ModelError for what ranks tiles."""
+        if self.task != "fused":
+            raise ModelError(
+                "this model ranks tiles and knows no seconds",
+                hint="`embeddb train kernels --task fused` makes one that does",
+            )
+        return float(np.exp(np.float64(self.scores(kernel, [{}])[0])))
+
+
+def is_trees(card: Mapping[str, Any]) -> bool:
+    """Whether the card of a model of kernels is that of trees, not of a network."""
+    settings = card.get("settings")
+    return isinstance(settings, dict) and settings.get("predictor") == "trees"

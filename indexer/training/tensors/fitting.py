@@ -1,0 +1,114 @@
+"""The network of kernels fitted: rank loss or squared error of log seconds, Adam, families drawn
+evenly, early stopping on what is held out.
+
+Source: "A Learned Performance Model for Tensor Processing Units", Sections 3.3, 4 and Appendix B.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from indexer.training.tensors.draws import Drawn, drawn_batches
+from indexer.training.tensors.how import KernelTraining
+from indexer.training.tensors.judging import figures_of, loss_on, said_of
+from indexer.training.tensors.losses import loss_of
+from indexer.training.tensors.network import Batch, TrainedNetwork, collate
+from indexer.training.tensors.samples import KernelSample, content_of
+from indexer.training.trainer import Fitted, Job, Progress, fit, folder_of
+
+__all__ = ["fitted_network"]
+
+
+def fitted_network(
+    train: Sequence[KernelSample],
+    valid: Sequence[KernelSample],
+    how: KernelTraining,
+    out: Path,
+    *,
+    progress: Progress,
+) -> tuple[TrainedNetwork, Fitted]:
+    """Learned from one part and stopped by the other; goes on with an unfinished training of `out`.
+
+    Raises: ModelError as `indexer.training.trainer.fit` does.
+    """
+    network = _network(how, train)
+    fitted = fit(
+        network,
+        _job(network, train, valid, how),
+        settings=replace(how.settings, run=_named([*train, *valid], how)),
+        folder=folder_of(out),
+        progress=progress,
+    )
+    network.adopt_unseen([sample.graph for sample in train])
+    return network, fitted
+
+
+def _network(how: KernelTraining, train: Sequence[KernelSample]) -> TrainedNetwork:
+    """The first weights follow from the seed, and the global random state is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(how.seed)
+        network = TrainedNetwork(how.preset.spec, how.preset.dropout)
+    logs = np.concatenate([sample.logs for sample in train])
+    absolute = how.preset.loss == "squared"
+    graphs, tiles = [s.graph for s in train], [s.tiles for s in train]
+    network.standardise(graphs, tiles, logs if absolute else None)
+    return network
+
+
+def _job(
+    network: TrainedNetwork,
+    train: Sequence[KernelSample],
+    valid: Sequence[KernelSample],
+    how: KernelTraining,
+) -> Job:
+    steps = how.steps or -(-len(train) // how.kernels)
+
+    def batches(epoch: int) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+        rng = np.random.default_rng([how.seed, epoch])
+        size = {"kernels": how.kernels, "tiles": how.tiles, "steps": steps}
+        for drawn in drawn_batches(train, **size, rng=rng):
+            yield _batch(network, train, drawn)
+
+    def loss(batch: tuple[Batch, Tensor, Tensor]) -> Tensor:
+        asked, logs, owner = batch
+        return loss_of(how.preset.loss, network(asked), logs, owner)
+
+    def validate() -> dict[str, float]:
+        said = said_of(network, valid)
+        figures = {"loss": loss_on(network, valid, said, how.preset.loss)}
+        figures |= figures_of(network.spec.task, valid, said, least_s=0.0)
+        return {f"valid_{name}": value for name, value in figures.items()}
+
+    return Job(steps=steps, batches=batches, loss=loss, validate=validate)
+
+
+def _batch(
+    network: TrainedNetwork, samples: Sequence[KernelSample], drawn: Sequence[Drawn]
+) -> tuple[Batch, Tensor, Tensor]:
+    """The batch, standardised logs float32[b], and the kernel of each int64[b]."""
+    parts = [(samples[place], tiles) for place, tiles in drawn]
+    mean, deviation = network.scale.target.tolist()
+    logs = np.concatenate([sample.logs[tiles] for sample, tiles in parts])
+    owner = np.repeat([place for place, _ in drawn], [len(tiles) for _, tiles in drawn])
+    return (
+        collate([sample.graph for sample, _ in parts], [s.tiles[tiles] for s, tiles in parts]),
+        torch.from_numpy(((logs - mean) / deviation).astype(np.float32)),
+        torch.from_numpy(owner),
+    )
+
+
+def _named(samples: Sequence[KernelSample], how: KernelTraining) -> str:
+    """Hash of all that a checkpoint depends on beside `lr` and `seed`."""
+    told = asdict(how)
+    for later in ("epochs", "patience", "seed", "predictor"):
+        del told[later]
+    parts = [content_of(samples), told]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,82 @@
+"""`Database.tune`: what is tuned follows from the options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import measured_kernels as law
+import pytest
+from played_xla import HERE, Played, chain, crowded_s
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.records import Measurement
+from embeddb.database import Database
+from embeddb.platforms.platform import load_platform
+from embeddb.tensors.computation import Computation
+from tuners.fusion import tune as fusion
+from tuners.fusion.job import TuneRequest
+from tuners.tiles import tune as tiles
+from tuners.tiles.job import TileTuneRequest
+
+
+class Tiles:
+    """In the place of gcc."""
+
+    ran = 0
+
+    def run(
+        self, kernel: Computation, op: Op, configs: Sequence[Config], *, options: Any
+    ) -> Iterator[tuple[Config, Measurement]]:
+        for config in configs:
+            Tiles.ran += 1
+            took = law.seconds(kernel, config)
+            yield config, Measurement(times_s=(took,), when=float(Tiles.ran))
+
+
+@pytest.fixture
+def db() -> Iterator[Database]:
+    with Database.in_memory() as opened:
+        yield opened
+
+
+def test_tiles_of_a_kernel_by_name_or_given(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "this_machine", lambda *_, **__: (Tiles(), law.here()))
+    kernel, notes = law.asked(), list[str]()
+    made = db.tune([kernel], TileTuneRequest(count=5), note=notes.append)
+    assert made.platform == law.here().id and made.times == {kernel.id: 1} and not made.skipped
+    (one,) = made.kernels
+    assert len(one.tried) == 6 and one.gain is not None and one.gain >= 1
+    again = db.tune(kernel.name, TileTuneRequest(count=5), note=notes.append)
+    assert again.kernels[0].fresh == 0 and again.kernels[0].best == one.best
+    asked = TileTuneRequest(by="analytical")
+    with pytest.raises(UsageError, match="analytical"):
+        db.tune([kernel], asked, platform=load_platform("tpu-graphs"))
+
+
+def test_without_a_model_it_says_who_is_asked_instead(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiles, "this_machine", lambda *_, **__: (Tiles(), law.here()))
+    notes: list[str] = []
+    made = db.tune([law.asked()], TileTuneRequest(by="model", count=3), note=notes.append)
+    assert made.kernels[0].by == "sizes" and "neighbours choose" in notes[0]
+
+
+def test_a_program_without_a_model_is_tuned_by_hardware(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fusion, "this_machine", lambda *_, **__: (Played(crowded_s), HERE))
+    notes: list[str] = []
+    asked = TuneRequest(model_s=1.0, hardware_s=0.05, rounds=1)
+    made = db.tune(chain(), asked, note=notes.append)
+    assert made.platform == HERE.id and made.tried and made.gain is not None
+    assert "hardware alone" in notes[0]
+
+
+def test_what_is_not_there_is_told(db: Database) -> None:
+    with pytest.raises(NothingFound, match="no program is called vgg"):
+        db.tune("vgg", TuneRequest(hardware_s=1))
+    with pytest.raises(NothingFound, match="no kernel or program is called vgg"):
+        db.tune("vgg", TileTuneRequest())

@@ -1,0 +1,117 @@
+"""Boosted trees of kernels: kept, read again, and chosen where they are better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch_geometric")
+pytest.importorskip("lightgbm")
+
+from tiled_kernels import fused_samples, kernels, tiled_samples  # noqa: E402
+
+from embeddb.core.errors import ModelError  # noqa: E402
+from embeddb.core.files import model_file  # noqa: E402
+from embeddb.cost_model.kernel_trees import KernelTrees, predictor_of  # noqa: E402
+from embeddb.featurizers.kernel_embedding import KernelEmbedding  # noqa: E402
+from embeddb.tensors.encoding.flat import flat_rows, statistics  # noqa: E402
+from indexer.training.cost_model.trees import weights  # noqa: E402
+from indexer.training.tensors.grown_trees import (  # noqa: E402
+    boosted_by_family,
+    grown,
+    tree_weights,
+    trees_card,
+)
+from indexer.training.tensors.presets import preset  # noqa: E402
+from indexer.training.tensors.samples import split  # noqa: E402
+from indexer.training.tensors.train import KernelTraining, train_kernels  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def quiet(what: str, done: int, of: int) -> None:
+    pass
+
+
+def how(task: str, predictor: str, epochs: int = 1) -> KernelTraining:
+    own = replace(preset(task, hidden=8), dropout=0.0)
+    return KernelTraining(own, epochs=epochs, kernels=8, predictor=predictor)
+
+
+def test_they_say_what_lightgbm_says() -> None:
+    tiles, fused = tiled_samples(4), fused_samples(6)
+    table = np.concatenate([flat_rows(s.graph, s.tiles) for s in tiles])
+    wanted = np.concatenate([s.logs - s.logs.mean() for s in tiles])
+    booster = boosted_by_family(table, wanted, [s.group for s in tiles for _ in s.configs], 0)
+    own = KernelTrees(trees_card("tile"), weights(booster))
+    said = np.concatenate([own.predicted(s.graph, s.tiles) for s in tiles])
+    np.testing.assert_allclose(said, booster.predict(table), rtol=1e-5, atol=1e-6)
+    rows = np.stack([statistics(s.graph) for s in fused])
+    booster = boosted_by_family(rows, np.array([s.logs[0] for s in fused]), ["a"] * len(fused), 0)
+    seconds = KernelTrees(trees_card("fused"), weights(booster))
+    of_kernels = [seconds.seconds(kernel) for kernel in kernels(6)]
+    np.testing.assert_allclose(of_kernels, np.exp(booster.predict(rows)), rtol=1e-5)
+    with pytest.raises(ModelError, match="knows no seconds"):
+        own.seconds(next(iter(kernels(1))))
+
+
+def test_the_better_one_is_kept_and_the_card_tells_of_the_other(tmp_path: Path) -> None:
+    samples = fused_samples(12)
+    out = tmp_path / "fused.safetensors"
+    card = train_kernels(samples, how("fused", "auto"), out, progress=quiet)
+    assert card["settings"]["predictor"] == "trees" and "curve" not in card
+    assert card["figures"]["valid"]["mape"] < card["others"]["network"]["valid"]["mape"]
+    # What was held out is not learned from.
+    train, valid = split(samples, "family", 0)
+    again, own = predictor_of(out), grown(train, "fused")
+    assert again.task == "fused"
+    np.testing.assert_array_equal(
+        [again.predicted(s.graph, s.tiles) for s in valid],
+        [own.predicted(s.graph, s.tiles) for s in valid],
+    )
+    longer = how("fused", "auto", epochs=60)
+    longer = replace(longer, preset=replace(preset("fused", hidden=24), dropout=0.0))
+    card = train_kernels(samples, longer, tmp_path / "other.safetensors", progress=quiet)
+    own_error = card["figures"]["valid"]["mape"]
+    assert all(own_error <= other["valid"]["mape"] for other in card["others"].values())
+    asked = train_kernels(samples, how("fused", "network"), tmp_path / "n.st", progress=quiet)
+    assert asked["settings"]["predictor"] == "sage-column-wise" and "others" not in asked
+
+
+def test_trees_of_tiles_are_judged_and_are_no_featurizer(tmp_path: Path) -> None:
+    samples, judged = tiled_samples(4), []
+
+    def judge(card: dict[str, Any], tensors: dict[str, Any], families: Any) -> dict[str, Any]:
+        judged.append((card["kernel"], sorted(tensors), list(families)))
+        return {"judged_kernels": 3}
+
+    out = tmp_path / "models" / "kernels-tile-cpu-tile.safetensors"
+    out.parent.mkdir()
+    card = train_kernels(samples, how("tile", "trees"), out, judge=judge, progress=quiet)
+    assert card["judged_kernels"] == 3 and judged[0][2] == card["parts"]["valid"]["families"]
+    assert card["calibration"]["slope"] > 0 and card["figures"]["valid"]["tau"] > 0.3
+    assert KernelEmbedding.for_database(tmp_path) is None
+
+
+def test_files_that_are_no_trees_are_refused(tmp_path: Path) -> None:
+    made = {n: torch.from_numpy(a) for n, a in tree_weights(tiled_samples(3), "tile").items()}
+    card = {"kind": "kernels", "kernel": "tile", **trees_card("tile")}
+    file = tmp_path / "a.safetensors"
+    for name, wrong, told in (
+        ("kernel", {"network": {"task": "taste", "encoding": ""}}, "taste"),
+        ("encoding", {"network": {"task": "tile", "encoding": "00000000"}}, "encoded otherwise"),
+        ("columns", {"network": {**trees_card("tile")["network"], "task": "fused"}}, "feature"),
+        ("nothing", {"network": {}}, "a.safetensors"),
+    ):
+        model_file.save(file, made, {**card, **wrong})
+        with pytest.raises(ModelError, match=told):
+            predictor_of(file)
+        assert name
+    model_file.save(file, {**made, "value": made["value"][:-1]}, card)
+    with pytest.raises(ModelError, match="value"):
+        predictor_of(file)
