@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ from embeddb.core.subject import matrices_only
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
-from embeddb.ui.cli.output import emit, json_option, note, say
+from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 from embeddb.ui.cli.session import session
+from embeddb.ui.cli.verbs.train.buying import buy, buying_options, check_buying
 from tuners.evaluation.choose_predictor import Training, TrainingRequest
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _LATENTS = ("ae", "vae", "pca", "fa")
 @click.option("--featurizer", default="stats", show_default=True, help="Of the matrix.")
 @click.option("--from", "source", default="", metavar="MODEL", help="Begin with this model.")
 @click.option("--samples", default=0, type=click.IntRange(0), help="So many runs of each op.")
+@buying_options
 @click.option("--predictor", default="auto", show_default=True, type=click.Choice(_PREDICTORS))
 @click.option("--fusion", default="concat", show_default=True, type=click.Choice(["add", "concat"]))
 @click.option("--latent", default="ae", show_default=True, type=click.Choice(_LATENTS))
@@ -93,6 +95,11 @@ def costmodel_verb(
     given beside it change the preset. The network becomes a featurizer beside the model. It is
     judged by one more training. Hours, where other models take minutes.
 
+    With --strategy, --budget runs of the files in --matrices are measured first, where they teach
+    most: the strategies are those of `campaign plan`, and the rewards of ea10, ea25 and mab25 are
+    how well the model orders what is new to it, after a few epochs on each round. What was bought
+    lies in a folder that ends in .buying; the same command goes on after a stop.
+
     Checkpoints and curves are kept in a folder that ends
     in .training beside the model; Ctrl-C keeps finished epochs.
 
@@ -102,7 +109,10 @@ def costmodel_verb(
       embeddb train costmodel spade.db --platform spade --op spmm:128 -o spade.safetensors \\
           --from cpu.safetensors --samples 500
       embeddb train costmodel cpu.db --platform cpu --op spmm:128 --preset cognate --threads 2
+      embeddb train costmodel spade.db --platform spade --op spmm:128 --from cpu.safetensors \\
+          --matrices matrices/ --strategy mab25 --budget 500
     """
+    check_buying(ops, asked)
     with session(asked["count"]) as progress:
         train = _train_whole if asked["preset"] else _train
         document = train(db, platform, ops, out, asked, progress)
@@ -118,7 +128,7 @@ def _train(
     ops: tuple[str, ...],
     out: str,
     asked: dict[str, Any],
-    progress: Callable[[str, int, int], None],
+    progress: Progress,
 ) -> dict[str, Any]:
     from embeddb.cost_model.model import CostModel
     from embeddb.index.scopes import scope_of
@@ -128,6 +138,10 @@ def _train(
         from indexer.training.cost_model.samples import samples_of
     request = _request(asked)
     start = CostModel.load(asked["source"]) if asked["source"] else None
+    if asked["strategy"]:
+        network = "mlp" if request.predictor in ("auto", "trees") else request.predictor
+        learner = (request.settings(network), start)
+        buy(db, _bought_in(db, platform, ops, out), asked, learner, progress)
     with open_database(db, readonly=True) as opened:
         where, wanted = opened.platform(platform), _ops(ops)
         known = samples_of(opened, where, wanted, featurizer=request.featurizer)
@@ -146,13 +160,16 @@ def _train_whole(
     ops: tuple[str, ...],
     out: str,
     asked: dict[str, Any],
-    progress: Callable[[str, int, int], None],
+    progress: Progress,
 ) -> dict[str, Any]:
     with _needing_torch():
         from embeddb.ui.cli.verbs.train.presets import whole_request
-        from indexer.training.cost_model.whole import encoder_file, save_whole
+        from indexer.training.cost_model.whole import encoder_file, load_whole, save_whole
         from tuners.evaluation.whole_training import prepared
     request = whole_request(asked)
+    if asked["strategy"]:
+        learner = (request.settings, load_whole(request.start) if request.start else None)
+        buy(db, _bought_in(db, platform, ops, out), asked, learner, progress)
     with open_database(db, readonly=True) as opened:
         where = opened.platform(platform)
         training = prepared(opened, where, _ops(ops), request, note=note, progress=progress)
@@ -179,6 +196,16 @@ def _ops(texts: tuple[str, ...]) -> list[Op]:
     wanted = [Op.parse(op) for op in texts]
     matrices_only(wanted, "a cost model")
     return wanted
+
+
+def _bought_in(db: str, platform: str, ops: tuple[str, ...], out: str) -> tuple[str, str, Path]:
+    """Platform, op, and the folder of what is bought for a model: beside its file."""
+    from indexer.training.cost_model.model_place import own_file
+
+    with open_database(db, readonly=True) as opened:
+        where = opened.platform(platform)
+        file = own_file(opened.store, "costmodel", where, Op.parse(ops[0]), out)
+    return platform, ops[0], file.with_name(f"{file.stem}.buying")
 
 
 def _place(store: Store, samples: Samples, out: str, resume: bool) -> tuple[Path, Path]:
