@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from indexer.campaign.folder import Campaign
     from indexer.training.cost_model.settings import CostSettings
     from indexer.training.cost_model.whole import Whole
+    from tuners.evaluation.choose_predictor import TrainingRequest
 
-__all__ = ["buy", "buying_options", "check_buying"]
+__all__ = ["buy", "buying_options", "check_buying", "in_rounds"]
 
 _USUAL_BUDGET = 500
 #: The strategies are those of `campaign plan`.
@@ -55,38 +56,50 @@ def check_buying(ops: tuple[str, ...], asked: dict[str, Any]) -> None:
             raise UsageError(f"--{name} and --strategy do not go together", hint="leave one out")
 
 
+def in_rounds(
+    request: TrainingRequest, start: CostModel | None
+) -> tuple[CostSettings, CostModel | None]:
+    """What learns as it is bought: the network that is asked for; trees cannot."""
+    network = "mlp" if request.predictor in ("auto", "trees") else request.predictor
+    return request.settings(network), start
+
+
 def buy(
     db: str,
-    where: tuple[str, str, Path],
+    where: tuple[str, str, str],
     asked: dict[str, Any],
     learner: tuple[CostSettings, CostModel | Whole | None],
     progress: Progress,
 ) -> None:
-    """Measure what the strategy buys of an op on a platform, in a folder, where it goes on after a
-    stop. `learner` is what the model in training is made of and starts from.
+    """Measure what the strategy buys, in a folder, where it goes on after a stop. `where` are
+    platform, op and -o as they were given; `learner` is what the model in training is made of and
+    starts from.
 
     Raises: as `planned` and `run_campaign`; RunnerUnavailable where nothing can measure here.
     """
     from indexer.campaign.budget.growing_plan import bought
     from indexer.campaign.run import CampaignJob, run_campaign
     from indexer.runners.base import RunOptions
+    from indexer.training.cost_model.model_place import own_file
 
     with open_database(db) as opened:
         platform = opened.platform(where[0])
         runner, _ = runner_here(platform, 0)
-        campaign = _planned(opened, platform, where, asked, learner, progress)
+        op = Op.parse(where[1])
+        file = own_file(opened.store, "costmodel", platform, op, where[2])
+        folder = file.with_name(f"{file.stem}.buying")
+        campaign = _planned(opened, (platform, op, folder), asked, learner, progress)
         job = CampaignJob(campaign, opened, runner, RunOptions(), told=progress)
         campaign, _ = run_campaign(job)
     spent = bought(campaign)
     assert spent is not None
     matrices, rounds = plural(spent.matrices, "matrix", "matrices"), plural(spent.rounds, "round")
-    note(f"{where[2]}: {spent.measured} runs bought by {spent.strategy} of {matrices} in {rounds}")
+    note(f"{folder}: {spent.measured} runs bought by {spent.strategy} of {matrices} in {rounds}")
 
 
 def _planned(
     db: Database,
-    platform: Platform,
-    where: tuple[str, str, Path],
+    where: tuple[Platform, Op, Path],
     asked: dict[str, Any],
     learner: tuple[CostSettings, CostModel | Whole | None],
     progress: Progress,
@@ -96,20 +109,20 @@ def _planned(
     from indexer.campaign.budget.teaching import lessons, put_start
     from indexer.campaign.planning import planned_matrices
 
-    settings, start = learner
+    (settings, start), (platform, op, folder) = learner, where
     wish = BudgetRequest(
         platform=platform,
-        op=Op.parse(where[1]),
+        op=op,
         strategy=asked["strategy"],
         budget=asked["budget"] or _USUAL_BUDGET,
         seed=asked["seed"],
         teaching=lessons(settings, start, asked["featurizer"]),
     )
-    vectors = PoolVectors(db, asked["strategy"], wanted=not is_campaign(where[2]), note=note)
+    vectors = PoolVectors(db, asked["strategy"], wanted=not is_campaign(folder), note=note)
     groups = families(asked["manifest"])
     pool = planned_matrices(
         asked["matrices"], groups=groups, seen=vectors, told=progress, note=note
     )
-    found = planned(where[2], wish, pool, lambda count: vectors.clusters(count, asked["seed"]))
-    put_start(where[2], start)
+    found = planned(folder, wish, pool, lambda count: vectors.clusters(count, asked["seed"]))
+    put_start(folder, start)
     return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.config import Op
-from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.errors import UsageError
 from embeddb.core.subject import matrices_only
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
-from embeddb.ui.cli.session import session
-from embeddb.ui.cli.verbs.train.buying import buy, buying_options, check_buying
+from embeddb.ui.cli.session import needing_torch, session
+from embeddb.ui.cli.verbs.train.buying import buy, buying_options, check_buying, in_rounds
 from tuners.evaluation.choose_predictor import Training, TrainingRequest
 
 if TYPE_CHECKING:
@@ -95,10 +93,9 @@ def costmodel_verb(
     given beside it change the preset. The network becomes a featurizer beside the model. It is
     judged by one more training. Hours, where other models take minutes.
 
-    With --strategy, --budget runs of the files in --matrices are measured first, where they teach
-    most: the strategies are those of `campaign plan`, and the rewards of ea10, ea25 and mab25 are
-    how well the model orders what is new to it, after a few epochs on each round. What was bought
-    lies in a folder that ends in .buying; the same command goes on after a stop.
+    With --strategy, --budget runs of the files in --matrices are measured first, by a strategy of
+    `campaign plan`; rewards of ea10, ea25 and mab25 say how well the model orders what is new to
+    it, after some epochs on each round. The same command goes on after a stop (folder *.buying).
 
     Checkpoints and curves are kept in a folder that ends
     in .training beside the model; Ctrl-C keeps finished epochs.
@@ -133,15 +130,13 @@ def _train(
     from embeddb.cost_model.model import CostModel
     from embeddb.index.scopes import scope_of
 
-    with _needing_torch():
+    with needing_torch():
         from indexer.training.cost_model.model_place import save_model
         from indexer.training.cost_model.samples import samples_of
     request = _request(asked)
     start = CostModel.load(asked["source"]) if asked["source"] else None
     if asked["strategy"]:
-        network = "mlp" if request.predictor in ("auto", "trees") else request.predictor
-        learner = (request.settings(network), start)
-        buy(db, _bought_in(db, platform, ops, out), asked, learner, progress)
+        buy(db, (platform, ops[0], out), asked, in_rounds(request, start), progress)
     with open_database(db, readonly=True) as opened:
         where, wanted = opened.platform(platform), _ops(ops)
         known = samples_of(opened, where, wanted, featurizer=request.featurizer)
@@ -162,14 +157,14 @@ def _train_whole(
     asked: dict[str, Any],
     progress: Progress,
 ) -> dict[str, Any]:
-    with _needing_torch():
+    with needing_torch():
         from embeddb.ui.cli.verbs.train.presets import whole_request
         from indexer.training.cost_model.whole import encoder_file, load_whole, save_whole
         from tuners.evaluation.whole_training import prepared
     request = whole_request(asked)
     if asked["strategy"]:
         learner = (request.settings, load_whole(request.start) if request.start else None)
-        buy(db, _bought_in(db, platform, ops, out), asked, learner, progress)
+        buy(db, (platform, ops[0], out), asked, learner, progress)
     with open_database(db, readonly=True) as opened:
         where = opened.platform(platform)
         training = prepared(opened, where, _ops(ops), request, note=note, progress=progress)
@@ -182,30 +177,10 @@ def _train_whole(
     return _saved(db, whole.model, (file, folder), written, samples)
 
 
-@contextmanager
-def _needing_torch() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as e:
-        raise MissingDependency(
-            f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
-        ) from None
-
-
 def _ops(texts: tuple[str, ...]) -> list[Op]:
     wanted = [Op.parse(op) for op in texts]
     matrices_only(wanted, "a cost model")
     return wanted
-
-
-def _bought_in(db: str, platform: str, ops: tuple[str, ...], out: str) -> tuple[str, str, Path]:
-    """Platform, op, and the folder of what is bought for a model: beside its file."""
-    from indexer.training.cost_model.model_place import own_file
-
-    with open_database(db, readonly=True) as opened:
-        where = opened.platform(platform)
-        file = own_file(opened.store, "costmodel", where, Op.parse(ops[0]), out)
-    return platform, ops[0], file.with_name(f"{file.stem}.buying")
 
 
 def _place(store: Store, samples: Samples, out: str, resume: bool) -> tuple[Path, Path]:
