@@ -39,7 +39,7 @@ from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import join
 from indexer.campaign.budget.by_name import STRATEGIES, clusters_of, strategy
-from indexer.campaign.budget.reward import Scorer, Told, additive, ordered_pairs
+from indexer.campaign.budget.reward import Scorer, Told, additive, by_halves, ordered_pairs
 from indexer.campaign.budget.sampler import Pool, Sampler
 from indexer.training.cost_model.samples import from_evidence
 from indexer.training.cost_model.train import forest, train
@@ -74,7 +74,7 @@ class Board:
         pool = Pool(self.sizes[rows], clusters, lambda at: self._configs(int(rows[at]), seed))
         buyer = Sampler(chosen.policy(count), pool, asked.budget, seed)
         if asked.judge == "costmodel":
-            buyer.judge = lambda told: self.model(told, rows, seed)
+            buyer.reward = by_halves(lambda told: self.model(told, rows, seed))
         while points := buyer.ask(asked.budget):
             found = [self.seconds[rows[p.matrix], self.place[p.config]] for p in points]
             buyer.tell(list(zip(points, found, strict=True)))

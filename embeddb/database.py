@@ -23,13 +23,13 @@ from embeddb.core.shown import html_of
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
 from embeddb.index.lookup import Lookup
-from embeddb.store.rows import Rows, pattern_rows, run_rows
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, parse_platform, this_machine
 from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
 from embeddb.store import is_database
+from embeddb.store.rows import Rows, pattern_rows, run_rows
 from embeddb.tensors.computation import Computation
 from indexer.subjects import Asked, known_answer, subject_of
 

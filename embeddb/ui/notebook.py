@@ -21,9 +21,9 @@ from embeddb.tensors.computation import Computation
 if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation
     from embeddb.index.lookup import Lookup
-    from embeddb.store.rows import Rows
     from embeddb.query.kernels.view import KernelView
     from embeddb.query.recommendation import Recommendation
+    from embeddb.store.rows import Rows
 
 __all__ = [
     "database_html",
@@ -46,8 +46,8 @@ def html_of(thing: object) -> str:
     """
     from embeddb.explain.explanation import Explanation
     from embeddb.index.lookup import Lookup
-    from embeddb.store.rows import Rows
     from embeddb.query.recommendation import Recommendation
+    from embeddb.store.rows import Rows
 
     if isinstance(thing, Pattern | PatternInfo):
         return pattern_html(thing)

@@ -24,6 +24,7 @@ from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import Platform, parse_platform, platform_here
 from indexer.campaign.agreement import AGREE
 from indexer.campaign.budget.growing_plan import buy_more
+from indexer.campaign.budget.teaching import taught_on_the_way
 from indexer.campaign.folder import Campaign, Progress, Task
 from indexer.campaign.plan import Matrix, Told, untold
 from indexer.embed import embed
@@ -138,7 +139,8 @@ def run_campaign(job: CampaignJob, settle: Settle | None = None) -> tuple[Campai
     Raises: InputError, RunnerUnavailable as `CampaignJob.run`.
     """
     done = job.run(settle)
-    while (grown := buy_more(job.campaign)) is not None:
+    reward = taught_on_the_way(job.campaign, job.db, job.read, job.told)
+    while (grown := buy_more(job.campaign, reward)) is not None:
         job = replace(job, campaign=grown, again=())
         done = job.run(settle)
     embed(job.db, progress=job.told)

@@ -1,11 +1,11 @@
 """The signal of Eq. 3 to 5: how well a model orders samples that it was not trained on.
 
 The paper's reward is the rank quality (ordered pair accuracy) of the cost model that is being
-fine-tuned, on the newest schedules of a matrix. Training it after every round costs minutes; the
-model here by default is a ridge regression on the values of the parameters, additive, the same for
-every matrix. It needs nothing but the samples, so a strategy works before there is any cost model,
-and a matrix that it orders badly is one that does not behave like the others, which is what the
-strategies look for. A trained cost model fits the same seam (`Judge`).
+fine-tuned, on the newest schedules of a matrix: `indexer.campaign.budget.in_training`. Where no
+model is trained, it is that of a ridge regression on the values of the parameters, additive, the
+same for every matrix. It needs nothing but the samples, so a strategy works before there is any
+cost model, and a matrix that it orders badly is one that does not behave like the others, which is
+what the strategies look for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,18 @@ from embeddb.core.config import Config
 from embeddb.index.run_matrix import FAILED_GAIN
 from embeddb.index.vote import votes
 
-__all__ = ["Judge", "Scorer", "Told", "additive", "ordered_pairs", "round_rewards"]
+__all__ = [
+    "Judge",
+    "Rewarded",
+    "Rewards",
+    "Scorer",
+    "Told",
+    "additive",
+    "by_halves",
+    "ordered_pairs",
+    "rewarded",
+    "round_rewards",
+]
 
 Floats = NDArray[np.float64]
 #: Ridge penalty on a value's effect, in samples.
@@ -39,11 +50,36 @@ class Told(NamedTuple):
 Scorer = Callable[[int, Sequence[Config]], Floats]
 #: Learns from samples how to score others.
 Judge = Callable[[Sequence[Told]], Scorer]
+#: A matrix of a round, and how well its samples were foretold, 0..1.
+Rewarded = list[tuple[int, float]]
+#: What the last of all rounds earned; it has been told and not been learned from.
+Rewards = Callable[[Sequence[Sequence[Told]]], Rewarded]
 
 
-def round_rewards(
-    earlier: Sequence[Told], last: Sequence[Told], judge: Judge
-) -> list[tuple[int, float]]:
+def by_halves(judge: Judge) -> Rewards:
+    """Rewards by models that `judge` makes anew for each round, as `round_rewards` does."""
+
+    def rewards(rounds: Sequence[Sequence[Told]]) -> Rewarded:
+        *before, last = rounds
+        return round_rewards([told for one in before for told in one], last, judge)
+
+    return rewards
+
+
+def rewarded(scorer: Scorer, told: Sequence[Told]) -> Rewarded:
+    """Ordered pair accuracy on each matrix of what was told, by matrix. One without two samples
+    that differ has none."""
+    found = []
+    for matrix in sorted({one.matrix for one in told}):
+        mine = [one for one in told if one.matrix == matrix]
+        scores = scorer(matrix, [one.config for one in mine])
+        opa = ordered_pairs(scores, np.array([one.seconds for one in mine]))
+        if opa is not None:
+            found.append((matrix, opa))
+    return found
+
+
+def round_rewards(earlier: Sequence[Told], last: Sequence[Told], judge: Judge) -> Rewarded:
     """Ordered pair accuracy on each matrix of the `last` round by a model that has not seen it.
 
     Two models: each is taught all earlier samples and one half of the matrices of this round, and
@@ -51,17 +87,13 @@ def round_rewards(
     without two samples that differ has no reward.
     """
     matrices = list(dict.fromkeys(told.matrix for told in last))
-    found = []
+    found: Rewarded = []
     for half in (0, 1):
         asked = matrices[half::2]
+        if not asked:
+            continue
         taught = [*earlier, *(told for told in last if told.matrix not in asked)]
-        scorer = judge(taught)
-        for matrix in asked:
-            mine = [told for told in last if told.matrix == matrix]
-            scores = scorer(matrix, [told.config for told in mine])
-            opa = ordered_pairs(scores, np.array([told.seconds for told in mine]))
-            if opa is not None:
-                found.append((matrix, opa))
+        found += rewarded(judge(taught), [told for told in last if told.matrix in asked])
     return sorted(found)
 
 

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.core.errors import InputError, UsageError
-from indexer.campaign.budget.reward import Judge, Told, additive, round_rewards
+from indexer.campaign.budget.reward import Rewards, Told, additive, by_halves
 
 __all__ = ["BudgetState", "Point", "Pool", "Round", "Sampler", "SamplingPolicy", "Share"]
 
 #: Seconds, a failure, or not told yet.
 Outcome = float | Literal["failed"] | None
 Allocation = list[tuple[int, int]]
+_BY_HALVES = by_halves(additive)
 
 
 class Point(NamedTuple):
@@ -101,7 +102,8 @@ class SamplingPolicy(Protocol):
 
 @dataclass(slots=True)
 class Sampler:
-    """Ask and tell under a budget: `policy` spreads it, `judge` learns from what was told.
+    """Ask and tell under a budget: `policy` spreads it, `reward` says how well what was
+    told of a round was foretold.
 
     Requirements on the caller: outcomes are told of points that were asked for, each once. Points
     that were asked for and never told are asked for again by a buyer made from the same rounds.
@@ -115,7 +117,7 @@ class Sampler:
     budget: int
     seed: int
     rounds: list[Round] = field(default_factory=list)
-    judge: Judge = additive
+    reward: Rewards = _BY_HALVES
     _queue: list[Point] = field(init=False)
     _pending: dict[Point, tuple[Share, int]] = field(init=False)
     _exhausted: set[int] = field(init=False, default_factory=set)
@@ -175,10 +177,9 @@ class Sampler:
             self._reward()
 
     def _reward(self) -> None:
-        """Judge the round that is now complete by what else was told."""
-        *before, last = [[told for s in r.shares for told in _told(s)] for r in self.rounds]
-        earlier = [told for one in before for told in one]
-        self.rounds[-1].rewards = round_rewards(earlier, last, self.judge)
+        """Judge the round that is now complete by what was told before."""
+        told = [[one for share in r.shares for one in _told(share)] for r in self.rounds]
+        self.rounds[-1].rewards = self.reward(told)
 
     def _next_round(self) -> None:
         ledger = self._ledger()

@@ -35,7 +35,7 @@ from indexer.campaign.budget.growing_plan import (
     first_plan,
     takes_up,
 )
-from indexer.campaign.budget.reward import Told, additive, ordered_pairs, round_rewards
+from indexer.campaign.budget.reward import Told, additive, by_halves, ordered_pairs, round_rewards
 from indexer.campaign.budget.sampler import Point, Pool, Round, Sampler, Share
 from indexer.campaign.folder import Campaign
 from indexer.campaign.plan_file import write_plan
@@ -489,6 +489,6 @@ def test_a_seam_for_a_trained_model() -> None:
         seen.append(len(told))
         return lambda matrix, configs: np.zeros(len(configs))
 
-    one = buyer("ea25", pool(), judge=judge)
+    one = buyer("ea25", pool(), reward=by_halves(judge))
     one.tell([(p, law(p)) for p in one.ask(500)])
     assert seen == [20, 30] and {reward for _, reward in one.rounds[0].rewards} == {0.5}

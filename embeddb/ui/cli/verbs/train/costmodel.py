@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.config import Op
-from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.errors import UsageError
 from embeddb.core.subject import matrices_only
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
-from embeddb.ui.cli.output import emit, json_option, note
-from embeddb.ui.cli.session import session
+from embeddb.ui.cli.output import Progress, emit, json_option, note
+from embeddb.ui.cli.session import needing_torch, session
+from embeddb.ui.cli.verbs.train.buying import buy, buying_options, check_buying, in_rounds
 from embeddb.ui.cli.verbs.train.trained_text import show_samples, show_trained
 from indexer.starter import source_model
 from tuners.evaluation.choose_predictor import Training, TrainingRequest
@@ -48,6 +47,7 @@ _LATENTS = ("ae", "vae", "pca", "fa")
 @click.option("--featurizer", default="stats", show_default=True, help="Of the matrix.")
 @click.option("--from", "source", default="", metavar="MODEL", help="Begin with it; or `starter`.")
 @click.option("--samples", default=0, type=click.IntRange(0), help="So many runs of each op.")
+@buying_options
 @click.option("--predictor", default="auto", show_default=True, type=click.Choice(_PREDICTORS))
 @click.option("--fusion", default="concat", show_default=True, type=click.Choice(["add", "concat"]))
 @click.option("--latent", default="ae", show_default=True, type=click.Choice(_LATENTS))
@@ -95,6 +95,10 @@ def costmodel_verb(
     given beside it change the preset. The network becomes a featurizer beside the model. It is
     judged by one more training. Hours, where other models take minutes.
 
+    With --strategy, --budget runs of the files in --matrices are measured first, by a strategy of
+    `campaign plan`; rewards of ea10, ea25 and mab25 say how well the model orders what is new to
+    it, after some epochs on each round. The same command goes on after a stop (folder *.buying).
+
     Checkpoints and curves are kept in a folder that ends
     in .training beside the model; Ctrl-C keeps finished epochs.
 
@@ -104,7 +108,10 @@ def costmodel_verb(
       embeddb train costmodel spade.db --platform spade --op spmm:128 -o spade.safetensors \\
           --from starter --samples 500
       embeddb train costmodel cpu.db --platform cpu --op spmm:128 --preset cognate --threads 2
+      embeddb train costmodel spade.db --platform spade --op spmm:128 --from cpu.safetensors \\
+          --matrices matrices/ --strategy mab25 --budget 500
     """
+    check_buying(ops, asked)
     asked["source"] = source_model(asked["source"], _ops(ops)[0])
     with session(asked["count"]) as progress:
         train = _train_whole if asked["preset"] else _train
@@ -121,16 +128,18 @@ def _train(
     ops: tuple[str, ...],
     out: str,
     asked: dict[str, Any],
-    progress: Callable[[str, int, int], None],
+    progress: Progress,
 ) -> dict[str, Any]:
     from embeddb.cost_model.model import CostModel
     from embeddb.index.scopes import scope_of
 
-    with _needing_torch():
+    with needing_torch():
         from indexer.training.cost_model.model_place import save_model
         from indexer.training.cost_model.samples import samples_of
     request = _request(asked)
     start = CostModel.load(asked["source"]) if asked["source"] else None
+    if asked["strategy"]:
+        buy(db, (platform, ops[0], out), asked, in_rounds(request, start), progress)
     with open_database(db, readonly=True) as opened:
         where, wanted = opened.platform(platform), _ops(ops)
         known = samples_of(opened, where, wanted, featurizer=request.featurizer)
@@ -149,13 +158,16 @@ def _train_whole(
     ops: tuple[str, ...],
     out: str,
     asked: dict[str, Any],
-    progress: Callable[[str, int, int], None],
+    progress: Progress,
 ) -> dict[str, Any]:
-    with _needing_torch():
+    with needing_torch():
         from embeddb.ui.cli.verbs.train.presets import whole_request
-        from indexer.training.cost_model.whole import encoder_file, save_whole
+        from indexer.training.cost_model.whole import encoder_file, load_whole, save_whole
         from tuners.evaluation.whole_training import prepared
     request = whole_request(asked)
+    if asked["strategy"]:
+        learner = (request.settings, load_whole(request.start) if request.start else None)
+        buy(db, (platform, ops[0], out), asked, learner, progress)
     with open_database(db, readonly=True) as opened:
         where = opened.platform(platform)
         training = prepared(opened, where, _ops(ops), request, note=note, progress=progress)
@@ -166,16 +178,6 @@ def _train_whole(
         home = opened.store.path
     written = save_whole(whole, file, home, partial(open_database, db))
     return _saved(db, whole.model, (file, folder), written, samples)
-
-
-@contextmanager
-def _needing_torch() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as e:
-        raise MissingDependency(
-            f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
-        ) from None
 
 
 def _ops(texts: tuple[str, ...]) -> list[Op]:
