@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from embeddb.database import Database
+    from embeddb.handle.compile import compile
     from embeddb.matrix_files import read_pattern
     from embeddb.platforms.platform import Platform, load_platform
 
@@ -38,6 +39,7 @@ __all__ = [
     "Platform",
     "Run",
     "__version__",
+    "compile",
     "load_platform",
     "open",
     "read_pattern",
@@ -49,6 +51,7 @@ install()
 _LAZY = {
     "Database": "embeddb.database",
     "Platform": "embeddb.platforms.platform",
+    "compile": "embeddb.handle.compile",
     "load_platform": "embeddb.platforms.platform",
     "read_pattern": "embeddb.matrix_files",
 }
