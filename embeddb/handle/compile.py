@@ -17,7 +17,7 @@ from embeddb.handle.handle import Handle, Later
 from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_plain
 from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels.called import is_built
+from indexer.runners.cpu_kernels.called import is_built, usual_build_s
 from indexer.runners.cpu_kernels.codegen import plan
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ __all__ = ["SMALL", "compile"]
 
 #: Multiply-adds below which scipy answers: calling a kernel costs more than it saves.
 SMALL = 4096
-#: What scipy takes for a multiply-add, at most, and what building takes, at least: a kernel that
-#: cannot win its building back in the calls that are planned is not built.
-_SCIPY_S, _BUILD_S = 1e-9, 0.5
+#: Seconds that a kernel saves of scipy's for a multiply-add, as benchmarks/handle.py measures;
+#: what asking takes if the answer is kept, and copying, checking and converting for a non-zero.
+_SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
 _KERNELS = ("spmm", "spmv", "sddmm")
 _said: set[str] = set()
 
@@ -68,9 +68,10 @@ def compile(
     held = matrix_of(matrix, dtype)
     op = Op(kernel, max(width, 1), "f64" if held.values.dtype == np.float64 else "f32")
     named = None if config is None else _named(config, op, reproducible)
-    if width == 0 or (held.values.size * width < SMALL and named is None):
-        note = f"scipy computes: fewer than {SMALL} multiply-adds"
-        return _Empty(held, op, note) if width == 0 else _scipy(held, op, None, note)
+    if width == 0:
+        return _Empty(held, op, "scipy computes: there are no dense columns")
+    if named is None and (note := _too_little(held, op, (calls, build))):
+        return _scipy(held, op, None, note)
     try:
         if cpu_build.compiler() is None:
             raise RunnerUnavailable(cpu_build.no_compiler())
@@ -117,17 +118,29 @@ def _named(config: Mapping[str, Any] | str, op: Op, reproducible: bool) -> Confi
     return found
 
 
+def _too_little(held: Matrix, op: Op, wishes: tuple[float | None, bool | None]) -> str:
+    """Why nothing is asked; empty if it is worth it."""
+    calls, build = wishes
+    work = held.values.size * op.width
+    if work < SMALL:
+        return f"scipy computes: fewer than {SMALL} multiply-adds"
+    cost = _ASK_S + _PREPARE_S * held.values.size
+    if calls is not None and not build and calls * work * _SAVED_S < cost:
+        return f"scipy computes: {calls:.0f} calls do not win back the preparing of a kernel"
+    return ""
+
+
 def _too_costly(
     op: Op, choice: Choice, held: Matrix, wishes: tuple[float | None, bool | None]
 ) -> str:
-    """Why scipy computes though there is a compiler; empty if it shall not."""
+    """Why scipy computes though a kernel was chosen; empty if it shall not."""
     calls, build = wishes
     if build or is_built(Config(choice.config), op):
         return ""
     if build is False:
         return "scipy computes: the kernel is not built, and building was not asked for"
     work = held.values.size * op.width
-    if calls is not None and calls * work * _SCIPY_S < _BUILD_S:
+    if calls is not None and calls * work * _SAVED_S < usual_build_s():
         return f"scipy computes: {calls:.0f} calls do not win back the building of a kernel"
     return ""
 

@@ -37,6 +37,7 @@ __all__ = [
     "kept",
     "macros",
     "no_compiler",
+    "seconds_of",
     "vector_bytes",
 ]
 
@@ -99,7 +100,7 @@ def kept(source: str) -> Built | None:
     Raises: RunnerUnavailable if there is no compiler, whose version is part of the name.
     """
     path = cache_folder() / f"{_key(source, _compiler()[1])}.so"
-    seconds = _verified(path)
+    seconds = seconds_of(path)
     return None if seconds is None else Built(path, seconds)
 
 
@@ -133,7 +134,7 @@ def _unkept(folder: Path, error: OSError) -> RunnerUnavailable:
     )
 
 
-def _verified(path: Path) -> float | None:
+def seconds_of(path: Path) -> float | None:
     """Build seconds of an intact shared object, None if it is missing or damaged."""
     try:
         data = path.read_bytes()

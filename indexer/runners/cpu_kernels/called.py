@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import statistics
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,13 +28,23 @@ from indexer.runners.cpu_kernels.forms import Converter, Form, Refusal, aligned
 from indexer.runners.cpu_kernels.tasks import Problem, problem_of
 from indexer.runners.cpu_kernels.variant import Variant
 
-__all__ = ["DONE", "NOT_A_NUMBER", "NO_MEMORY", "BoundKernel", "CalledKernel", "is_built"]
+__all__ = [
+    "DONE",
+    "NOT_A_NUMBER",
+    "NO_MEMORY",
+    "BoundKernel",
+    "CalledKernel",
+    "is_built",
+    "usual_build_s",
+]
 
 #: What a call returns: `outcome` of the generated C.
 DONE, NO_MEMORY, NOT_A_NUMBER = range(3)
 #: Macros of extensions, which the system lists under the same names but for underscores.
 _EXTENSION = re.compile(r"^#define __((?:AVX|FMA|BMI|SSE4_)\w*?)__ ", re.MULTILINE)
 _OTHERS_WRITE = 0o022
+#: How many builds tell what one takes, and what it is taken to take before there was any.
+_LATEST, _BUILD_S = 5, 1.0
 
 
 class _Held(ctypes.Structure):
@@ -137,6 +149,16 @@ def is_built(config: Config, op: Op) -> bool:
     """Whether a configuration's code is in the cache. Raises: SpaceError, RunnerUnavailable."""
     variant, _ = _plan(config, op)
     return cpu_build.kept(cpu_codegen.source(variant, entry="called")) is not None
+
+
+def usual_build_s() -> float:
+    """How long building a kernel takes here: the median of the latest in the cache."""
+    with suppress(OSError):
+        found = cpu_build.cache_folder().glob("*.so")
+        latest = sorted(found, key=lambda path: path.stat().st_mtime)[-_LATEST:]
+        if known := [s for path in latest if (s := cpu_build.seconds_of(path)) is not None]:
+            return statistics.median(known)
+    return _BUILD_S
 
 
 def _plan(config: Config, op: Op) -> tuple[Variant, Launch]:

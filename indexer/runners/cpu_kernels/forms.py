@@ -170,7 +170,7 @@ class Converter:
             self._lib = ctypes.CDLL(self._library)
             self._lib.bcsr_count.restype = ctypes.c_int64
             self._lib.bcsr_fill.restype = None
-        import scipy.sparse  # noqa: F401
+        import scipy.sparse
 
         if spec.reorder == "rcm":
             import scipy.sparse.csgraph  # noqa: F401

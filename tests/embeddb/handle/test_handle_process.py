@@ -169,7 +169,9 @@ def test_small_problems_are_scipys(a: Any) -> None:
     np.testing.assert_allclose(f(x), small @ x, rtol=1e-6)
 
 
-def test_few_calls_do_not_win_a_building_back(cache: Path, a: Any, b: Any, empty_db: Path) -> None:
+def test_few_calls_do_not_win_a_building_back(
+    cache: Path, a: Any, b: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
     assert f.config is None and "win back" in f.why()
     assert embeddb.compile(a, "spmm", k=16, build=False, db=empty_db).config is None
@@ -177,7 +179,15 @@ def test_few_calls_do_not_win_a_building_back(cache: Path, a: Any, b: Any, empty
     f = embeddb.compile(a, "spmm", k=16, calls=3, build=True, db=empty_db)
     assert f.config is not None
     runs_here(f, a, b)
+    assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config is None
+    monkeypatch.setattr(of_compile, "_ASK_S", 0.0)
+    monkeypatch.setattr(of_compile, "_PREPARE_S", 0.0)
     assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config == f.config
+    cache.rename(cache.with_name("old"))
+    f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
+    assert f.config is None and "the building of" in f.why()
+    monkeypatch.setattr(of_compile, "usual_build_s", lambda: 0.0)
+    assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config is not None
 
 
 def test_an_answer_is_asked_once(
@@ -227,7 +237,7 @@ def test_a_conversion_comes_when_it_pays(a: Any, b: Any, monkeypatch: pytest.Mon
         runs_here(f, a, b)
     assert formats == ["csr"] * 5 + ["bcsr"]
     assert "conversion took" in f.why()
-    assert embeddb.compile(a, "spmm", k=16, calls=1000).config == Config.parse(BLOCKS)
+    assert embeddb.compile(a, "spmm", k=16, calls=1000, build=True).config == Config.parse(BLOCKS)
     assert embeddb.compile(a, "spmm", k=16, calls=3, build=True).config == Config.parse(ROWS)
 
 
