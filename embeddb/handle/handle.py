@@ -46,7 +46,7 @@ class Handle:
         self._choice = choice
         self._notes = notes
         self._later: Later | None = None
-        self._calls = 0
+        self._calls = self._copied = 0
         self._changing = threading.Lock()
         m, n = served.matrix.pattern.shape
         self._op, self._dtype = served.op, served.matrix.values.dtype
@@ -73,6 +73,8 @@ class Handle:
         else:
             shape = self._shape_b[:1] if self._vector and np.ndim(dense) == 1 else self._shape_b
             b = operand(dense, "B", shape, self._dtype)
+        if b is not (other if self._two else dense) or (self._two and c is not dense):
+            self._copied += 1
         if self._later is not None:
             self._count()
         served = self._served
@@ -148,6 +150,10 @@ class Handle:
             lines.append(f"conversion took {1e3 * self._served.conversion_s:.1f} ms")
         if any(self._served.buffers):
             lines.append("operands are copied at every call: their rows are no multiple of a block")
+        if self._copied:
+            lines.append(
+                f"operands of {self._copied} calls were copied: not row-major {self._dtype}"
+            )
         lines += self._notes
         return "\n".join(lines)
 

@@ -198,7 +198,9 @@ def test_a_changed_pattern_is_refused(a: Any, f: Handle) -> None:
     ids=["column-major", "strided", "reversed", "big-endian", "f16", "unaligned", "i16"],
 )
 def test_operands_that_kernels_cannot_take_are_copied(a: Any, f: Handle, b: Any) -> None:
+    assert "copied" not in f.why()
     np.testing.assert_allclose(f(b), a @ b.astype(np.float32), rtol=1e-4)
+    assert "operands of 1 calls were copied" in f.why()
 
 
 @pytest.mark.parametrize(
