@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from embeddb.database import Database
+    from embeddb.handle.compile import compile
     from embeddb.matrix_files import read_pattern
     from embeddb.platforms.platform import Platform, load_platform
     from embeddb.query.recommendation import Recommendation
@@ -44,6 +45,7 @@ __all__ = [
     "Recommendation",
     "Run",
     "__version__",
+    "compile",
     "load_platform",
     "open",
     "query",
@@ -57,6 +59,7 @@ _LAZY = {
     "Database": "embeddb.database",
     "Platform": "embeddb.platforms.platform",
     "Recommendation": "embeddb.query.recommendation",
+    "compile": "embeddb.handle.compile",
     "load_platform": "embeddb.platforms.platform",
     "read_pattern": "embeddb.matrix_files",
 }

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config, Op
@@ -232,7 +231,9 @@ class CpuRunner(Closing):
         """The kernel of a variant (None: the conversions), verified once and then remembered."""
         built = self._built.get(variant)
         if built is None or not built.path.exists():
-            built = cpu_build.build(cpu_codegen.source(variant) if variant else _conversions())
+            built = cpu_build.build(
+                cpu_codegen.source(variant) if variant else cpu_codegen.conversions()
+            )
             if not built.error:
                 self._built[variant] = built
         return built
@@ -284,10 +285,6 @@ class CpuRunner(Closing):
         if reply["status"] == "crash":  # no kernel has run yet
             raise RunnerUnavailable(f"the worker cannot take a matrix: {reply['error']}")
         return reply
-
-
-def _conversions() -> str:
-    return files("indexer.runners.cpu_kernels").joinpath("formats.c.in").read_text(encoding="utf-8")
 
 
 def threads_used(asked: int) -> int:

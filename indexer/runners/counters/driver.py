@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -214,8 +213,7 @@ def _arrays(form: Form) -> tuple[NDArray[Any] | None, ...]:
 
 
 def _converter() -> Converter:
-    text = files("indexer.runners.cpu_kernels").joinpath("formats.c.in").read_text(encoding="utf-8")
-    built = cpu_build.build(text)
+    built = cpu_build.build(cpu_codegen.conversions())
     if built.error:
         raise RunnerUnavailable(built.error)
     return Converter(str(built.path))

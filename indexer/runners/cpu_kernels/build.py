@@ -31,9 +31,13 @@ __all__ = [
     "build",
     "cache_folder",
     "compiler",
+    "cpu_flags",
     "cpu_model",
     "flags",
+    "kept",
+    "macros",
     "no_compiler",
+    "seconds_of",
     "vector_bytes",
 ]
 
@@ -74,14 +78,10 @@ def build(source: str) -> Built:
 
     Raises: RunnerUnavailable if there is no compiler, or the machine could not compile or keep it.
     """
-    found = compiler()
-    if found is None:
-        raise RunnerUnavailable(no_compiler())
-    folder = cache_folder()
-    path = folder / f"{_key(source, found[1])}.so"
-    seconds = _verified(path)
-    if seconds is not None:
-        return Built(path, seconds)
+    if (there := kept(source)) is not None:
+        return there
+    program, folder = _compiler(), cache_folder()
+    path = folder / f"{_key(source, program[1])}.so"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(".tmp", ".build-", folder)
@@ -89,9 +89,26 @@ def build(source: str) -> Built:
     except OSError as error:
         raise _unkept(folder, error) from None
     try:
-        return _compile(source, found[0], Path(name), path)
+        return _compile(source, program[0], Path(name), path)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def kept(source: str) -> Built | None:
+    """What `build` finds in the cache, intact; None where it would compile.
+
+    Raises: RunnerUnavailable if there is no compiler, whose version is part of the name.
+    """
+    path = cache_folder() / f"{_key(source, _compiler()[1])}.so"
+    seconds = seconds_of(path)
+    return None if seconds is None else Built(path, seconds)
+
+
+def _compiler() -> tuple[str, str]:
+    found = compiler()
+    if found is None:
+        raise RunnerUnavailable(no_compiler())
+    return found
 
 
 def _compile(source: str, program: str, temporary: Path, path: Path) -> Built:
@@ -102,6 +119,7 @@ def _compile(source: str, program: str, temporary: Path, path: Path) -> Built:
         return Built(path, seconds, problem)
     try:
         image = temporary.read_bytes()
+        temporary.chmod(0o700)  # the linker gave it what the user's other files have
         temporary.write_bytes(image + _TRAILER.pack(_MAGIC, _digest(image), seconds))
         temporary.replace(path)
     except OSError as error:
@@ -116,7 +134,7 @@ def _unkept(folder: Path, error: OSError) -> RunnerUnavailable:
     )
 
 
-def _verified(path: Path) -> float | None:
+def seconds_of(path: Path) -> float | None:
     """Build seconds of an intact shared object, None if it is missing or damaged."""
     try:
         data = path.read_bytes()
@@ -136,7 +154,7 @@ def _digest(data: bytes) -> bytes:
 
 def _key(source: str, version: str) -> str:
     # The processor is part of it: a home folder may be shared by machines that differ.
-    parts = (source, " ".join(flags()), version, cpu_model(), " ".join(_cpu_flags()))
+    parts = (source, " ".join(flags()), version, cpu_model(), " ".join(cpu_flags()))
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
@@ -190,7 +208,8 @@ def cpu_model() -> str:
     return f"{name} ({'/'.join(numbers)})" if "?" not in numbers else name
 
 
-def _cpu_flags() -> list[str]:
+def cpu_flags() -> list[str]:
+    """Extensions of this processor, as the system names them."""
     info = _cpuinfo()
     return (info.get("flags") or info.get("Features") or "").split()
 
@@ -199,15 +218,19 @@ def vector_bytes() -> int:
     """Width of the widest vector register that what is compiled may use. For this processor it is
     read, for another one the compiler is asked, which takes it a moment."""
     if flags()[1] == "-march=native":
-        own = _cpu_flags()
+        own = cpu_flags()
         return 64 if "avx512f" in own else 32 if "avx2" in own else 16
     found = compiler()
-    macros = _macros(found[0], flags()[1]) if found else ""
-    return next((width for macro, width in _EXTENSIONS if macro in macros), 16)
+    known = macros(found[0], flags()[1]) if found else ""
+    return next((width for macro, width in _EXTENSIONS if macro in known), 16)
 
 
 @cache
-def _macros(path: str, march: str) -> str:
+def macros(path: str, march: str) -> str:
+    """Lines `#define NAME VALUE` of what a compiler predefines for a processor.
+
+    Raises: RunnerUnavailable if it cannot be asked.
+    """
     try:
         done = subprocess.run(
             [path, march, "-dM", "-E", "-x", "c", "-"],

@@ -2,7 +2,8 @@
 
 Order names follow the loops of the common loop nest: i rows and j columns of A, k dense columns,
 p positions in the list of non-zeros; 1 is the outer, 0 the inner part of a split loop. The nests
-are in `kernel.c.in`, what happens inside of them in a module for each kernel.
+are in `kernel.c.in`, what happens inside of them in a module for each kernel, and the functions
+they are entered by in `timed.c.in` and `called.c.in`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from indexer.runners.cpu_kernels import spmv as cpu_spmv
 from indexer.runners.cpu_kernels.forms import FormSpec
 from indexer.runners.cpu_kernels.variant import MAX_BLOCK, Variant, types
 
-__all__ = ["GENERATION", "SCHEDULES", "Launch", "plan", "source"]
+__all__ = ["GENERATION", "SCHEDULES", "Launch", "conversions", "plan", "source"]
 
 #: Part of the platform's instance: raised by every change that makes kernels faster or slower, so
 #: that times of other code are not taken for times of this one.
@@ -118,8 +119,9 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
     return variant, Launch(form, threads, schedule, chunk, strip, pieces, scratch)
 
 
-def source(variant: Variant) -> str:
-    """The complete C file of a variant.
+def source(variant: Variant, *, entry: str = "timed") -> str:
+    """The complete C file of a variant, with `embeddb_run` that times it, or for the `entry`
+    `called` with `embeddb_call`, which only computes.
 
     Raises: SpaceError for SDDMM blocks that there are no registers for.
     """
@@ -134,19 +136,29 @@ def source(variant: Variant) -> str:
         "MERGE_TILES": int(variant.meeting == "tiles"),
         "MERGE_PRIVATE": int(variant.meeting == "private"),
     }
-    text = _frame()
+    if entry == "called":
+        filled = variant.form in ("bcsr", "sell", "ell") and variant.kernel != "sddmm"
+        defines["FILLED"] = int(filled)
+    text = _text("kernel")
     for mark, part in (
         ("@DEFINES@", "\n".join(f"#define {name} {value}" for name, value in defines.items())),
         ("@TYPES@", types(variant)),
         ("@BODY@", _BODIES[variant.kernel](variant)),
+        ("@ENTRY@\n", _text(entry)),
     ):
         text = text.replace(mark, part)
     return text
 
 
+def conversions() -> str:
+    """The C file of the conversions of formats."""
+    return _text("formats")
+
+
 @cache
-def _frame() -> str:
-    return files("indexer.runners.cpu_kernels").joinpath("kernel.c.in").read_text(encoding="utf-8")
+def _text(name: str) -> str:
+    folder = files("indexer.runners.cpu_kernels")
+    return folder.joinpath(f"{name}.c.in").read_text(encoding="utf-8")
 
 
 def _form(left: _Left, order: str) -> FormSpec:

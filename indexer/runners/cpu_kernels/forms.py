@@ -170,7 +170,10 @@ class Converter:
             self._lib = ctypes.CDLL(self._library)
             self._lib.bcsr_count.restype = ctypes.c_int64
             self._lib.bcsr_fill.restype = None
-        import scipy.sparse.csgraph  # noqa: F401
+        import scipy.sparse
+
+        if spec.reorder == "rcm":
+            import scipy.sparse.csgraph  # noqa: F401
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:

@@ -10,7 +10,6 @@ import resource
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embeddb.core.errors import RunnerUnavailable
 from indexer.runners.baselines.baselines import time_baseline
@@ -18,17 +17,9 @@ from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec, Refusal, aligned
 from indexer.runners.cpu_kernels.job import Loaded
 from indexer.runners.cpu_kernels.serving import Reply, serve
-from indexer.runners.cpu_kernels.tasks import scratch_values, strip_of
+from indexer.runners.cpu_kernels.tasks import Problem, problem_of, scratch_values, strip_of
 
 __all__ = ["main"]
-
-
-class _Problem(ctypes.Structure):
-    _fields_ = (
-        *((n, ctypes.c_int64) for n in ("m", "n", "width", "segments", "strip", "panels")),
-        *((n, ctypes.c_void_p) for n in ("ptr", "panel", "idx", "row")),
-        *((n, ctypes.c_void_p) for n in ("val", "b", "c", "d", "work")),
-    )
 
 
 class _Plan(ctypes.Structure):
@@ -81,7 +72,9 @@ class Worker:
         # Scratch of no size is no null pointer: a kernel clears what it has of it.
         work = aligned((sizes[1],), job.dtype)
         d = aligned((sizes[0],), job.dtype) if sizes[0] else job.result()
-        problem = _problem(job, form, strip, (d, work))
+        problem = problem_of(form, job.width, strip)
+        problem.b, problem.d, problem.work = (a.ctypes.data for a in (job.b, d, work))
+        problem.c = None if job.c is None else job.c.ctypes.data
         kernel = self._kernel(request["library"])
         d.fill(np.nan)
         first, _ = _timed(kernel, problem, _plan(request, (0, 1, 1)))
@@ -116,23 +109,12 @@ def _buffers(request: Reply, job: Loaded, form: Form, strip: int) -> tuple[int, 
     return form.val.size if filled else 0, scratch_values(request["scratch"], form, **how)
 
 
-def _problem(
-    job: Loaded, form: Form, strip: int, buffers: tuple[NDArray[Any], NDArray[Any] | None]
-) -> _Problem:
-    segments, panels = form.ptr.size - 1, 0 if form.panel is None else form.panel.size - 1
-    arrays = (form.ptr, form.panel, form.idx, form.row, form.val, job.b, job.c, *buffers)
-    return _Problem(
-        *(job.m, job.n, job.width, segments, strip, panels),
-        *(None if a is None else a.ctypes.data for a in arrays),
-    )
-
-
 def _plan(request: Reply, effort: tuple[int, int, int]) -> _Plan:
     how = (request["threads"], request["schedule"], request["chunk"])
     return _Plan(*how, *effort, request["min_time_s"])
 
 
-def _timed(kernel: Any, problem: _Problem, plan: _Plan) -> tuple[Reply, int]:
+def _timed(kernel: Any, problem: Problem, plan: _Plan) -> tuple[Reply, int]:
     """Times of every repeat, and how often the system took a CPU away meanwhile."""
     out = np.zeros((3, plan.max_repeats))
     rows = [ctypes.c_void_p(row.ctypes.data) for row in out]

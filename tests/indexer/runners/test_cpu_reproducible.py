@@ -13,9 +13,9 @@ from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
 from embeddb.platforms.platform import load_platform
-from indexer.runners.cpu import _conversions
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels import codegen as cpu_codegen
+from indexer.runners.cpu_kernels.codegen import conversions
 from indexer.runners.cpu_kernels.worker import Worker
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
@@ -34,7 +34,7 @@ def long_rows() -> Pattern:
 
 @pytest.fixture(scope="module")
 def library() -> str:
-    return str(cpu_build.build(_conversions()).path)
+    return str(cpu_build.build(conversions()).path)
 
 
 def worker(op: Op, pattern: Pattern, library: str) -> Worker:

@@ -31,10 +31,9 @@ from sanitized import (
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from indexer.runners.counters.driver import compile_program
-from indexer.runners.cpu import _conversions
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.cpu_kernels.codegen import plan, source
+from indexer.runners.cpu_kernels.codegen import conversions, plan, source
 from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec
 
 pytestmark = [pytest.mark.gcc, pytest.mark.usefixtures("sanitizers")]
@@ -54,7 +53,7 @@ def race_sanitizer() -> None:
 
 @pytest.fixture(scope="module")
 def bench(sanitizers: None, kernels: Path) -> Bench:
-    return Bench(Converter(str(cpu_build.build(_conversions()).path)))
+    return Bench(Converter(str(cpu_build.build(conversions()).path)))
 
 
 def faults(
@@ -139,8 +138,8 @@ int main(int count, char **argument)
 
 def test_the_conversion_to_blocks(bench: Bench, tmp_path: Path) -> None:
     program, given, results = (tmp_path / name for name in ("program", "given", "results"))
-    compile_program(_conversions() + _FORMATS, program, FLAGS)
-    converter = Converter(str(cpu_build.build(_conversions()).path))
+    compile_program(conversions() + _FORMATS, program, FLAGS)
+    converter = Converter(str(cpu_build.build(conversions()).path))
     expected = b""
     with given.open("wb") as out:
         for pattern in patterns_once().values():

@@ -228,7 +228,9 @@ class TestWorker:
                 built.path.unlink()
 
     def test_conversions_that_do_not_compile(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("indexer.runners.cpu._conversions", lambda: "#error not here\n")
+        monkeypatch.setattr(
+            "indexer.runners.cpu.cpu_codegen.conversions", lambda: "#error not here\n"
+        )
         with CpuRunner() as runner, pytest.raises(RunnerUnavailable, match="the conversions of"):
             list(runner.run(PATTERN, SPMM, [PLAIN], options=EASY))
 

@@ -1,0 +1,177 @@
+"""Which configuration to run: asked of a database, and kept, so that it is asked once.
+
+What is kept is a file per question among the user's caches. A damaged one, or one of another
+version, is asked again; one that cannot be written is not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import StoreLocked
+from embeddb.core.files.gate import read_bounded
+from embeddb.core.files.own_files import whole_file
+from embeddb.core.pattern import Pattern
+from embeddb.platforms.platform import load_platform
+from indexer.runners.cpu import threads_used
+from indexer.runners.cpu_kernels import build as cpu_build
+
+if TYPE_CHECKING:
+    from embeddb.database import Database
+
+__all__ = ["Choice", "asked", "default_of", "given"]
+
+_FORMAT = "embeddb-choice-1"
+_MAX_BYTES = 1 << 16
+_starters: dict[tuple[Any, ...], Path] = {}
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Configurations to run, best first, and what they rest on in words.
+
+    `gain` is what is expected of the first over the default (None: unknown), `break_even` the calls
+    from which its conversion has paid off beside the default (None: unknown, or never),
+    `others` are the next best. `default` is the platform's own.
+    """
+
+    config: dict[str, Any]
+    default: dict[str, Any]
+    source: str
+    gain: float | None = None
+    break_even: float | None = None
+    sure: str = ""
+    warnings: list[str] = []
+    others: list[dict[str, Any]] = []
+    answer: str = ""
+    format: str = _FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a question is beside matrix and operation."""
+
+    calls: float | None = None
+    reproducible: bool = False
+
+
+def default_of(pattern: Pattern, op: Op) -> Config:
+    """The platform's default for a matrix."""
+    return load_platform("cpu").default(op, pattern.sizes)
+
+
+def given(config: Config, pattern: Pattern, op: Op) -> Choice:
+    """A configuration that the caller names."""
+    default = dict(default_of(pattern, op))
+    return Choice(config=dict(config), default=default, source="as given")
+
+
+def asked(
+    pattern: Pattern,
+    op: Op,
+    db: Database | str | Path,
+    *,
+    calls: float | None = None,
+    reproducible: bool = False,
+) -> Choice:
+    """The answer of a database, which may be given open; a folder, or the word `starter`, is opened
+    only if its answer is not kept.
+
+    Raises: StoreError, InputError as `embeddb.open` and `Database.query` do.
+    """
+    wishes = Wishes(calls, reproducible)
+    if not isinstance(db, str | Path):
+        return _queried(db, pattern, op, wishes)
+    place = _place(db, pattern, op, wishes)
+    if place is not None and (found := _kept(place)) is not None:
+        return found
+    with _opened(db) as opened:
+        made = _queried(opened, pattern, op, wishes)
+    place = _place(db, pattern, op, wishes)  # the starter may have been imported just now
+    if place is not None:
+        with suppress(OSError):
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with whole_file(place) as file:
+                file.write(msgspec.json.encode(made))
+    return made
+
+
+def _queried(db: Database, pattern: Pattern, op: Op, wishes: Wishes) -> Choice:
+    made = db.query(
+        pattern,
+        platform="cpu",
+        op=op,
+        calls=math.inf if wishes.calls is None else wishes.calls,
+        reproducible=wishes.reproducible,
+    )
+    first = made.first
+    return Choice(
+        config=made.best,
+        default=made.default,
+        source=f"{made.link} of {made.platform}",
+        gain=None if first is None else first.expected_gain,
+        break_even=None if first is None else first.break_even_calls,
+        sure=made.confidence,
+        warnings=made.warnings,
+        others=[candidate.config for candidate in made.candidates[1:]],
+        answer=made.id,
+    )
+
+
+def _opened(db: str | Path) -> Database:
+    from embeddb.database import open_database
+
+    try:
+        return open_database(db)
+    except StoreLocked:
+        return open_database(db, readonly=True)
+
+
+def _place(db: str | Path, pattern: Pattern, op: Op, wishes: Wishes) -> Path | None:
+    """Where the answer to a question is kept: it is another one with other evidence, on another
+    machine, and for other code. None where there is no database yet."""
+    from embeddb.store import is_database, open_store
+    from indexer.starter import STARTER
+
+    folder = _starter() if str(db) == STARTER else Path(db)
+    if not is_database(folder):
+        return None
+    with closing(open_store(folder, readonly=True)) as store:
+        generation = store.generation
+    parts = (
+        *(_FORMAT, str(folder.resolve()), generation, pattern.id, str(op)),
+        *(wishes.calls, wishes.reproducible),
+        *(load_platform("cpu").digest, cpu_build.cpu_model(), cpu_build.compiler()),
+        *(cpu_build.flags(), threads_used(0)),
+    )
+    name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+    return cpu_build.cache_folder().parent / "choices" / f"{name}.json"
+
+
+def _starter() -> Path:
+    """Where the starter is: it is named by the digest of files, which are read once."""
+    from indexer.starter import STARTER_FILE, starter_place
+
+    files = sorted(STARTER_FILE.parent.glob("*")) if STARTER_FILE.parent.is_dir() else []
+    about = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    key = (os.environ.get("EMBEDDB_HOME"), os.environ.get("XDG_DATA_HOME"), *about)
+    if key not in _starters:
+        _starters[key] = starter_place()
+    return _starters[key]
+
+
+def _kept(place: Path) -> Choice | None:
+    try:
+        found = msgspec.json.decode(read_bounded(place, _MAX_BYTES), type=Choice)
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return None
+    return found if found.format == _FORMAT else None

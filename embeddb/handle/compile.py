@@ -1,0 +1,236 @@
+"""`embeddb.compile`: a matrix, an operation, and code that runs the answer."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError, RunnerUnavailable, UsageError
+from embeddb.handle.choice import Choice, asked, given
+from embeddb.handle.handle import Handle, Later
+from embeddb.handle.matrix import Matrix, matrix_of
+from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_plain
+from indexer.runners.cpu_kernels import build as cpu_build
+from indexer.runners.cpu_kernels.called import is_built, usual_build_s
+from indexer.runners.cpu_kernels.codegen import plan
+
+if TYPE_CHECKING:
+    from embeddb.database import Database
+
+__all__ = ["SMALL", "compile"]
+
+#: Multiply-adds below which scipy answers: calling a kernel costs more than it saves.
+SMALL = 4096
+#: Seconds that a kernel saves of scipy's for a multiply-add, as benchmarks/handle.py measures;
+#: what asking takes if the answer is kept, and copying, checking and converting for a non-zero.
+_SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
+_KERNELS = ("spmm", "spmv", "sddmm")
+_said: set[str] = set()
+
+
+def compile(
+    matrix: Any,
+    kernel: str,
+    *,
+    k: int | None = None,
+    calls: float | None = None,
+    db: Database | str | Path = "starter",
+    config: Mapping[str, Any] | str | None = None,
+    seconds: float = 0.0,
+    reproducible: bool = False,
+    dtype: Any = None,
+    build: bool | None = None,
+) -> Handle:
+    """Code that computes `spmm`, `spmv` or `sddmm` with a sparse matrix m×n and k dense columns, in
+    the configuration that `db` answers with, or in `config`.
+
+    The matrix is a scipy CSR, CSC or COO, of float32 or float64 (else `dtype`, or what holds its
+    values); it is copied. `calls`: how often it will be called. If that is given, a matrix whose
+    conversion pays is converted at once; if not, first calls run from CSR, and conversion comes
+    when as many were made as it costs. `seconds`: the few best are measured here for about so long.
+    `reproducible`: the same bits in every call with the same number of threads. `build`: True
+    compiles what is not compiled yet, False never does, None unless `calls` are too few to win it
+    back.
+
+    Without a compiler, where a kernel cannot be built or kept, and below `SMALL` multiply-adds,
+    scipy computes; the first two are said once as a RuntimeWarning.
+
+    Raises: UsageError for a matrix, kernel, k or type that is none; MatrixError for a damaged
+    matrix; SpaceError for a `config` that is none; StoreError and others as `embeddb.open` does.
+    """
+    width = _width(kernel, k)
+    held = matrix_of(matrix, dtype)
+    op = Op(kernel, max(width, 1), "f64" if held.values.dtype == np.float64 else "f32")
+    named = None if config is None else _named(config, op, reproducible)
+    if width == 0:
+        return _Empty(held, op, "scipy computes: there are no dense columns")
+    if named is None and (note := _too_little(held, op, (calls, build))):
+        return _scipy(held, op, None, note)
+    try:
+        if cpu_build.compiler() is None:
+            raise RunnerUnavailable(cpu_build.no_compiler())
+        if named is not None:
+            choice = given(named, held.pattern, op)
+        else:
+            choice = asked(held.pattern, op, db, calls=calls, reproducible=reproducible)
+        if seconds > 0:
+            choice = _measured(held, op, choice, calls, seconds)
+        if named is None and (note := _too_costly(op, choice, held, (calls, build))):
+            return _scipy(held, op, choice, note)
+        return _compiled(held, op, choice, calls)
+    except RunnerUnavailable as error:
+        _say_once(str(error))
+        return _scipy(held, op, None, f"scipy computes: {error}")
+
+
+class _Empty(Handle):
+    """No dense columns: nothing to compute, and no operation has that width."""
+
+    def __init__(self, matrix: Matrix, op: Op, note: str) -> None:
+        super().__init__(by_scipy(matrix, op), None, None, [note])
+        m, n = matrix.pattern.shape
+        self._shape_b, self._shape_c = (n, 0), (m, 0)
+
+
+def _width(kernel: str, k: int | None) -> int:
+    if kernel not in _KERNELS:
+        raise UsageError(f"{kernel!r} is no kernel", hint=f"one of {', '.join(_KERNELS)}")
+    if kernel == "spmv":
+        if k not in (None, 1):
+            raise UsageError(f"spmv has one dense column, not {k}", hint="spmm has k of them")
+        return 1
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 0:
+        raise UsageError(f"{kernel} needs k, its dense columns, not {k!r}", hint="k=128")
+    return int(k)
+
+
+def _named(config: Mapping[str, Any] | str, op: Op, reproducible: bool) -> Config:
+    found = Config.parse(config) if isinstance(config, str) else Config(config)
+    plan(found, op)  # what is wrong with it is told here
+    if reproducible and found.get("seams") == "atomic":
+        raise UsageError("seams=atomic adds in varying order: it is not reproducible")
+    return found
+
+
+def _too_little(held: Matrix, op: Op, wishes: tuple[float | None, bool | None]) -> str:
+    """Why nothing is asked; empty if it is worth it."""
+    calls, build = wishes
+    work = held.values.size * op.width
+    if work < SMALL:
+        return f"scipy computes: fewer than {SMALL} multiply-adds"
+    cost = _ASK_S + _PREPARE_S * held.values.size
+    if calls is not None and not build and calls * work * _SAVED_S < cost:
+        return f"scipy computes: {calls:.0f} calls do not win back the preparing of a kernel"
+    return ""
+
+
+def _too_costly(
+    op: Op, choice: Choice, held: Matrix, wishes: tuple[float | None, bool | None]
+) -> str:
+    """Why scipy computes though a kernel was chosen; empty if it shall not."""
+    calls, build = wishes
+    if build or is_built(Config(choice.config), op):
+        return ""
+    if build is False:
+        return "scipy computes: the kernel is not built, and building was not asked for"
+    work = held.values.size * op.width
+    if calls is not None and calls * work * _SAVED_S < usual_build_s():
+        return f"scipy computes: {calls:.0f} calls do not win back the building of a kernel"
+    return ""
+
+
+def _compiled(held: Matrix, op: Op, choice: Choice, calls: float | None) -> Handle:
+    """The chosen configuration, at once or after calls from CSR."""
+    config, default = Config(choice.config), Config(choice.default)
+    pays_after = choice.break_even
+    plain = is_plain(plan(config, op)[1].form)
+    notes = _notes(op, choice)
+    if plain or pays_after is None or (calls is not None and pays_after <= calls):
+        served, used = _converted(held, op, choice, notes)
+        return Handle(served, used, choice, notes)
+    handle = Handle(by_kernel(held, op, default), default, choice, notes)
+    if calls is None:
+        handle.change_later(Later(config, pays_after))
+    return handle
+
+
+def _converted(held: Matrix, op: Op, choice: Choice, notes: list[str]) -> tuple[Served, Config]:
+    """The first of the choice and the default that the matrix goes into."""
+    config, default = Config(choice.config), Config(choice.default)
+    try:
+        return by_kernel(held, op, config), config
+    except FormRefused as error:
+        notes.append(f"not {config}: {error}")
+        return by_kernel(held, op, default), default
+
+
+def _notes(op: Op, choice: Choice) -> list[str]:
+    notes = list(choice.warnings)
+    if op.dtype == "f64":
+        notes.append("float64: what was measured in float32 counts as evidence too")
+    return notes
+
+
+def _measured(held: Matrix, op: Op, choice: Choice, calls: float | None, seconds: float) -> Choice:
+    """The choice with the fastest of its configurations first, conversion shared among the calls;
+    those that come too late, or cannot be built, are left out."""
+    rng = np.random.default_rng(0)
+    m, n = held.pattern.shape
+    b = rng.random((n, op.width)).astype(held.values.dtype)
+    c = rng.random((m, op.width)).astype(held.values.dtype) if op.kernel == "sddmm" else None
+    end = time.perf_counter() + seconds
+    configs = list(dict.fromkeys(map(Config, (choice.config, choice.default, *choice.others))))
+    took: dict[Config, float] = {}
+    for nth, config in enumerate(configs):
+        left = end - time.perf_counter()
+        if took and left <= 0:
+            break
+        try:
+            served = by_kernel(held, op, config)
+        except EmbeddbError:
+            continue
+        spent = _seconds(served, b, c, left / (len(configs) - nth))
+        took[config] = spent + (served.conversion_s / calls if calls else 0.0)
+    if not took:
+        return choice
+    best = min(took, key=lambda one: took[one])
+    told = f"fastest of {len(took)} measured here, {1e3 * took[best]:.3f} ms a call"
+    break_even = 0.0 if calls else choice.break_even if dict(best) == choice.config else None
+    gain = took[Config(choice.default)] / took[best] if Config(choice.default) in took else None
+    return Choice(
+        config=dict(best),
+        default=choice.default,
+        source=told,
+        gain=gain,
+        break_even=break_even,
+        sure="measured",
+        answer=choice.answer,
+    )
+
+
+def _seconds(served: Served, b: Any, c: Any, budget_s: float) -> float:
+    """Median of calls with warm caches, at least three."""
+    served.compute(b, c, None)
+    times: list[float] = []
+    start = time.perf_counter()
+    while len(times) < 3 or (len(times) < 50 and time.perf_counter() - start < budget_s):
+        before = time.perf_counter()
+        served.compute(b, c, None)
+        times.append(time.perf_counter() - before)
+    return float(np.median(times))
+
+
+def _scipy(held: Matrix, op: Op, choice: Choice | None, note: str) -> Handle:
+    return Handle(by_scipy(held, op), None, choice, [note])
+
+
+def _say_once(reason: str) -> None:
+    if reason not in _said:
+        _said.add(reason)
+        warnings.warn(f"scipy computes instead: {reason}", RuntimeWarning, stacklevel=3)

@@ -1,0 +1,187 @@
+"""`Handle`: a sparse matrix and the code that multiplies by it, called like a function."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError, UsageError
+from embeddb.handle.choice import Choice
+from embeddb.handle.matrix import matrix_of
+from embeddb.handle.operands import operand, result_of
+from embeddb.handle.served import Served, by_kernel
+
+__all__ = ["Handle", "Later"]
+
+Floats = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A configuration to change to once so many calls were made."""
+
+    config: Config
+    after: float
+
+
+class Handle:
+    """What `embeddb.compile` returns. `f(B)` is A B; for SDDMM `f(C, B)` are the values of
+    A ∘ (C Bᵀ), one for each non-zero.
+
+    Shapes: A m×n with nnz non-zeros; B dtype[n,k], C dtype[m,k], result dtype[m,k]; SpMV: B
+    dtype[n] or dtype[n,1], result alike; SDDMM: result dtype[nnz] in the order of sorted CSR, which
+    `sparse` makes a matrix of. May be called from several threads.
+    """
+
+    def __init__(
+        self, served: Served, config: Config | None, choice: Choice | None, notes: list[str]
+    ) -> None:
+        self._served = served
+        self._config = config
+        self._choice = choice
+        self._notes = notes
+        self._later: Later | None = None
+        self._calls = self._copied = 0
+        self._changing = threading.Lock()
+        m, n = served.matrix.pattern.shape
+        self._op, self._dtype = served.op, served.matrix.values.dtype
+        self._k = served.op.width
+        self._shape_b, self._shape_c = (n, self._k), (m, self._k)
+        self._vector = served.op.kernel == "spmv"
+        self._two = served.op.kernel == "sddmm"
+
+    def __call__(self, dense: Any, other: Any = None, *, out: Floats | None = None) -> Floats:
+        """The result in `out`, or in a new array. Operands are used as they are if they are
+        row-major and of the handle's type, else copied; so is a result for an `out` that is not
+        row-major or overlaps an operand.
+
+        Raises: UsageError for shapes and types that do not fit, and for a read-only `out`.
+        """
+        c: Floats | None = None
+        if self._two:
+            if other is None:
+                raise UsageError("SDDMM takes two dense operands", hint="f(C, B) for A ∘ (C Bᵀ)")
+            c = operand(dense, "C", self._shape_c, self._dtype)
+            b = operand(other, "B", self._shape_b, self._dtype)
+        elif other is not None:
+            raise UsageError(f"{self._op.kernel} takes one dense operand")
+        else:
+            shape = self._shape_b[:1] if self._vector and np.ndim(dense) == 1 else self._shape_b
+            b = operand(dense, "B", shape, self._dtype)
+        if b is not (other if self._two else dense) or (self._two and c is not dense):
+            self._copied += 1
+        if self._later is not None:
+            self._count()
+        served = self._served
+        if out is None:
+            return served.compute(b, c, None)
+        shape = (served.matrix.values.size,) if self._two else (*self._shape_c[:1], *b.shape[1:])
+        if result_of(out, shape, self._dtype, (b, c)):
+            return served.compute(b, c, out)
+        out[...] = served.compute(b, c, None)
+        return out
+
+    @property
+    def config(self) -> Config | None:
+        """The configuration that answers calls now; None where scipy does."""
+        return self._config
+
+    @property
+    def op(self) -> Op:
+        """What it computes, with width and value type."""
+        return self._op
+
+    @property
+    def answer(self) -> str:
+        """Id of the stored answer it rests on (`embeddb explain`), empty if there is none."""
+        return self._choice.answer if self._choice is not None else ""
+
+    def update(self, values: Any) -> None:
+        """Other values of the same matrix: a scipy sparse matrix of the same pattern, or, if A came
+        as sorted CSR without duplicates, its `data` dtype[nnz]. They are copied.
+
+        Raises: UsageError for another pattern, shape or type.
+        """
+        with self._changing:
+            old = self._served.matrix
+            if hasattr(values, "tocsr"):
+                new = matrix_of(values, self._dtype)
+                if new.pattern.id != old.pattern.id:
+                    raise UsageError("the pattern of A has changed", hint="compile it anew")
+                self._served = self._served.with_values(new)
+                return
+            if not old.plain:
+                raise UsageError(
+                    "A was not sorted CSR without duplicates: its values alone have no order",
+                    hint="give the whole matrix",
+                )
+            data = operand(values, "values", old.values.shape, self._dtype)
+            self._served = self._served.with_values(type(old)(old.pattern, data.copy(), True))
+
+    def sparse(self, values: Floats | None = None) -> Any:
+        """A `scipy.sparse.csr_array` of A's pattern with these values dtype[nnz] (those of A if
+        none are given), as sorted CSR; shares nothing but the values given."""
+        from scipy.sparse import csr_array
+
+        matrix = self._served.matrix
+        data = matrix.values.copy() if values is None else values
+        parts = (data, matrix.pattern.indices.copy(), matrix.pattern.indptr.copy())
+        return csr_array(parts, shape=matrix.pattern.shape)
+
+    def why(self) -> str:
+        """What answers calls and why, a line each."""
+        pattern = self._served.matrix.pattern
+        lines = [f"{self._op} on {pattern!r}"]
+        lines.append("runs: scipy" if self._config is None else f"runs: {self._config}")
+        if (choice := self._choice) is not None:
+            lines.append(f"chosen: {Config(choice.config)} ({choice.source})")
+            if choice.gain is not None:
+                lines.append(f"expected: {choice.gain:.2f} times the default, sure: {choice.sure}")
+            if choice.break_even is not None:
+                lines.append(f"its conversion pays from {choice.break_even:.0f} calls on")
+        if self._later is not None:
+            lines.append(f"converts after {self._later.after:.0f} calls, {self._calls} were made")
+        if self._served.conversion_s:
+            lines.append(f"conversion took {1e3 * self._served.conversion_s:.1f} ms")
+        if any(self._served.buffers):
+            lines.append("operands are copied at every call: their rows are no multiple of a block")
+        if self._copied:
+            lines.append(
+                f"operands of {self._copied} calls were copied: not row-major {self._dtype}"
+            )
+        lines += self._notes
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        by = "scipy" if self._config is None else str(self._config)
+        return f"Handle({self._op}, {self._served.matrix.pattern!r}, {by})"
+
+    def change_later(self, later: Later) -> None:
+        """Change to another configuration once so many calls were made."""
+        self._later = later
+
+    def _count(self) -> None:
+        """One call more; the one that makes conversion pay does it, and others go on meanwhile."""
+        self._calls += 1
+        later = self._later
+        if (
+            later is None
+            or self._calls <= later.after
+            or not self._changing.acquire(blocking=False)
+        ):
+            return
+        try:
+            if self._later is None:
+                return
+            self._later = None
+            self._served = by_kernel(self._served.matrix, self._op, later.config)
+            self._config = later.config
+        except EmbeddbError as error:
+            self._notes.append(f"stays as it is: {error}")
+        finally:
+            self._changing.release()

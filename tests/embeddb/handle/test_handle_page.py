@@ -1,0 +1,34 @@
+"""The example of docs/run.md runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embeddb.handle import compile as of_compile
+from embeddb.handle.choice import default_of, given
+from indexer.runners.cpu_kernels import build as cpu_build
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.gcc
+@pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
+def test_the_page_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the platform's default in place of the starter's answer, whose import takes long."""
+
+    def answered(pattern: Any, op: Any, *_: object, **__: object) -> Any:
+        return given(default_of(pattern, op), pattern, op)
+
+    monkeypatch.setattr(of_compile, "asked", answered)
+    page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(compile(block.replace("calls=1000", "calls=1000, build=True"), "run.md", "exec"), names)
+    assert "order=ijk" in capsys.readouterr().out
+    expected = names["A"].multiply(names["C"] @ names["B"].T).toarray()
+    assert abs(names["E"].toarray() - expected).max() < 1e-3
+    assert abs(names["y"] - names["A"] @ names["B"][:, 0]).max() < 1e-3

@@ -1,0 +1,330 @@
+"""Built code in the user's own process: cache, threads, forks, no compiler."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import embeddb
+from embeddb.core.config import Config
+from embeddb.core.errors import RunnerUnavailable
+from embeddb.handle import compile as of_compile
+from embeddb.handle.choice import Choice
+from embeddb.handle.handle import Handle
+from embeddb.handle.served import by_kernel
+from indexer.runners.cpu_kernels import build as cpu_build
+from indexer.runners.cpu_kernels import called
+
+needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
+pytestmark = [pytest.mark.gcc, needs_gcc]
+
+ROWS = "order=ijk,format=csr,threads=all,schedule=static"
+BLOCKS = "block=2x2,format=bcsr,ktile=16,order=ik1jk0,schedule=static,threads=all"
+PIECES = "order=pk1k0,format=csr,ktile=16,threads=all,pieces=8,seams=fixup,unroll=1"
+
+
+@pytest.fixture
+def a() -> Any:
+    rng = np.random.default_rng(0)
+    return sparse.csr_array(rng.random((120, 90), dtype=np.float32) * (rng.random((120, 90)) < 0.3))
+
+
+@pytest.fixture
+def b() -> Any:
+    return np.random.default_rng(1).random((90, 16), dtype=np.float32)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache, and no library loaded from another."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    called._library.cache_clear()
+    of_compile._said.clear()
+    yield tmp_path / "cache" / "embeddb" / "kernels"
+    called._library.cache_clear()
+
+
+@pytest.fixture
+def empty_db(tmp_path: Path) -> Path:
+    from embeddb.database import Database
+
+    Database.create(tmp_path / "x.db").close()
+    return tmp_path / "x.db"
+
+
+def runs_here(f: Handle, a: Any, b: Any) -> None:
+    np.testing.assert_allclose(f(b), a @ b, rtol=1e-5)
+
+
+# -- the cache ---------------------------------------------------------------------------------
+
+
+def test_the_cache_is_the_users_alone(cache: Path, a: Any, b: Any) -> None:
+    runs_here(embeddb.compile(a, "spmm", k=16, config=ROWS), a, b)
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert [p.stat().st_mode & 0o077 for p in cache.glob("*.so")] == [0]
+
+
+@pytest.mark.parametrize("harm", ["half", "empty", "version", "bits"])
+def test_a_damaged_object_is_built_anew(cache: Path, a: Any, b: Any, harm: str) -> None:
+    embeddb.compile(a, "spmm", k=16, config=ROWS)
+    (path,) = cache.glob("*.so")
+    data = path.read_bytes()
+    path.unlink()  # the old one stays mapped
+    harmed = {
+        "half": data[: len(data) // 2],
+        "empty": b"",
+        "version": data.replace(b"embeddb1", b"embeddb0"),
+        "bits": data[:5000] + bytes([data[5000] ^ 255]) + data[5001:],
+    }
+    path.write_bytes(harmed[harm])
+    path.chmod(0o700)
+    runs_here(embeddb.compile(a, "spmm", k=16, config=ROWS), a, b)
+    assert path.read_bytes()[-32:-24] == b"embeddb1"
+
+
+def test_a_folder_that_others_write_to_is_not_loaded_from(cache: Path, a: Any, b: Any) -> None:
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="written by other users"):
+        f = embeddb.compile(a, "spmm", k=16, config=ROWS)
+    assert f.config is None
+    runs_here(f, a, b)
+
+
+def test_no_code_for_another_processor_is_run(
+    cache: Path, a: Any, b: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDDB_MARCH", "x86-64-v4")
+    monkeypatch.setattr(cpu_build, "cpu_flags", lambda: ["sse2", "avx", "avx2"])
+    with pytest.warns(RuntimeWarning, match="this processor has no"):
+        f = embeddb.compile(a, "spmm", k=16, config=ROWS)
+    runs_here(f, a, b)
+
+
+def test_objects_are_named_by_processor_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {cpu_build._key("int x;", "gcc 1"), cpu_build._key("int x;", "gcc 2")}
+    monkeypatch.setattr(cpu_build, "cpu_flags", lambda: ["sse2"])
+    names.add(cpu_build._key("int x;", "gcc 1"))
+    monkeypatch.setenv("EMBEDDB_MARCH", "x86-64-v2")
+    names.add(cpu_build._key("int x;", "gcc 1"))
+    assert len(names) == 4
+
+
+def test_a_cache_without_room_leaves_it_to_scipy(cache: Path, a: Any, b: Any) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_text("a file in its place")
+    with pytest.warns(RuntimeWarning, match="cannot keep compiled kernels"):
+        f = embeddb.compile(a, "spmm", k=16, config=ROWS)
+    runs_here(f, a, b)
+
+
+ONE = """
+import numpy as np, embeddb
+from scipy import sparse
+a = sparse.csr_array(np.eye(200, dtype=np.float32))
+f = embeddb.compile(a, "spmm", k=16, config={config!r})
+b = np.ones((200, 16), np.float32)
+assert f.config is not None and (f(b) == b).all()
+"""
+
+
+def test_two_processes_build_the_same_kernel(cache: Path) -> None:
+    code = [sys.executable, "-W", "error", "-c", ONE.format(config=ROWS)]
+    both = [subprocess.Popen(code) for _ in range(2)]
+    assert [process.wait(120) for process in both] == [0, 0]
+    assert len(list(cache.glob("*.so"))) == 1 and not list(cache.glob(".build-*"))
+
+
+# -- who computes ------------------------------------------------------------------------------
+
+
+def test_without_a_compiler_scipy_computes_and_it_is_said_once(
+    a: Any, b: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDDB_CC", "no-such-compiler")
+    of_compile._said.clear()
+    with pytest.warns(RuntimeWarning, match="no-such-compiler not found"):
+        f = embeddb.compile(a, "spmm", k=16)
+    assert f.config is None and "no-such-compiler" in f.why()
+    runs_here(f, a, b)
+    runs_here(embeddb.compile(a, "spmm", k=16), a, b)  # warnings are errors here
+
+
+def test_small_problems_are_scipys(a: Any) -> None:
+    small = a[:3, :]
+    f = embeddb.compile(small, "spmv")
+    assert f.config is None and "fewer than" in f.why()
+    x = np.ones(90, np.float32)
+    np.testing.assert_allclose(f(x), small @ x, rtol=1e-6)
+
+
+def test_few_calls_do_not_win_a_building_back(
+    cache: Path, a: Any, b: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
+    assert f.config is None and "win back" in f.why()
+    assert embeddb.compile(a, "spmm", k=16, build=False, db=empty_db).config is None
+    assert not cache.exists()
+    f = embeddb.compile(a, "spmm", k=16, calls=3, build=True, db=empty_db)
+    assert f.config is not None
+    runs_here(f, a, b)
+    assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config is None
+    monkeypatch.setattr(of_compile, "_ASK_S", 0.0)
+    monkeypatch.setattr(of_compile, "_PREPARE_S", 0.0)
+    assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config == f.config
+    cache.rename(cache.with_name("old"))
+    f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
+    assert f.config is None and "the building of" in f.why()
+    monkeypatch.setattr(of_compile, "usual_build_s", lambda: 0.0)
+    assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config is not None
+
+
+def test_an_answer_is_asked_once(
+    cache: Path, a: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embeddb.database import Database
+
+    first = embeddb.compile(a, "spmm", k=16, db=empty_db)
+    assert first.answer.startswith("r") and "default of cpu" in first.why()
+    kept = list((cache.parent / "choices").glob("*.json"))
+    assert len(kept) == 1
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("asked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "query", refuse)
+        assert embeddb.compile(a, "spmm", k=16, db=empty_db).answer == first.answer
+    for harmed in (b"", kept[0].read_bytes()[:40], b'{"format": "other"}'):
+        kept[0].write_bytes(harmed)
+        assert embeddb.compile(a, "spmm", k=16, db=empty_db).answer != first.answer
+    with Database.open(empty_db) as db:
+        assert embeddb.compile(a, "spmm", k=16, db=db).config == first.config
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, break_even: float) -> None:
+    """Blocks are the answer, and the default comes next."""
+    choice = Choice(
+        config=dict(Config.parse(BLOCKS)),
+        default=dict(Config.parse(ROWS)),
+        others=[dict(Config.parse(PIECES))],
+        source="test",
+        gain=1.5,
+        break_even=break_even,
+    )
+    monkeypatch.setattr(of_compile, "asked", lambda *_, **__: choice)
+
+
+def test_a_conversion_comes_when_it_pays(a: Any, b: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch, 4.0)
+    f = embeddb.compile(a, "spmm", k=16)
+    assert "converts after 4 calls" in f.why()
+    formats = []
+    for _ in range(6):
+        assert f.config is not None
+        formats.append(f.config["format"])
+        runs_here(f, a, b)
+    assert formats == ["csr"] * 5 + ["bcsr"]
+    assert "conversion took" in f.why()
+    assert embeddb.compile(a, "spmm", k=16, calls=1000, build=True).config == Config.parse(BLOCKS)
+    assert embeddb.compile(a, "spmm", k=16, calls=3, build=True).config == Config.parse(ROWS)
+
+
+def test_the_best_of_few_are_measured(a: Any, b: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch, 4.0)
+    f = embeddb.compile(a, "spmm", k=16, seconds=0.2, build=True)
+    assert "measured here" in f.why()
+    runs_here(f, a, b)
+
+
+# -- threads and forks -------------------------------------------------------------------------
+
+
+def test_threads_call_at_the_same_time(a: Any, b: Any) -> None:
+    for config in (ROWS, BLOCKS, PIECES):
+        f = embeddb.compile(a, "spmm", k=16, config=config)
+        wrong: list[int] = []
+
+        def work(f: Handle = f, wrong: list[int] = wrong) -> None:
+            for nth in range(30):
+                if not np.allclose(f(b * nth), a @ (b * nth), rtol=1e-4):
+                    wrong.append(nth)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+
+SETTINGS = """
+import ctypes, numpy as np, embeddb
+from scipy import sparse
+omp = ctypes.CDLL("libgomp.so.1")
+a = sparse.csr_array(np.eye(200, dtype=np.float32))
+f = embeddb.compile(a, "spmm", k=16, config={config!r})
+kind, chunk = ctypes.c_int(), ctypes.c_int()
+for threads in (1, 3):
+    omp.omp_set_num_threads(threads)
+    omp.omp_set_schedule(2, 7)
+    f(np.ones((200, 16), np.float32))
+    omp.omp_get_schedule(ctypes.byref(kind), ctypes.byref(chunk))
+    assert omp.omp_get_max_threads() == threads
+    assert (kind.value & 7, chunk.value) == (2, 7)
+    import os
+    print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+def test_openmp_settings_are_obeyed_and_left_as_they_were() -> None:
+    import os
+
+    code = [sys.executable, "-c", SETTINGS.format(config=ROWS)]
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(code, check=True, capture_output=True, text=True, env=env, timeout=120)
+    one, three = map(int, done.stdout.split())
+    assert three == one + 2
+
+
+def _in_child(f: Handle, b: Any, queue: Any) -> None:
+    queue.put(f(b))
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["before a call", "after a call"])
+def test_a_forked_child_computes(a: Any, b: Any, before: bool) -> None:
+    f = embeddb.compile(a, "spmm", k=16, config=ROWS)
+    if before:
+        f(b)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+        child = context.Process(target=_in_child, args=(f, b, queue))
+        child.start()
+    try:
+        np.testing.assert_allclose(queue.get(timeout=60), a @ b, rtol=1e-5)
+    finally:
+        child.kill()
+        child.join()
+
+
+def test_a_kernel_that_does_not_compile_is_said(a: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from embeddb.core.config import Op
+    from embeddb.handle.matrix import matrix_of
+
+    monkeypatch.setattr(called.cpu_codegen, "source", lambda *_, **__: "no C at all")
+    with pytest.raises(RunnerUnavailable, match="does not compile"):
+        by_kernel(matrix_of(a), Op("spmm", 16), Config.parse(ROWS))
