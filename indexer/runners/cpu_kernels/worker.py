@@ -5,38 +5,20 @@ It may crash or hang; whoever started it judges that from outside.
 
 from __future__ import annotations
 
-import ctypes
-import resource
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embeddb.core.errors import RunnerUnavailable
 from indexer.runners.baselines.baselines import time_baseline
 from indexer.runners.cpu_kernels import probe as cpu_probe
+from indexer.runners.cpu_kernels.calling import Plan, function_of, problem_of, timed
 from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec, Refusal, aligned
 from indexer.runners.cpu_kernels.job import Loaded
 from indexer.runners.cpu_kernels.serving import Reply, serve
 from indexer.runners.cpu_kernels.tasks import scratch_values, strip_of
 
 __all__ = ["main"]
-
-
-class _Problem(ctypes.Structure):
-    _fields_ = (
-        *((n, ctypes.c_int64) for n in ("m", "n", "width", "segments", "strip", "panels")),
-        *((n, ctypes.c_void_p) for n in ("ptr", "panel", "idx", "row")),
-        *((n, ctypes.c_void_p) for n in ("val", "b", "c", "d", "work")),
-    )
-
-
-class _Plan(ctypes.Structure):
-    _fields_ = (
-        *((n, ctypes.c_int64) for n in ("threads", "schedule", "chunk")),
-        *((n, ctypes.c_int64) for n in ("warmups", "repeats", "max_repeats")),
-        ("min_time_s", ctypes.c_double),
-    )
 
 
 class Worker:
@@ -81,16 +63,17 @@ class Worker:
         # Scratch of no size is no null pointer: a kernel clears what it has of it.
         work = aligned((sizes[1],), job.dtype)
         d = aligned((sizes[0],), job.dtype) if sizes[0] else job.result()
-        problem = _problem(job, form, strip, (d, work))
+        operands = (job.b, job.c, d, work)
+        problem = problem_of(form, operands, width=job.width, strip=strip)
         kernel = self._kernel(request["library"])
         d.fill(np.nan)
-        first, _ = _timed(kernel, problem, _plan(request, (0, 1, 1)))
+        first, _ = timed(kernel, problem, _plan(request, (0, 1, 1)))
         if error := job.wrong(d, form.order):
             return {**reply, "status": "wrong", "error": error}
         # The check has flushed the caches; a long kernel warms them within its first repeat.
         warmups = 2 if first["times_s"][0] < 0.1 else 0
         effort = (warmups, request["repeats"], request["max_repeats"])
-        times, switches = _timed(kernel, problem, _plan(request, effort))
+        times, switches = timed(kernel, problem, _plan(request, effort))
         return {**reply, "status": "ok", **times, "switches": switches}
 
     def baseline(self, request: Reply) -> Reply:
@@ -103,9 +86,7 @@ class Worker:
 
     def _kernel(self, path: str) -> Any:
         if path not in self.kernels:
-            function = ctypes.CDLL(path).embeddb_run
-            function.restype = ctypes.c_int64
-            self.kernels[path] = function
+            self.kernels[path] = function_of(path)
         return self.kernels[path]
 
 
@@ -116,31 +97,9 @@ def _buffers(request: Reply, job: Loaded, form: Form, strip: int) -> tuple[int, 
     return form.val.size if filled else 0, scratch_values(request["scratch"], form, **how)
 
 
-def _problem(
-    job: Loaded, form: Form, strip: int, buffers: tuple[NDArray[Any], NDArray[Any] | None]
-) -> _Problem:
-    segments, panels = form.ptr.size - 1, 0 if form.panel is None else form.panel.size - 1
-    arrays = (form.ptr, form.panel, form.idx, form.row, form.val, job.b, job.c, *buffers)
-    return _Problem(
-        *(job.m, job.n, job.width, segments, strip, panels),
-        *(None if a is None else a.ctypes.data for a in arrays),
-    )
-
-
-def _plan(request: Reply, effort: tuple[int, int, int]) -> _Plan:
+def _plan(request: Reply, effort: tuple[int, int, int]) -> Plan:
     how = (request["threads"], request["schedule"], request["chunk"])
-    return _Plan(*how, *effort, request["min_time_s"])
-
-
-def _timed(kernel: Any, problem: _Problem, plan: _Plan) -> tuple[Reply, int]:
-    """Times of every repeat, and how often the system took a CPU away meanwhile."""
-    out = np.zeros((3, plan.max_repeats))
-    rows = [ctypes.c_void_p(row.ctypes.data) for row in out]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-    done = kernel(ctypes.byref(problem), ctypes.byref(plan), *rows)
-    switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
-    names = ("times_s", "cpu_max_s", "cpu_sum_s")
-    return {n: row[:done].tolist() for n, row in zip(names, out, strict=True)}, switches
+    return Plan(*how, *effort, request["min_time_s"])
 
 
 def main() -> None:
