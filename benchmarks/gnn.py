@@ -36,19 +36,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from held_out import HeldOut
 from machine import about
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
 from embeddb.database import Database
-from embeddb.index.answer_index import AnswerIndex
 from embeddb.matrix_files import read_pattern
-from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform, platform_here, runner_for
-from embeddb.query.build import with_evidence
 from embeddb.query.fallback import answer
-from embeddb.query.query import Problem, Query
+from embeddb.query.query import Query
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels import codegen
 from indexer.runners.cpu_kernels.calling import Plan, function_of, problem_of, timed
@@ -158,37 +155,14 @@ def matrix_of(name: str, pattern: Pattern) -> tuple[Pattern, Any]:
     return made, a
 
 
-class Answers:
-    """What the database says without whole families."""
-
-    def __init__(self, db: Database, families: set[str]) -> None:
-        self.db, self.parts = db, dict[Op, AnswerIndex]()
-        self.here = platform_here(runner_for(load_platform("cpu")), threads=THREADS)
-        for width in (WIDTH, OUT):
-            op = Op("spmm", width)
-            evidence, vectors = db.evidence(op, "cpu")
-            kept = [
-                at
-                for at, row in enumerate(evidence.rows)
-                if (db.store.pattern(row.pattern_id) or PatternInfo(id="")).group not in families
-            ]
-            known = evidence.take(np.array(kept, dtype=np.int64)).pruned()
-            facts = {row.platform: db.platform(row.platform).environment for row in known.rows}
-            self.parts[op] = AnswerIndex.build(known, vectors, scope="cpu", facts=facts)
-
-    def of(self, pattern: Pattern, op: Op) -> dict[str, Any]:
-        """The default, and the first five."""
-        info, part = PatternInfo.of(pattern), self.parts[op]
-        space = space_of(self.here, op, pattern)
-        default = default_of(self.here, op, pattern)
-        bare = Query(Problem(info, self.here, op, space, default))
-        query = with_evidence(bare, part, self.db.vector(pattern, part.featurizer))
-        told = answer(query, 5, rng=np.random.default_rng(0))
-        return {
-            "link": told.link,
-            "default": dict(default),
-            "first": [candidate.config for candidate in told.candidates],
-        }
+def told_of(query: Query) -> dict[str, Any]:
+    """The default, and the first five."""
+    told = answer(query, 5, rng=np.random.default_rng(0))
+    return {
+        "link": told.link,
+        "default": dict(query.default),
+        "first": [candidate.config for candidate in told.candidates],
+    }
 
 
 def kernels_of(
@@ -314,14 +288,16 @@ def ask(asked: Any) -> None:
     listed, runner = manifest(asked.matrices), runner_for(load_platform("cpu"))
     found: dict[str, Any] = {}
     with Database.open(asked.database, readonly=True) as db:
-        answers = Answers(db, {listed[name]["family"] for name in asked.graph})
+        here = platform_here(runner, threads=THREADS)
+        families = {listed[name]["family"] for name in asked.graph}
+        known = HeldOut(db, here, families, [Op("spmm", width) for width in (WIDTH, OUT)])
         for name in asked.graph:
             for network in ("sage", "gcn"):
                 pattern, _ = matrix_of(network, read(asked.matrices, listed, name))
                 for width in (WIDTH, OUT) if network == "gcn" else (WIDTH,):
-                    told = answers.of(pattern, Op("spmm", width))
+                    told = told_of(known.query(pattern, Op("spmm", width)))
                     found[f"{name}/{network}/{width}"] = told
-        found["platform"] = answers.here.id
+        found["platform"] = here.id
     asked.answers.write_text(json.dumps(found), encoding="utf-8")
     for key, told in found.items():
         if key != "platform":

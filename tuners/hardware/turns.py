@@ -37,14 +37,18 @@ class Effort:
     rounds: int = 3
 
 
-@dataclass(frozen=True, slots=True)
 class SpaceSteps:
-    """From one legal configuration to the next (`tuners.hardware.annealing.Steps`)."""
+    """From one legal configuration to the next (`tuners.hardware.annealing.Steps`); what is near is
+    looked for once."""
 
-    space: ConfigSpace
+    def __init__(self, space: ConfigSpace) -> None:
+        self.space = space
+        self._near: dict[Config, list[Config]] = {}
 
     def near(self, state: Config, rng: np.random.Generator) -> Config:
-        near = self.space.neighbours(state)
+        if state not in self._near:
+            self._near[state] = self.space.neighbours(state)
+        near = self._near[state]
         return near[int(rng.integers(len(near)))] if near else state
 
     def anywhere(self, rng: np.random.Generator) -> Config:

@@ -79,7 +79,8 @@ def tune_verb(db: str, name: str, as_json: bool, **asked: Any) -> None:
     with open_database(db) as opened, Progress() as progress:
         platform = opened.platform(asked["platform"] or _PLATFORMS.get(op.kernel, _MATRICES))
         if op.kernel not in platform.kernels or (tuned is _matrix and op.kind != "matrix"):
-            raise UsageError(f"{platform.name} tunes no {op}", hint="see `embeddb platform show`")
+            hint = "an operation of the platform on matrices, as spmm:128, fusion or tile"
+            raise UsageError(f"{platform.name} tunes no {op}", hint=hint)
         subjects = _subjects(opened, name, op)
         try:
             document = tuned(opened, subjects, platform, asked, progress, as_json)
