@@ -20,7 +20,8 @@ class Tuned:
     `tried` are seconds by configuration of the first turn, infinite for what `failed`, which tells
     why; `rounds` those of the default and the fastest after it, the `finalists`. Seconds:
     `hardware_s` of the first turn count against the budget, those of earlier sessions too;
-    `rounds_s` is what rounds cost now. `fresh` runs were made now.
+    `rounds_s` is what rounds cost now. `fresh` runs were made now. `warning`: the machine was in
+    another state than usual.
     """
 
     subject: Content
@@ -36,6 +37,7 @@ class Tuned:
     fresh: int = 0
     hardware_s: float = 0.0
     rounds_s: float = 0.0
+    warning: str = ""
 
     @property
     def best(self) -> Config:

@@ -16,6 +16,8 @@ from embeddb.core.records import Run, in_context
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform
+from embeddb.query.measure import state_warning
+from embeddb.store.usual_state import usual_at
 from indexer.runners.base import HARDWARE_S, RunOptions
 
 __all__ = ["Hardware", "Trial", "Trials", "middle"]
@@ -45,12 +47,15 @@ class Trial(NamedTuple):
 
 class Trials:
     """Of one subject and operation under the name `campaign`, in parts of their own names; a
-    context, which keeps what ran however it is left. `fresh` runs were made in it."""
+    context, which keeps what ran however it is left. `fresh` runs were made in it; `warning` says
+    that the machine was in another state than usual, empty where it was not."""
 
     def __init__(self, hardware: Hardware, subject: Content, op: Op, campaign: str) -> None:
         self.hardware, self.subject, self.op = hardware, subject, op
         self.campaign = campaign
         self.fresh = 0
+        self.warning = ""
+        self._usual = usual_at(hardware.db.store, hardware.here.id)
         self._runs: list[Run] = []
         self._before: State = {}
         self._kept_at = -math.inf
@@ -107,6 +112,7 @@ class Trials:
         hardware = self.hardware
         after = state_now(hardware.runner, threads=hardware.options.threads)
         state = between(self._before, after)
+        self.warning = state_warning(state, self._usual()) or self.warning
         told = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
         hardware.db.record(told, self.subject, hardware.here)
 

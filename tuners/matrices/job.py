@@ -120,6 +120,8 @@ class MatrixTuning:
                 in_order(done, trials, [*before, *ranked.configs], effort, told)
             final_rounds(done, trials, effort, self._round)
             done.fresh = trials.fresh
+            trials.keep()
+            done.warning = trials.warning
 
     def _round(self, at: int) -> None:
         if self.progress is not None:

@@ -56,6 +56,7 @@ def matrix_document(
         "best": dict(done.best),
         "best_s": _finite(done.again_s(done.best)),
         "gain": done.gain,
+        "warning": done.warning,
     }
 
 
@@ -88,6 +89,8 @@ def show_matrix(
     table(["", "measured", "rounds", "gain", "configuration"], rows)
     say()
     say(_matrix_verdict(done))
+    if done.warning:
+        say(f"warning: {done.warning}")
 
 
 def _matrix_verdict(done: Tuned) -> str:
