@@ -6,13 +6,14 @@ Model for Tensor Processing Units", Sections 7.2 and 7.3), replayed on complete 
 
 DATABASE is the starter, MATRICES the folder of its files; of each op the matrices of the machine
 that ran most on which nearly every configuration ran. Whole families are held out (five folds, one
-seed). Rankers choose alone, or their order runs until 2, 10, 60 or 600 seconds are spent; beside them
-runs by chance and annealing on hardware from the default (three seeds each), and everything run.
+seed). Rankers choose alone, or their order runs until 2, 10, 60 or 600 seconds are spent; beside
+them runs by chance and annealing on hardware from the default (three seeds each), and all run.
 
 What a run costs is charged by CONSTANTS, made on this machine by `benchmarks/tuning_costs.py`: a
-kernel that the search compiles first, bringing the matrix there and checking the result, a warm-up
-and repeats as `embeddb tune` makes them, and converting (as recorded). A recorded time is what a
-search is told and what it is judged by, so nobody here has bad luck: `tuning_live.json` has.
+kernel that the search compiles first, checking the result and all else beside the calls, a warm-up
+and repeats as `embeddb tune` makes them, and converting (as recorded, each time). A recorded time
+is what a search is told and what it is judged by, so nobody here has bad luck: `tuning_live.json`
+has.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@ kernels should run, found by trying."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -24,6 +25,8 @@ from embeddb.ui.cli.tune_text.tiles import show_tiles, tiles_document
 __all__ = ["tune_verb"]
 
 _PLATFORMS = {"fusion": "xla-cpu", "tile": "tile-cpu"}
+#: From what is tuned, where, and what was asked to a document; told at once, unless it is JSON.
+_Tunes = Callable[[Database, list[Any], Any, dict[str, Any], Progress, bool], dict[str, Any]]
 #: Where operations on matrices run.
 _MATRICES = "cpu"
 #: What is tuned by each operation, the first where a file may be either.
@@ -75,10 +78,10 @@ def tune_verb(db: str, name: str, as_json: bool, **asked: Any) -> None:
       embeddb tune tensors.db unet.small --op tile -k 10
     """
     op = Op.parse(asked["op"])
-    tuned = _TUNED.get(op.kernel, _matrix)
+    tuned: _Tunes = _TUNED.get(op.kernel, _matrix)
     with open_database(db) as opened, Progress() as progress:
         platform = opened.platform(asked["platform"] or _PLATFORMS.get(op.kernel, _MATRICES))
-        if op.kernel not in platform.kernels or (tuned is _matrix and op.kind != "matrix"):
+        if op.kernel not in platform.kernels or (op.kernel not in _TUNED and op.kind != "matrix"):
             hint = "an operation of the platform on matrices, as spmm:128, fusion or tile"
             raise UsageError(f"{platform.name} tunes no {op}", hint=hint)
         subjects = _subjects(opened, name, op)
@@ -175,7 +178,8 @@ def _tiles(
     return tiles_document(tuned, skipped, times, here.id)
 
 
-_TUNED = {"fusion": _fusion, "tile": _tiles}
+#: Of what is no operation on matrices.
+_TUNED: dict[str, _Tunes] = {"fusion": _fusion, "tile": _tiles}
 
 
 def _model(db: Database, here: Any, asked: dict[str, Any]) -> Any:
