@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -216,6 +217,7 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
         def run(self, pattern: Any, op: Op, configs: list[Config], *, options: Any) -> Any:
             for config in configs:
                 self.ran += 1
+                time.sleep(0.005)
                 took = 1e-3 / float(config.get("ktile") or 1)
                 yield config, Measurement(times_s=(took,), when=self.ran)
 
@@ -231,7 +233,7 @@ def test_a_matrix(matrix: tuple[str, str], capsys: pytest.CaptureFixture[str]) -
     words = ("tune", *matrix, "--op", "spmm:32", "--hardware-seconds", "0.2", "--rounds", "2")
     told = printed(capsys, *words, "--by", "analytical")
     assert (told["by"], told["op"], told["platform"]) == ("analytical", "spmm:32", "cpu@somewhere")
-    assert told["tried"] == told["ranked"] > 100 and told["hardware_seconds"]["asked"] == 0.2
+    assert 1 < told["tried"] < told["ranked"] and told["hardware_seconds"]["spent"] >= 0.2
     assert [len(row["rounds_s"]) for row in told["rows"]] == [2] * len(told["rows"])
     with Database.open(matrix[0], readonly=True) as opened:
         assert opened.problems() == []
@@ -252,7 +254,7 @@ def test_a_matrix_of_which_nothing_is_known(
     assert run_verb([*words]) == 0
     assert "ranked by: hardware (nobody knows any)" in capsys.readouterr().out
     code, said = refused(capsys, *words, "--by", "neighbours")
-    assert code == 1 and "--by analytical needs none" in said
+    assert code == 3 and "--by analytical needs none" in said
     code, said = refused(capsys, "tune", *matrix, "--op", "spmm:32", "--platform", "tile-cpu")
     assert code == 2 and "tile-cpu tunes no spmm:32" in said
     code, said = refused(capsys, "tune", matrix[0], "nothing", "--op", "spmm:32")
