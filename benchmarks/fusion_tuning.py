@@ -52,8 +52,9 @@ from indexer.runners.base import RunOptions
 from indexer.runners.xla_code.measuring import KernelTimes
 from indexer.training.tensors.grown_trees import grown
 from indexer.training.tensors.samples import KernelSample, runs_of
-from tuners.fusion.annealing import CutAnnealer, anneal
+from tuners.fusion.cut_steps import CutSteps
 from tuners.fusion.prices import CutPrices, PredictsKernels
+from tuners.hardware.annealing import Annealer, anneal
 
 FUSION, FUSED = Op("fusion"), Op("fused")
 #: What is to be gained at least, by the best cut that is known.
@@ -111,7 +112,7 @@ class Search:
 def by_hardware(
     search: Search, start: Cut, budget_s: float, seed: int
 ) -> Iterator[tuple[Cut, float]]:
-    annealer = CutAnnealer(search.program, start, rng=np.random.default_rng([seed, 1]))
+    annealer = Annealer(CutSteps(search.program), start, rng=np.random.default_rng([seed, 1]))
     return anneal(annealer, search.seconds, lambda: search.spent_s, budget_s)
 
 
@@ -120,7 +121,7 @@ def by_model(
 ) -> tuple[list[Cut], int]:
     """The cuts that it likes best, the first first, and how many it priced."""
     prices, told = CutPrices(program, model), {}
-    annealer = CutAnnealer(program, start, rng=np.random.default_rng([seed, 0]))
+    annealer = Annealer(CutSteps(program), start, rng=np.random.default_rng([seed, 0]))
     begun = time.process_time()
     priced = 0
     for cut, seconds in anneal(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
@@ -47,8 +47,11 @@ if TYPE_CHECKING:
     from tuners.evaluation.fit import Fit
     from tuners.fusion.job import TuneRequest
     from tuners.fusion.outcome import FusionTuned
+    from tuners.matrices.job import MatrixTuneRequest
+    from tuners.matrices.tune import MatrixTuned
     from tuners.tiles.job import TileTuneRequest
     from tuners.tiles.tune import TilesTuned
+    from tuners.tune import How
 
 __all__ = ["Database", "open_database"]
 
@@ -378,77 +381,25 @@ class Database(Lookup):
     # -- tuning ----------------------------------------------------------------------------
 
     @overload
-    def tune(
-        self,
-        subject: str | Computation,
-        options: TuneRequest,
-        *,
-        platform: str | Platform = "",
-        progress: Progress | None = None,
-        note: Callable[[str], None] | None = None,
-    ) -> FusionTuned: ...
-
+    def tune(self, subject: Any, options: TuneRequest, **how: Unpack[How]) -> FusionTuned: ...
     @overload
-    def tune(
-        self,
-        subject: str | Computation | Sequence[Computation],
-        options: TileTuneRequest,
-        *,
-        platform: str | Platform = "",
-        progress: Progress | None = None,
-        note: Callable[[str], None] | None = None,
-    ) -> TilesTuned: ...
+    def tune(self, subject: Any, options: TileTuneRequest, **how: Unpack[How]) -> TilesTuned: ...
+    @overload
+    def tune(self, subject: Any, options: MatrixTuneRequest, **how: Unpack[How]) -> MatrixTuned: ...
+    def tune(self, subject: Any, options: Any, **how: Unpack[How]) -> Any:
+        """The fastest that is found on this machine, by running some: of a matrix
+        `db.tune(A, MatrixTuneRequest(hardware_s=60), op="spmm:128")`; what a tensor program should
+        fuse, `db.tune("unet.small", TuneRequest(hardware_s=60))`; which tiles a kernel, or each
+        that a program is cut into, should run, `db.tune("unet.small/5", TileTuneRequest())`. A
+        subject is one, its file or its name. Runs are kept at once: the same call goes on where it
+        was stopped. See `tuners.tune`.
 
-    def tune(
-        self,
-        subject: str | Computation | Sequence[Computation],
-        options: TuneRequest | TileTuneRequest,
-        *,
-        platform: str | Platform = "",
-        progress: Progress | None = None,
-        note: Callable[[str], None] | None = None,
-    ) -> FusionTuned | TilesTuned:
-        """What a tensor program, known by name or given, should fuse on this machine:
-        `db.tune("unet.small", TuneRequest(model_s=300, hardware_s=60))`; or which tiles a kernel,
-        or each that a program is cut into, should run: `db.tune("unet.small/5",
-        TileTuneRequest(count=20))`. Runs are kept at once, so that the same call goes on where it
-        was stopped; `note` is told where there is no model to go by. See `tuners.fusion.job` and
-        `tuners.tiles.job`.
-
-        Raises: NothingFound for no such program or kernel; TensorError for one without cuts;
+        Raises: NothingFound for no such subject; TensorError for a program without cuts;
         UsageError as the options say; RunnerUnavailable if the platform cannot be measured here.
         """
-        from tuners.fusion.job import TuneRequest
-        from tuners.fusion.tune import tune_fusion
-        from tuners.tiles.tune import tune_tiles
+        from tuners.tune import tuned
 
-        told = note or _say
-        if isinstance(options, TuneRequest):
-            (program,) = self._tensors(subject, "program")
-            where = self._named(platform or "xla-cpu")
-            return tune_fusion(self, program, where, options, progress=progress, note=told)
-        kernels = self._tensors(subject, "kernel", "program")
-        where = self._named(platform or "tile-cpu")
-        return tune_tiles(self, kernels, where, options, progress=progress, note=told)
-
-    def _tensors(
-        self, named: str | Computation | Sequence[Computation], *kinds: str
-    ) -> list[Computation]:
-        """Those given, or the one of that name, of the first kind that has it."""
-        if isinstance(named, Computation):
-            return [named]
-        if not isinstance(named, str):
-            return list(named)
-        infos = sorted(
-            (info for info in self.store.find(named) if info.kind in kinds),
-            key=lambda info: kinds.index(info.kind),
-        )
-        found = (self.store.tensor(info.id) for info in infos)
-        one = next((tensor for tensor in found if tensor is not None), None)
-        if one is None:
-            many = f"no {' or '.join(kinds)} is called {named}"
-            raise NothingFound(many, hint="`embeddb kernel import` reads programs and kernels")
-        return [one]
+        return tuned(self, subject, options, {"note": _say, **how})
 
     # -- judging ---------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from embeddb.query.break_even import measured_break_even
 from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.store.usual_state import usual_at
 
-__all__ = ["Measure", "Search", "measure_answer", "ranked_by_time"]
+__all__ = ["Measure", "Search", "measure_answer", "ranked_by_time", "state_warning"]
 
 #: Measures configurations, or replays them, in the order given.
 Measure = Callable[[Sequence[Config]], Iterable[tuple[Config, Measurement]]]
@@ -77,7 +77,7 @@ def measure_answer(
             lookup.record(runs, pattern, here)
     done = measured_break_even(ranked_by_time(made, timings_of(runs)), runs)
     done = msgspec.structs.replace(done, platform=here.id)
-    if warning := _state_warning(state, usual):
+    if warning := state_warning(state, usual):
         done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
     if not lookup.store.readonly:
         done = keep(lookup, done)
@@ -103,7 +103,7 @@ def _candidates_run(
     return made
 
 
-def _state_warning(context: Mapping[str, float], normal: State) -> str:
+def state_warning(context: Mapping[str, float], normal: State) -> str:
     """One sentence where this machine is not in the state its stored runs were made in."""
     far = apart(state_of(context), normal)
     if far is None or far <= APART:

@@ -18,13 +18,11 @@ from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, Cut
 from embeddb.tensors.partition import Partition
-from indexer.runners.base import RunOptions
+from indexer.runners.base import HARDWARE_S, RunOptions
 
-__all__ = ["HARDWARE_S", "CutRun", "CutRuns", "MeasuresPrograms", "config_of", "seconds_known"]
+__all__ = ["CutRun", "CutRuns", "MeasuresPrograms", "config_of", "seconds_known"]
 
 _FUSED, _FUSION = Op("fused"), Op("fusion")
-#: In the context of a run: the seconds that compiling and timing took.
-HARDWARE_S = "hardware_s"
 
 
 class MeasuresPrograms(Protocol):

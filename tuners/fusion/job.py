@@ -18,11 +18,12 @@ from embeddb.tensors.cuts import random_cut
 from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
 from indexer.runners.base import RunOptions
 from indexer.tensors.cut_runs import CutRuns
-from tuners.fusion.annealing import CutAnnealer, anneal
+from tuners.fusion.cut_steps import CutSteps
 from tuners.fusion.kept_runs import KeptRuns
 from tuners.fusion.outcome import FusionTuned, Tried
 from tuners.fusion.prices import CutPrices, PredictsKernels
 from tuners.fusion.shortlist import Shortlist, kept_shortlist
+from tuners.hardware.annealing import Annealer, anneal
 
 __all__ = ["STARTS", "FusionTuning", "TuneRequest"]
 
@@ -137,7 +138,7 @@ class _Tuning:
         store, key = self.job.db.store, f"{self.label}/{self.job.here.id}/{self.program.id}"
         found = kept_shortlist(store, key, self.program, model.version)
         rng = np.random.default_rng([self.asked.seed, found.seen])
-        annealer = CutAnnealer(self.program, found.current or start, rng=rng)
+        annealer = Annealer(CutSteps(self.program), found.current or start, rng=rng)
         prices = CutPrices(self.program, model)
         clock = _Clock(found.spent_s)
         saved = clock.spent()
@@ -157,7 +158,7 @@ class _Tuning:
         done.shortlist = [Tried(cut, said) for cut, said in found.best()]
         return found
 
-    def _save(self, found: Shortlist, annealer: CutAnnealer, spent_s: float, key: str) -> None:
+    def _save(self, found: Shortlist, annealer: Annealer[Cut], spent_s: float, key: str) -> None:
         found.spent_s, found.current = spent_s, annealer.current
         found.keep(self.job.db.store, key)
 
@@ -199,7 +200,7 @@ class _Tuning:
             return tried.seconds
 
         rng = np.random.default_rng([asked.seed, 1])
-        annealer = CutAnnealer(self.program, start, rng=rng)
+        annealer = Annealer(CutSteps(self.program), start, rng=rng)
         for _ in anneal(annealer, price, lambda: done.hardware_s, asked.hardware_s):
             pass
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from embeddb.core.config import Op
 from embeddb.tensors.edges import CUT, Cut, edges_of
-from indexer.tensors.cut_runs import HARDWARE_S, CutRuns
+from indexer.runners.base import HARDWARE_S
+from indexer.tensors.cut_runs import CutRuns
 from tuners.fusion.outcome import Tried
 
 __all__ = ["KeptRuns"]

@@ -9,7 +9,7 @@ from statistics import median
 from embeddb.core.records import Measurement
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import Cut
-from indexer.tensors.cut_runs import HARDWARE_S
+from indexer.runners.base import HARDWARE_S
 
 __all__ = ["FusionTuned", "Tried"]
 

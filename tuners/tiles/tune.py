@@ -11,7 +11,8 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.tensors.computation import Computation
 from indexer.programs.tensors.cutting import pieces_of
-from tuners.tiles.job import ANALYSED, TileTuned, TileTuneRequest, TileTuning
+from tuners.hardware.outcome import Tuned
+from tuners.tiles.job import ANALYSED, TileTuneRequest, TileTuning
 
 __all__ = ["TilesTuned", "tune_tiles"]
 
@@ -22,7 +23,7 @@ class TilesTuned:
     others have no tiles, `platform` the instance that they ran on."""
 
     platform: str
-    kernels: Sequence[TileTuned]
+    kernels: Sequence[Tuned]
     times: Mapping[str, int]
     skipped: Mapping[str, str]
 

@@ -5,8 +5,6 @@ It may crash or hang; whoever started it judges that from outside.
 
 from __future__ import annotations
 
-import ctypes
-import resource
 from typing import Any
 
 import numpy as np
@@ -17,17 +15,16 @@ from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec, Refusal, aligned
 from indexer.runners.cpu_kernels.job import Loaded
 from indexer.runners.cpu_kernels.serving import Reply, serve
-from indexer.runners.cpu_kernels.tasks import Problem, problem_of, scratch_values, strip_of
+from indexer.runners.cpu_kernels.tasks import (
+    Plan,
+    problem_of,
+    scratch_values,
+    strip_of,
+    timed,
+    timed_function,
+)
 
 __all__ = ["main"]
-
-
-class _Plan(ctypes.Structure):
-    _fields_ = (
-        *((n, ctypes.c_int64) for n in ("threads", "schedule", "chunk")),
-        *((n, ctypes.c_int64) for n in ("warmups", "repeats", "max_repeats")),
-        ("min_time_s", ctypes.c_double),
-    )
 
 
 class Worker:
@@ -72,18 +69,16 @@ class Worker:
         # Scratch of no size is no null pointer: a kernel clears what it has of it.
         work = aligned((sizes[1],), job.dtype)
         d = aligned((sizes[0],), job.dtype) if sizes[0] else job.result()
-        problem = problem_of(form, job.width, strip)
-        problem.b, problem.d, problem.work = (a.ctypes.data for a in (job.b, d, work))
-        problem.c = None if job.c is None else job.c.ctypes.data
+        problem = problem_of(form, job.width, strip, (job.b, job.c, d, work))
         kernel = self._kernel(request["library"])
         d.fill(np.nan)
-        first, _ = _timed(kernel, problem, _plan(request, (0, 1, 1)))
+        first, _ = timed(kernel, problem, _plan(request, (0, 1, 1)))
         if error := job.wrong(d, form.order):
             return {**reply, "status": "wrong", "error": error}
         # The check has flushed the caches; a long kernel warms them within its first repeat.
         warmups = 2 if first["times_s"][0] < 0.1 else 0
         effort = (warmups, request["repeats"], request["max_repeats"])
-        times, switches = _timed(kernel, problem, _plan(request, effort))
+        times, switches = timed(kernel, problem, _plan(request, effort))
         return {**reply, "status": "ok", **times, "switches": switches}
 
     def baseline(self, request: Reply) -> Reply:
@@ -96,9 +91,7 @@ class Worker:
 
     def _kernel(self, path: str) -> Any:
         if path not in self.kernels:
-            function = ctypes.CDLL(path).embeddb_run
-            function.restype = ctypes.c_int64
-            self.kernels[path] = function
+            self.kernels[path] = timed_function(path)
         return self.kernels[path]
 
 
@@ -109,20 +102,9 @@ def _buffers(request: Reply, job: Loaded, form: Form, strip: int) -> tuple[int, 
     return form.val.size if filled else 0, scratch_values(request["scratch"], form, **how)
 
 
-def _plan(request: Reply, effort: tuple[int, int, int]) -> _Plan:
+def _plan(request: Reply, effort: tuple[int, int, int]) -> Plan:
     how = (request["threads"], request["schedule"], request["chunk"])
-    return _Plan(*how, *effort, request["min_time_s"])
-
-
-def _timed(kernel: Any, problem: Problem, plan: _Plan) -> tuple[Reply, int]:
-    """Times of every repeat, and how often the system took a CPU away meanwhile."""
-    out = np.zeros((3, plan.max_repeats))
-    rows = [ctypes.c_void_p(row.ctypes.data) for row in out]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-    done = kernel(ctypes.byref(problem), ctypes.byref(plan), *rows)
-    switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
-    names = ("times_s", "cpu_max_s", "cpu_sum_s")
-    return {n: row[:done].tolist() for n, row in zip(names, out, strict=True)}, switches
+    return Plan(*how, *effort, request["min_time_s"])
 
 
 def main() -> None:

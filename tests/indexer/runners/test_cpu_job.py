@@ -217,7 +217,7 @@ def test_scratch_of_no_size_is_no_null_pointer(monkeypatch: pytest.MonkeyPatch) 
         seen.append(problem.work)
         return {"times_s": [1.0]}, 0
 
-    monkeypatch.setattr("indexer.runners.cpu_kernels.worker._timed", timed)
+    monkeypatch.setattr("indexer.runners.cpu_kernels.worker.timed", timed)
     monkeypatch.setattr(Worker, "_kernel", lambda self, path: None)
     worker = Worker()
     worker.job = loaded("spmv", random_pattern((0, 5)))

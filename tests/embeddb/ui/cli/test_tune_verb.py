@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import measured_kernels as law
 import pytest
+import scipy.sparse
 from command_line import run_verb
 from hlo_texts import FOLDER
 from played_xla import HERE, Played, PlayedModel, chain, crowded_s
@@ -17,13 +19,15 @@ from tensors import dot_add, row_sum
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement
 from embeddb.database import Database
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, load_platform
 from embeddb.tensors.tensor_text import tensor_text
-from embeddb.ui.cli.verbs import tune
 from indexer.library import info_of
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.xla import VARIABLE
 from indexer.tensors import cut_runs
+from tuners.fusion import tune as fusion
+from tuners.matrices import tune as matrices
+from tuners.tiles import tune as tiles
 
 FAST = ("--op", "fusion", "--hardware-seconds", "1", "--rounds", "2")
 
@@ -47,7 +51,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
         assert (platform.name, threads) == ("xla-cpu", 1)
         return made, HERE
 
-    monkeypatch.setattr(tune, "runner_here", here)
+    monkeypatch.setattr(fusion, "this_machine", here)
     monkeypatch.setattr(cut_runs, "time", SimpleNamespace(perf_counter=made.spent_s))
     return made
 
@@ -151,7 +155,7 @@ def test_bad_input(db: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = refused(capsys, "tune", db, "chain12", *fusion, *both)
     assert code == 2 and "both budgets are 0" in said
     code, said = refused(capsys, "tune", db, "chain12", *fusion, "--platform", "tile-cpu")
-    assert code == 2 and "tile-cpu has no fusion" in said
+    assert code == 2 and "tile-cpu tunes no fusion" in said
     code, said = refused(capsys, "tune", db, "chain12", "--op", "fused")
     assert code == 2 and "fusion" in said
     code, said = refused(capsys, "tune", db, str(FOLDER / "mlp.before.txt") + ".gone", *fusion)
@@ -189,7 +193,7 @@ def test_tiles_by_neighbours(
                 self.ran += 1
                 yield config, Measurement(times_s=(law.seconds(kernel, config),), when=self.ran)
 
-    monkeypatch.setattr(tune, "runner_here", lambda *_: (Tiles(), law.here()))
+    monkeypatch.setattr(tiles, "this_machine", lambda *_, **__: (Tiles(), law.here()))
     place = law.make(tmp_path / "k.db")
     file = tmp_path / "asked.json"
     kernel = law.asked()
@@ -203,6 +207,62 @@ def test_tiles_by_neighbours(
         printed(capsys, "tune", str(place), str(file), "--op", "tile", "-k", "4", *near)["fresh"]
         == 0
     )
+
+
+@pytest.fixture
+def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """A database, a matrix file, and in the place of gcc what is fast with many columns."""
+
+    class Loops:
+        ran = 0.0
+
+        def run(self, pattern: Any, op: Op, configs: list[Config], *, options: Any) -> Any:
+            for config in configs:
+                self.ran += 1
+                time.sleep(0.005)
+                took = 1e-3 / float(config.get("ktile") or 1)
+                yield config, Measurement(times_s=(took,), when=self.ran)
+
+    here = load_platform("cpu").at("somewhere", {"threads": "2"})
+    monkeypatch.setattr(matrices, "this_machine", lambda *_: (Loops(), here))
+    file, place = tmp_path / "a.npz", tmp_path / "m.db"
+    scipy.sparse.save_npz(file, scipy.sparse.random(60, 40, 0.1, format="csr", rng=0))
+    Database.create(place).close()
+    return str(place), str(file)
+
+
+def test_a_matrix(matrix: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("tune", *matrix, "--op", "spmm:32", "--hardware-seconds", "0.2", "--rounds", "2")
+    told = printed(capsys, *words, "--by", "analytical")
+    assert (told["by"], told["op"], told["platform"]) == ("analytical", "spmm:32", "cpu@somewhere")
+    assert 1 < told["tried"] < told["ranked"] and told["hardware_seconds"]["spent"] >= 0.2
+    assert [len(row["rounds_s"]) for row in told["rows"]] == [2] * len(told["rows"])
+    with Database.open(matrix[0], readonly=True) as opened:
+        assert opened.problems() == []
+        kept = list(opened.store.runs("cpu@somewhere", Op("spmm", 32), told["matrix"]["id"]))
+    assert len(kept) == told["fresh"]
+    again = printed(capsys, *words, "--by", "analytical")
+    assert again["fresh"] == 0 and again["gain"] == told["gain"]
+    assert run_verb([*words, "--by", "analytical"]) == 0
+    assert "ranked by: analytical" in capsys.readouterr().out
+    assert run_verb([*words, "--by", "analytical", "--hardware-seconds", "0"]) == 0
+    assert "rank" in capsys.readouterr().out
+
+
+def test_a_matrix_of_which_nothing_is_known(
+    matrix: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("tune", *matrix, "--op", "spmm:32", "--hardware-seconds", "0.05", "--rounds", "1")
+    assert run_verb([*words]) == 0
+    assert "ranked by: hardware (nobody knows any)" in capsys.readouterr().out
+    code, said = refused(capsys, *words, "--by", "neighbours")
+    assert code == 3 and "--by analytical needs none" in said
+    code, said = refused(capsys, "tune", *matrix, "--op", "spmm:32", "--platform", "tile-cpu")
+    assert code == 2 and "tile-cpu tunes no spmm:32" in said
+    code, said = refused(capsys, "tune", matrix[0], "nothing", "--op", "spmm:32")
+    assert "no such file" in said
+    code, said = refused(capsys, "tune", *matrix, "--op", "nest")
+    assert code == 2 and "cpu tunes no nest" in said
 
 
 @pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")

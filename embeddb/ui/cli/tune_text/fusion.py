@@ -1,24 +1,23 @@
-"""What `tune` found, as text and as a document."""
+"""What tuning the fusion of a program found, as text and as a document."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from embeddb.core.wording import duration, factor, plural
+from embeddb.core.wording import factor, plural
 from embeddb.tensors.edges import edges_of
 from embeddb.ui.cli.output import note, say, table
+from embeddb.ui.cli.tune_text.seconds import measured
 
 if TYPE_CHECKING:
     from tuners.fusion.job import TuneRequest
     from tuners.fusion.outcome import FusionTuned, Tried
-    from tuners.tiles.job import TileTuned
-    from tuners.tiles.tune import TilesTuned
 
-__all__ = ["fusion_document", "show_fusion", "show_tiles", "tiles_document"]
+__all__ = ["fusion_document", "show_fusion"]
 
-#: Failures, or kernels without tiles, that are named.
+#: Failures that are named.
 _MOST_NOTES = 10
 
 
@@ -122,79 +121,6 @@ def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     times = ("predicted_s", "seconds", "median_s", "in_a_row_s")
-    told = [_time(row[name]) for name in times]
+    told = [measured(row[name]) for name in times]
     kernels = "-" if row["kernels"] is None else str(row["kernels"])
     return [row["what"], *told, factor(row["gain"]), kernels, row["cut"]]
-
-
-def _time(seconds: float | None) -> str:
-    return "-" if seconds is None or not math.isfinite(seconds) else duration(seconds)
-
-
-# -- tiles -----------------------------------------------------------------------------------------
-
-
-def tiles_document(done: TilesTuned) -> dict[str, Any]:
-    """Kernels as they are in the program; seconds of all of them together."""
-    tuned, times = done.kernels, done.times
-    default_s, best_s = _total(tuned, times)
-    return {
-        "platform": done.platform,
-        "op": "tile",
-        "kernels": [
-            {
-                "id": one.kernel.id,
-                "name": one.kernel.name,
-                "times": times[one.kernel.id],
-                "by": one.by,
-                "ranked": one.ranked,
-                "tried": len(one.tried),
-                "default": dict(one.default),
-                "default_s": one.again_s(one.default),
-                "best": dict(one.best),
-                "best_s": one.again_s(one.best),
-                "gain": one.gain,
-            }
-            for one in tuned
-        ],
-        "fresh": sum(one.fresh for one in tuned),
-        "skipped": dict(done.skipped),
-        "default_s": default_s,
-        "best_s": best_s,
-        "gain": default_s / best_s if best_s else None,
-    }
-
-
-def show_tiles(done: TilesTuned) -> None:
-    """A row for each kernel, and the sum."""
-    tuned, skipped, times = done.kernels, done.skipped, done.times
-    rows = [
-        [
-            one.kernel.name,
-            one.by,
-            f"{len(one.tried)} of {one.ranked}",
-            _time(one.again_s(one.default)),
-            _time(one.again_s(one.best)),
-            factor(one.gain),
-            str(one.best),
-        ]
-        for one in tuned
-    ]
-    table(["kernel", "chosen by", "tried", "untiled", "best", "gain", "configuration"], rows)
-    for name, reason in list(skipped.items())[:_MOST_NOTES]:
-        note(f"{name} has no tiles: {reason}")
-    if len(skipped) > _MOST_NOTES:
-        note(f"and {len(skipped) - _MOST_NOTES:,} more without tiles: --json has them all")
-    default_s, best_s = _total(tuned, times)
-    if len(tuned) > 1 and best_s:
-        say()
-        say(f"all: {_time(default_s)} untiled, {_time(best_s)} tuned, {factor(default_s / best_s)}")
-
-
-def _total(tuned: Sequence[TileTuned], times: Mapping[str, int]) -> tuple[float, float]:
-    """Seconds of the defaults and of the fastest; where neither is known, of neither."""
-    told = [
-        (times[one.kernel.id], one.again_s(one.default), one.again_s(one.best)) for one in tuned
-    ]
-    known = [row for row in told if math.isfinite(row[1]) and math.isfinite(row[2])]
-    return sum(n * default for n, default, _ in known), sum(n * best for n, _, best in known)

@@ -14,8 +14,9 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.cuts import CutJudge, random_cut
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import Partition
-from tuners.fusion.annealing import CutAnnealer, anneal
+from tuners.fusion.cut_steps import CutSteps
 from tuners.fusion.prices import CutPrices
+from tuners.hardware.annealing import Annealer, anneal
 
 #: Three kernels of four.
 BEST_S = 3 * (CALL_S + 4 * EACH_S)
@@ -25,7 +26,7 @@ def walk(
     program: Computation, start: Cut, prices: CutPrices, *, steps: int, seed: int = 0
 ) -> list[tuple[Cut, float]]:
     """What an annealer saw of a budget of so many new cuts."""
-    annealer = CutAnnealer(program, start, rng=np.random.default_rng(seed))
+    annealer = Annealer(CutSteps(program), start, rng=np.random.default_rng(seed))
     found: list[tuple[Cut, float]] = []
     for cut, seconds in anneal(annealer, prices.seconds, lambda: float(len(found)), float(steps)):
         found.append((cut, seconds))
@@ -73,7 +74,7 @@ def test_it_ends_when_nothing_is_new() -> None:
 def test_what_fails_is_left_and_never_gone_to() -> None:
     program = chain(8)
     edges = edges_of(program)
-    annealer = CutAnnealer(program, edges.whole, rng=np.random.default_rng(0))
+    annealer = Annealer(CutSteps(program), edges.whole, rng=np.random.default_rng(0))
     assert annealer.ask() == edges.whole
     annealer.tell(edges.whole, math.inf, 0.0)
     other = annealer.ask()
@@ -89,7 +90,9 @@ def test_it_cools() -> None:
     program = chain(12)
     worse = []
     for share in (0.0, 1.0):
-        annealer = CutAnnealer(program, edges_of(program).whole, rng=np.random.default_rng(0))
+        annealer = Annealer(
+            CutSteps(program), edges_of(program).whole, rng=np.random.default_rng(0)
+        )
         taken = 0
         for _ in range(200):
             annealer.current, annealer.seconds = edges_of(program).whole, 1.0

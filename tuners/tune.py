@@ -1,0 +1,85 @@
+"""What `Database.tune` does: who tunes follows from the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+from embeddb.core.config import Op
+from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
+from embeddb.index.lookup import Lookup
+from embeddb.platforms.platform import Platform
+from embeddb.tensors.computation import Computation
+from indexer.subjects import subject_of
+from tuners.fusion.job import TuneRequest
+from tuners.fusion.outcome import FusionTuned
+from tuners.fusion.tune import tune_fusion
+from tuners.matrices.job import MatrixTuneRequest
+from tuners.matrices.tune import MatrixTuned, tune_matrix
+from tuners.tiles.job import TileTuneRequest
+from tuners.tiles.tune import TilesTuned, tune_tiles
+
+__all__ = ["How", "tuned"]
+
+
+class How(TypedDict, total=False):
+    """`op` of a matrix, as "spmm:128"; `platform` by name or whole, else `cpu`, `xla-cpu` or
+    `tile-cpu`; `progress` is called with what is done, how much of it and of how much, `note` with
+    what should be known."""
+
+    op: str | Op
+    platform: str | Platform
+    progress: Callable[[str, int, int], None] | None
+    note: Callable[[str], None]
+
+
+def tuned(
+    db: Lookup, subject: Any, request: TuneRequest | TileTuneRequest | MatrixTuneRequest, how: How
+) -> FusionTuned | TilesTuned | MatrixTuned:
+    """Raises: as `Database.tune`."""
+    told: dict[str, Any] = {"progress": how.get("progress"), "note": how["note"]}
+    if isinstance(request, TuneRequest):
+        (program,) = _tensors(db, subject, "program")
+        return tune_fusion(db, program, _platform(db, how, "xla-cpu"), request, **told)
+    if isinstance(request, TileTuneRequest):
+        kernels = _tensors(db, subject, "kernel", "program")
+        return tune_tiles(db, kernels, _platform(db, how, "tile-cpu"), request, **told)
+    where = _platform(db, how, "cpu")
+    op = Op.parse(str(how.get("op", "")))
+    if op.kind != "matrix" or op.kernel not in where.kernels:
+        hint = "an operation of the platform on matrices, as spmm:128, fusion or tile"
+        raise UsageError(f"{where.name} tunes no {op}", hint=hint)
+    return tune_matrix(db, _matrix(db, subject), (op, where), request, **told)
+
+
+def _platform(db: Lookup, how: How, usual: str) -> Platform:
+    named = how.get("platform") or usual
+    return db.platform(named) if isinstance(named, str) else named
+
+
+def _matrix(db: Lookup, subject: Any) -> Pattern:
+    found = subject_of(db, subject, kind="matrix")
+    made = db.store.subject(found.id) if isinstance(found, PatternInfo) else found
+    if not isinstance(made, Pattern):
+        raise NothingFound(f"{subject} is only known by name", hint="give its file")
+    return made
+
+
+def _tensors(db: Lookup, named: Any, *kinds: str) -> Sequence[Computation]:
+    """Those given, or the one of that name, of the first kind that has it."""
+    if isinstance(named, Computation):
+        return [named]
+    if not isinstance(named, str):
+        return list(named)
+    infos = sorted(
+        (info for info in db.store.find(named) if info.kind in kinds),
+        key=lambda info: kinds.index(info.kind),
+    )
+    found = (db.store.tensor(info.id) for info in infos)
+    one = next((tensor for tensor in found if tensor is not None), None)
+    if one is None:
+        many = f"no {' or '.join(kinds)} is called {named}"
+        raise NothingFound(many, hint="`embeddb kernel import` reads programs and kernels")
+    return [one]
