@@ -8,15 +8,19 @@ from typing import Any
 import measured_kernels as law
 import pytest
 from played_xla import HERE, Played, chain, crowded_s
+from scipy import sparse
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.records import Measurement
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement, PatternInfo
 from embeddb.database import Database
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
 from tuners.fusion import tune as fusion
 from tuners.fusion.job import TuneRequest
+from tuners.matrices import tune as matrices
+from tuners.matrices.job import MatrixTuneRequest
 from tuners.tiles import tune as tiles
 from tuners.tiles.job import TileTuneRequest
 
@@ -80,3 +84,32 @@ def test_what_is_not_there_is_told(db: Database) -> None:
         db.tune("vgg", TuneRequest(hardware_s=1))
     with pytest.raises(NothingFound, match="no kernel or program is called vgg"):
         db.tune("vgg", TileTuneRequest())
+
+
+def test_a_matrix_by_name_or_given(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loops:
+        """In the place of gcc: fast with many columns."""
+
+        ran = 0.0
+
+        def run(
+            self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: Any
+        ) -> Iterator[tuple[Config, Measurement]]:
+            for config in configs:
+                self.ran += 1
+                took = 1e-3 / float(config.get("ktile") or 1)
+                yield config, Measurement(times_s=(took,), when=self.ran)
+
+    here = load_platform("cpu").at("somewhere", {"threads": "2"})
+    monkeypatch.setattr(matrices, "this_machine", lambda *_: (Loops(), here))
+    asked = MatrixTuneRequest(model_s=0.0, hardware_s=0.05, rounds=1)
+    matrix = sparse.random_array((60, 40), density=0.1, format="csr", rng=0)
+    made = db.tune(matrix, asked, op="spmm:32")
+    assert made.platform == here.id and made.tuned.gain is not None and made.tuned.gain >= 1
+    again = db.tune(made.tuned.subject.id, asked, op="spmm:32")
+    assert set(made.tuned.tried) <= set(again.tuned.tried)
+    with pytest.raises(UsageError, match="cpu tunes no nest"):
+        db.tune(matrix, asked, op="nest")
+    with pytest.raises(NothingFound, match="only known by name"):
+        db.store.put_patterns([PatternInfo(id="00" * 16, m=3, n=3, nnz=3, name="stub")])
+        db.tune("stub", asked, op="spmm:32")
