@@ -19,20 +19,23 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from machine import about
+from numpy.typing import NDArray
 from transfer_spade import ALL, Cell, Table, digest, fill, summary
 
 from embeddb.core.config import Op
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
-from indexer.training.cost_model.encoder import StructureReader, Structures
+from indexer.training.cost_model.encoder import Encoder, StructureReader, Structures
 from indexer.training.cost_model.samples import Samples, samples_of
 from indexer.training.cost_model.settings import CostSettings, preset
 from indexer.training.cost_model.train import retarget
@@ -44,9 +47,10 @@ _OPS = ("spmm:128", "sddmm:128")
 def cells(changes: dict[str, int]) -> Iterator[Cell]:
     """Figure 4, Table 2 and Figures 10 to 12; the last counts are all there is here."""
     cognate = preset("cognate", **changes)
+    yield Cell("COGNATE, NT 5", 0, 5, cognate)
     yield Cell("COGNATE", 100, 5, cognate)
     yield Cell("COGNATE, zero-shot", 100, 0, cognate)
-    yield Cell("COGNATE, NT 5", 0, 5, cognate)
+    yield from _parts(cognate)
     yield Cell("WACO+FA", 100, 5, preset("waco-fa", **changes))
     yield Cell("WACO+FM", 100, 5, preset("waco-fm", **changes))
     for count in (5, 20, ALL):
@@ -57,6 +61,16 @@ def cells(changes: dict[str, int]) -> Iterator[Cell]:
         yield Cell(f"COGNATE, NT {_told(count)}", 0, count, cognate)
     yield Cell("COGNATE, 20 x 25", 100, 20, cognate, per=25)
     yield Cell("COGNATE, binary sites", 100, 5, replace(cognate, binary=True))
+
+
+def _parts(cognate: CostSettings) -> Iterator[Cell]:
+    """What the sparse network is worth: not trained, so that mapper and predictor learn on what
+    its first weights give, or statistics in its place; nothing else differs."""
+    rest = replace(cognate, encoder="")
+    for kind in ("frozen", "statistics"):
+        yield Cell(f"{kind}, NT 5", 0, 5, rest, kind=kind)
+        yield Cell(kind, 100, 5, rest, kind=kind)
+        yield Cell(f"{kind}, zero-shot", 100, 0, rest, kind=kind)
 
 
 def _told(count: int) -> str:
@@ -78,6 +92,14 @@ class WholeTable(Table):
     ) -> None:
         super().__init__(source, target, evidence, folder, seed)
         self.structures, self.weights = structures, weights
+        self.beside: dict[str, Callable[[], Table]] = {}
+
+    def make(self, cell: Cell) -> None:
+        """As `Table.make`; what reads other vectors of the same matrices is made beside."""
+        if cell.kind in self.beside:
+            self.beside[cell.kind]().make(replace(cell, kind="model"))
+        else:
+            super().make(cell)
 
     def _model(
         self, source: Samples | None, target: Samples | None, settings: CostSettings
@@ -110,18 +132,66 @@ class WholeTable(Table):
         return load_whole(file)
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What both databases hold of one op, as the sparse network reads it."""
+
+    op: Op
+    source: Samples
+    target: Samples
+    evidence: RunMatrix
+    structures: Structures
+    statistics: dict[str, NDArray[np.float32]]
+
+
+def _read(asked: argparse.Namespace, op: str, encoder: Encoder) -> _Read:
+    what, structures = Op.parse(op), Structures({})
+    statistics: dict[str, NDArray[np.float32]] = {}
+    found = []
+    for place, platform in ((asked.cpu, asked.source), (asked.spade, asked.target)):
+        with Database.open(place, readonly=True) as db:
+            read = StructureReader(db, encoder, asked.matrices, structures=structures)
+            found.append(samples_of(db, db.platform(platform), [what], read=read))
+            evidence, readable = db.evidence(what, found[-1].platform.id)
+            statistics |= readable["stats"]
+    source, target = found
+    return _Read(what, source, target, evidence, structures, statistics)
+
+
 def table(asked: argparse.Namespace, op: str, seed: int, binary: bool) -> WholeTable:
-    what = Op.parse(op)
-    encoder = first_encoder(preset("cognate", binary=binary), asked.weights)
-    structures = Structures({})
-    with Database.open(asked.cpu, readonly=True) as db:
-        read = StructureReader(db, encoder, asked.matrices, structures=structures)
-        source = samples_of(db, db.platform("cpu"), [what], read=read)
-    with Database.open(asked.spade, readonly=True) as db:
-        read = StructureReader(db, encoder, asked.matrices, structures=structures)
-        target = samples_of(db, db.platform("spade"), [what], read=read)
-        evidence, _ = db.evidence(what, target.platform.id)
-    return WholeTable(source, target, evidence, asked.cells, seed, structures, asked.weights)
+    encoder = first_encoder(preset("cognate", binary=binary, seed=seed), asked.weights)
+    read = _read(asked, op, encoder)
+    made = WholeTable(
+        read.source, read.target, read.evidence, asked.cells, seed, read.structures, asked.weights
+    )
+
+    def beside(kind: str, vectors: Mapping[str, NDArray[np.float32]]) -> Table:
+        folder = asked.cells / kind
+        folder.mkdir(exist_ok=True)
+        seen = [_seen(samples, vectors, kind) for samples in (read.source, read.target)]
+        other = Table(seen[0], seen[1], read.evidence, folder, seed)
+        other.file = made.file
+        return other
+
+    def frozen() -> Table:
+        ids = sorted({r.pattern_id for s in (read.source, read.target) for r in s.rows})
+        vectors = dict(zip(ids, encoder.vectors(read.structures, ids), strict=True))
+        return beside("frozen", vectors)
+
+    made.beside["frozen"] = cache(frozen)
+    made.beside["statistics"] = cache(lambda: beside("statistics", read.statistics))
+    return made
+
+
+def _seen(samples: Samples, vectors: Mapping[str, NDArray[np.float32]], name: str) -> Samples:
+    """The samples with other vectors of their matrices."""
+    own = np.array([vectors[row.pattern_id] for row in samples.rows], dtype=np.float32)
+    return replace(samples, vectors=own, featurizer=name, featurizer_version="1")
+
+
+def _told_source(rows: Sequence[Mapping[str, Any]]) -> str:
+    simulated = {row["made_by"] for row in rows} != {"measured"}
+    return "timing model, no hardware" if simulated else "measured"
 
 
 def main() -> None:
@@ -131,8 +201,11 @@ def main() -> None:
     parser.add_argument("cells", type=Path)
     parser.add_argument("--matrices", type=Path)
     parser.add_argument("--weights", type=Path)
+    parser.add_argument("--source", default="cpu", help="platform or instance")
+    parser.add_argument("--target", default="spade", help="platform or instance")
     parser.add_argument("--op", action="append")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--threads", type=int, default=2)
@@ -141,19 +214,20 @@ def main() -> None:
     asked.cells.mkdir(parents=True, exist_ok=True)
     few = {"epochs": asked.epochs, "few_epochs": asked.epochs} if asked.epochs else {}
     wanted = [cell for cell in cells(few) if asked.only in cell.method]
-    for seed in range(asked.seeds):
+    for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         for op in asked.op or _OPS:
             for binary in (False, True):
                 own = [cell for cell in wanted if cell.settings.binary == binary]
                 if own:
                     made = table(asked, op, seed, binary)
                     fill(made, own)
+    rows = summary(asked.cells)
     result = {
         "about": about(),
-        "source_of_times": "timing model, no hardware",
+        "source_of_times": _told_source(rows),
         "weights": "autoencoder" if asked.weights else "random",
         "epochs": asked.epochs or 100,
-        "rows": summary(asked.cells),
+        "rows": rows,
     }
     print(json.dumps(result, indent=1))
 

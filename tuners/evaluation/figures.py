@@ -127,6 +127,7 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
     return {
         "speedup@1": float(np.exp(column("gain_1").mean())),
         "speedup@5": float(np.exp(column("gain_5").mean())),
+        **_spread_of(np.exp(column("gain_1"))),
         "of_optimum@1": float(np.exp(column("of_optimum_1").mean())),
         "of_optimum@5": float(np.exp(column("of_optimum_5").mean())),
         "regret_p95@1": float(np.quantile(regret, 0.95)),
@@ -141,6 +142,13 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
             for k in outcomes[0].after
         },
     }
+
+
+def _spread_of(speedups: NDArray[np.float64]) -> dict[str, float]:
+    """Quartiles and maximum over matrices (COGNATE, Figures 5, 13 and 14)."""
+    found = np.quantile(speedups, [0.25, 0.5, 0.75, 1.0]).tolist()
+    names = ("speedup_q25@1", "speedup_q50@1", "speedup_q75@1", "speedup_max@1")
+    return dict(zip(names, found, strict=True))
 
 
 def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
