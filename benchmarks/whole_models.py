@@ -7,9 +7,11 @@
 Families, samples and figures are those of `transfer_spade.py`, beside whose rows ("statistics +
 MLP" there is COGNATE's settings on statistics) these stand; rows are named as in COGNATE's Table 2
 and Figure 4. `took_s` is what a cell took with its source model, if that was not there yet.
-`--only TEXT` makes the cells whose name contains it, `--weights FILE` starts from an autoencoder
+`--only REGEX` makes the cells whose name it finds, `--weights FILE` starts from an autoencoder
 (`embeddb train featurizer MATRICES -o FILE --network cognate --reduction sites --size 64
---no-shape`), `--epochs` is for trials: their lines say so. SPADE's times come from a timing model,
+--no-shape`), `--epochs`, `--sites` and `--from` (matrices of the source) make all rows smaller alike, where a
+machine has no day for the table; the result says so. Cells of one op may be made by several
+processes, each with an `--only` of its own, once their source's model is there. SPADE's times come from a timing model,
 no hardware.
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,33 +47,34 @@ from indexer.training.cost_model.whole import Whole, first_encoder, load_whole, 
 _OPS = ("spmm:128", "sddmm:128")
 
 
-def cells(changes: dict[str, int]) -> Iterator[Cell]:
-    """Figure 4, Table 2 and Figures 10 to 12; the last counts are all there is here."""
+def cells(changes: dict[str, int], source: int) -> Iterator[Cell]:
+    """Figure 4, Table 2 and Figures 10 to 12; the last counts are all there is here. `source`
+    matrices of 100 samples teach first where a name says nothing else."""
     cognate = preset("cognate", **changes)
     yield Cell("COGNATE, NT 5", 0, 5, cognate)
-    yield Cell("COGNATE", 100, 5, cognate)
-    yield Cell("COGNATE, zero-shot", 100, 0, cognate)
-    yield from _parts(cognate)
-    yield Cell("WACO+FA", 100, 5, preset("waco-fa", **changes))
-    yield Cell("WACO+FM", 100, 5, preset("waco-fm", **changes))
+    yield Cell("COGNATE", source, 5, cognate)
+    yield Cell("COGNATE, zero-shot", source, 0, cognate)
+    yield from _parts(cognate, source)
+    yield Cell("WACO+FA", source, 5, preset("waco-fa", **changes))
+    yield Cell("WACO+FM", source, 5, preset("waco-fm", **changes))
     for count in (5, 20, ALL):
         yield Cell(f"COGNATE, CPU {_told(count)}", count, 5, cognate)
     for count in (3, 7, 100, ALL):
-        yield Cell(f"COGNATE, TL {_told(count)}", 100, count, cognate)
+        yield Cell(f"COGNATE, TL {_told(count)}", source, count, cognate)
     for count in (100, ALL):
         yield Cell(f"COGNATE, NT {_told(count)}", 0, count, cognate)
-    yield Cell("COGNATE, 20 x 25", 100, 20, cognate, per=25)
-    yield Cell("COGNATE, binary sites", 100, 5, replace(cognate, binary=True))
+    yield Cell("COGNATE, 20 x 25", source, 20, cognate, per=25)
+    yield Cell("COGNATE, binary sites", source, 5, replace(cognate, binary=True))
 
 
-def _parts(cognate: CostSettings) -> Iterator[Cell]:
+def _parts(cognate: CostSettings, source: int) -> Iterator[Cell]:
     """What the sparse network is worth: not trained, so that mapper and predictor learn on what
     its first weights give, or statistics in its place; nothing else differs."""
     rest = replace(cognate, encoder="")
     for kind in ("frozen", "statistics"):
         yield Cell(f"{kind}, NT 5", 0, 5, rest, kind=kind)
-        yield Cell(kind, 100, 5, rest, kind=kind)
-        yield Cell(f"{kind}, zero-shot", 100, 0, rest, kind=kind)
+        yield Cell(kind, source, 5, rest, kind=kind)
+        yield Cell(f"{kind}, zero-shot", source, 0, rest, kind=kind)
 
 
 def _told(count: int) -> str:
@@ -159,7 +163,9 @@ def _read(asked: argparse.Namespace, op: str, encoder: Encoder) -> _Read:
 
 
 def table(asked: argparse.Namespace, op: str, seed: int, binary: bool) -> WholeTable:
-    encoder = first_encoder(preset("cognate", binary=binary, seed=seed), asked.weights)
+    encoder = first_encoder(
+        preset("cognate", binary=binary, seed=seed, sites=asked.sites), asked.weights
+    )
     read = _read(asked, op, encoder)
     made = WholeTable(
         read.source, read.target, read.evidence, asked.cells, seed, read.structures, asked.weights
@@ -207,13 +213,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=0)
+    parser.add_argument("--sites", type=int, default=64)
+    parser.add_argument("--from", type=int, default=100, dest="matrices_of_source")
     parser.add_argument("--only", default="")
     parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     asked.cells.mkdir(parents=True, exist_ok=True)
-    few = {"epochs": asked.epochs, "few_epochs": asked.epochs} if asked.epochs else {}
-    wanted = [cell for cell in cells(few) if asked.only in cell.method]
+    changes = {"sites": asked.sites}
+    if asked.epochs:
+        changes |= {"epochs": asked.epochs, "few_epochs": asked.epochs}
+    every = cells(changes, asked.matrices_of_source)
+    wanted = [cell for cell in every if re.search(asked.only, cell.method)]
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         for op in asked.op or _OPS:
             for binary in (False, True):
@@ -227,6 +238,8 @@ def main() -> None:
         "source_of_times": _told_source(rows),
         "weights": "autoencoder" if asked.weights else "random",
         "epochs": asked.epochs or 100,
+        "sites": asked.sites**2,
+        "source_matrices": asked.matrices_of_source,
         "rows": rows,
     }
     print(json.dumps(result, indent=1))
