@@ -9,10 +9,9 @@ MLP" there is COGNATE's settings on statistics) these stand; rows are named as i
 and Figure 4. `took_s` is what a cell took with its source model, if that was not there yet.
 `--only REGEX` makes the cells whose name it finds, `--weights FILE` starts from an autoencoder
 (`embeddb train featurizer MATRICES -o FILE --network cognate --reduction sites --size 64
---no-shape`), `--epochs`, `--sites` and `--from` (matrices of the source) make all rows smaller alike, where a
-machine has no day for the table; the result says so. Cells of one op may be made by several
-processes, each with an `--only` of its own, once their source's model is there. SPADE's times come from a timing model,
-no hardware.
+--no-shape`). `--epochs`, `--sites`, `--from` (matrices of the source) and `--most` (non-zeros) make
+all rows smaller alike, where a machine has no day for the table; the result says so. SPADE's times
+come from a timing model, no hardware.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,7 +38,7 @@ from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
 from indexer.training.cost_model.encoder import Encoder, StructureReader, Structures
-from indexer.training.cost_model.samples import Samples, samples_of
+from indexer.training.cost_model.samples import Reads, Samples, samples_of
 from indexer.training.cost_model.settings import CostSettings, preset
 from indexer.training.cost_model.train import retarget
 from indexer.training.cost_model.whole import Whole, first_encoder, load_whole, train_whole
@@ -154,12 +153,23 @@ def _read(asked: argparse.Namespace, op: str, encoder: Encoder) -> _Read:
     found = []
     for place, platform in ((asked.cpu, asked.source), (asked.spade, asked.target)):
         with Database.open(place, readonly=True) as db:
-            read = StructureReader(db, encoder, asked.matrices, structures=structures)
+            reader = StructureReader(db, encoder, asked.matrices, structures=structures)
+            read = _small(db, reader, asked.most)
             found.append(samples_of(db, db.platform(platform), [what], read=read))
-            evidence, readable = db.evidence(what, found[-1].platform.id)
-            statistics |= readable["stats"]
+            statistics |= db.evidence(what, platform.split("@")[0])[1]["stats"]
+            evidence, _ = db.evidence(what, found[-1].platform.id)
     source, target = found
     return _Read(what, source, target, evidence, structures, statistics)
+
+
+def _small(db: Database, reader: StructureReader, most: int) -> Reads:
+    """Reads the matrices of at most so many non-zeros."""
+
+    def read(ids: Collection[str]) -> Mapping[str, NDArray[np.float32]]:
+        found = {i: db.store.pattern(i) for i in ids}
+        return reader([i for i, info in found.items() if info is not None and info.nnz <= most])
+
+    return read
 
 
 def table(asked: argparse.Namespace, op: str, seed: int, binary: bool) -> WholeTable:
@@ -213,6 +223,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=0)
+    parser.add_argument("--most", type=int, default=10**9, help="non-zeros of a matrix")
     parser.add_argument("--sites", type=int, default=64)
     parser.add_argument("--from", type=int, default=100, dest="matrices_of_source")
     parser.add_argument("--only", default="")
@@ -239,6 +250,7 @@ def main() -> None:
         "weights": "autoencoder" if asked.weights else "random",
         "epochs": asked.epochs or 100,
         "sites": asked.sites**2,
+        "most_nonzeros": asked.most,
         "source_matrices": asked.matrices_of_source,
         "rows": rows,
     }
