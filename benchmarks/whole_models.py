@@ -37,9 +37,10 @@ from embeddb.core.config import Op
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
+from embeddb.index.scopes import scope_of
 from indexer.training.cost_model.encoder import Encoder, StructureReader, Structures
 from indexer.training.cost_model.samples import Reads, Samples, samples_of
-from indexer.training.cost_model.settings import CostSettings, preset
+from indexer.training.cost_model.settings import CostSettings, forest, preset
 from indexer.training.cost_model.train import retarget
 from indexer.training.cost_model.whole import Whole, first_encoder, load_whole, train_whole
 
@@ -67,9 +68,12 @@ def cells(changes: dict[str, int], source: int) -> Iterator[Cell]:
 
 
 def _parts(cognate: CostSettings, source: int) -> Iterator[Cell]:
-    """What the sparse network is worth: not trained, so that mapper and predictor learn on what
-    its first weights give, or statistics in its place; nothing else differs."""
+    """What the sparse network is worth. Beside it: no model, trees, and the rest of the model on
+    what its first weights give or on statistics in its place; nothing else differs there."""
     rest = replace(cognate, encoder="")
+    for kind in ("random", "static", "neighbours"):
+        yield Cell(f"{kind}, 5 x 100", 0, 5, kind=kind)
+    yield Cell("trees, 5 x 100", 0, 5, forest(), kind="trees")
     for kind in ("frozen", "statistics"):
         yield Cell(f"{kind}, NT 5", 0, 5, rest, kind=kind)
         yield Cell(kind, source, 5, rest, kind=kind)
@@ -101,6 +105,8 @@ class WholeTable(Table):
         """As `Table.make`; what reads other vectors of the same matrices is made beside."""
         if cell.kind in self.beside:
             self.beside[cell.kind]().make(replace(cell, kind="model"))
+        elif cell.kind != "model":
+            self.beside["statistics"]().make(cell)
         else:
             super().make(cell)
 
@@ -156,7 +162,7 @@ def _read(asked: argparse.Namespace, op: str, encoder: Encoder) -> _Read:
             reader = StructureReader(db, encoder, asked.matrices, structures=structures)
             read = _small(db, reader, asked.most)
             found.append(samples_of(db, db.platform(platform), [what], read=read))
-            statistics |= db.evidence(what, platform.split("@")[0])[1]["stats"]
+            statistics |= db.evidence(what, scope_of(db.platform(platform)))[1]["stats"]
             evidence, _ = db.evidence(what, found[-1].platform.id)
     source, target = found
     return _Read(what, source, target, evidence, structures, statistics)

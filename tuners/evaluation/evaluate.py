@@ -23,7 +23,15 @@ from embeddb.query.query import Query
 from embeddb.query.rankers.neighbour_vote import scores
 from tuners.by_name import tuner_class
 from tuners.evaluation.bench import Bench
-from tuners.evaluation.figures import EvalRow, Outcome, Truth, judge, ordering, summarise
+from tuners.evaluation.figures import (
+    EvalRow,
+    Outcome,
+    Truth,
+    judge,
+    ordering,
+    speedups_of,
+    summarise,
+)
 from tuners.evaluation.fit import Fit
 from tuners.evaluation.learned import JOINED, Learned
 from tuners.evaluation.plain_neighbours import PlainNeighbours
@@ -154,6 +162,7 @@ class Table:
             figures,
             spread,
             self.bench.simulated,
+            speedups_of(by_seed[0]),
         )
 
     def _judged(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 
-__all__ = ["EvalRow", "Outcome", "Truth", "judge", "ordering", "summarise"]
+__all__ = ["EvalRow", "Outcome", "Truth", "judge", "ordering", "speedups_of", "summarise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ def ordering(
 
 @dataclass(frozen=True, slots=True)
 class EvalRow:
-    """One line of the table: a method on an op and platform, mean over seeds."""
+    """One line of the table: a method on an op and platform, mean over seeds; `speedups` of the
+    first proposal on each matrix, largest first, are those of the first seed."""
 
     platform: str
     op: str
@@ -102,13 +103,14 @@ class EvalRow:
     figures: Mapping[str, float]
     spread: float
     simulated: bool = False
+    speedups: tuple[float, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The released JSON form."""
         shown = {k: None if math.isnan(v) else v for k, v in self.figures.items()}
         head = {"platform": self.platform, "op": self.op, "method": self.method}
         body = {**head, "matrices": self.matrices, **shown, "spread": self.spread}
-        return {**body, "simulated": self.simulated}
+        return {**body, "simulated": self.simulated, "speedups": list(self.speedups)}
 
 
 def summarise(by_seed: Sequence[Sequence[Outcome]]) -> tuple[dict[str, float], float]:
@@ -117,6 +119,11 @@ def summarise(by_seed: Sequence[Sequence[Outcome]]) -> tuple[dict[str, float], f
     mean = {name: _mean([figures[name] for figures in each]) for name in each[0]}
     of_optimum = [figures["of_optimum@1"] for figures in each]
     return mean, float(max(of_optimum) - min(of_optimum))
+
+
+def speedups_of(outcomes: Sequence[Outcome]) -> tuple[float, ...]:
+    """The default's time over the first proposal's on each matrix, largest first."""
+    return tuple(sorted((math.exp(o.gain_1) for o in outcomes), reverse=True))
 
 
 def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:

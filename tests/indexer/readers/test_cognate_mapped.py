@@ -69,7 +69,7 @@ def test_what_is_read_is_legal_and_maps_back_to_its_loops() -> None:
 def test_a_bad_cell_costs_its_row_and_is_named(
     tmp_path: Path, column: str, cell: str, reason: str
 ) -> None:
-    good = "144,4,1024,32,6,7,2,4,1,3,5,0,0,0,38.8".split(",")
+    good = ["144", "4", "1024", "32", "6", "7", "2", "4", "1", "3", "5", "0", "0", "0", "38.8"]
     bad = list(good)
     bad[_COLUMNS.index(column)] = cell
     path = tmp_path / "rows.csv"
