@@ -239,7 +239,8 @@ def test_speedups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     first = document["rows"][0]
     assert (first["matrices"], first["median"], first["largest"]) == (3, 1.5, 4.0)
-    assert "spmm:32 on toy: 3 matrices (simulated)" in svg
+    assert "spmm:32 on toy: 3 matrices, largest first" in svg
+    assert document["title"] == "speed-up over the default (simulated)"
     one, document = drawn(["speedups", str(file), "--op", "spmv"], tmp_path / "s.svg", capsys)
     assert len(document["rows"]) == 1 and "spmm:32" not in one
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import click
 import msgspec
 
+from embeddb.core.config import Op
 from embeddb.core.errors import InputError
-from embeddb.core.wording import plural
+from embeddb.core.wording import many_of
 from embeddb.ui.cli.drawing import finish, out_option
 from embeddb.ui.cli.output import json_option, say
 
@@ -42,11 +44,10 @@ def speedups_verb(
 ) -> None:
     """Draw the speed-up over the default on each matrix, largest first, a line for each method.
 
-    EVAL is what `embeddb eval DB --json` wrote; each platform and op of it is a panel.
+    EVAL is what `embeddb eval DB --json > eval.json` wrote; each platform and op of it is a panel.
 
     \b
     Example:
-      embeddb eval starter --op spmv --json > eval.json
       embeddb plot speedups eval.json --method embeddb --method oracle -o speedups.svg
     """
     from embeddb.ui.draw import stack
@@ -68,7 +69,8 @@ def speedups_verb(
             where=eval_file,
             hint="choose with --platform, --op and --method",
         )
-    title = "speed-up over the default"
+    simulated = " (simulated)" if any(row.simulated for row in rows) else ""
+    title = f"speed-up over the default{simulated}"
     svg = stack([_panel(*named, held) for named, held in panels.items()], title=title)
     found = [_figures(row) for row in rows]
     finish(svg, out, {"title": title, "rows": found}, as_json)
@@ -97,16 +99,15 @@ def _rows(file: str) -> list[_Row]:
 def _panel(op: str, platform: str, rows: list[_Row]) -> str:
     from embeddb.ui.draw import Line, curves
 
-    count = plural(max(len(row.speedups) for row in rows), "matrix")
-    simulated = " (simulated)" if any(row.simulated for row in rows) else ""
+    count = max(len(row.speedups) for row in rows)
     lines = [
         Line(row.method, list(range(1, len(row.speedups) + 1)), sorted(row.speedups, reverse=True))
         for row in rows
     ]
     return curves(
         lines,
-        title=f"{op} on {platform}: {count}{simulated}",
-        x_label="matrices, largest speed-up first",
+        title=f"{op} on {platform}",
+        x_label=f"{op} on {platform}: {count:,} {many_of(Op.parse(op).kind)}, largest first",
         y_label="default / first answer",
         log_y=True,
         key=f"{op} {platform}",
@@ -114,13 +115,12 @@ def _panel(op: str, platform: str, rows: list[_Row]) -> str:
 
 
 def _figures(row: _Row) -> dict[str, str | float | int]:
-    ordered = sorted(row.speedups)
     return {
         "platform": row.platform,
         "op": row.op,
         "method": row.method,
-        "matrices": len(ordered),
-        "median": ordered[len(ordered) // 2],
-        "largest": ordered[-1],
+        "matrices": len(row.speedups),
+        "median": median(row.speedups),
+        "largest": max(row.speedups),
         "simulated": row.simulated,
     }
