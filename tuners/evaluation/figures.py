@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 
-__all__ = ["EvalRow", "Outcome", "Truth", "judge", "ordering", "speedups_of", "summarise"]
+__all__ = [
+    "EvalRow",
+    "Outcome",
+    "Truth",
+    "averaged",
+    "judge",
+    "ordering",
+    "speedups_of",
+    "summarise",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,24 @@ def summarise(by_seed: Sequence[Sequence[Outcome]]) -> tuple[dict[str, float], f
     mean = {name: _mean([figures[name] for figures in each]) for name in each[0]}
     of_optimum = [figures["of_optimum@1"] for figures in each]
     return mean, float(max(of_optimum) - min(of_optimum))
+
+
+def averaged(outcomes: Sequence[Outcome]) -> Outcome:
+    """The mean outcome of several draws of a method on one matrix."""
+
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(o, name) for o in outcomes]))
+
+    return Outcome(
+        gain_1=mean("gain_1"),
+        gain_5=mean("gain_5"),
+        of_optimum_1=mean("of_optimum_1"),
+        of_optimum_5=mean("of_optimum_5"),
+        slower=mean("slower"),
+        ape=mean("ape"),
+        lost_s=mean("lost_s"),
+        best_s=mean("best_s"),
+    )
 
 
 def speedups_of(outcomes: Sequence[Outcome]) -> tuple[float, ...]:
