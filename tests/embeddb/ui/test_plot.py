@@ -262,6 +262,9 @@ def test_speedups_of_a_strange_file(
     out = tmp_path / "s.svg"
     assert run_verb(["plot", "speedups", str(file), "-o", str(out), *words]) == 1
     assert said in capsys.readouterr().err and not out.exists()
+    file.unlink()
+    assert run_verb(["plot", "speedups", str(file), "-o", str(out), *words]) == 1
+    assert "no such file" in capsys.readouterr().err
 
 
 def test_png(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 @click.command("speedups")
-@click.argument("eval_file", metavar="EVAL", type=click.Path(exists=True, dir_okay=False))
+@click.argument("eval_file", metavar="EVAL", type=click.Path(dir_okay=False))
 @click.option("--platform", default="", help="Only this platform or instance of EVAL.")
 @click.option("--op", default="", help="Only this op of EVAL: KERNEL:WIDTH, as spmm:64 or spmv.")
 @click.option("--method", "methods", multiple=True, help="Only this method; again for more.")
@@ -83,6 +83,8 @@ def speedups_verb(
 def _rows(file: str) -> list[_Row]:
     """Raises: InputError for a file that is not what `eval --json` writes."""
     path = Path(file)
+    if not path.is_file():
+        raise InputError("no such file", where=file, hint="embeddb eval DB --json > eval.json")
     if path.stat().st_size > _MOST_BYTES:
         raise InputError("too large for the output of `embeddb eval --json`", where=file)
     try:
