@@ -58,6 +58,8 @@ ALL = 1_000_000
 _PER_MATRIX = 100
 _PARTS, _HELD_PARTS = 5, 2
 _OPS = ("spmm:128", "sddmm:128")
+#: Matrices that vote where neighbours do.
+_NEAREST = 5
 #: Above any gain: what the fixed set holds comes before what it does not.
 _FIRST = 100.0
 
@@ -84,6 +86,9 @@ def cells() -> Iterator[Cell]:
     """The table, other ways to spend 500 samples, and the ablations. `ours` is trees that are told
     what a network trained on the CPU says; the ablations are of COGNATE's own settings, whose
     reference is `COGNATE's settings`."""
+    yield Cell("random", 0, 5, kind="random")
+    yield Cell("neighbours, 5 x 100", 0, 5, kind="neighbours")
+    yield Cell("neighbours, all", 0, ALL, kind="neighbours")
     yield Cell("static, 5 x 100", 0, 5, kind="static")
     yield Cell("static, all", 0, ALL, kind="static")
     yield Cell("zero-shot", ALL, 0, _NETWORK)
@@ -163,8 +168,10 @@ class Table:
         )
         settings = replace(cell.settings, seed=self.seed)
         started = time.perf_counter()
-        if cell.kind == "static":
-            outcomes = self._judged(_Static(target))
+        if cell.kind == "random":
+            outcomes = self._judged(_Random(self.seed))
+        elif cell.kind in ("static", "neighbours"):
+            outcomes = self._judged((_Static if cell.kind == "static" else _Neighbours)(target))
         else:
             outcomes = self._judged(self._model(source, target, settings))
         took_s = time.perf_counter() - started
@@ -228,7 +235,7 @@ class Table:
             m, n, nnz = row.sizes
             default = self.platform.default(self.op, Sizes(m, n, nnz))
             at = configs.index(default) if default in configs else -1
-            # The papers' models whole answer with the five best predicted.
+            # The papers' models whole answer with the five best predicted; what has no spread does.
             known = math.nan if getattr(scorer, "plain", False) else 1.0
             order = order_to_try(configs, gain, spread * known)
             order = behind_default(order, gain, at, getattr(scorer, "guard", 0.0))[:5]
@@ -257,6 +264,48 @@ class _Static:
         self, vector: Any, platform: Any, op: Any, configs: Any, sizes: Any = ()
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         gain = np.array([self._mean.get(c, 0.0) for c in configs])
+        return gain, np.full(len(gain), math.nan)
+
+
+class _Random:
+    """Any order, drawn anew for each matrix."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def score(
+        self, vector: Any, platform: Any, op: Any, configs: Any, sizes: Any = ()
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return self._rng.random(len(configs)), np.full(len(configs), math.nan)
+
+
+class _Neighbours:
+    """Mean gain over the nearest matrices that ran a configuration, each beyond its own level, by
+    statistics, closer ones counting more; what none of them ran comes behind."""
+
+    def __init__(self, samples: Samples | None) -> None:
+        assert samples is not None
+        gains = np.full((len(samples.rows), len(samples.configs)), np.nan)
+        row = np.repeat(np.arange(len(samples.rows)), np.diff(samples.indptr))
+        gains[row, samples.column] = samples.gain
+        level, _ = effects(gains)
+        self._gains = gains - level[:, None]
+        self._center = samples.vectors.mean(axis=0)
+        self._scale = np.maximum(samples.vectors.std(axis=0), 1e-6)
+        self._vectors = (samples.vectors - self._center) / self._scale
+        self._column = {config: at for at, config in enumerate(samples.configs)}
+
+    def score(
+        self, vector: Any, platform: Any, op: Any, configs: Any, sizes: Any = ()
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        far = np.linalg.norm(self._vectors - (vector - self._center) / self._scale, axis=1)
+        near = np.argsort(far)[:_NEAREST]
+        weight = 1.0 / (far[near] + 1e-6)
+        known = np.isfinite(self._gains[near])
+        total = np.where(known, self._gains[near] * weight[:, None], 0.0).sum(axis=0)
+        of = (known * weight[:, None]).sum(axis=0)
+        mean = np.where(of > 0, total / np.maximum(of, 1e-12), -_FIRST)
+        gain = np.array([mean[self._column[c]] if c in self._column else -_FIRST for c in configs])
         return gain, np.full(len(gain), math.nan)
 
 

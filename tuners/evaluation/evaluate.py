@@ -23,7 +23,16 @@ from embeddb.query.query import Query
 from embeddb.query.rankers.neighbour_vote import scores
 from tuners.by_name import tuner_class
 from tuners.evaluation.bench import Bench
-from tuners.evaluation.figures import EvalRow, Outcome, Truth, judge, ordering, summarise
+from tuners.evaluation.figures import (
+    EvalRow,
+    Outcome,
+    Truth,
+    averaged,
+    judge,
+    ordering,
+    speedups_of,
+    summarise,
+)
 from tuners.evaluation.fit import Fit
 from tuners.evaluation.learned import JOINED, Learned
 from tuners.evaluation.plain_neighbours import PlainNeighbours
@@ -154,6 +163,7 @@ class Table:
             figures,
             spread,
             self.bench.simulated,
+            speedups_of(by_seed[0]),
         )
 
     def _judged(
@@ -167,7 +177,7 @@ class Table:
         truth = self.bench.truth(row)
         pattern_id = self.bench.evidence.rows[row].pattern_id
         yield "default", judge(truth, [query.default])
-        yield "random", _averaged([judge(truth, drawn) for drawn in _draws(query, rng)])
+        yield "random", averaged([judge(truth, drawn) for drawn in _draws(query, rng)])
         best = _configs(StaticBestTuner(query, rng=rng).ask(_K))
         yield "static-best", _ordered(judge(truth, best[:1]), truth, query, -query.vote.mean)
         yield "static-top-k", judge(truth, _configs(StaticTopKTuner(query, rng=rng).ask(_K)))
@@ -214,22 +224,6 @@ def _configs(candidates: Sequence[Any]) -> list[Config]:
 def _draws(query: Query, rng: np.random.Generator) -> Iterator[list[Config]]:
     for _ in range(_RANDOM_DRAWS):
         yield [query.vote.configs[i] for i in rng.permutation(len(query.vote.configs))[:_K]]
-
-
-def _averaged(outcomes: Sequence[Outcome]) -> Outcome:
-    def mean(name: str) -> float:
-        return float(np.mean([getattr(o, name) for o in outcomes]))
-
-    return Outcome(
-        gain_1=mean("gain_1"),
-        gain_5=mean("gain_5"),
-        of_optimum_1=mean("of_optimum_1"),
-        of_optimum_5=mean("of_optimum_5"),
-        slower=mean("slower"),
-        ape=mean("ape"),
-        lost_s=mean("lost_s"),
-        best_s=mean("best_s"),
-    )
 
 
 def _ordered(

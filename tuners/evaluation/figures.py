@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 
-__all__ = ["EvalRow", "Outcome", "Truth", "judge", "ordering", "summarise"]
+__all__ = [
+    "EvalRow",
+    "Outcome",
+    "Truth",
+    "averaged",
+    "judge",
+    "ordering",
+    "speedups_of",
+    "summarise",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,8 @@ def ordering(
 
 @dataclass(frozen=True, slots=True)
 class EvalRow:
-    """One line of the table: a method on an op and platform, mean over seeds."""
+    """One line of the table: a method on an op and platform, mean over seeds; `speedups` of the
+    first proposal on each matrix, largest first, are those of the first seed."""
 
     platform: str
     op: str
@@ -102,13 +112,14 @@ class EvalRow:
     figures: Mapping[str, float]
     spread: float
     simulated: bool = False
+    speedups: tuple[float, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The released JSON form."""
         shown = {k: None if math.isnan(v) else v for k, v in self.figures.items()}
         head = {"platform": self.platform, "op": self.op, "method": self.method}
         body = {**head, "matrices": self.matrices, **shown, "spread": self.spread}
-        return {**body, "simulated": self.simulated}
+        return {**body, "simulated": self.simulated, "speedups": list(self.speedups)}
 
 
 def summarise(by_seed: Sequence[Sequence[Outcome]]) -> tuple[dict[str, float], float]:
@@ -119,6 +130,29 @@ def summarise(by_seed: Sequence[Sequence[Outcome]]) -> tuple[dict[str, float], f
     return mean, float(max(of_optimum) - min(of_optimum))
 
 
+def averaged(outcomes: Sequence[Outcome]) -> Outcome:
+    """The mean outcome of several draws of a method on one matrix."""
+
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(o, name) for o in outcomes]))
+
+    return Outcome(
+        gain_1=mean("gain_1"),
+        gain_5=mean("gain_5"),
+        of_optimum_1=mean("of_optimum_1"),
+        of_optimum_5=mean("of_optimum_5"),
+        slower=mean("slower"),
+        ape=mean("ape"),
+        lost_s=mean("lost_s"),
+        best_s=mean("best_s"),
+    )
+
+
+def speedups_of(outcomes: Sequence[Outcome]) -> tuple[float, ...]:
+    """The default's time over the first proposal's on each matrix, largest first."""
+    return tuple(sorted((math.exp(o.gain_1) for o in outcomes), reverse=True))
+
+
 def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
     def column(name: str) -> NDArray[np.float64]:
         return np.array([getattr(o, name) for o in outcomes], dtype=np.float64)
@@ -127,6 +161,7 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
     return {
         "speedup@1": float(np.exp(column("gain_1").mean())),
         "speedup@5": float(np.exp(column("gain_5").mean())),
+        **_spread_of(np.exp(column("gain_1"))),
         "of_optimum@1": float(np.exp(column("of_optimum_1").mean())),
         "of_optimum@5": float(np.exp(column("of_optimum_5").mean())),
         "regret_p95@1": float(np.quantile(regret, 0.95)),
@@ -141,6 +176,13 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
             for k in outcomes[0].after
         },
     }
+
+
+def _spread_of(speedups: NDArray[np.float64]) -> dict[str, float]:
+    """Quartiles and maximum over matrices (COGNATE, Figures 5, 13 and 14)."""
+    found = np.quantile(speedups, [0.25, 0.5, 0.75, 1.0]).tolist()
+    names = ("speedup_q25@1", "speedup_q50@1", "speedup_q75@1", "speedup_max@1")
+    return dict(zip(names, found, strict=True))
 
 
 def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:

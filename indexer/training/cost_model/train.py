@@ -392,6 +392,13 @@ def _mean(figures: list[dict[str, float]]) -> dict[str, float]:
     return {n: round(float(np.mean([f[n] for f in figures])), 6) for n in names}
 
 
+def _collected(samples: Samples, start: CostModel | None) -> float:
+    """Data collection expense of all samples, the start's too, in samples of the cheapest platform
+    (COGNATE, Appendix A.2)."""
+    before = float(start.card.get("dce", start.card["samples"])) if start is not None else 0.0
+    return before + samples.platform.cost_per_sample * len(samples.gain)
+
+
 def _platform(platform: Platform, op: Op) -> dict[str, str]:
     return {
         "name": platform.name,
@@ -417,6 +424,7 @@ def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> 
         "patterns": len({row.pattern_id for row in samples.rows}),
         "groups": int(np.unique(samples.groups).size),
         "samples": len(samples.gain),
+        "dce": _collected(samples, start),
         "simulated": samples.platform.simulated,
         "held_out": {},
         "seed": settings.seed,

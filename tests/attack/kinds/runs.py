@@ -19,6 +19,7 @@ _FILES = (
     ("jsonl", "runs.jsonl", ""),
     ("waco", "waco/SpMM/CollectedData/toy_4x16_1.txt", ""),
     ("cognate", "cognate.csv", "spmm:128"),
+    ("cognate-mapped", "cognate_mapped.csv", "spmm:128"),
     ("ginkgo", "ginkgo/spmv_times.csv", ""),
     ("lcm", "lcm_spmm.csv", ""),
     ("lcm", "lcm_spmv.csv", ""),

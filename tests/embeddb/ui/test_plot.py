@@ -224,6 +224,49 @@ def test_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing to draw" in empty and document["figures"] == []
 
 
+def test_speedups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "eval.json"
+    methods = {"default": [1.0, 1.0], "embeddb": [4.0, 1.5, 0.5], "random": []}
+    rows = [
+        {"platform": "toy", "op": "spmm:32", "method": m, "speedups": s, "simulated": True}
+        for m, s in methods.items()
+    ]
+    file.write_text(json.dumps([*rows, {**rows[1], "op": "spmv", "extra": 1}]))
+    svg, document = drawn(["speedups", str(file)], tmp_path / "s.svg", capsys)
+    assert [(r["op"], r["method"]) for r in document["rows"]] == [
+        ("spmm:32", "embeddb"),
+        ("spmv", "embeddb"),
+    ]
+    first = document["rows"][0]
+    assert (first["matrices"], first["median"], first["largest"]) == (3, 1.5, 4.0)
+    assert "spmm:32 on toy: 3 matrices, largest first" in svg
+    assert document["title"] == "speed-up over the default (simulated)"
+    one, document = drawn(["speedups", str(file), "--op", "spmv"], tmp_path / "s.svg", capsys)
+    assert len(document["rows"]) == 1 and "spmm:32" not in one
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("[", [], "not the output of `embeddb eval --json`"),
+        ('[{"platform": "toy"}]', [], "missing required field"),
+        ("[]", [], "0 platforms and ops to draw"),
+        ('[{"platform":"a","op":"spmv","method":"x","speedups":[1]}]', ["--op", "b"], "--method"),
+    ],
+)
+def test_speedups_of_a_strange_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: list[str], said: str
+) -> None:
+    file = tmp_path / "eval.json"
+    file.write_text(text)
+    out = tmp_path / "s.svg"
+    assert run_verb(["plot", "speedups", str(file), "-o", str(out), *words]) == 1
+    assert said in capsys.readouterr().err and not out.exists()
+    file.unlink()
+    assert run_verb(["plot", "speedups", str(file), "-o", str(out), *words]) == 1
+    assert "no such file" in capsys.readouterr().err
+
+
 def test_png(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("resvg_py")
     out = tmp_path / "spy.png"
@@ -271,7 +314,7 @@ def test_names_leave_out_what_is_the_same() -> None:
 
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in ("map", "curve", "spy", "winners", "training"):
+    for verb in ("map", "curve", "spy", "winners", "training", "speedups"):
         assert run_verb(["plot", verb, "--help"]) == 0
         said = capsys.readouterr().out
         assert f"embeddb plot {verb} " in said and "--json" in said

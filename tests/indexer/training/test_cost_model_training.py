@@ -364,6 +364,8 @@ def test_the_command_registers_its_model(
     assert str(elsewhere) in shown
     fine = CostModel.load(elsewhere).card
     assert (fine["parent"], fine["patterns"], fine["samples"]) == (model.version, 10, 40)
+    assert model.card["dce"] == model.card["samples"]
+    assert fine["dce"] == model.card["dce"] + 40
 
 
 def test_a_stopped_command_says_how_to_go_on(

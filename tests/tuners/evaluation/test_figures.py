@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embeddb.core.config import Config
-from tuners.evaluation.figures import EvalRow, Outcome, Truth, judge, ordering, summarise
+from tuners.evaluation.figures import (
+    EvalRow,
+    Outcome,
+    Truth,
+    judge,
+    ordering,
+    speedups_of,
+    summarise,
+)
 
 A, B, C, D = CONFIGS
 #: The default takes 4 s, the best 1 s; d failed and nothing else was run.
@@ -57,6 +65,10 @@ def test_the_table_by_hand() -> None:
     figures, spread = summarise([outcomes])
     assert figures["speedup@1"] == pytest.approx(math.sqrt(4 * 2))
     assert figures["speedup@5"] == pytest.approx(4.0)
+    assert figures["speedup_q25@1"] == pytest.approx(2.5)
+    assert figures["speedup_q50@1"] == pytest.approx(3.0)
+    assert figures["speedup_max@1"] == pytest.approx(4.0)
+    assert speedups_of(outcomes) == pytest.approx((4.0, 2.0))
     assert figures["of_optimum@1"] == pytest.approx(math.sqrt(1 / 2))
     assert figures["of_optimum@5"] == pytest.approx(1.0)
     assert figures["ape"] == pytest.approx((0 + 100) / 2)
@@ -136,7 +148,7 @@ def test_the_released_row() -> None:
     released = {
         "platform", "op", "method", "matrices", "speedup@1", "speedup@5", "of_optimum@1",
         "of_optimum@5", "regret_p95@1", "slower_than_default", "ape", "opa", "tau", "spread",
-        "total_ape",
+        "total_ape", "speedup_max@1", "speedups",
     }  # fmt: skip
     assert released <= row.keys()
     assert row["opa"] is None and row["speedup@1"] == 1.0 and row["simulated"] is False

@@ -186,7 +186,7 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
     simulated = ", simulated" if rows[0].get("simulated") else ""
     many = many_of(Op.parse(what).kind)
     say(f"{what} on {where}: {rows[0]['matrices']} {many}{simulated}")
-    head = ("method", "speed-up@1", "@5", "of optimum@1", "@5", "regret p95", "slower")
+    head = ("method", "speed-up@1", "@5", "most", "of optimum@1", "@5", "regret p95", "slower")
     table(
         (*head, "ordered pairs", "spread"),
         [
@@ -194,6 +194,7 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
                 row["method"],
                 factor(row["speedup@1"]),
                 factor(row["speedup@5"]),
+                factor(row["speedup_max@1"]),
                 _figure(row["of_optimum@1"]),
                 _figure(row["of_optimum@5"]),
                 _figure(row["regret_p95@1"]),

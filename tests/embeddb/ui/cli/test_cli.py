@@ -198,6 +198,14 @@ def _kernels(folder: Path) -> Path:
     return folder
 
 
+def _eval_output(folder: Path) -> Path:
+    """A row as `eval --json` writes it."""
+    row = {"platform": "toy", "op": "spmm:32", "method": "embeddb", "speedups": [2.0, 1.0]}
+    file = folder / "eval.json"
+    file.write_text(json.dumps([row]))
+    return file
+
+
 def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
     plan = ["--platform", "toy", "--op", "spmm:32", "--matrices", str(board.matrices)]
     campaign = str(tmp / "camp")
@@ -261,6 +269,7 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
             *("plot", "training", str(tmp / "net.training" / "curve.jsonl")),
             *("-o", str(tmp / "training.svg")),
         ],
+        "plot speedups": ["plot", "speedups", str(_eval_output(tmp)), "-o", str(tmp / "s.svg")],
         "plot map": [
             *("plot", "map", board.db, "--platform", "toy", "--op", "spmm:32"),
             *("-o", str(tmp / "map.svg")),

@@ -1,4 +1,4 @@
-"""`plot map|curve|spy|winners|training`: drawings as files, .svg or .png."""
+"""`plot map|curve|spy|winners|training|speedups`: drawings as files, .svg or .png."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from embeddb.ui.cli.verbs.plot.curve import curve_verb
 from embeddb.ui.cli.verbs.plot.map import map_verb
+from embeddb.ui.cli.verbs.plot.speedups import speedups_verb
 from embeddb.ui.cli.verbs.plot.spy import spy_verb
 from embeddb.ui.cli.verbs.plot.training import training_verb
 from embeddb.ui.cli.verbs.plot.winners import winners_verb
@@ -25,5 +26,5 @@ def plot_verb() -> None:
     """
 
 
-for _verb in (map_verb, curve_verb, spy_verb, winners_verb, training_verb):
+for _verb in (map_verb, curve_verb, spy_verb, winners_verb, training_verb, speedups_verb):
     plot_verb.add_command(_verb)

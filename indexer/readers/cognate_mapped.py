@@ -1,0 +1,126 @@
+"""COGNATE's rows of SPADE measurements, mapped to the common loop nest.
+
+`name,i_split,j_split,k_split,loop_1,...,loop_7,barrier,bypass,reorder,time` with that header: what
+its authors train on (COGNATE paper, appendix E), the other half of what `indexer.readers.cognate`
+reads. The paper states neither the operation nor the unit of the time, so both must be given. The
+loops say nothing that the other columns do not: they are checked against the mapping of Section
+3.2, and the row becomes SPADE's own parameters. A `j_split` that SPADE has no panel for is the
+number of the matrix's columns, and must be the same for all rows of a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from embeddb.core.errors import ReaderError
+from embeddb.core.records import Measurement
+from indexer.readers.base.row import (
+    MatrixRef,
+    ReadOptions,
+    Reject,
+    RunRow,
+    divisor,
+    integer,
+    need_op,
+    seconds,
+)
+from indexer.readers.base.table import Table
+
+__all__ = ["CognateMappedReader"]
+
+_LOOPS = 7
+_OWN = ("barrier", "bypass", "reorder")
+_COLUMNS = (
+    "name",
+    "i_split",
+    "j_split",
+    "k_split",
+    *(f"loop_{n}" for n in range(1, _LOOPS + 1)),
+    *_OWN,
+    "time",
+)
+#: The order of i1 i2 j1 j2 k1 k2 k3, numbered 1 to 7, without and with a barrier.
+_ORDERS = ((6, 7, 2, 4, 1, 3, 5), (6, 7, 4, 2, 1, 3, 5))
+_ROW_PANELS = (4, 32, 256, 2048)
+_COLUMN_PANELS = (1024, 16384, 65536)
+_SPLITS = (32, 256)
+_ALL_COLUMNS = "NUM_MATRIX_COLS"
+
+
+class CognateMappedReader:
+    """Rows in the form of the common loop nest become SPADE's configurations."""
+
+    name = "cognate-mapped"
+    platform = "spade"
+    generic = False
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        return head.replace(b" ", b"").startswith(",".join(_COLUMNS).encode())
+
+    def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
+        table = Table(path, self.name)
+        places = table.need(_COLUMNS, self.name)
+        op = need_op(options, path)
+        per_second = divisor(options.unit, where=str(path))
+        matrices: dict[str, MatrixRef] = {}
+        columns: dict[str, int] = {}
+        for line, row in table.rows():
+            if isinstance(row, Reject):
+                yield row
+                continue
+            name, *cells, time = (row[i].strip() for i in places)
+            try:
+                if not name:
+                    raise ReaderError("no matrix name")
+                config = _config(name, cells, columns)
+                measurement = Measurement("ok", (seconds(time, per_second),), "imported")
+            except ReaderError as error:
+                yield Reject(line, error.reason, ",".join(row)[:200])
+                continue
+            matrix = matrices.setdefault(name, MatrixRef(name, group=name))
+            yield RunRow(matrix, op, config, measurement, line, options.instance)
+
+
+def _config(name: str, cells: list[str], columns: dict[str, int]) -> dict[str, Any]:
+    """SPADE's parameters; `columns` are the matrices' numbers of columns, as far as rows told."""
+    i_split, j_split, k_split = cells[:3]
+    loops, own = cells[3 : 3 + _LOOPS], cells[3 + _LOOPS :]
+    config: dict[str, Any] = {
+        "row_panels": _one_of("i_split", i_split, _ROW_PANELS),
+        "column_panels": _panel(name, j_split, columns),
+        "split": _one_of("k_split", k_split, _SPLITS),
+    }
+    config |= {part: _one_of(part, cell, (0, 1)) for part, cell in zip(_OWN, own, strict=True)}
+    order = tuple(integer(cell) for cell in loops)
+    if order != _ORDERS[config["barrier"]]:
+        meant = ",".join(map(str, _ORDERS[config["barrier"]]))
+        raise ReaderError(
+            f"loops {','.join(map(str, order))}: with barrier {config['barrier']} they are {meant}"
+        )
+    return config
+
+
+def _one_of(column: str, cell: str, known: tuple[int, ...]) -> int:
+    value = integer(cell)
+    if value not in known:
+        raise ReaderError(f"{column} {value}: known are {', '.join(map(str, known))}")
+    return value
+
+
+def _panel(name: str, cell: str, columns: dict[str, int]) -> int | str:
+    if cell == _ALL_COLUMNS:
+        return cell
+    value = integer(cell)
+    if value in _COLUMN_PANELS:
+        return value
+    if value < 1 or columns.setdefault(name, value) != value:
+        raise ReaderError(
+            f"j_split {value} is no panel of SPADE, nor the number of columns of matrix {name!r} "
+            "in rows above"
+        )
+    return _ALL_COLUMNS
+
+
+PLUGIN = CognateMappedReader
