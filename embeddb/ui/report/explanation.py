@@ -22,7 +22,15 @@ from embeddb.explain.explanation import (
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
-from embeddb.ui.report.remarks import contents, to_use, try_it, uneven, unordered, where
+from embeddb.ui.report.remarks import (
+    call_it,
+    contents,
+    to_use,
+    try_it,
+    uneven,
+    unordered,
+    where,
+)
 from embeddb.ui.wording import line, quoted, shown
 
 if TYPE_CHECKING:
@@ -114,6 +122,7 @@ def explanation_body(e: Explanation) -> Markup:
         uneven=uneven(e),
         contents=contents(e),
         to_use=to_use(e),
+        call_it=call_it(e),
         try_it=try_it(e),
         paid_off=_paid_off
         if any(c.break_even_calls is not None for c in made.candidates)

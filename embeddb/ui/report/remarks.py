@@ -7,7 +7,7 @@ import math
 import shlex
 from typing import TYPE_CHECKING
 
-from embeddb.core.config import Config
+from embeddb.core.config import WIDE, Config, Op
 from embeddb.core.wording import one_of
 from embeddb.ui.wording import line, quoted
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation
     from embeddb.query.recommendation import Recommendation
 
-__all__ = ["contents", "to_use", "try_it", "uneven", "unordered", "where"]
+__all__ = ["call_it", "contents", "to_use", "try_it", "uneven", "unordered", "where"]
 
 #: A repeat that took so many times the fastest is a doubt.
 _UNEVEN = 2.0
@@ -46,6 +46,15 @@ def contents(e: Explanation) -> list[tuple[str, str]]:
 def to_use(e: Explanation) -> bool:
     """Whether there is something to use: another configuration than the default, or a check."""
     return e.runnable or Config(e.answer) != Config(e.recommendation.default)
+
+
+def call_it(e: Explanation) -> str:
+    """How a program calls the answer; empty where none can."""
+    op, platform = Op.parse(e.recommendation.op), e.recommendation.platform.partition("@")[0]
+    if platform != "cpu" or op.kind != "matrix" or op.dtype not in ("f32", "f64"):
+        return ""
+    width = f", k={op.width}" if op.kernel in WIDE else ""
+    return f'embeddb.compile(A, "{op.kernel}"{width})'
 
 
 def try_it(e: Explanation) -> str:

@@ -214,7 +214,7 @@ def _blocks(language: str) -> list[str]:
 
 
 def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
-    (source,) = _blocks("toml")
+    source, *_ = _blocks("toml")
     (script,) = _blocks("python")
     assert source == (ROOT / "examples" / "my_platform.toml").read_text()
     (tmp_path / "my_platform.toml").write_text(source)

@@ -158,7 +158,7 @@ def test_a_slow_schedule_is_run_once(
     monkeypatch: pytest.MonkeyPatch, shared_runner: NestRunner
 ) -> None:
     poisoned(
-        monkeypatch, "{\n    for", "{\n    for (volatile int x = 0; x < 40000000;) x++;\n    for"
+        monkeypatch, "{\n    for", "{\n    for (volatile int x = 0; x < 400000000;) x++;\n    for"
     )
     monkeypatch.setattr(measuring, "SLOWEST_BESIDE_S", 20.0)
     options = RunOptions(repeats=3, max_repeats=3, threads=1)
