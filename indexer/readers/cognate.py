@@ -9,7 +9,7 @@ other value is rejected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from indexer.readers.base.row import (
 )
 from indexer.readers.base.table import Table
 
-__all__ = ["CognateReader"]
+__all__ = ["CognateReader", "named_rows"]
 
 _COLUMNS = (
     "name",
@@ -57,24 +57,35 @@ class CognateReader:
         places = table.need(_COLUMNS, self.name)
         if len(table.names) == len(_COLUMNS) and table.first is not None:
             _check_bare(path, table.first)
-        op = need_op(options, path)
-        per_second = options.per_second(where=str(path))
-        matrices: dict[str, MatrixRef] = {}
-        for line, row in table.rows():
-            if isinstance(row, Reject):
-                yield row
-                continue
-            name, *cells, time = (row[i].strip() for i in places)
-            try:
-                if not name:
-                    raise ReaderError("no matrix name")
-                config = _config(cells)
-                measurement = Measurement("ok", (seconds(time, per_second),), "imported")
-            except ReaderError as error:
-                yield Reject(line, error.reason, ",".join(row)[:200])
-                continue
-            matrix = matrices.setdefault(name, MatrixRef(name, group=name))
-            yield RunRow(matrix, op, config, measurement, line, options.instance)
+        yield from named_rows(table, places, options, lambda _, cells: _config(cells))
+
+
+def named_rows(
+    table: Table,
+    places: Sequence[int],
+    options: ReadOptions,
+    config_of: Callable[[str, list[str]], dict[str, Any]],
+) -> Iterator[RunRow | Reject]:
+    """Of a table whose `places` are a matrix's name, its configuration's cells and its time;
+    `config_of` takes name and cells, and raises ReaderError for what is none."""
+    op = need_op(options, table.path)
+    per_second = options.per_second(where=str(table.path))
+    matrices: dict[str, MatrixRef] = {}
+    for line, row in table.rows():
+        if isinstance(row, Reject):
+            yield row
+            continue
+        name, *cells, time = (row[i].strip() for i in places)
+        try:
+            if not name:
+                raise ReaderError("no matrix name")
+            config = config_of(name, cells)
+            measurement = Measurement("ok", (seconds(time, per_second),), "imported")
+        except ReaderError as error:
+            yield Reject(line, error.reason, ",".join(row)[:200])
+            continue
+        matrix = matrices.setdefault(name, MatrixRef(name, group=name))
+        yield RunRow(matrix, op, config, measurement, line, options.instance)
 
 
 def _check_bare(path: Path, first: list[str]) -> None:

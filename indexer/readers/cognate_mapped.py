@@ -15,18 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from embeddb.core.errors import ReaderError
-from embeddb.core.records import Measurement
-from indexer.readers.base.row import (
-    MatrixRef,
-    ReadOptions,
-    Reject,
-    RunRow,
-    divisor,
-    integer,
-    need_op,
-    seconds,
-)
+from indexer.readers.base.row import ReadOptions, Reject, RunRow, integer
 from indexer.readers.base.table import Table
+from indexer.readers.cognate import named_rows
 
 __all__ = ["CognateMappedReader"]
 
@@ -62,25 +53,10 @@ class CognateMappedReader:
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         table = Table(path, self.name)
         places = table.need(_COLUMNS, self.name)
-        op = need_op(options, path)
-        per_second = divisor(options.unit, where=str(path))
-        matrices: dict[str, MatrixRef] = {}
         columns: dict[str, int] = {}
-        for line, row in table.rows():
-            if isinstance(row, Reject):
-                yield row
-                continue
-            name, *cells, time = (row[i].strip() for i in places)
-            try:
-                if not name:
-                    raise ReaderError("no matrix name")
-                config = _config(name, cells, columns)
-                measurement = Measurement("ok", (seconds(time, per_second),), "imported")
-            except ReaderError as error:
-                yield Reject(line, error.reason, ",".join(row)[:200])
-                continue
-            matrix = matrices.setdefault(name, MatrixRef(name, group=name))
-            yield RunRow(matrix, op, config, measurement, line, options.instance)
+        yield from named_rows(
+            table, places, options, lambda name, cells: _config(name, cells, columns)
+        )
 
 
 def _config(name: str, cells: list[str], columns: dict[str, int]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Table:
     """
 
     def __init__(self, path: Path, reader: str, *, header: Sequence[str] | None = None) -> None:
-        self._path = path
+        self.path = path
         self._bad: dict[int, Reject] = {}
         self._cells = csv.reader(self._lines())
         self.first: list[str] | None = None
@@ -37,17 +37,17 @@ class Table:
         try:
             names = [name.strip() for name in next(self._cells, [])]
         except csv.Error as error:
-            raise wrong_file(self._path, reader, str(error)) from None
+            raise wrong_file(self.path, reader, str(error)) from None
         if not any(names):
             why = self._bad[1].reason if 1 in self._bad else "the first line is empty"
-            raise wrong_file(self._path, reader, why)
+            raise wrong_file(self.path, reader, why)
         return names
 
     def need(self, names: Sequence[str], reader: str) -> list[int]:
         """Places of the columns. Raises: ReaderError naming those missing and the right reader."""
         missing = [name for name in names if name not in self.at]
         if missing:
-            raise wrong_file(self._path, reader, f"no column {', '.join(map(repr, missing))}")
+            raise wrong_file(self.path, reader, f"no column {', '.join(map(repr, missing))}")
         return [self.at[name] for name in names]
 
     def rows(self) -> Iterator[tuple[int, list[str] | Reject]]:
@@ -72,7 +72,7 @@ class Table:
                 yield self._cells.line_num, Reject(self._cells.line_num, str(error))
 
     def _lines(self) -> Iterator[str]:
-        for number, line in enumerate(numbered(self._path, self._bad), 1):
+        for number, line in enumerate(numbered(self.path, self._bad), 1):
             if '"' in line and line.count('"') % 2:
                 why = "a quoted cell runs over the line's end"
                 self._bad[number] = Reject(number, why, line[:200])
