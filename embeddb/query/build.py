@@ -58,47 +58,60 @@ def build_query(
     """
     clock = _Clock(stages_s if stages_s is not None else {})
     info = PatternInfo.of(pattern)
-    if info.kind != op.kind:
-        raise UsageError(
-            f"{op} runs on a {op.kind}, and {info.name or info.id} is a {info.kind}",
-            hint=f"ask for an operation on a {info.kind}",
-        )
-    subject = lookup.store.known(info) if isinstance(pattern, PatternInfo) else pattern
-    space = space_of(platform, op, subject)
+    subject = _subject(lookup, pattern, info, op)
     partition = lookup.answering(op, platform, nest_id=info.id)
     clock.lap("open")
-    normal = usual_at(lookup.store, platform.id)
-    own = timings_of(lookup.store.runs(platform.id, op, info.id), normal)
-    width_op, own_width = _other_width(lookup, platform, op, info.id)
-    query = Query(
-        Problem(
-            info,
-            platform,
-            op,
-            space,
-            default_of(platform, op, subject),
-            calls=calls,
-        ),
-        own=OwnTimings(timings=own, other_width=own_width, other_op=width_op),
-    )
+    space, default = space_of(platform, op, subject), default_of(platform, op, subject)
+    problem = Problem(info, platform, op, space, default, calls=calls)
+    query = Query(problem, own=_own(lookup, problem))
     if partition is not None:
         vector = None
         try:
             partition, vector = _placed(lookup, pattern, op, platform, partition)
         except NothingFound:
-            if not own and not own_width:
+            if not query.own.timings and not query.own.other_width:
                 raise
         clock.lap("features")
         lookup.prime(partition, platform)
         query = with_evidence(query, partition, vector, name_of=lookup.pattern_name)
-        if isinstance(subject, Nest):
-            query = carried_over(query, partition, subject, known=lookup.store.nest)
-        elif isinstance(subject, Computation) and op.kernel == "tile":
-            query = with_carried_tiles(query, partition, subject, known=lookup.store.tensor)
+        query = _with_carried(query, partition, lookup, subject)
         clock.lap("search")
     query = _predicted(query, lookup, pattern, subject)
     if query.prediction.version:
         clock.lap("model")
+    return query
+
+
+def _subject(
+    lookup: Lookup, pattern: Content | PatternInfo, info: PatternInfo, op: Op
+) -> Content | PatternInfo:
+    """With its rules, where it is known by name and has any. Raises: UsageError for another kind of
+    subject."""
+    if info.kind != op.kind:
+        raise UsageError(
+            f"{op} runs on a {op.kind}, and {info.name or info.id} is a {info.kind}",
+            hint=f"ask for an operation on a {info.kind}",
+        )
+    return lookup.store.known(info) if isinstance(pattern, PatternInfo) else pattern
+
+
+def _own(lookup: Lookup, asked: Problem) -> OwnTimings:
+    """What was measured on the very subject."""
+    platform, op, known_as = asked.platform, asked.op, asked.pattern.id
+    normal = usual_at(lookup.store, platform.id)
+    own = timings_of(lookup.store.runs(platform.id, op, known_as), normal)
+    width_op, own_width = _other_width(lookup, platform, op, known_as)
+    return OwnTimings(timings=own, other_width=own_width, other_op=width_op)
+
+
+def _with_carried(
+    query: Query, partition: AnswerIndex, lookup: Lookup, subject: Content | PatternInfo
+) -> Query:
+    """With what neighbours' schedules, or tiles, become on a nest or kernel."""
+    if isinstance(subject, Nest):
+        return carried_over(query, partition, subject, known=lookup.store.nest)
+    if isinstance(subject, Computation) and query.op.kernel == "tile":
+        return with_carried_tiles(query, partition, subject, known=lookup.store.tensor)
     return query
 
 

@@ -22,15 +22,7 @@ from embeddb.explain.explanation import (
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
-from embeddb.ui.report.remarks import (
-    call_it,
-    contents,
-    to_use,
-    try_it,
-    uneven,
-    unordered,
-    where,
-)
+from embeddb.ui.report.remarks import remarks, where
 from embeddb.ui.wording import line, quoted, shown
 
 if TYPE_CHECKING:
@@ -118,12 +110,7 @@ def explanation_body(e: Explanation) -> Markup:
         ties=e.near_ties,
         measured=any(c.status for c in made.candidates),
         fails=fails if any(c.failure is not None for c in made.candidates) else None,
-        unordered=unordered(made),
-        uneven=uneven(e),
-        contents=contents(e),
-        to_use=to_use(e),
-        call_it=call_it(e),
-        try_it=try_it(e),
+        **remarks(e),
         paid_off=_paid_off
         if any(c.break_even_calls is not None for c in made.candidates)
         else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import WIDE, Config, Op
 from embeddb.core.wording import one_of
@@ -15,10 +15,22 @@ if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation
     from embeddb.query.recommendation import Recommendation
 
-__all__ = ["call_it", "contents", "to_use", "try_it", "uneven", "unordered", "where"]
+__all__ = ["call_it", "contents", "remarks", "to_use", "try_it", "uneven", "unordered", "where"]
 
 #: A repeat that took so many times the fastest is a doubt.
 _UNEVEN = 2.0
+
+
+def remarks(e: Explanation) -> dict[str, Any]:
+    """By the names that the page has for them."""
+    return {
+        "unordered": unordered(e.recommendation),
+        "uneven": uneven(e),
+        "contents": contents(e),
+        "to_use": to_use(e),
+        "call_it": call_it(e),
+        "try_it": try_it(e),
+    }
 
 
 def contents(e: Explanation) -> list[tuple[str, str]]:
