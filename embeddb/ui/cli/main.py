@@ -35,6 +35,7 @@ VERBS = (
     "train",
     "dynamics",
     "eval",
+    "export",
     "plot",
     "report",
     "serve",
