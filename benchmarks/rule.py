@@ -4,7 +4,7 @@
     python benchmarks/rule.py figures MATRICES > figures.json # and of the structures themselves
     python benchmarks/rule.py logs SHARED_RUNS_FOLDER > logs.json
     python benchmarks/rule.py cost MATRICES > cost.json
-    python benchmarks/rule.py joined figures.json logs.json cost.json > benchmarks/results/rule.json
+    python benchmarks/rule.py joined figures.json cost.json > benchmarks/results/rule.json
 
 The starter keeps no structures: rules learn from the statistics that came with its runs. `MATRICES`
 has the structures, so there the held-out choices are judged as C makes them. Nothing but the cost
@@ -202,7 +202,7 @@ def spread_of(values: NDArray[np.float64]) -> dict[str, float]:
 
 
 def joined(files: Sequence[str]) -> dict[str, Any]:
-    names = ("figures", "logs", "cost")
+    names = ("figures", "cost")
     return {n: json.loads(Path(f).read_text()) for n, f in zip(names, files, strict=True)}
 
 
