@@ -57,7 +57,9 @@ def embed(
     With `again`, everything derived is made anew beside what there is, which answers meanwhile, and
     takes its place when it is whole. A featurizer that cannot compute on this machine is a problem,
     not an error: the others go on. Those of `ON_REQUEST` are used from the call on that has them in
-    `also`. Without `build` partitions are left to the questions that need them. Raises: UsageError if `also` has a name of none.
+    `also`. Without `build` partitions are left to the questions that need them.
+
+    Raises: UsageError if `also` has a name of none.
     """
     report = EmbedReport()
     report.problems += db.featurizers().problems()
