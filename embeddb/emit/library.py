@@ -29,6 +29,7 @@ _TITLES = {
     "sddmm": "SDDMM, E = A * (C B^T) at the non-zeros of A",
 }
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+_SPDX = "/* SPDX-License-Identifier: MIT-0 */"
 _AGAIN = """\
     if (done == NOT_A_NUMBER)
         return without_fill(a, k, b, d);"""
@@ -70,7 +71,7 @@ class Library:
             "LICENSE": _text("LICENSE"),
         }
         for number, part in self._kernels().items():
-            head = f'#include "{p}_internal.h"\n\n#define embeddb_call {p}_kernel_{number}'
+            head = f'{_SPDX}\n#include "{p}_internal.h"\n\n#define embeddb_call {p}_kernel_{number}'
             made[f"{p}_kernel_{number}.c"] = source(part, entry="called", shared=head)
         return made
 

@@ -150,6 +150,7 @@ def source(variant: Variant, *, entry: str = "timed", shared: str = "") -> str:
         defines["FILLED"] = int(filled)
     text = _text("kernel")
     for mark, part in (
+        (", and the loop that times it", "" if shared else ", and the loop that times it"),
         ("@HEADS@", shared or _INCLUDES),
         ("@PROBLEM@\n\n", "" if shared else _text("problem") + "\n"),
         ("@DEFINES@", "\n".join(f"#define {name} {value}" for name, value in defines.items())),

@@ -95,7 +95,7 @@ def named(case: Any) -> str:
 
 @pytest.mark.parametrize(("op", "config"), of_each_form(), ids=named)
 def test_every_form_computes_what_scipy_does(op: Op, config: Config, tmp_path: Path) -> None:
-    library = Loaded(tmp_path / "c", op, config)
+    library = Loaded(tmp_path / "c", op, config, flags=("-O3", "-fopenmp"))
     widths = (1,) if op.kernel == "spmv" else (1, 19, 64)
     taken = [compare(library, p, k) for p in sanitized.patterns().values() for k in widths]
     assert sum(taken) > len(taken) / 2
@@ -114,7 +114,7 @@ def test_every_kind_under_sanitizers(op: Op, config: Config, tmp_path: Path) -> 
     if reason := sanitized.missing():
         pytest.skip(reason)
     folder = tmp_path / "c"
-    library = Loaded(folder, op, config, flags=("-O2", "-fopenmp"))
+    library = Loaded(folder, op, config, flags=("-O3", "-fopenmp"))
     for pattern in sanitized.patterns().values():
         compare(library, pattern, 1 if op.kernel == "spmv" else 37)
     flags = ("-O1", "-g1", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
