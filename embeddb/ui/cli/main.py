@@ -36,6 +36,7 @@ VERBS = (
     "train",
     "dynamics",
     "eval",
+    "export",
     "plot",
     "report",
     "serve",

@@ -231,6 +231,10 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "campaign resume": ["campaign", "resume", board.db, campaign],
         "campaign status": ["campaign", "status", board.db, campaign],
         "eval": ["eval", board.db, "--seeds", "1", "--op", "spmm:32"],
+        "export rule": [
+            *("export", "rule", board.db, "-o", str(tmp / "rule.h"), "--platform", "toy"),
+            *("--op", "spmm:32"),
+        ],
         "clusters": ["clusters", board.db, "-k", "2"],
         "train featurizer": [
             *("train", "featurizer", str(board.matrices), "-o", str(tmp / "net.safetensors")),

@@ -1,0 +1,201 @@
+"""What a rule in C looks at: sizes, row pointers, and a bounded sample of the columns.
+
+The same quantities as the featurizer `stats` has under the same names (`row_square` is 1 + cv²),
+as plain ratios: a tree asks only for the order of values, so no logarithm is needed. Each is a
+quotient of whole numbers below 2^63, so that C (`rule_features.h.in`) and numpy find the same
+double to the last bit. Every change here is one there; the tests compare the two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.pattern import MAX_DIM, Pattern
+from embeddb.core.records import PatternInfo
+from embeddb.featurizers.sizes import coordinates
+
+__all__ = ["NAMES", "PARTS", "features_of", "told_features"]
+
+_SIZES = ("rows", "cols", "nnz", "density", "aspect", "row_mean")
+_ROWS = ("row_square", "row_max", "row_empty", "row_change", "slice_padding")
+_SPLITS = ("imbalance_4", "imbalance_32")
+_STRIPES = ("row_span", "run_length", "near_share", "fill_4x4", "fill_8x8")
+#: What is computed together, in this order.
+PARTS = {"sizes": _SIZES, "rows": (*_ROWS, *_SPLITS), "stripes": _STRIPES, "reuse": ("reuse_512",)}
+NAMES: tuple[str, ...] = tuple(name for part in PARTS.values() for name in part)
+
+#: Rows looked at together: eight slices of 32. Up to 512 such windows are all rows.
+_WINDOW, _WINDOWS, _SLICE = 256, 512, 32
+#: Beyond it a row counts as that long where lengths are squared, so that sums stay below 2^63.
+_LONGEST = 1 << 22
+#: Stripes of 8 rows, one for 2,048 non-zeros, of whose rows the first 32 columns are looked at.
+_STRIPE, _PER_STRIPE, _FEWEST, _MOST, _PER_ROW = 8, 2048, 2, 64, 32
+#: Runs of 512 non-zeros, one for 8,192.
+_RUN, _PER_RUN, _MOST_RUNS = 512, 8192, 16
+
+
+class _Sample(NamedTuple):
+    """Non-zeros of the sampled stripes. Shapes: `stripe`, `row`, `column` int64[x]; `first` and
+    `last` int64[r], the first and last column of each row that has any."""
+
+    stripe: NDArray[np.int64]
+    row: NDArray[np.int64]
+    column: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+
+def features_of(pattern: Pattern) -> NDArray[np.float64]:
+    """float64[d] by `NAMES`; all 0 without a row, a column or a non-zero."""
+    m, n = pattern.shape
+    if not (m and n and pattern.nnz):
+        return np.zeros(len(NAMES))
+    values = [
+        *_of_sizes(m, n, pattern.nnz),
+        *_of_rows(pattern),
+        *_of_splits(pattern),
+        *_of_stripes(pattern),
+        _reuse(pattern),
+    ]
+    return np.array(values, dtype=np.float64)
+
+
+def told_features(info: PatternInfo) -> NDArray[np.float64]:
+    """float64[d] of a pattern whose structure is not kept, from what came with its runs; nan for
+    what nothing tells. What `features_of` samples was found on more non-zeros there."""
+    values = dict.fromkeys(NAMES, math.nan)
+    m, n, nnz = info.m, info.n, info.nnz
+    if 0 < m <= MAX_DIM and 0 < n <= MAX_DIM and nnz > 0:
+        values |= dict(zip(_SIZES, _of_sizes(m, n, nnz), strict=True))
+        known = coordinates(m, n, nnz, info.features)
+        told = {name.removeprefix("stats."): value for name, value in info.features.items()}
+        cv = told.get("row_cv", math.nan) if "stats.row_cv" in info.features else math.nan
+        values["row_square"] = 1 + math.expm1(cv if cv == cv else known.get("row_cv", cv)) ** 2
+        values["row_max"] = math.expm1(known.get("row_padding", math.nan))
+        for name in ("row_empty", "row_change", *_STRIPES, "reuse_512"):
+            values[name] = told.get(_STATS.get(name, name), math.nan)
+        for name, source in _LOGS.items():
+            if source in told:
+                values[name] = math.exp(told[source])
+    return np.array(list(values.values()), dtype=np.float64)
+
+
+#: `stats` has these under another name, and those as logarithms.
+_STATS = {"row_change": "row_next_change"}
+_LOGS = {
+    "row_max": "row_max_over_mean",
+    "slice_padding": "slice_padding",
+    "imbalance_4": "imbalance_4",
+    "imbalance_32": "imbalance_32",
+    "run_length": "run_length",
+}
+
+
+def _ratio(over: float, under: float) -> float:
+    return float(over) / float(under) if under else 0.0
+
+
+def _of_sizes(m: int, n: int, nnz: int) -> tuple[float, ...]:
+    mean = _ratio(nnz, m)
+    return float(m), float(n), float(nnz), mean / float(n), _ratio(m, n), mean
+
+
+def _of_rows(pattern: Pattern) -> tuple[float, ...]:
+    """On whole windows of rows, all of them up to 131,072 rows."""
+    m, ptr = pattern.shape[0], pattern.indptr
+    count = min(-(-m // _WINDOW), _WINDOWS)
+    total = seen = square = longest = empty = change = padded = 0
+    for at in range(count):
+        window = at * (m // _WINDOW) // count if m > _WINDOW * _WINDOWS else at
+        start, stop = window * _WINDOW, min((window + 1) * _WINDOW, m)
+        more = np.diff(ptr[start : min(stop + 1, m) + 1])
+        lengths = more[: stop - start]
+        change += int(np.abs(np.diff(more)).sum())
+        tops = np.maximum.reduceat(lengths, np.arange(0, lengths.size, _SLICE))
+        padded += int(tops.sum()) * _SLICE - int(tops[-1]) * (-lengths.size % _SLICE)
+        square += int((np.minimum(lengths, _LONGEST) ** 2).sum())
+        longest = max(longest, int(tops.max()))
+        empty += int(np.count_nonzero(lengths == 0))
+        total += int(lengths.sum())
+        seen += lengths.size
+    return (
+        float(square) * float(seen) / (float(total) * float(total)) if total else 0.0,
+        _ratio(longest * seen, total),
+        _ratio(empty, seen),
+        _ratio(change, 2 * total),
+        _ratio(padded, total),
+    )
+
+
+def _of_splits(pattern: Pattern) -> tuple[float, ...]:
+    """The heaviest of 4 and of 32 parts of equally many rows, over the mean."""
+    m, found = pattern.shape[0], []
+    for parts in (4, 32):
+        bounds = np.arange(parts + 1, dtype=np.int64) * m // parts
+        heaviest = int(np.diff(pattern.indptr[bounds]).max())
+        found.append(_ratio(float(heaviest) * float(min(parts, m)), pattern.nnz))
+    return tuple(found)
+
+
+def _of_stripes(pattern: Pattern) -> tuple[float, ...]:
+    held = _sampled(pattern)
+    rows, count = held.first.size, held.column.size
+    span = int((held.last - held.first + 1).sum())
+    gaps = np.diff(held.column)[np.diff(held.row) == 0]
+    runs = count - int(np.count_nonzero(gaps == 1))
+    half = held.row % _STRIPE // 4
+    blocks = (
+        _distinct(held.stripe, (held.column >> 2) * 2 + half),
+        _distinct(held.stripe, held.column >> 3),
+    )
+    return (
+        _ratio(span, rows) / float(pattern.shape[1]),
+        _ratio(count, runs),
+        _ratio(int(np.count_nonzero(gaps < 16)), gaps.size),
+        _ratio(count, 16 * blocks[0]),
+        _ratio(count, 64 * blocks[1]),
+    )
+
+
+def _sampled(pattern: Pattern) -> _Sample:
+    """Stripes at evenly spaced non-zeros, so that long rows count for what they hold."""
+    m, ptr, nnz = pattern.shape[0], pattern.indptr, pattern.nnz
+    count = min(max(nnz // _PER_STRIPE, _FEWEST), _MOST)
+    starts, done = [], 0
+    for at in range(count):
+        holds = int(np.searchsorted(ptr, nnz // count * at, side="right")) - 1
+        start = max(holds // _STRIPE * _STRIPE, done)
+        if start < m:
+            starts.append(start)
+        done = min(start, m) + _STRIPE
+    rows = (np.array(starts, dtype=np.int64)[:, None] + np.arange(_STRIPE)).ravel()
+    rows = rows[rows < m]
+    rows = rows[ptr[rows + 1] > ptr[rows]]
+    kept = np.minimum(ptr[rows + 1] - ptr[rows], _PER_ROW)
+    shift = ptr[rows] - np.cumsum(kept) + kept
+    columns = pattern.indices[np.repeat(shift, kept) + np.arange(kept.sum())].astype(np.int64)
+    row = np.repeat(rows, kept)
+    first = pattern.indices[ptr[rows]].astype(np.int64)
+    last = pattern.indices[ptr[rows + 1] - 1].astype(np.int64)
+    return _Sample(row // _STRIPE, row, columns, first, last)
+
+
+def _distinct(group: NDArray[np.int64], key: NDArray[np.int64]) -> int:
+    """How many pairs there are, each counted once."""
+    return int(np.unique((group << 32) | key).size)
+
+
+def _reuse(pattern: Pattern) -> float:
+    """Share of non-zeros whose column came before in the same run of 512."""
+    nnz = pattern.nnz
+    width = min(_RUN, nnz)
+    count = min(max(nnz // _PER_RUN, 1), _MOST_RUNS)
+    fresh = 0
+    for at in range(count):
+        start = (nnz - width) // count * at
+        fresh += int(np.unique(pattern.indices[start : start + width]).size)
+    return _ratio(count * width - fresh, count * width)

@@ -1,0 +1,217 @@
+"""A rule learned from what a database measured, and judged on groups that it did not see."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.subject import matrices_only
+from embeddb.core.wording import plural
+from embeddb.index.lookup import Lookup
+from embeddb.index.scopes import scope_of
+from embeddb.platforms.platform import Platform
+from embeddb.query.fallback import answer
+from tuners.evaluation.bench import Bench
+from tuners.evaluation.figures import Outcome, judge, summarise
+from tuners.rule.features import NAMES, features_of, told_features
+from tuners.rule.fitted import Fitted, Measured, fit
+from tuners.rule.rule import HeldOutRow, Rule
+
+__all__ = ["MOST_CONFIGS", "RuleData", "learn_rule", "outcomes", "rule_data"]
+
+#: Without so many patterns, in so many groups, a rule is neither learned nor judged.
+_FEWEST_PATTERNS, _FEWEST_GROUPS = 8, 4
+MOST_CONFIGS = 64
+_FOLDS, _SEED = 5, 0
+#: A feature is used that so many patterns know; the others are left out then.
+_KNOWN_SHARE = 0.8
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RuleData:
+    """What was measured of an op on a platform, for rules: `rows` int64[r] are those of the bench
+    that are learned from, `used` int64[u] the features that all of them know, `configs` the c
+    columns of `measured`, the default's first, `left_out` how many patterns know too little."""
+
+    bench: Bench
+    platform: str
+    rows: NDArray[np.int64]
+    configs: tuple[Config, ...]
+    measured: Measured
+    used: NDArray[np.int64]
+    left_out: int
+
+    def fitted(self, rows: NDArray[np.int64], most: int) -> Fitted:
+        """A rule learned from some rows of `measured`; its features are numbered as in `NAMES`."""
+        known = self.measured.take(rows)
+        one = fit(replace(known, features=known.features[:, self.used]), most, seed=_SEED)
+        return replace(one, forest=replace(one.forest, feature=self.used[one.forest.feature]))
+
+    def folds(self, seed: int = _SEED) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Training and test rows of `measured`, whole groups held out, as `embeddb eval` does."""
+        place = {int(row): at for at, row in enumerate(self.rows)}
+        for train, test in self.bench.folds(_FOLDS, seed):
+            parts = [[place[int(r)] for r in rows if int(r) in place] for rows in (train, test)]
+            if all(parts):
+                yield np.array(parts[0], dtype=np.int64), np.array(parts[1], dtype=np.int64)
+
+
+def learn_rule(
+    db: Lookup, platform: str, op: Op, most: int = 12, *, progress: Progress | None = None
+) -> Rule:
+    """The rule among at most `most` configurations, for a platform instance or, by the bare name of
+    a portable one, for what all its machines measured.
+
+    Raises: UsageError for another kind of operation, or an impossible number of configurations;
+    NothingFound where nothing, or too little, was measured.
+    """
+    if not 1 <= most <= MOST_CONFIGS:
+        raise UsageError(f"a rule among {most} configurations", hint=f"1 to {MOST_CONFIGS}")
+    data = rule_data(db, platform, op)
+    one = data.fitted(np.arange(len(data.rows)), most)
+    judged, count = _held_out(data, most, progress)
+    return Rule(
+        platform=data.platform,
+        op=op,
+        configs=tuple(data.configs[at] for at in one.portfolio),
+        forest=one.forest,
+        used=tuple(NAMES[at] for at in data.used),
+        held_out=judged,
+        judged=count,
+        patterns=len(data.rows),
+        groups=int(np.unique(data.measured.groups).size),
+        left_out=data.left_out,
+        environment=_environment(data.bench.platforms),
+        simulated=data.bench.simulated,
+    )
+
+
+def rule_data(db: Lookup, platform: str, op: Op) -> RuleData:
+    """What there is to learn from. Raises: as `learn_rule`."""
+    matrices_only([op], "a rule in C")
+    where = db.platform(platform)
+    scope = scope_of(where)
+    if (op, scope) not in db.scopes():
+        have = ", ".join(f"{o} on {s}" for o, s in db.scopes() if o.kind == "matrix")
+        raise NothingFound(f"no runs of {op} on {where.id}", hint=f"there are: {have or 'none'}")
+    bench = Bench(db, op, scope, instance=where.id if where.portable and where.instance else "")
+    if bench.evidence.winners:
+        raise NothingFound(f"{where.id} records winners and no times: no rule can be learned")
+    rows = bench.counted
+    evidence = bench.evidence
+    features = np.array(
+        [_features(db, evidence.rows[row].pattern_id) for row in rows], dtype=np.float64
+    ).reshape(-1, len(NAMES))
+    known = np.isfinite(features)
+    used = np.flatnonzero(known.mean(axis=0) >= _KNOWN_SHARE) if rows.size else np.arange(0)
+    able = known[:, used].all(axis=1)
+    _, groups = np.unique(evidence.groups[rows[able]], return_inverse=True)
+    _enough(f"{op} on {where.id}", rows[able].size if used.size else 0, groups)
+    configs, gains = _with_default(bench, rows[able])
+    return RuleData(
+        bench,
+        _told_platform(bench, where),
+        rows[able],
+        configs,
+        Measured(features[able], gains, groups.astype(np.int64)),
+        used,
+        int((~able).sum()),
+    )
+
+
+def _enough(what: str, patterns: int, groups: NDArray[np.intp]) -> None:
+    some = np.unique(groups).size
+    if patterns < _FEWEST_PATTERNS or some < _FEWEST_GROUPS:
+        raise NothingFound(
+            f"{what}: {plural(patterns, 'matrix', 'matrices')} in {plural(some, 'group')} ran the "
+            f"default and another configuration; a rule needs {_FEWEST_PATTERNS} in "
+            f"{_FEWEST_GROUPS} groups, of known sizes",
+            hint="measure or index more",
+        )
+
+
+def _features(db: Lookup, pattern_id: str) -> NDArray[np.float64]:
+    structure = db.store.structure(pattern_id)
+    if structure is not None:
+        return features_of(structure)
+    info = db.store.pattern(pattern_id)
+    return np.full(len(NAMES), np.nan) if info is None else told_features(info)
+
+
+def _with_default(
+    bench: Bench, rows: NDArray[np.int64]
+) -> tuple[tuple[Config, ...], NDArray[np.float64]]:
+    """The configurations, the usual default first, and gains float64[r,c] over each row's own."""
+    default = Counter(bench.default(int(row)) for row in rows).most_common(1)[0][0]
+    others = [at for at, config in enumerate(bench.evidence.configs) if config != default]
+    gains = bench.evidence.gains(rows)[:, others]
+    configs = (default, *(bench.evidence.configs[at] for at in others))
+    return configs, np.hstack([np.zeros((len(rows), 1)), gains])
+
+
+def _told_platform(bench: Bench, where: Platform) -> str:
+    """The instance that ran everything; the bare name where there were several."""
+    return next(iter(bench.platforms)) if len(bench.platforms) == 1 else where.id
+
+
+def _environment(platforms: Mapping[str, Platform]) -> dict[str, str]:
+    if len(platforms) != 1:
+        return {"machines": " ".join(sorted(platforms))}
+    (one,) = platforms.values()
+    return dict(one.environment)
+
+
+def _held_out(
+    data: RuleData, most: int, progress: Progress | None
+) -> tuple[tuple[HeldOutRow, ...], int]:
+    """Figures of every method, and on how many patterns."""
+    done: dict[str, list[Outcome]] = {}
+    for at, (train, test) in enumerate(data.folds()):
+        if progress is not None:
+            progress(f"{data.bench.op} on {data.platform}, held out", at, _FOLDS)
+        for method, outcome in outcomes(data, data.fitted(train, most), train, test):
+            done.setdefault(method, []).append(outcome)
+    rows = []
+    for method, judged in done.items():
+        figures, _ = summarise([judged])
+        told = (figures[name] for name in ("of_optimum@1", "slower_than_default", "speedup@1"))
+        rows.append(HeldOutRow(method, *told))
+    return tuple(rows), len(done["rule"])
+
+
+def outcomes(
+    data: RuleData, one: Fitted, train: NDArray[np.int64], test: NDArray[np.int64]
+) -> Iterator[tuple[str, Outcome]]:
+    """Every method on every test row of `data.measured`, knowing the training rows."""
+    bench = data.bench
+    chosen = one.choose(data.measured.features[test])
+    means = np.nan_to_num(data.measured.gains[train], nan=0.0).mean(axis=0)
+    best = int(means.argmax())
+    held_groups = set(bench.evidence.groups[data.rows[test]].tolist())
+    apart = np.array([group not in held_groups for group in bench.evidence.groups])
+    asked = dict(bench.queries_of(np.flatnonzero(apart), data.rows[test]))
+    for at, choice in zip(test, chosen, strict=True):
+        row = int(data.rows[at])
+        truth, default = bench.truth(row), bench.default(row)
+
+        def named(position: int, default: Config = default) -> Config:
+            return data.configs[position] if position else default
+
+        ranked = sorted(truth.times, key=lambda config: truth.times[config])
+        pack = [named(position) for position in one.portfolio]
+        pack.sort(key=lambda config: truth.times.get(config, np.inf))
+        found = answer(asked[row], 1, rng=np.random.default_rng(0))
+        yield "rule", judge(truth, [named(int(choice))])
+        yield "default", judge(truth, [default])
+        yield "best single configuration", judge(truth, [named(best)])
+        yield "answers of the database", judge(truth, [Config(c.config) for c in found.candidates])
+        yield "best of the portfolio", judge(truth, pack[:1])
+        yield "best that ran", judge(truth, ranked)

@@ -1,0 +1,216 @@
+"""A small forest of decision trees grown by what a choice gains, not by which label it has.
+
+Whole numbers are added up, so C and Python decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SCALE", "Forest", "Shape", "Tree", "grow_trees"]
+
+#: Gains in a leaf are kept in thousandths of a natural logarithm, as int16.
+SCALE = 1000
+_LARGEST = 32000
+_FEWEST_GAIN = 1e-9
+
+
+class Shape(NamedTuple):
+    """How trees are grown: how many, how deep, from how many patterns a leaf, and the share of the
+    features that a node looks at. One tree sees every pattern, several a draw of groups each."""
+
+    trees: int
+    depth: int
+    leaf: int
+    features: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One tree, before it is asked. Shapes, for v nodes and l leaves: `feature` int64[v];
+    `threshold` float64[v]; `child` int64[v,2] (left where the feature is at most the threshold;
+    below 0 a leaf, ~its number); per leaf `members`, the rows int64[x] that it was grown from. A
+    tree of no nodes is one leaf."""
+
+    feature: NDArray[np.int64]
+    threshold: NDArray[np.float64]
+    child: NDArray[np.int64]
+    members: tuple[NDArray[np.int64], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forest:
+    """Trees as one table. Shapes, for t trees, v nodes, l leaves, c configurations: `root`
+    int64[t]; `feature` int64[v]; `threshold` float64[v]; `child` int64[v,2]; `value` int16[l,c],
+    gains over the default in thousandths. Below 0 a root or child is a leaf, ~its number."""
+
+    root: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    threshold: NDArray[np.float64]
+    child: NDArray[np.int64]
+    value: NDArray[np.int16]
+
+    @classmethod
+    def of(
+        cls,
+        trees: Sequence[Tree],
+        gains: NDArray[np.float64],
+        groups: NDArray[np.int64],
+        *,
+        doubt: float,
+    ) -> Forest:
+        """With the value of each leaf for gains float64[r,c] of rows in groups int64[r].
+
+        A leaf counts with its mean gain less `doubt` standard errors over groups, drawn to 0, the
+        default's, as if one more group had gained nothing: few groups say little.
+        """
+        root, feature, threshold, child, value = [], [], [], [], []
+        nodes = leaves = 0
+        for tree in trees:
+            root.append(nodes if tree.feature.size else ~leaves)
+            feature.append(tree.feature)
+            threshold.append(tree.threshold)
+            child.append(np.where(tree.child < 0, tree.child - leaves, tree.child + nodes))
+            value += [_leaf(gains[rows], groups[rows], doubt) for rows in tree.members]
+            nodes, leaves = nodes + tree.feature.size, leaves + len(tree.members)
+        return cls(
+            np.array(root, dtype=np.int64),
+            np.concatenate(feature),
+            np.concatenate(threshold),
+            np.concatenate(child),
+            np.array(value, dtype=np.int16),
+        )
+
+    def sums(self, features: NDArray[np.float64]) -> NDArray[np.int64]:
+        """int64[q,c] over the trees, of features float64[q,d]."""
+        found = np.zeros((len(features), self.value.shape[1]), dtype=np.int64)
+        rows = np.arange(len(features))
+        for root in self.root:
+            at = np.full(len(features), root, dtype=np.int64)
+            while (inner := at >= 0).any():
+                node, row = at[inner], rows[inner]
+                right = features[row, self.feature[node]] > self.threshold[node]
+                at[inner] = self.child[node, right.astype(np.int64)]
+            found += self.value[~at]
+        return found
+
+    def choose(self, features: NDArray[np.float64]) -> NDArray[np.int64]:
+        """int64[q] positions of configurations; the first of those that are best, so the default
+        where nothing is surely better."""
+        best: NDArray[np.int64] = self.sums(features).argmax(axis=1)
+        return best
+
+
+def _leaf(
+    gains: NDArray[np.float64], groups: NDArray[np.int64], doubt: float
+) -> NDArray[np.float64]:
+    names, member = np.unique(groups, return_inverse=True)
+    means = np.zeros((names.size, gains.shape[1]))
+    np.add.at(means, member, gains)
+    means /= np.bincount(member)[:, None]
+    some = names.size
+    error = means.std(axis=0, ddof=1) / np.sqrt(some) if some > 1 else np.zeros(gains.shape[1])
+    value = (gains.mean(axis=0) - doubt * error) * some / (some + 1)
+    value[0] = 0.0
+    whole: NDArray[np.float64] = np.clip(np.rint(value * SCALE), -_LARGEST, _LARGEST)
+    return whole
+
+
+def grow_trees(
+    features: NDArray[np.float64],
+    gains: NDArray[np.float64],
+    groups: NDArray[np.int64],
+    shape: Shape,
+    *,
+    rng: np.random.Generator,
+) -> list[Tree]:
+    """Trees over features float64[r,d] for gains float64[r,c] of rows in groups int64[r].
+
+    CART (Breiman 1984) with the gain of the best configuration on each side in place of purity, so
+    that patterns count by what they lose; several as a random forest (Breiman 2001) over groups.
+    """
+    names = np.unique(groups)
+    made = []
+    for _ in range(shape.trees):
+        rows = np.arange(len(features))
+        if shape.trees > 1:
+            drawn = rng.choice(names, names.size)
+            rows = np.concatenate([np.flatnonzero(groups == name) for name in drawn])
+        made.append(_Growing(features, gains, shape, rng).tree(rows))
+    return made
+
+
+class _Growing:
+    """One tree on its way."""
+
+    def __init__(
+        self,
+        features: NDArray[np.float64],
+        gains: NDArray[np.float64],
+        shape: Shape,
+        rng: np.random.Generator,
+    ) -> None:
+        self._features, self._gains, self._shape, self._rng = features, gains, shape, rng
+        self._nodes: list[tuple[int, float, int, int]] = []
+        self._leaves: list[NDArray[np.int64]] = []
+
+    def tree(self, rows: NDArray[np.int64]) -> Tree:
+        self._grow(rows, self._shape.depth)
+        return Tree(
+            np.array([node[0] for node in self._nodes], dtype=np.int64),
+            np.array([node[1] for node in self._nodes], dtype=np.float64),
+            np.array([node[2:] for node in self._nodes], dtype=np.int64).reshape(-1, 2),
+            tuple(self._leaves),
+        )
+
+    def _grow(self, rows: NDArray[np.int64], depth: int) -> int:
+        split = self._split(rows) if depth else None
+        if split is None:
+            self._leaves.append(rows)
+            return ~(len(self._leaves) - 1)
+        feature, threshold = split
+        at = len(self._nodes)
+        self._nodes.append((feature, threshold, 0, 0))
+        left = self._features[rows, feature] <= threshold
+        below = self._grow(rows[left], depth - 1)
+        above = self._grow(rows[~left], depth - 1)
+        self._nodes[at] = (feature, threshold, below, above)
+        return at
+
+    def _split(self, rows: NDArray[np.int64]) -> tuple[int, float] | None:
+        """The feature and threshold that let two choices gain most over one; None if none does."""
+        leaf, width = self._shape.leaf, self._features.shape[1]
+        if rows.size < 2 * leaf:
+            return None
+        some = max(1, round(self._shape.features * width))
+        tried = np.sort(self._rng.choice(width, some, replace=False))
+        gains = self._gains[rows]
+        most, found = gains.sum(axis=0).max() + _FEWEST_GAIN, None
+        for feature in tried.tolist():
+            values = self._features[rows, feature]
+            order = np.argsort(values, kind="stable")
+            values = values[order]
+            sums = np.cumsum(gains[order], axis=0)
+            apart = slice(leaf - 1, rows.size - leaf)
+            either = sums[apart].max(axis=1) + (sums[-1] - sums[apart]).max(axis=1)
+            either[values[apart] >= values[leaf : rows.size - leaf + 1]] = -np.inf
+            at = int(either.argmax())
+            if either[at] > most:
+                most, at = float(either[at]), at + leaf - 1
+                found = feature, _between(float(values[at]), float(values[at + 1]))
+        return found
+
+
+def _between(low: float, high: float) -> float:
+    """A number with few digits that is at least `low` and below `high`, near the middle."""
+    middle = low + (high - low) / 2
+    for digits in range(3, 17):
+        short = float(f"{middle:.{digits}g}")
+        if low <= short < high:
+            return short
+    return low
