@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -20,7 +21,7 @@ from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels.codegen import conversions, declarations, source
 from indexer.runners.cpu_kernels.variant import Variant
 
-__all__ = ["Library"]
+__all__ = ["Library", "RuleText"]
 
 _TYPES = {"f32": "float", "f64": "double"}
 _TITLES = {
@@ -29,26 +30,42 @@ _TITLES = {
     "sddmm": "SDDMM, E = A * (C B^T) at the non-zeros of A",
 }
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
-_SPDX = "/* SPDX-License-Identifier: MIT-0 */"
 _AGAIN = """\
     if (done == NOT_A_NUMBER)
         return without_fill(a, k, b, d);"""
 
 
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    """What chooses among configurations in C: a header, and the function in it that takes rows,
+    columns, row pointers of 64 bits and column indices of a matrix, and gives a position."""
+
+    header: str
+    function: str
+
+
 class Library:
-    """The C of configurations of one operation, the first of which runs. Public names begin with
-    `prefix`, or with the operation's.
+    """The C of configurations of one operation: those that `rule` chooses among, of which the first
+    stands in for formats that would be mostly fill; or one. Public names begin with `prefix`, or
+    with the operation's.
 
     Raises: SpaceError for a configuration that is none; UsageError for an operation without code
     or a prefix that cannot be one; RunnerUnavailable where only a compiler could tell the vectors
     of EMBEDDB_MARCH.
     """
 
-    def __init__(self, op: Op, configs: Sequence[Config], *, prefix: str = "") -> None:
+    def __init__(
+        self,
+        op: Op,
+        configs: Sequence[Config],
+        *,
+        prefix: str = "",
+        rule: RuleText | None = None,
+    ) -> None:
         if op.kernel not in _TITLES or op.dtype not in _TYPES:
             hint = "spmm, sddmm and spmv, in f32 and f64: sddmm:64:f64"
             raise UsageError(f"there is no code for {op}", hint=hint)
-        self.op = op
+        self.op, self.rule = op, rule
         self.prefix = prefix or f"embeddb_{op.kernel}_{op.dtype}"
         if not _NAME.fullmatch(self.prefix) or self.prefix == "test":
             said = "a letter, then letters, digits and _, 40 in all, but not test"
@@ -60,7 +77,7 @@ class Library:
         """Contents by name. `made_from`, for the README: what the configurations come from."""
         p = self.prefix
         run = {"RUN": _text(f"{self.op.kernel}.h")}
-        told = readme_parts(self.op, self.parts, made_from)
+        told = readme_parts(self.op, self.parts, made_from, pack=self.rule is not None)
         made = {
             f"{p}.h": self._filled("header.h", run),
             f"{p}_internal.h": self._filled("internal.h", {"KERNELS": self._prototypes()}),
@@ -70,9 +87,12 @@ class Library:
             "README.md": self._filled("README.md", told),
             "LICENSE": _text("LICENSE"),
         }
+        if self.rule is not None:
+            made[f"{p}_rule.h"] = self.rule.header
         for number, part in self._kernels().items():
-            head = f'{_SPDX}\n#include "{p}_internal.h"\n\n#define embeddb_call {p}_kernel_{number}'
-            made[f"{p}_kernel_{number}.c"] = source(part, entry="called", shared=head)
+            head = f'#include "{p}_internal.h"\n\n#define embeddb_call {p}_kernel_{number}'
+            text = source(part, entry="called", shared=head)
+            made[f"{p}_kernel_{number}.c"] = f"/* SPDX-License-Identifier: MIT-0 */\n{text}"
         return made
 
     def _filled(self, name: str, parts: Mapping[str, str]) -> str:
@@ -90,8 +110,11 @@ class Library:
             "T": _TYPES[self.op.dtype],
         }
         for mark, part in marks.items():
-            text = text.replace(f"@{mark}@", part.rstrip("\n"))
-        return text
+            part = part.rstrip("\n")
+            if not part:
+                text = re.sub(f"^@{mark}@\n", "", text, flags=re.MULTILINE)
+            text = text.replace(f"@{mark}@", part)
+        return re.sub(r"\n{3,}", "\n\n", text)
 
     def _kernels(self) -> dict[int, Variant]:
         return {part.kernel: part.variant for part in self.parts}
@@ -114,10 +137,21 @@ class Library:
             "CONVERSIONS": "\n".join(_text(f"{name}.c") for name in names),
             "FORMATS": _own(conversions()),
             "SPECS": "\n".join(part.row(self.prefix) for part in self.parts),
-            "CHOICE": "converted(made, &specs[0], &from)",
+            **self._choice(),
             "PLACE": "a->place" if self.op.kernel == "sddmm" else "NULL",
             "RUNNING": "\n".join(_text(f"{name}.c") for name in running),
             "AGAIN": _AGAIN if fills else "",
+        }
+
+    def _choice(self) -> dict[str, str]:
+        if self.rule is None:
+            choice = "converted(made, &specs[0], &from)"
+            return {"INCLUDE": "", "CHOOSING": "", "CHOICE": choice}
+        return {
+            "INCLUDE": '#include "@p@_rule.h"',
+            "CHOOSING": _text("chosen.c"),
+            "CHOICE": "chosen(made, &from)",
+            "RULE": self.rule.function,
         }
 
     def _test_parts(self) -> dict[str, str]:

@@ -20,6 +20,11 @@ _OPERANDS = {
     "spmv": "x has n values, the result m",
     "sddmm": "c has m rows of k values, b has n; the result has a value for each of the matrix",
 }
+_PACK = """\
+- **Choice**: `@p@_create` takes the configuration that the rule in @p@_rule.h names, from sizes,
+  row pointers and some of the columns, or the first where that one's format would be mostly fill.
+  What the rule was learned from, and how good it is, is said there.
+"""
 _EXAMPLE = """\
 int multiply(int64_t m, int64_t n, int64_t nnz, const int64_t *ptr, const int32_t *col,
     const @T@ *val, {dense})
@@ -33,8 +38,8 @@ int multiply(int64_t m, int64_t n, int64_t nnz, const int64_t *ptr, const int32_
 }}"""
 
 
-def readme_parts(op: Op, parts: Sequence[Part], made_from: str) -> dict[str, str]:
-    """Texts by their marks."""
+def readme_parts(op: Op, parts: Sequence[Part], made_from: str, *, pack: bool) -> dict[str, str]:
+    """Texts by their marks. `pack`: a rule chooses among the configurations."""
     blocks = any(part.launch.form.rows > 1 or part.launch.form.block[1] > 1 for part in parts)
     fills = any(part.fills for part in parts)
     one = all(part.launch.threads == "one" for part in parts)
@@ -46,12 +51,13 @@ def readme_parts(op: Op, parts: Sequence[Part], made_from: str) -> dict[str, str
         "BLOCKS": " Where their rows fill no whole block,\n  each call copies them."
         if blocks
         else "",
-        "THREADS": " This configuration uses one." if one else "",
+        "THREADS": " What was chosen uses one." if one else "",
         "FILLED": " A result with NaN is computed again\n  value by value, which is slow."
         if fills
         else "",
         "ORDER": "it varies, and with it the last bits, with more than one thread"
         if atomic
         else "the same in every call with as many threads, and so are the bits",
+        "PACK": _PACK if pack else "",
         "KERNELS": "\n".join(f"    {part.config}" for part in parts),
     }

@@ -13,12 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 import sanitized
-from emitted import BAD_ARGUMENT, BAD_COLUMNS, BAD_POINTERS, OK, TOO_FULL, Loaded, compiled, written
+from emitted import (
+    BAD_ARGUMENT,
+    BAD_COLUMNS,
+    BAD_POINTERS,
+    OK,
+    TOO_FULL,
+    Loaded,
+    compiled,
+    loaded,
+    written,
+)
 from scipy import sparse
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
+from embeddb.emit.library import RuleText
 from embeddb.emit.part import parts_of
 from embeddb.platforms.platform import load_platform
 from indexer.runners.cpu_kernels import build as cpu_build
@@ -70,6 +81,51 @@ def expected(pattern: Pattern, op: Op) -> Expected:
     return Expected(request, pattern.indptr.tobytes() + pattern.indices.tobytes())
 
 
+RULE = RuleText(
+    """\
+#include <stdint.h>
+/* The number of rows, as a rule would not. */
+static inline int by_rows(int64_t m, int64_t n, const int64_t *rows, const int32_t *columns)
+{
+    (void)n, (void)rows, (void)columns;
+    return (int)(m % 4);
+}
+""",
+    "by_rows",
+)
+
+
+@pytest.mark.parametrize("kernel", ["spmm", "sddmm", "spmv"])
+def test_a_pack_takes_what_its_rule_names(kernel: str, tmp_path: Path) -> None:
+    op = Op(kernel, 1 if kernel == "spmv" else 32)
+    plain, rows, long = (
+        ("order=ij,lanes=1,unroll=1", "order=ij", "lanes=4,unroll=4")
+        if kernel == "spmv"
+        else ("order=ijk", "order=ik1jk0,ktile=16", "unroll=4")
+    )
+    configs = [
+        Config.parse(f"{text},threads=one")
+        for text in (
+            f"{plain},format=csr",
+            f"{rows},format=bcsr,block=4x4",
+            f"{rows},format=csr,{long},reorder=length",
+            f"{rows},format=bcsr,block=2x2",
+        )
+    ]
+    library = loaded(tmp_path / "c", op, *configs, rule=RULE)
+    k = 1 if kernel == "spmv" else 19
+    for pattern in sanitized.patterns().values():
+        assert compare(library, pattern, k)
+    for m in range(4, 8):
+        code, made = library.create(matrix(m, 40, 0.5))
+        assert code == OK
+        assert library.call("configuration", made).decode() == str(configs[m % 4])
+        library.call("destroy", made)
+    code, made = library.create(matrix(4001, 4000, 0.0005))  # blocks would be mostly fill
+    assert code == OK and library.call("configuration", made).decode() == str(configs[0])
+    library.call("destroy", made)
+
+
 def compare(library: Loaded, pattern: Pattern, k: int) -> bool:
     """Whether the library took the pattern; fails where it computes something else than scipy."""
     job = expected(pattern, Op(library.op.kernel, k, library.op.dtype))
@@ -95,7 +151,7 @@ def named(case: Any) -> str:
 
 @pytest.mark.parametrize(("op", "config"), of_each_form(), ids=named)
 def test_every_form_computes_what_scipy_does(op: Op, config: Config, tmp_path: Path) -> None:
-    library = Loaded(tmp_path / "c", op, config, flags=("-O3", "-fopenmp"))
+    library = loaded(tmp_path / "c", op, config, flags=("-O3", "-fopenmp"))
     widths = (1,) if op.kernel == "spmv" else (1, 19, 64)
     taken = [compare(library, p, k) for p in sanitized.patterns().values() for k in widths]
     assert sum(taken) > len(taken) / 2
@@ -114,7 +170,7 @@ def test_every_kind_under_sanitizers(op: Op, config: Config, tmp_path: Path) -> 
     if reason := sanitized.missing():
         pytest.skip(reason)
     folder = tmp_path / "c"
-    library = Loaded(folder, op, config, flags=("-O3", "-fopenmp"))
+    library = loaded(folder, op, config, flags=("-O3", "-fopenmp"))
     for pattern in sanitized.patterns().values():
         compare(library, pattern, 1 if op.kernel == "spmv" else 37)
     flags = ("-O1", "-g1", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -142,7 +198,7 @@ def matrix(m: int, n: int, share: float) -> Any:
 
 @pytest.mark.parametrize(("op", "config"), [(SPMM, BLOCKS), (SPMV, SLICES), (SPMM, ROWS)])
 def test_nan_and_infinities_are_as_in_a_plain_loop(op: Op, config: Config, tmp_path: Path) -> None:
-    library, a = Loaded(tmp_path, op, config), matrix(45, 38, 0.4)
+    library, a = loaded(tmp_path, op, config), matrix(45, 38, 0.4)
     b = np.ones((38, 1 if op == SPMV else 7), dtype=np.float32)
     b[5], b[9] = np.inf, np.nan
     a.data[3] = -np.inf
@@ -154,7 +210,7 @@ def test_nan_and_infinities_are_as_in_a_plain_loop(op: Op, config: Config, tmp_p
 
 
 def test_what_no_matrix_is_is_refused(tmp_path: Path) -> None:
-    library, a = Loaded(tmp_path, SPMM, BLOCKS), matrix(20, 30, 0.3)
+    library, a = loaded(tmp_path, SPMM, BLOCKS), matrix(20, 30, 0.3)
 
     def code(change: Any) -> int:
         wrong = a.copy()
