@@ -25,19 +25,25 @@ class Pattern:
     """The structure of one sparse matrix in canonical CSR form.
 
     Shapes: `indptr` int64[m+1], `indices` int32[nnz], sorted and unique within each row.
-    `id` is the blake2b-128 hex digest of shape, indptr and indices, so it does not depend on the
-    file, the format or the values. `group` names the source matrix or family; files cut from one
-    matrix share it and are held out together in every evaluation.
+    `id` is the blake2b-128 hex digest of shape, indptr and indices, whatever the file, the format
+    and the values; `digest` keeps it once it was asked for. `group` names the source matrix or
+    family; files cut from one matrix share it and are held out together in every evaluation.
     """
 
     kind: ClassVar[str] = "matrix"
 
-    id: str
+    digest: str
     shape: tuple[int, int]
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     name: str = ""
     group: str = ""
+
+    @property
+    def id(self) -> str:
+        if not self.digest:
+            object.__setattr__(self, "digest", _digest(self.shape, self.indptr, self.indices))
+        return self.digest
 
     @property
     def nnz(self) -> int:
@@ -71,7 +77,7 @@ class Pattern:
         m, n = _checked_shape(shape)
         ptr, raw = _checked_compressed(m, n, indptr, indices, kind=("row", "column"), name=name)
         ptr, idx = _canonical(n, ptr, raw)
-        return cls(_digest((m, n), ptr, idx), (m, n), ptr, idx, name, group or name)
+        return cls("", (m, n), ptr, idx, name, group or name)
 
     @classmethod
     def from_csc(
@@ -106,8 +112,8 @@ class Pattern:
         if r.size and (min(r.min(), c.min()) < 0 or r.max() >= m or c.max() >= n):
             raise MatrixError(f"an entry lies outside the {m} x {n} matrix", where=name)
         ones = np.ones(r.size, dtype=np.int8)
-        r, c = r.astype(np.int32, copy=False), c.astype(np.int32, copy=False)
-        csr = coo_array((ones, (r, c)), shape=(m, n)).tocsr()
+        where = r.astype(np.int32, copy=False), c.astype(np.int32, copy=False)
+        csr = coo_array((ones, where), shape=(m, n)).tocsr()
         return cls.from_csr((m, n), csr.indptr, csr.indices, name=name, group=group)
 
     @classmethod
@@ -122,7 +128,7 @@ class Pattern:
         layout = str(getattr(matrix, "layout", ""))
         if len(shape) == 2 and layout in _TORCH:
             build, arrays = _TORCH[layout]
-            parts = arrays(matrix.detach())
+            parts = (one.numpy() for one in arrays(matrix.detach()))
             made: Pattern = getattr(cls, build)(shape, *parts, name=name, group=group)
             return made
         if len(shape) != 2 or not hasattr(matrix, "tocsr"):
@@ -148,22 +154,11 @@ class Pattern:
         return csr_array((data, self.indices, self.indptr.astype(index)), shape=self.shape)
 
 
-def _coo_arrays(tensor: Any) -> tuple[Any, Any]:
-    rows, cols = tensor.coalesce().indices().cpu().numpy()
-    return rows, cols
-
-
 #: By the layout of a torch tensor: what builds a pattern, and the arrays that it takes.
-_TORCH: dict[str, tuple[str, Callable[[Any], tuple[Any, Any]]]] = {
-    "torch.sparse_csr": (
-        "from_csr",
-        lambda t: (t.crow_indices().cpu().numpy(), t.col_indices().cpu().numpy()),
-    ),
-    "torch.sparse_csc": (
-        "from_csc",
-        lambda t: (t.ccol_indices().cpu().numpy(), t.row_indices().cpu().numpy()),
-    ),
-    "torch.sparse_coo": ("from_coo", _coo_arrays),
+_TORCH: dict[str, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
+    "torch.sparse_csr": ("from_csr", lambda t: (t.crow_indices().cpu(), t.col_indices().cpu())),
+    "torch.sparse_csc": ("from_csc", lambda t: (t.ccol_indices().cpu(), t.row_indices().cpu())),
+    "torch.sparse_coo": ("from_coo", lambda t: tuple(t.coalesce().indices().cpu())),
 }
 
 

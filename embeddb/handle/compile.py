@@ -16,20 +16,17 @@ from embeddb.handle.choice import Choice, asked, given
 from embeddb.handle.handle import Handle, Later
 from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_plain
+from embeddb.handle.worth import SMALL, too_costly, too_little, usual_config
 from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels.called import is_built, usual_build_s
+from indexer.runners.cpu_kernels.called import is_built
 from indexer.runners.cpu_kernels.codegen import plan
 
 if TYPE_CHECKING:
     from embeddb.database import Database
+    from embeddb.handle.tensors import TensorHandle
 
 __all__ = ["SMALL", "compile"]
 
-#: Multiply-adds below which scipy answers: calling a kernel costs more than it saves.
-SMALL = 4096
-#: Seconds that a kernel saves of scipy's for a multiply-add, as benchmarks/handle.py measures;
-#: what asking takes if the answer is kept, and copying, checking and converting for a non-zero.
-_SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
 _KERNELS = ("spmm", "spmv", "sddmm")
 _said: set[str] = set()
 
@@ -46,32 +43,42 @@ def compile(
     reproducible: bool = False,
     dtype: Any = None,
     build: bool | None = None,
-) -> Handle:
+) -> Handle | TensorHandle:
     """Code that computes `spmm`, `spmv` or `sddmm` with a sparse matrix m×n and k dense columns, in
     the configuration that `db` answers with, or in `config`.
 
     The matrix is a scipy CSR, CSC or COO, of float32 or float64 (else `dtype`, or what holds its
-    values); it is copied. `calls`: how often it will be called. If that is given, a matrix whose
+    values), or a sparse tensor of torch, for which the result takes and gives tensors and
+    gradients; it is copied. `calls`: how often it will be called. If that is given, a matrix whose
     conversion pays is converted at once; if not, first calls run from CSR, and conversion comes
     when as many were made as it costs. `seconds`: the few best are measured here for about so long.
     `reproducible`: the same bits in every call with the same number of threads. `build`: True
     compiles what is not compiled yet, False never does, None unless `calls` are too few to win it
     back.
 
-    Without a compiler, where a kernel cannot be built or kept, and below `SMALL` multiply-adds,
-    scipy computes; the first two are said once as a RuntimeWarning.
+    Where calls are too few to win back asking or building, a usual kernel runs if it is built.
+    Else, without a compiler, where a kernel cannot be built or kept, and below `SMALL`
+    multiply-adds, scipy computes; a missing compiler and a failed build are said once as a
+    RuntimeWarning.
 
     Raises: UsageError for a matrix, kernel, k or type that is none; MatrixError for a damaged
     matrix; SpaceError for a `config` that is none; StoreError and others as `embeddb.open` does.
     """
     width = _width(kernel, k)
+    if type(matrix).__module__.partition(".")[0] == "torch":
+        if dtype is not None:
+            raise UsageError("dtype is for numpy", hint="give A in that type: A.double()")
+        wishes = {"calls": calls, "db": db, "seconds": seconds}
+        return _of_tensor(
+            matrix, kernel, k, config, {**wishes, "reproducible": reproducible, "build": build}
+        )
     held = matrix_of(matrix, dtype)
     op = Op(kernel, max(width, 1), "f64" if held.values.dtype == np.float64 else "f32")
     named = None if config is None else _named(config, op, reproducible)
     if width == 0:
         return _Empty(held, op, "scipy computes: there are no dense columns")
-    if named is None and (note := _too_little(held, op, (calls, build))):
-        return _scipy(held, op, None, note)
+    if named is None and (note := too_little(held, op, (calls, build))):
+        return _unasked(held, op, None, note)
     try:
         if cpu_build.compiler() is None:
             raise RunnerUnavailable(cpu_build.no_compiler())
@@ -81,12 +88,26 @@ def compile(
             choice = asked(held.pattern, op, db, calls=calls, reproducible=reproducible)
         if seconds > 0:
             choice = _measured(held, op, choice, calls, seconds)
-        if named is None and (note := _too_costly(op, choice, held, (calls, build))):
-            return _scipy(held, op, choice, note)
+        if named is None and (note := too_costly(op, choice, held, (calls, build))):
+            return _unasked(held, op, choice, note)
         return _compiled(held, op, choice, calls)
     except RunnerUnavailable as error:
         _say_once(str(error))
         return _scipy(held, op, None, f"scipy computes: {error}")
+
+
+def _of_tensor(
+    matrix: Any, kernel: str, k: int | None, config: Any, wishes: Mapping[str, Any]
+) -> TensorHandle:
+    from embeddb.handle.tensors import tensor_handle
+
+    def one(part: Any, name: str, asked: bool) -> Handle:
+        width = None if name == "spmv" else 1 if kernel == "spmv" else k
+        made = compile(part, name, k=width, config=config if asked else None, **wishes)
+        assert isinstance(made, Handle)
+        return made
+
+    return tensor_handle(matrix, kernel, one)
 
 
 class _Empty(Handle):
@@ -118,31 +139,17 @@ def _named(config: Mapping[str, Any] | str, op: Op, reproducible: bool) -> Confi
     return found
 
 
-def _too_little(held: Matrix, op: Op, wishes: tuple[float | None, bool | None]) -> str:
-    """Why nothing is asked; empty if it is worth it."""
-    calls, build = wishes
-    work = held.values.size * op.width
-    if work < SMALL:
-        return f"scipy computes: fewer than {SMALL} multiply-adds"
-    cost = _ASK_S + _PREPARE_S * held.values.size
-    if calls is not None and not build and calls * work * _SAVED_S < cost:
-        return f"scipy computes: {calls:.0f} calls do not win back the preparing of a kernel"
-    return ""
-
-
-def _too_costly(
-    op: Op, choice: Choice, held: Matrix, wishes: tuple[float | None, bool | None]
-) -> str:
-    """Why scipy computes though a kernel was chosen; empty if it shall not."""
-    calls, build = wishes
-    if build or is_built(Config(choice.config), op):
-        return ""
-    if build is False:
-        return "scipy computes: the kernel is not built, and building was not asked for"
-    work = held.values.size * op.width
-    if calls is not None and calls * work * _SAVED_S < usual_build_s():
-        return f"scipy computes: {calls:.0f} calls do not win back the building of a kernel"
-    return ""
+def _unasked(held: Matrix, op: Op, choice: Choice | None, note: str) -> Handle:
+    """What needs no conversion and is best on average, if it is built; else scipy."""
+    if held.values.size * op.width >= SMALL:
+        try:
+            usual = usual_config(op)
+            if is_built(usual, op):
+                told = [f"best on average without conversion: {note}"]
+                return Handle(by_kernel(held, op, usual), usual, choice, told)
+        except EmbeddbError as error:
+            note = f"{note}; {error}"
+    return _scipy(held, op, choice, f"scipy computes: {note}")
 
 
 def _compiled(held: Matrix, op: Op, choice: Choice, calls: float | None) -> Handle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -108,20 +109,20 @@ class Handle:
         Raises: UsageError for another pattern, shape or type.
         """
         with self._changing:
-            old = self._served.matrix
-            if hasattr(values, "tocsr"):
-                new = matrix_of(values, self._dtype)
-                if new.pattern.id != old.pattern.id:
-                    raise UsageError("the pattern of A has changed", hint="compile it anew")
-                self._served = self._served.with_values(new)
-                return
-            if not old.plain:
-                raise UsageError(
-                    "A was not sorted CSR without duplicates: its values alone have no order",
-                    hint="give the whole matrix",
-                )
-            data = operand(values, "values", old.values.shape, self._dtype)
-            self._served = self._served.with_values(type(old)(old.pattern, data.copy(), True))
+            self._served = self._replaced(values)
+
+    def with_values(self, values: Any) -> Handle:
+        """A handle with other values, as `update` takes them, which shares all else with this one;
+        making it counts as a call of this one.
+
+        Raises: UsageError as `update` does.
+        """
+        if self._later is not None:
+            self._count()
+        made = copy.copy(self)
+        made._changing, made._later = threading.Lock(), None
+        made._served = self._replaced(values)
+        return made
 
     def sparse(self, values: Floats | None = None) -> Any:
         """A `scipy.sparse.csr_array` of A's pattern with these values dtype[nnz] (those of A if
@@ -164,6 +165,21 @@ class Handle:
     def change_later(self, later: Later) -> None:
         """Change to another configuration once so many calls were made."""
         self._later = later
+
+    def _replaced(self, values: Any) -> Served:
+        old = self._served.matrix
+        if hasattr(values, "tocsr"):
+            new = matrix_of(values, self._dtype)
+            if new.pattern.id != old.pattern.id:
+                raise UsageError("the pattern of A has changed", hint="compile it anew")
+            return self._served.with_values(new)
+        if not old.plain:
+            raise UsageError(
+                "A was not sorted CSR without duplicates: its values alone have no order",
+                hint="give the whole matrix",
+            )
+        data = operand(values, "values", old.values.shape, self._dtype)
+        return self._served.with_values(type(old)(old.pattern, data.copy(), True))
 
     def _count(self) -> None:
         """One call more; the one that makes conversion pay does it, and others go on meanwhile."""

@@ -37,6 +37,7 @@ __all__ = [
     "kept",
     "macros",
     "no_compiler",
+    "place_of",
     "seconds_of",
     "vector_bytes",
 ]
@@ -80,8 +81,8 @@ def build(source: str) -> Built:
     """
     if (there := kept(source)) is not None:
         return there
-    program, folder = _compiler(), cache_folder()
-    path = folder / f"{_key(source, program[1])}.so"
+    path = place_of(source)
+    folder = path.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(".tmp", ".build-", folder)
@@ -89,19 +90,23 @@ def build(source: str) -> Built:
     except OSError as error:
         raise _unkept(folder, error) from None
     try:
-        return _compile(source, program[0], Path(name), path)
+        return _compile(source, _compiler()[0], Path(name), path)
     finally:
         Path(name).unlink(missing_ok=True)
 
 
 def kept(source: str) -> Built | None:
-    """What `build` finds in the cache, intact; None where it would compile.
+    """What `build` finds in the cache, intact; None where it would compile (raises alike)."""
+    seconds = seconds_of(path := place_of(source))
+    return None if seconds is None else Built(path, seconds)
+
+
+def place_of(source: str) -> Path:
+    """Where the object of a source lies in the cache, or would.
 
     Raises: RunnerUnavailable if there is no compiler, whose version is part of the name.
     """
-    path = cache_folder() / f"{_key(source, _compiler()[1])}.so"
-    seconds = seconds_of(path)
-    return None if seconds is None else Built(path, seconds)
+    return cache_folder() / f"{_key(source, _compiler()[1])}.so"
 
 
 def _compiler() -> tuple[str, str]:

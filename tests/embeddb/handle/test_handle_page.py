@@ -1,8 +1,9 @@
-"""The example of docs/run.md runs."""
+"""The examples of docs/run.md run."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,20 @@ def test_the_page_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
     monkeypatch.setattr(of_compile, "asked", answered)
     page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    block, tensors = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     names: dict[str, Any] = {}
     exec(compile(block.replace("calls=1000", "calls=1000, build=True"), "run.md", "exec"), names)
     assert "order=ijk" in capsys.readouterr().out
     expected = names["A"].multiply(names["C"] @ names["B"].T).toarray()
     assert abs(names["E"].toarray() - expected).max() < 1e-3
     assert abs(names["y"] - names["A"] @ names["B"][:, 0]).max() < 1e-3
+
+    pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support")
+        exec(compile(tensors, "run.md", "exec"), names)
+    dense, ones = names["A"].to_dense(), 0 * names["X"][:1] + 1
+    expected = 2 * dense.T.sum(1, keepdim=True) @ ones  # of both calls
+    assert (names["X"].grad - expected).abs().max() < 1e-3
+    cols = dense.nonzero(as_tuple=True)[1]
+    assert (names["v"].grad - names["X"].sum(1)[cols]).abs().max() < 1e-3

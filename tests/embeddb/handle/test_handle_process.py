@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ import pytest
 from scipy import sparse
 
 import embeddb
-from embeddb.core.config import Config
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.handle import compile as of_compile
+from embeddb.handle import worth
 from embeddb.handle.choice import Choice
 from embeddb.handle.handle import Handle
 from embeddb.handle.served import by_kernel
@@ -180,14 +183,59 @@ def test_few_calls_do_not_win_a_building_back(
     assert f.config is not None
     runs_here(f, a, b)
     assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config is None
-    monkeypatch.setattr(of_compile, "_ASK_S", 0.0)
-    monkeypatch.setattr(of_compile, "_PREPARE_S", 0.0)
+    monkeypatch.setattr(worth, "_ASK_S", 0.0)
+    monkeypatch.setattr(worth, "_PREPARE_S", 0.0)
     assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config == f.config
     cache.rename(cache.with_name("old"))
     f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
     assert f.config is None and "the building of" in f.why()
-    monkeypatch.setattr(of_compile, "usual_build_s", lambda: 0.0)
+    monkeypatch.setattr(worth, "usual_build_s", lambda: 0.0)
     assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config is not None
+
+
+def test_what_many_programs_lose_builds_a_kernel(
+    cache: Path, a: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worth, "_ASK_S", 0.0)
+    monkeypatch.setattr(worth, "_PREPARE_S", 0.0)
+    once_s = 3 * a.nnz * 16 * worth._SAVED_S
+    monkeypatch.setattr(worth, "usual_build_s", lambda: 2.5 * once_s)
+    ask = partial(embeddb.compile, a, "spmm", k=16, calls=3, db=empty_db)
+    assert [ask().config is None for _ in range(2)] == [True, True]
+    (owed,) = cache.glob("*.owed")
+    for damage in (b"", b"nan", b"-5", b"1e300", b"x" * 100):
+        owed.write_bytes(damage)
+        assert ask().config is None
+        assert float(owed.read_bytes()) == pytest.approx(once_s, rel=1e-3, abs=1e-6)
+    assert ask().config is None
+    assert ask().config is not None
+    assert not list(cache.glob("*.owed"))
+
+
+def test_the_usual_kernel_runs_where_asking_does_not_pay(cache: Path, a: Any) -> None:
+    a = sparse.csr_array(sparse.vstack([a, a]))
+    for kernel, k in (("spmm", 16), ("spmv", None), ("spmm", 100)):
+        usual = worth.usual_config(Op(kernel, k or 1))
+        kernel_of = embeddb.compile(a, kernel, k=k, config=usual)
+        f = embeddb.compile(a, kernel, k=k, calls=1)
+        assert f.config == kernel_of.config and "best on average" in f.why()
+        x = np.ones((90, k) if k else 90, np.float32)
+        np.testing.assert_allclose(f(x), a @ x, rtol=1e-5)
+
+
+def test_openmp_is_told_to_wait_briefly_unless_the_user_says_how(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from indexer.runners.cpu_kernels.called import _short_waits
+
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    with _short_waits():
+        assert os.environ["GOMP_SPINCOUNT"] == "1000"
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    with _short_waits():
+        assert "GOMP_SPINCOUNT" not in os.environ
 
 
 def test_an_answer_is_asked_once(

@@ -1,0 +1,94 @@
+"""What pays: asking, building and converting against the calls that a caller announces."""
+
+from __future__ import annotations
+
+import statistics
+from contextlib import suppress
+from pathlib import Path
+
+from embeddb.core.config import Config, Op
+from embeddb.core.files.own_files import whole_file
+from embeddb.handle.choice import Choice
+from embeddb.handle.matrix import Matrix
+from indexer.runners.cpu_kernels import build as cpu_build
+from indexer.runners.cpu_kernels.called import code_place, is_built
+
+__all__ = ["SMALL", "owed_s", "too_costly", "too_little", "usual_build_s", "usual_config"]
+
+#: Multiply-adds below which scipy answers: calling a kernel costs more than it saves.
+SMALL = 4096
+#: Seconds that a kernel saves of scipy's for a multiply-add, as benchmarks/handle.py measures;
+#: what asking takes if the answer is kept, and copying, checking and converting for a non-zero.
+_SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
+_USUAL_SPMV = "format=csr,lanes=4,order=ij,reorder=none,schedule=guided,threads=all,unroll=4"
+_USUAL_DENSE = "format=csr,ktile={},order=ik1jk0,reorder=none,schedule=guided,threads=all,unroll=4"
+#: How many builds tell what one takes, and what it is taken to take before there was any.
+_LATEST, _BUILD_S = 5, 1.0
+#: More than any build takes: a file that says so is damaged.
+_MOST_OWED_S = 1e6
+
+
+def too_little(held: Matrix, op: Op, wishes: tuple[float | None, bool | None]) -> str:
+    """Why nothing is asked; empty if it is worth it."""
+    calls, build = wishes
+    work = held.values.size * op.width
+    if work < SMALL:
+        return f"fewer than {SMALL} multiply-adds"
+    cost = _ASK_S + _PREPARE_S * held.values.size
+    if calls is not None and not build and calls * work * _SAVED_S < cost:
+        return f"{calls:.0f} calls do not win back asking and preparing"
+    return ""
+
+
+def too_costly(
+    op: Op, choice: Choice, held: Matrix, wishes: tuple[float | None, bool | None]
+) -> str:
+    """Why the chosen kernel is not used; empty if it is."""
+    calls, build = wishes
+    if build or is_built(Config(choice.config), op):
+        return ""
+    if build is False:
+        return "the kernel is not built, and building was not asked for"
+    if calls is None:
+        return ""
+    place = code_place(Config(choice.config), op)
+    lost_s = owed_s(place, calls * held.values.size * op.width * _SAVED_S)
+    if lost_s < (cost_s := usual_build_s()):
+        return (
+            f"{calls:.0f} calls do not win back the building of a kernel, {cost_s:.1f} s; it is "
+            f"built when that is what all calls together lose by it, by now {lost_s:.2f} s"
+        )
+    place.with_suffix(".owed").unlink(missing_ok=True)
+    return ""
+
+
+def usual_config(op: Op) -> Config:
+    """Of configurations on plain CSR, the one with the highest share of the best, geometric mean
+    over the matrices of the starter, on most of its eight machines."""
+    if op.kernel == "spmv":
+        return Config.parse(_USUAL_SPMV)
+    return Config.parse(_USUAL_DENSE.format(32 if op.width <= 32 else 128))
+
+
+def owed_s(place: Path, more_s: float) -> float:
+    """Seconds that programs have lost on this machine by the object of a kernel not lying at
+    `place`, `more_s` added. None of them may win its building back, but all together do."""
+    file = place.with_suffix(".owed")
+    with suppress(OSError, ValueError):
+        known = float(file.read_bytes()[:32])
+        more_s += known if 0 < known < _MOST_OWED_S else 0.0
+    with suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with whole_file(file) as written:
+            written.write(f"{more_s:.6f}".encode())
+    return more_s
+
+
+def usual_build_s() -> float:
+    """How long building a kernel takes here: the median of the latest in the cache."""
+    with suppress(OSError):
+        found = cpu_build.cache_folder().glob("*.so")
+        latest = sorted(found, key=lambda path: path.stat().st_mtime)[-_LATEST:]
+        if known := [s for path in latest if (s := cpu_build.seconds_of(path)) is not None]:
+            return statistics.median(known)
+    return _BUILD_S

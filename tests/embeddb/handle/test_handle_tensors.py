@@ -1,0 +1,201 @@
+"""Handles for torch compute what torch does; their gradients are those of differences."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embeddb
+from embeddb.core.errors import MatrixError, UsageError
+from indexer.runners.cpu_kernels import build as cpu_build
+
+torch = pytest.importorskip("torch")
+needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
+pytestmark = [
+    pytest.mark.gcc,
+    needs_gcc,
+    pytest.mark.filterwarnings(
+        "ignore:Sparse (CS[RC] tensor support|invariant checks):UserWarning"
+    ),
+]
+M, N, K = 40, 30, 5
+ROWS = "format=csr,order=ijk,schedule=static,threads=all"
+BLOCKS = "block=2x2,format=bcsr,ktile=8,order=ik1jk0,schedule=static,threads=all"
+MAKE = {
+    "csr": lambda dense: dense.to_sparse_csr(),
+    "csc": lambda dense: dense.to_sparse_csc(),
+    "coo": lambda dense: dense.to_sparse_coo(),
+}
+
+
+def dense(dtype: Any = None) -> Any:
+    torch.manual_seed(0)
+    return torch.randn(M, N, dtype=dtype or torch.float64) * (torch.rand(M, N) < 0.2)
+
+
+def leaf(*shape: int) -> Any:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def values_of(a: Any) -> Any:
+    return (a.coalesce() if a.layout is torch.sparse_coo else a).values().clone().requires_grad_()
+
+
+def same_gradients(function: Callable[..., Any], *inputs: Any) -> bool:
+    """First and second derivatives against differences."""
+    once: bool = torch.autograd.gradcheck(function, inputs)
+    twice: bool = torch.autograd.gradgradcheck(function, inputs)
+    return once and twice
+
+
+@pytest.mark.parametrize("layout", MAKE)
+@pytest.mark.parametrize("config", [ROWS, BLOCKS, None])
+def test_products_and_their_gradients(layout: str, config: str | None) -> None:
+    d = dense()
+    a = MAKE[layout](d)
+    b, c, x, v = leaf(N, K), leaf(M, K), leaf(N), values_of(a)
+    f = embeddb.compile(a, "spmm", k=K, config=config)
+    torch.testing.assert_close(f(b.detach()), d @ b)
+    torch.testing.assert_close(f(b), d @ b)
+    torch.testing.assert_close(f(b.detach(), values=2 * v.detach()), 2 * d @ b)
+    assert same_gradients(lambda b, v: f(b, values=v), b, v)
+    s = embeddb.compile(a, "sddmm", k=K, config=config)
+    torch.testing.assert_close(s(c, b).detach(), s(c.detach(), b.detach()))
+    torch.testing.assert_close(s.sparse(s(c, b).detach()).to_dense(), (d * (c @ b.T)).detach())
+    assert same_gradients(lambda c, b, v: s(c, b, values=v), c, b, v)
+    y = embeddb.compile(a, "spmv")
+    torch.testing.assert_close(y(x), d @ x)
+    assert same_gradients(lambda x, v: y(x, values=v), x, v)
+
+
+def test_the_operators_are_what_torch_asks_of_them() -> None:
+    a = dense().to_sparse_csr()
+    f = embeddb.compile(a, "spmm", k=K, config=ROWS)
+    torch.library.opcheck(torch.ops.embeddb.product.default, (leaf(N, K), None, f._key, False))
+    torch.library.opcheck(torch.ops.embeddb.dots.default, (leaf(M, K), leaf(N, K), f._key))
+
+
+def test_torch_compile_goes_through_whole() -> None:
+    d = dense()
+    f = embeddb.compile(d.to_sparse_csr(), "spmm", k=K, config=ROWS)
+    b = leaf(N, K)
+    whole = torch.compile(lambda b: torch.relu(f(b)).sum(), backend="aot_eager", fullgraph=True)
+    whole(b).backward()
+    (expected,) = torch.autograd.grad(torch.relu(d @ b).sum(), b)
+    torch.testing.assert_close(b.grad, expected)
+
+
+def test_a_graph_outlives_its_handle() -> None:
+    d, b = dense(), leaf(N, K)
+    loss = embeddb.compile(d.to_sparse_csr(), "spmm", k=K, config=ROWS)(b).sum()
+    gc.collect()
+    loss.backward()
+    torch.testing.assert_close(b.grad, d.T @ torch.ones(M, K, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("layout", MAKE)
+def test_update_reaches_every_product(layout: str) -> None:
+    d, b, c = dense(), leaf(N, K), leaf(M, K)
+    a = MAKE[layout](d)
+    f = embeddb.compile(a, "spmm", k=K, config=BLOCKS)
+    s = embeddb.compile(a, "sddmm", k=K)
+    for handle in (lambda: f(b).sum(), lambda: s(c, b).sum()):
+        handle().backward()  # makes the products that gradients need
+    for new in (MAKE[layout](-3 * d), 7 * values_of(a).detach()):
+        f.update(new)
+        s.update(new)
+        factor = -3.0 if new.layout is not torch.strided else 7.0
+        torch.testing.assert_close(f(b), factor * d @ b)
+        (grad,) = torch.autograd.grad(f(b).sum(), b)
+        torch.testing.assert_close(grad, factor * d.T @ torch.ones(M, K, dtype=torch.float64))
+        both = factor * d * (c @ b.T)
+        torch.testing.assert_close(s(c, b).sum(), both.sum())
+        for one, other in zip(
+            torch.autograd.grad(s(c, b).sum(), (c, b)),
+            torch.autograd.grad(both.sum(), (c, b)),
+            strict=True,
+        ):
+            torch.testing.assert_close(one, other)
+
+
+def test_unsorted_rows_keep_their_order_and_duplicates_have_none() -> None:
+    columns = torch.tensor([2, 0, 1])
+    pointers = torch.tensor([0, 2, 3])
+    a = torch.sparse_csr_tensor(pointers, columns, torch.tensor([1.0, 2.0, 3.0]), (2, 3))
+    b = torch.eye(3)
+    f = embeddb.compile(a, "spmm", k=3)
+    torch.testing.assert_close(f(b), torch.tensor([[2.0, 0, 1], [0, 3, 0]]))
+    f.update(torch.tensor([10.0, 20.0, 30.0]))
+    torch.testing.assert_close(f(b), torch.tensor([[20.0, 0, 10], [0, 30, 0]]))
+    s = embeddb.compile(a, "sddmm", k=3)
+    c = torch.tensor([[1.0, 1, 1], [1, 1, 1]])
+    torch.testing.assert_close(s(c, b), torch.tensor([1.0, 2.0, 3.0]))
+    twice = torch.sparse_csr_tensor(
+        pointers, torch.tensor([0, 0, 1]), torch.tensor([1.0, 2.0, 3.0]), (2, 3)
+    )
+    g = embeddb.compile(twice, "spmm", k=3)
+    torch.testing.assert_close(g(b), torch.tensor([[3.0, 0, 0], [0, 3, 0]]))
+    with pytest.raises(UsageError, match="duplicates"):
+        g(b, values=torch.ones(3))
+
+
+def test_out_is_written_and_takes_no_gradient() -> None:
+    d, b = dense(torch.float32), torch.randn(N, K)
+    f = embeddb.compile(d.to_sparse_csr(), "spmm", k=K, config=ROWS)
+    out = torch.full((M, K), float("nan"))
+    assert f(b, out=out) is out
+    torch.testing.assert_close(out, d @ b)
+    with pytest.raises(UsageError, match="gradient"):
+        f(b.requires_grad_(), out=out)
+    with torch.no_grad():
+        assert f(b, out=out) is out
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda a: a.to_dense(), "a sparse tensor"),
+        (lambda a: a.to(torch.bfloat16), "bfloat16"),
+        (lambda a: a.requires_grad_(), "asks for a gradient"),
+        (lambda a: a.to("meta"), "on meta"),
+    ],
+)
+def test_other_tensors_are_refused(change: Callable[[Any], Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        embeddb.compile(change(dense(torch.float32).to_sparse_csr()), "spmm", k=K)
+
+
+def test_other_operands_are_refused() -> None:
+    f = embeddb.compile(dense(torch.float32).to_sparse_csr(), "spmm", k=K)
+    for operand, told in (
+        (np.zeros((N, K), dtype=np.float32), "A was a tensor"),
+        (torch.zeros(N, K).to_sparse(), "dense"),
+        (torch.zeros(N, K, dtype=torch.int32), "int32"),
+        (torch.zeros(N + 1, K), "shape"),
+        (torch.zeros(N, K, dtype=torch.float64), "float64"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            f(operand)
+    with pytest.raises(UsageError, match="values has the shape"):
+        f(torch.zeros(N, K), values=torch.ones(3))
+    with pytest.raises(UsageError, match="two dense operands"):
+        embeddb.compile(dense().to_sparse_csr(), "sddmm", k=K)(leaf(M, K))
+    with pytest.raises(UsageError, match="dtype"):
+        embeddb.compile(dense().to_sparse_csr(), "spmm", k=K, dtype=torch.float32)
+
+
+def test_indices_outside_are_refused_before_compiled_code_sees_them() -> None:
+    a = torch.sparse_csr_tensor(
+        torch.tensor([0, 2, 3]),
+        torch.tensor([0, 1, 2]),
+        torch.ones(3),
+        (2, 3),
+        check_invariants=False,
+    )
+    a.col_indices()[1] = 999
+    with pytest.raises(MatrixError, match="column"):
+        embeddb.compile(a, "spmm", k=3)
