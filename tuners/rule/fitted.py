@@ -15,11 +15,11 @@ from tuners.rule.trees import Forest, Shape, grow_trees
 
 __all__ = ["Fitted", "Measured", "fit"]
 
-_INNER_FOLDS = 4
+_INNER_FOLDS = 3
 
 
 #: Simplest first; which one is used, held-out groups of the training part decide.
-_SHAPES = (Shape(1, 2, 8, 1.0), Shape(1, 4, 8, 1.0), Shape(8, 6, 3, 0.6))
+_SHAPES = (Shape(1, 2, 8, 1.0), Shape(1, 4, 8, 1.0), Shape(8, 6, 3, 0.6), Shape(10, 8, 2, 0.8))
 _DOUBTS = (0.0, 1.0)
 #: What a less simple setting must gain, in mean log gain.
 _WORTH = 1e-3

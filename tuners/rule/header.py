@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from importlib import resources
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from indexer.exchange.writers.c_words import c_comment, c_fields, c_literal, c_symbol, c_text
@@ -21,22 +23,24 @@ _CALLS = {
     "stripes": "embeddb_rule_stripes(m, n, nnz, rows, wide, columns, {at});",
     "reuse": "embeddb_rule_reuse(nnz, columns, {at});",
 }
+#: All trees go down together: a leaf leads to itself, so no branch has to be guessed.
 _TREES = """\
-    static const int root[] = {{{root}}};
+    static const short root[] = {{{root}}};
     static const unsigned char feature[] = {{{feature}}};
     static const double threshold[] = {{{threshold}}};
     static const short child[][2] = {{{child}}};
     static const short value[][{configs}] = {{
         {value}}};
-    int sum[{configs}] = {{0}};
-    int best = 0, tree, c;
-    for (tree = 0; tree < {trees}; ++tree) {{
-        int at = root[tree];
-        while (at >= 0)
-            at = child[at][f[feature[at]] > threshold[at] ? 1 : 0];
+    int at[{trees}], sum[{configs}] = {{0}};
+    int best = 0, level, tree, c;
+    for (tree = 0; tree < {trees}; ++tree)
+        at[tree] = root[tree];
+    for (level = 0; level < {depth}; ++level)
+        for (tree = 0; tree < {trees}; ++tree)
+            at[tree] = child[at[tree]][f[feature[at[tree]]] > threshold[at[tree]]];
+    for (tree = 0; tree < {trees}; ++tree)
         for (c = 1; c < {configs}; ++c)
-            sum[c] += value[-1 - at][c];
-    }}
+            sum[c] += value[at[tree] - {nodes}][c];
     for (c = 1; c < {configs}; ++c)
         if (sum[c] > sum[best])
             best = c;
@@ -156,15 +160,7 @@ def _functions(symbol: str, forest: Forest, some: int) -> str:
         at += len(names)
     decide = "    (void)f;\n    return 0;"
     if some > 1 and forest.feature.size:
-        decide = _TREES.format(
-            root=_row(forest.root.tolist()),
-            feature=_row(forest.feature.tolist()),
-            threshold=_row(map(repr, forest.threshold.tolist())),
-            child=_row(f"{{{a}, {b}}}" for a, b in forest.child.tolist()),
-            value=",\n        ".join(f"{{{_row(row)}}}" for row in forest.value.tolist()),
-            configs=some,
-            trees=len(forest.root),
-        )
+        decide = _trees(forest, some)
     elif some > 1:
         decide = f"    (void)f;\n    return {int(forest.choose(np.zeros((1, len(NAMES))))[0])};"
     return _FUNCTIONS.format(
@@ -172,6 +168,28 @@ def _functions(symbol: str, forest: Forest, some: int) -> str:
         features=len(NAMES),
         calls="\n    ".join(calls) or "(void)m;\n    (void)n;",
         decide=decide,
+    )
+
+
+def _trees(forest: Forest, some: int) -> str:
+    """Leaves are nodes behind the others."""
+    nodes, leaves = forest.feature.size, len(forest.value)
+    same = range(nodes, nodes + leaves)
+
+    def place(of: NDArray[np.int64]) -> list[Any]:
+        found: list[Any] = np.where(of < 0, nodes - 1 - of, of).tolist()
+        return found
+
+    return _TREES.format(
+        root=_row(place(forest.root)),
+        feature=_row([*forest.feature.tolist(), *([0] * leaves)]),
+        threshold=_row([*map(repr, forest.threshold.tolist()), *(["0"] * leaves)]),
+        child=_row(f"{{{a}, {b}}}" for a, b in [*place(forest.child), *((s, s) for s in same)]),
+        value=",\n        ".join(f"{{{_row(row)}}}" for row in forest.value.tolist()),
+        configs=some,
+        trees=len(forest.root),
+        depth=forest.depth,
+        nodes=nodes,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,29 @@ from tuners.rule.features import NAMES, features_of, told_features
 from tuners.rule.fitted import Fitted, Measured, fit
 from tuners.rule.rule import HeldOutRow, Rule
 
-__all__ = ["MOST_CONFIGS", "RuleData", "learn_rule", "outcomes", "rule_data"]
+__all__ = [
+    "METHODS",
+    "MOST_CONFIGS",
+    "RuleData",
+    "learn_rule",
+    "other_outcomes",
+    "rule_data",
+    "rule_outcomes",
+]
 
 #: Without so many patterns, in so many groups, a rule is neither learned nor judged.
 _FEWEST_PATTERNS, _FEWEST_GROUPS = 8, 4
 MOST_CONFIGS = 64
 _FOLDS, _SEED = 5, 0
+#: In the order in which they are told.
+METHODS = (
+    "rule",
+    "default",
+    "best single configuration",
+    "answers of the database",
+    "best of the portfolio",
+    "best that ran",
+)
 #: A feature is used that so many patterns know; the others are left out then.
 _KNOWN_SHARE = 0.8
 
@@ -54,6 +72,10 @@ class RuleData:
         known = self.measured.take(rows)
         one = fit(replace(known, features=known.features[:, self.used]), most, seed=_SEED)
         return replace(one, forest=replace(one.forest, feature=self.used[one.forest.feature]))
+
+    def named(self, position: int, at: int) -> Config:
+        """The configuration of a column; the first is the default of each row itself."""
+        return self.configs[position] if position else self.bench.default(int(self.rows[at]))
 
     def folds(self, seed: int = _SEED) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Training and test rows of `measured`, whole groups held out, as `embeddb eval` does."""
@@ -177,41 +199,45 @@ def _held_out(
     for at, (train, test) in enumerate(data.folds()):
         if progress is not None:
             progress(f"{data.bench.op} on {data.platform}, held out", at, _FOLDS)
-        for method, outcome in outcomes(data, data.fitted(train, most), train, test):
+        one = data.fitted(train, most)
+        found = rule_outcomes(data, one, test, data.measured.features[test])
+        for method, outcome in chain(found, other_outcomes(data, train, test)):
             done.setdefault(method, []).append(outcome)
     rows = []
-    for method, judged in done.items():
-        figures, _ = summarise([judged])
+    for method in METHODS:
+        figures, _ = summarise([done[method]])
         told = (figures[name] for name in ("of_optimum@1", "slower_than_default", "speedup@1"))
         rows.append(HeldOutRow(method, *told))
     return tuple(rows), len(done["rule"])
 
 
-def outcomes(
-    data: RuleData, one: Fitted, train: NDArray[np.int64], test: NDArray[np.int64]
+def rule_outcomes(
+    data: RuleData, one: Fitted, test: NDArray[np.int64], features: NDArray[np.float64]
 ) -> Iterator[tuple[str, Outcome]]:
-    """Every method on every test row of `data.measured`, knowing the training rows."""
-    bench = data.bench
-    chosen = one.choose(data.measured.features[test])
-    means = np.nan_to_num(data.measured.gains[train], nan=0.0).mean(axis=0)
-    best = int(means.argmax())
-    held_groups = set(bench.evidence.groups[data.rows[test]].tolist())
-    apart = np.array([group not in held_groups for group in bench.evidence.groups])
-    asked = dict(bench.queries_of(np.flatnonzero(apart), data.rows[test]))
-    for at, choice in zip(test, chosen, strict=True):
-        row = int(data.rows[at])
-        truth, default = bench.truth(row), bench.default(row)
-
-        def named(position: int, default: Config = default) -> Config:
-            return data.configs[position] if position else default
-
-        ranked = sorted(truth.times, key=lambda config: truth.times[config])
-        pack = [named(position) for position in one.portfolio]
+    """The rule's choice by features float64[q,d], and the best of its portfolio, on test rows
+    int64[q] of `data.measured`."""
+    for at, choice in zip(test, one.choose(features), strict=True):
+        truth = data.bench.truth(int(data.rows[at]))
+        pack = [data.named(position, at) for position in one.portfolio]
         pack.sort(key=lambda config: truth.times.get(config, np.inf))
-        found = answer(asked[row], 1, rng=np.random.default_rng(0))
-        yield "rule", judge(truth, [named(int(choice))])
-        yield "default", judge(truth, [default])
-        yield "best single configuration", judge(truth, [named(best)])
-        yield "answers of the database", judge(truth, [Config(c.config) for c in found.candidates])
+        yield "rule", judge(truth, [data.named(int(choice), at)])
         yield "best of the portfolio", judge(truth, pack[:1])
-        yield "best that ran", judge(truth, ranked)
+
+
+def other_outcomes(
+    data: RuleData, train: NDArray[np.int64], test: NDArray[np.int64]
+) -> Iterator[tuple[str, Outcome]]:
+    """What the rule is told beside, on test rows of `data.measured`, knowing the training rows."""
+    bench = data.bench
+    means = np.nan_to_num(data.measured.gains[train], nan=0.0).mean(axis=0)
+    held = set(bench.evidence.groups[data.rows[test]].tolist())
+    apart = np.flatnonzero([group not in held for group in bench.evidence.groups])
+    asked = dict(bench.queries_of(apart, data.rows[test]))
+    for at in test:
+        row = int(data.rows[at])
+        truth = bench.truth(row)
+        found = answer(asked[row], 1, rng=np.random.default_rng(0))
+        yield "default", judge(truth, [data.named(0, at)])
+        yield "best single configuration", judge(truth, [data.named(int(means.argmax()), at)])
+        yield "answers of the database", judge(truth, [Config(c.config) for c in found.candidates])
+        yield "best that ran", judge(truth, [min(truth.times, key=lambda c: truth.times[c])])

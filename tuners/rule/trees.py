@@ -86,6 +86,15 @@ class Forest:
             np.array(value, dtype=np.int16),
         )
 
+    @property
+    def depth(self) -> int:
+        """The most questions that a tree asks."""
+        level, found = self.root[self.root >= 0], 0
+        while level.size:
+            level, found = self.child[level].ravel(), found + 1
+            level = level[level >= 0]
+        return found
+
     def sums(self, features: NDArray[np.float64]) -> NDArray[np.int64]:
         """int64[q,c] over the trees, of features float64[q,d]."""
         found = np.zeros((len(features), self.value.shape[1]), dtype=np.int64)
