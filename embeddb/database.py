@@ -68,20 +68,21 @@ def open_database(
     progress: Progress | None = None,
 ) -> Database:
     """The database at a path, or the shipped one by the word `starter`; with `create`, made if
-    there is none. `note` is told of the import of the shipped one (else standard error is), and
-    `progress` how far it is.
+    there is none. `note` is told of the import of the shipped one and of indexes that take long to
+    make (else standard error is), and `progress` how far the import is.
 
     Raises: StoreError if there is none; InputError if the shipped data is absent.
     """
     from indexer.starter import STARTER, starter_folder
 
+    note = note or _say
     if str(place) == STARTER:
-        return Database.open(
-            starter_folder(note=note or _say, progress=progress), readonly=readonly
-        )
+        place = starter_folder(note=note, progress=progress)
     if create and not is_database(place):
         return Database.create(place)
-    return Database.open(place, readonly=readonly)
+    opened = Database.open(place, readonly=readonly)
+    opened.tell_of_long_work(note)
+    return opened
 
 
 def _say(line: str) -> None:

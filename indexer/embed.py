@@ -48,6 +48,7 @@ def embed(
     *,
     again: bool = False,
     also: Collection[str] = (),
+    build: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> EmbedReport:
     """Compute missing vectors of every featurizer, build the partitions that are not current, and
@@ -56,7 +57,7 @@ def embed(
     With `again`, everything derived is made anew beside what there is, which answers meanwhile, and
     takes its place when it is whole. A featurizer that cannot compute on this machine is a problem,
     not an error: the others go on. Those of `ON_REQUEST` are used from the call on that has them in
-    `also`. Raises: UsageError if `also` has a name of none.
+    `also`. Without `build` partitions are left to the questions that need them. Raises: UsageError if `also` has a name of none.
     """
     report = EmbedReport()
     report.problems += db.featurizers().problems()
@@ -77,6 +78,8 @@ def embed(
         report.notes += _of_other_weights(db, name, featurizer.version, any_made, again=again)
     if isinstance(vectors, _Anew):
         db.store.vectors.exchange(vectors.made, [info.id for info in infos])
+    if not build:
+        return report
     _build_all(db, report, progress, again=again)
     for op, scope, place in _counted_scopes(db, counting):
         db.refresh(op, scope, again=again, counters=place)

@@ -174,7 +174,7 @@ def _fill(folder: Path, progress: Callable[[str, int, int], None]) -> None:
                 raise StoreCorrupt(
                     f"{file}: {report.rejected} damaged lines", hint="install embeddb anew"
                 )
-        embed(db, progress=progress)
+        embed(db, build=False, progress=progress)
         adopt_models(db, STARTER_FILE.parent)
         db.store.notes.put(_SHIPPED_RUNS, str(db.store.count_runs()).encode())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from threading import RLock
 from typing import Any, NamedTuple
@@ -46,6 +46,10 @@ class _PolicyNote(msgspec.Struct, frozen=True):
 
     stamp: str
     policy: str
+
+
+#: An index of more takes seconds to make.
+_MANY_RUNS = 20_000
 
 
 class _Which(NamedTuple):
@@ -92,6 +96,8 @@ class IndexFiles:
         self._open: dict[_Which, AnswerIndex] = {}
         self._lock = RLock()
         self.repairs: list[str] = []
+        #: Told of what takes seconds.
+        self.tell: Callable[[str], None] = lambda _: None
 
     def refresh(
         self,
@@ -150,6 +156,9 @@ class IndexFiles:
     ) -> AnswerIndex | None:
         """As `_built` for who asks: an answer does not need a saved partition."""
         self._open.pop(which, None)
+        partitions = pooled_partitions(self._store, which.op, which.scope)
+        if sum(map(self._store.count_runs, partitions)) > _MANY_RUNS:
+            self.tell(f"making the index of {which} (once for these runs)")
         try:
             found = self._built(which, featurizers)
         except StoreError as e:

@@ -3,7 +3,7 @@ index together."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -88,6 +88,10 @@ class Lookup:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.store.path or 'in memory')!r})"
+
+    def tell_of_long_work(self, note: Callable[[str], None]) -> None:
+        """Have `note` told of what takes seconds before it is done."""
+        self._files.tell = note
 
     # -- what there is ---------------------------------------------------------------------
 

@@ -260,19 +260,22 @@ def _ran_elsewhere(part: Judged) -> Judged:
 
 def across(ground: Ground) -> LeftOut | None:
     """The policy for a machine that was never measured: each instance is asked with its whole
-    machine left out, and its groups held out of all others too. None with fewer than two
-    machines."""
+    machine left out, and its groups held out of all others too. At a width that nobody measured it
+    is asked at those it was, each left out of all others as well if there is another. None with
+    fewer than two machines."""
     parts = []
-    instances = sorted({layer.source.platform for layer in ground.layers})
-    for instance in instances:
+    judges = [layer for layer in ground.layers if _enough(ground, layer)]
+    same = [layer for layer in judges if layer.source.op == ground.evidence.op]
+    for own in sorted(same or judges, key=lambda layer: str(layer.source)):
+        asked = own.source
         layers = [
             layer
             for layer in ground.layers
-            if not same_machine(layer.source.platform, instance, ground.facts)
+            if not same_machine(layer.source.platform, asked.platform, ground.facts)
         ]
-        asked = Source(instance, ground.evidence.op)
-        own = next((layer for layer in ground.layers if layer.source == asked), None)
-        if own is None or not layers or not _enough(ground, own):
+        if not same:
+            layers = [layer for layer in layers if layer.source.op != asked.op] or layers
+        if not layers:
             continue
         gapped = _apart(ground, layers)
         beliefs = _beliefs(ground, asked, layers, gapped)

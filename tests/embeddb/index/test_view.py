@@ -91,6 +91,19 @@ def test_two_machines_judge_what_a_third_is_told(home: Database) -> None:
     assert made.confidence == "medium" and sum(made.machines.values()) == pytest.approx(1.0)
 
 
+def test_machines_left_out_judge_a_width_that_none_of_them_measured(home: Database) -> None:
+    """Before, the most careful guard held there, and the default came first whatever was known."""
+    many = patterns(FEWEST_GROUPS)
+    fill(home, HOME, many)
+    fill(home, HERE, many)
+    view = _view(home, OTHER, WIDE)
+    assert view.judged == "machines" and view.policy.across
+    assert view.policy.guard <= 0.1
+    made = ask(home, OTHER, op=WIDE)
+    assert first(made) == winner(NEW)
+    assert made.candidates[0].expected_gain and made.candidates[0].expected_gain > 1.1
+
+
 def test_what_was_measured_here_is_heard(home: Database) -> None:
     """The first fault: answers of another machine stayed as they were, to the last one, whatever
     was measured on this one."""
