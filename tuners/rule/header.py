@@ -23,15 +23,16 @@ _CALLS = {
     "stripes": "embeddb_rule_stripes(m, n, nnz, rows, wide, columns, {at});",
     "reuse": "embeddb_rule_reuse(nnz, columns, {at});",
 }
-#: All trees go down together: a leaf leads to itself, so no branch has to be guessed.
+#: All trees go down together: a leaf leads to itself, so no branch has to be guessed. Rows of
+#: values are whole vectors.
 _TREES = """\
     static const short root[] = {{{root}}};
     static const unsigned char feature[] = {{{feature}}};
     static const double threshold[] = {{{threshold}}};
     static const short child[][2] = {{{child}}};
-    static const short value[][{configs}] = {{
+    static const short value[][{padded}] = {{
         {value}}};
-    int at[{trees}], sum[{configs}] = {{0}};
+    int at[{trees}], sum[{padded}] = {{0}};
     int best = 0, level, tree, c;
     for (tree = 0; tree < {trees}; ++tree)
         at[tree] = root[tree];
@@ -39,7 +40,7 @@ _TREES = """\
         for (tree = 0; tree < {trees}; ++tree)
             at[tree] = child[at[tree]][f[feature[at[tree]]] > threshold[at[tree]]];
     for (tree = 0; tree < {trees}; ++tree)
-        for (c = 1; c < {configs}; ++c)
+        for (c = 0; c < {padded}; ++c)
             sum[c] += value[at[tree] - {nodes}][c];
     for (c = 1; c < {configs}; ++c)
         if (sum[c] > sum[best])
@@ -187,6 +188,7 @@ def _trees(forest: Forest, some: int) -> str:
         child=_row(f"{{{a}, {b}}}" for a, b in [*place(forest.child), *((s, s) for s in same)]),
         value=",\n        ".join(f"{{{_row(row)}}}" for row in forest.value.tolist()),
         configs=some,
+        padded=-(-some // 8) * 8,
         trees=len(forest.root),
         depth=forest.depth,
         nodes=nodes,

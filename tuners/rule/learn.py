@@ -32,6 +32,7 @@ __all__ = [
     "other_outcomes",
     "rule_data",
     "rule_outcomes",
+    "unjudged_rule",
 ]
 
 #: Without so many patterns, in so many groups, a rule is neither learned nor judged.
@@ -98,16 +99,19 @@ def learn_rule(
     if not 1 <= most <= MOST_CONFIGS:
         raise UsageError(f"a rule among {most} configurations", hint=f"1 to {MOST_CONFIGS}")
     data = rule_data(db, platform, op)
-    one = data.fitted(np.arange(len(data.rows)), most)
     judged, count = _held_out(data, most, progress)
+    return replace(unjudged_rule(data, most), held_out=judged, judged=count)
+
+
+def unjudged_rule(data: RuleData, most: int) -> Rule:
+    """The rule learned from all rows, without figures."""
+    one = data.fitted(np.arange(len(data.rows)), most)
     return Rule(
         platform=data.platform,
-        op=op,
+        op=data.bench.op,
         configs=tuple(data.configs[at] for at in one.portfolio),
         forest=one.forest,
         used=tuple(NAMES[at] for at in data.used),
-        held_out=judged,
-        judged=count,
         patterns=len(data.rows),
         groups=int(np.unique(data.measured.groups).size),
         left_out=data.left_out,

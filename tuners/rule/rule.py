@@ -50,13 +50,13 @@ class Rule:
     configs: tuple[Config, ...]
     forest: Forest
     used: tuple[str, ...]
-    held_out: tuple[HeldOutRow, ...]
-    judged: int
     patterns: int
     groups: int
     left_out: int
     environment: Mapping[str, str]
     simulated: bool = False
+    held_out: tuple[HeldOutRow, ...] = ()
+    judged: int = 0
 
     def index(self, pattern: Pattern) -> int:
         """The position in `configs`; 0, the default, without a non-zero."""

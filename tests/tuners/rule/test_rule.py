@@ -8,15 +8,33 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
-from builders import CONFIGS, DEFAULT, OP, band, by_chance, fill, patterns, runs_of, tiny
+from builders import (
+    CONFIGS,
+    DEFAULT,
+    OP,
+    band,
+    by_chance,
+    fill,
+    patterns,
+    runs_of,
+    sized,
+    tiny,
+    winner,
+)
 from rule_programs import choices_in_c, compiled, degenerate_patterns
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
+from embeddb.featurizers.stats import Stats
+from indexer.embed import embed
+from indexer.library import info_of
+from tuners.rule.features import NAMES
 from tuners.rule.learn import learn_rule
 from tuners.rule.rule import Rule
 
@@ -90,6 +108,63 @@ def test_one_configuration_alone_is_no_evidence() -> None:
         db.store.append(run for p in more for run in runs_of(p, tiny(), variants=[1]))
         with pytest.raises(NothingFound, match="0 matrices in 0 groups"):
             learn_rule(db, "tiny", OP)
+
+
+def test_another_kind_of_operation_is_refused(database: Database) -> None:
+    with pytest.raises(UsageError, match="is about matrices"):
+        learn_rule(database, "nest-cpu", Op("nest"))
+
+
+def test_a_bare_name_takes_every_machine_and_an_instance_its_own() -> None:
+    one, other = (tiny(portable=True).at(name) for name in ("one", "two"))
+    with Database.in_memory() as db:
+        fill(db, one, patterns(8))
+        fill(db, other, patterns(6), times=lambda pattern, variant: 1e-3 * (2 + (variant != 3)))
+        own = learn_rule(db, "tiny@two", OP)
+        both = learn_rule(db, "tiny", OP)
+    assert (own.platform, own.patterns) == ("tiny@two", 24)
+    assert own.choose(band(150, 6)) == CONFIGS[3]
+    assert (both.platform, both.patterns) == ("tiny", 56)
+    assert both.environment == {"machines": "tiny@one tiny@two"}
+
+
+def test_the_default_may_differ_by_matrix() -> None:
+    platform = sized()
+    with Database.in_memory() as db:
+        for pattern in patterns(6):
+            default = platform.default(OP, pattern.sizes)
+            tall = default.replace(rows=16)
+            fast = (2e-3, 1e-3) if pattern.nnz / pattern.shape[0] > 10 else (1e-3, 2e-3)
+            db.record(
+                [
+                    Run(pattern.id, OP, platform.id, config, Measurement(times_s=(seconds,)))
+                    for config, seconds in zip((default, tall), fast, strict=True)
+                ],
+                pattern,
+                platform,
+            )
+        embed(db)
+        found = learn_rule(db, "sized", OP)
+    assert row(found, "default")[0] < row(found, "rule")[0] == 1.0
+
+
+def test_statistics_that_came_with_runs_are_enough() -> None:
+    stats = Stats()
+    platform = tiny()
+    with Database.in_memory() as db:
+        db.store.put_platform(platform)
+        for pattern in patterns(8):
+            info = info_of(pattern)
+            features = stats.as_features(stats.embed(pattern))
+            db.store.put_patterns([msgspec.structs.replace(info, features=features)])
+            db.store.append(runs_of(pattern, platform))
+        assert db.store.structure(patterns(1)[0].id) is None
+        embed(db)
+        found = learn_rule(db, "tiny", OP)
+    assert set(found.used) == set(NAMES)
+    assert row(found, "rule")[0] > 0.98
+    asked = patterns(8)
+    assert sum(found.choose(p) == CONFIGS[winner(p)] for p in asked) >= len(asked) - 2
 
 
 @pytest.mark.gcc
