@@ -28,6 +28,7 @@ VERBS = (
     "clusters",
     "query",
     "explain",
+    "emit",
     "measure",
     "campaign",
     "calibrate",

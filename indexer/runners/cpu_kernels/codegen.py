@@ -22,7 +22,7 @@ from indexer.runners.cpu_kernels import spmv as cpu_spmv
 from indexer.runners.cpu_kernels.forms import FormSpec
 from indexer.runners.cpu_kernels.variant import MAX_BLOCK, Variant, types
 
-__all__ = ["GENERATION", "SCHEDULES", "Launch", "conversions", "plan", "source"]
+__all__ = ["GENERATION", "SCHEDULES", "Launch", "conversions", "declarations", "plan", "source"]
 
 #: Part of the platform's instance: raised by every change that makes kernels faster or slower, so
 #: that times of other code are not taken for times of this one.
@@ -54,6 +54,14 @@ _FORMATS = {
     "jk1ik0": ("csc",),
     "ji": ("csc",),
 }
+#: What a kernel includes where it declares all that it needs by itself.
+_INCLUDES = """\
+#define _GNU_SOURCE
+#include <omp.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>"""
 _BODIES = {"spmm": cpu_spmm.body, "sddmm": cpu_sddmm.body, "spmv": cpu_spmv.body}
 #: Formats whose walk along a segment can be unrolled.
 _UNROLLED = {"spmm": ("csr", "dcsr"), "spmv": ("csr", "dcsr"), "sddmm": ("csr", "dcsr", "csc")}
@@ -119,9 +127,10 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
     return variant, Launch(form, threads, schedule, chunk, strip, pieces, scratch)
 
 
-def source(variant: Variant, *, entry: str = "timed") -> str:
+def source(variant: Variant, *, entry: str = "timed", shared: str = "") -> str:
     """The complete C file of a variant, with `embeddb_run` that times it, or for the `entry`
-    `called` with `embeddb_call`, which only computes.
+    `called` with `embeddb_call`, which only computes. `shared` stands in place of what it includes
+    and declares: lines that include a header with `declarations`.
 
     Raises: SpaceError for SDDMM blocks that there are no registers for.
     """
@@ -141,13 +150,22 @@ def source(variant: Variant, *, entry: str = "timed") -> str:
         defines["FILLED"] = int(filled)
     text = _text("kernel")
     for mark, part in (
+        (", and the loop that times it", "" if shared else ", and the loop that times it"),
+        ("@HEADS@", shared or _INCLUDES),
+        ("@PROBLEM@\n\n", "" if shared else _text("problem") + "\n"),
         ("@DEFINES@", "\n".join(f"#define {name} {value}" for name, value in defines.items())),
         ("@TYPES@", types(variant)),
         ("@BODY@", _BODIES[variant.kernel](variant)),
         ("@ENTRY@\n", _text(entry)),
+        ("@HELD@\n", "" if shared else _text("held")),
     ):
         text = text.replace(mark, part)
     return text
+
+
+def declarations() -> str:
+    """C of the structs that an entry `called` takes, for which `T` must be known."""
+    return f"{_text('problem')}\n{_text('held')}"
 
 
 def conversions() -> str:

@@ -217,6 +217,10 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "embed": ["embed", board.db],
         "query": board.query(),
         "explain": ["explain", board.db, "last"],
+        "emit": [
+            *("emit", board.db, "--config", "order=ijk,format=csr,threads=one", "--op", "spmm:8"),
+            *("-o", str(tmp / "c")),
+        ],
         "measure": ["measure", board.db, board.new, *plan[:4], "--configs", "2", "--baselines"],
         "calibrate": [
             *("calibrate", board.db, "--platform", "toy", "--op", "spmm:32"),

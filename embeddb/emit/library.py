@@ -1,0 +1,168 @@
+"""From configurations of the CPU platform to a library in C: its files by name.
+
+Kernels are those of `indexer/runners/cpu_kernels`, with their entry `called`; what is written
+around them is what Python does elsewhere: checks, conversions (`forms.py`), padding, and codes in
+place of exceptions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
+from embeddb.emit.part import parts_of
+from embeddb.emit.readme import readme_parts
+from indexer.runners.cpu_kernels import build as cpu_build
+from indexer.runners.cpu_kernels.codegen import conversions, declarations, source
+from indexer.runners.cpu_kernels.variant import Variant
+
+__all__ = ["Library", "RuleText"]
+
+_TYPES = {"f32": "float", "f64": "double"}
+_TITLES = {
+    "spmm": "SpMM, D = A B",
+    "spmv": "SpMV, y = A x",
+    "sddmm": "SDDMM, E = A * (C B^T) at the non-zeros of A",
+}
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+_AGAIN = """\
+    if (done == NOT_A_NUMBER)
+        return without_fill(a, k, b, d);"""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    """What chooses among configurations in C: a header, and the function in it that takes rows,
+    columns, row pointers of 64 bits and column indices of a matrix, and gives a position."""
+
+    header: str
+    function: str
+
+
+class Library:
+    """The C of configurations of one operation: those that `rule` chooses among, of which the first
+    stands in for formats that would be mostly fill; or one. Public names begin with `prefix`, or
+    with the operation's.
+
+    Raises: SpaceError for a configuration that is none; UsageError for an operation without code
+    or a prefix that cannot be one; RunnerUnavailable where only a compiler could tell the vectors
+    of EMBEDDB_MARCH.
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        configs: Sequence[Config],
+        *,
+        prefix: str = "",
+        rule: RuleText | None = None,
+    ) -> None:
+        if op.kernel not in _TITLES or op.dtype not in _TYPES:
+            hint = "spmm, sddmm and spmv, in f32 and f64: sddmm:64:f64"
+            raise UsageError(f"there is no code for {op}", hint=hint)
+        self.op, self.rule = op, rule
+        self.prefix = prefix or f"embeddb_{op.kernel}_{op.dtype}"
+        if not _NAME.fullmatch(self.prefix) or self.prefix == "test":
+            said = "a letter, then letters, digits and _, 40 in all, but not test"
+            raise UsageError(f"prefix {self.prefix!r}: {said}")
+        self.vector_bytes = cpu_build.vector_bytes()
+        self.parts = parts_of(configs, op, self.vector_bytes)
+
+    def files(self, made_from: str = "") -> dict[str, str]:
+        """Contents by name. `made_from`, for the README: what the configurations come from."""
+        p = self.prefix
+        run = {"RUN": _text(f"{self.op.kernel}.h")}
+        told = readme_parts(self.op, self.parts, made_from, pack=self.rule is not None)
+        made = {
+            f"{p}.h": self._filled("header.h", run),
+            f"{p}_internal.h": self._filled("internal.h", {"KERNELS": self._prototypes()}),
+            f"{p}.c": self._filled("matrix.c", self._matrix_parts()),
+            "test.c": self._filled("test.c", self._test_parts()),
+            "Makefile": self._filled("Makefile", {"OBJECTS": " ".join(self._objects())}),
+            "README.md": self._filled("README.md", told),
+            "LICENSE": _text("LICENSE"),
+        }
+        if self.rule is not None:
+            made[f"{p}_rule.h"] = self.rule.header
+        for number, part in self._kernels().items():
+            head = f'#include "{p}_internal.h"\n\n#define embeddb_call {p}_kernel_{number}'
+            text = source(part, entry="called", shared=head)
+            made[f"{p}_kernel_{number}.c"] = f"/* SPDX-License-Identifier: MIT-0 */\n{text}"
+        return made
+
+    def _filled(self, name: str, parts: Mapping[str, str]) -> str:
+        """A text with its marks replaced: first by `parts`, which may hold marks themselves."""
+        text = _text(name)
+        marks = {
+            **parts,
+            "DECLARATIONS": declarations(),
+            "TITLE": f"{_TITLES[self.op.kernel]}, in {_TYPES[self.op.dtype]}",
+            "K": str(self.op.width),
+            "MARCH": cpu_build.flags()[1].partition("=")[2],
+            "WIDTH": str(self.vector_bytes),
+            "p": self.prefix,
+            "P": self.prefix.upper(),
+            "T": _TYPES[self.op.dtype],
+        }
+        for mark, part in marks.items():
+            part = part.rstrip("\n")
+            if not part:
+                text = re.sub(f"^@{mark}@\n", "", text, flags=re.MULTILINE)
+            text = text.replace(f"@{mark}@", part)
+        return re.sub(r"\n{3,}", "\n\n", text)
+
+    def _kernels(self) -> dict[int, Variant]:
+        return {part.kernel: part.variant for part in self.parts}
+
+    def _objects(self) -> list[str]:
+        return [f"{self.prefix}.o", *(f"{self.prefix}_kernel_{n}.o" for n in self._kernels())]
+
+    def _prototypes(self) -> str:
+        head = "int64_t @p@_kernel_%d(const held *h, const T *b, const T *c, T *d, int64_t most);"
+        return "\n".join(head % number for number in self._kernels())
+
+    def _matrix_parts(self) -> dict[str, str]:
+        needed = {part.conversion for part in self.parts}
+        before = {"by_length": {"length", "slices"}, "reordered": {"length", "rcm"}}
+        names = [*(name for name, users in before.items() if needed & users), *sorted(needed)]
+        fills = any(part.fills for part in self.parts)
+        product = [] if self.op.kernel == "sddmm" else ["product"]
+        running = ["padded", *(["filled"] if fills else []), *product, self.op.kernel]
+        return {
+            "CONVERSIONS": "\n".join(_text(f"{name}.c") for name in names),
+            "FORMATS": _own(conversions()),
+            "SPECS": "\n".join(part.row(self.prefix) for part in self.parts),
+            **self._choice(),
+            "PLACE": "a->place" if self.op.kernel == "sddmm" else "NULL",
+            "RUNNING": "\n".join(_text(f"{name}.c") for name in running),
+            "AGAIN": _AGAIN if fills else "",
+        }
+
+    def _choice(self) -> dict[str, str]:
+        if self.rule is None:
+            choice = "converted(made, &specs[0], &from)"
+            return {"INCLUDE": "", "CHOOSING": "", "CHOICE": choice}
+        return {
+            "INCLUDE": '#include "@p@_rule.h"',
+            "CHOOSING": _text("chosen.c"),
+            "CHOICE": "chosen(made, &from)",
+            "RULE": self.rule.function,
+        }
+
+    def _test_parts(self) -> dict[str, str]:
+        return {"READING": _text("reading.c"), "CHECKING": _text(f"check_{self.op.kernel}.c")}
+
+
+def _own(text: str) -> str:
+    """C whose functions are seen by one file alone."""
+    return re.sub(r"^(?=(?:int64_t|void) \w+\()", "static ", text, flags=re.MULTILINE)
+
+
+@cache
+def _text(name: str) -> str:
+    return files("embeddb.emit").joinpath(f"{name}.in").read_text(encoding="utf-8")

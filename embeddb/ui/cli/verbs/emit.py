@@ -1,0 +1,86 @@
+"""`emit`: an answer as C that needs nothing of ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
+from embeddb.ui.cli import output
+from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.output import json_option, note, say
+
+if TYPE_CHECKING:
+    from embeddb.database import Database
+    from embeddb.emit.folder import Manifest
+
+__all__ = ["emit_verb"]
+
+
+@click.command("emit")
+@click.argument("db")
+@click.argument("answer", default="")
+@click.option("-o", "--out", "place", required=True, metavar="DIR", help="The folder to write.")
+@click.option("--config", default="", metavar="TEXT", help="A configuration, not an answer.")
+@click.option("--pack", type=click.IntRange(1, 12), metavar="N", help="N kernels and a rule.")
+@click.option("--op", default="", metavar="OP", help="Of these, as spmm:64 or spmv:f64.")
+@click.option("--prefix", default="", metavar="NAME", help="What names in C begin with.")
+@json_option
+def emit_verb(
+    db: str,
+    answer: str,
+    place: str,
+    config: str,
+    pack: int | None,
+    op: str,
+    prefix: str,
+    as_json: bool,
+) -> None:
+    """The configuration of an answer for platform `cpu` as a library in C that needs nothing of
+    embeddb. ANSWER: its id, `last`, or a file, name or id.
+
+    DIR is new, empty, or a library written before. It gets the kernel, conversion from CSR to its
+    format, a header, a test program, a Makefile, a README and a licence to do anything with it.
+    In place of ANSWER, --pack N and --op give at most N configurations and a rule learned from what
+    DB measured, which chooses for each matrix; --config and --op give that, and DB is not read.
+
+    \b
+    Example:
+      embeddb emit starter last -o spmm
+      embeddb emit runs.db r1f0c9e2ab34d -o fast --prefix fast && make -C fast check
+      embeddb emit starter --pack 8 --op spmm:128 -o pack
+      embeddb emit starter --config order=ij,format=csr,lanes=8,unroll=4,threads=one --op spmv -o y
+    """
+    if sum(map(bool, (answer, config, pack))) != 1 or bool(answer) == bool(op):
+        said = "give either ANSWER, or --pack or --config with --op"
+        raise UsageError(said, hint="embeddb emit --help")
+    if config:
+        from embeddb.emit.emit import emit_config
+
+        made = emit_config(Config.parse(config), Op.parse(op), place, prefix=prefix)
+    else:
+        with open_database(db, readonly=True) as opened:
+            made = _of_database(opened, answer, place, pack=pack, op=op, prefix=prefix)
+    if as_json:
+        output.emit(msgspec.to_builtins(made) | {"folder": place})
+        return
+    for one in made.configs:
+        say(f"{place}: {made.op} as {one}")
+    say(f"build and test it: make -C {place} check")
+
+
+def _of_database(
+    db: Database, answer: str, place: str, *, pack: int | None, op: str, prefix: str
+) -> Manifest:
+    if pack is not None:
+        from embeddb.emit.pack import emit_pack
+
+        return emit_pack(db, Op.parse(op), place, most=pack, prefix=prefix)
+    from embeddb.emit.emit import emit_answer
+    from indexer.subjects import known_answer
+
+    asked = known_answer(db, answer, told=lambda line: note(f"warning: {line}"))
+    return emit_answer(asked, place, prefix=prefix)
