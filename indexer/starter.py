@@ -54,7 +54,7 @@ def starter_folder(
     folder = starter_place()
     if not (folder / "data.mdb").is_file():
         if note is not None:
-            note(f"importing the starter database into {folder} (once)")
+            note(f"importing the starter database into {folder} (once, up to a minute)")
         _import_into(folder, progress or _silent)
     return folder
 

@@ -260,34 +260,42 @@ def _ran_elsewhere(part: Judged) -> Judged:
 
 def across(ground: Ground) -> LeftOut | None:
     """The policy for a machine that was never measured: each instance is asked with its whole
-    machine left out, and its groups held out of all others too. At a width that nobody measured it
-    is asked at those it was, each left out of all others as well if there is another. None with
-    fewer than two machines."""
-    parts = []
+    machine left out, and its groups held out of all others too. None with fewer than two
+    machines.
+
+    At a width that nobody measured it is asked at those it was; what answers promise is then judged
+    with that width left out of all others as well, if there is another."""
     judges = [layer for layer in ground.layers if _enough(ground, layer)]
     same = [layer for layer in judges if layer.source.op == ground.evidence.op]
-    for own in sorted(same or judges, key=lambda layer: str(layer.source)):
-        asked = own.source
-        layers = [
-            layer
-            for layer in ground.layers
-            if not same_machine(layer.source.platform, asked.platform, ground.facts)
-        ]
-        if not same:
-            layers = [layer for layer in layers if layer.source.op != asked.op] or layers
-        if not layers:
-            continue
-        gapped = _apart(ground, layers)
-        beliefs = _beliefs(ground, asked, layers, gapped)
-        rest = pooled(layers, beliefs, len(ground.ids), gapped)
-        parts.append(Judged(own.rows, votes(own.gains), votes(rest.gains), rest.trust))
+    asked = sorted(same or judges, key=lambda layer: str(layer.source))
+    parts = [part for own in asked if (part := _left_out(ground, own)) is not None]
+    far = [] if same else [_left_out(ground, own, width=True) for own in asked]
+    apart = [part for part in far if part is not None]
     risk = _risk(ground)
-    found = leave_out(ground.near, parts, ground.groups, most_slower=risk)
+    found = leave_out(ground.near, parts, ground.groups, promised=apart, most_slower=risk)
     if found is None:
         return None
-    known = [_ran_elsewhere(part) for part in parts]
+    known, known_apart = ([_ran_elsewhere(part) for part in of] for of in (parts, apart))
     near = with_itself(ground.near)
-    return found._replace(known=leave_out(near, known, ground.groups, most_slower=risk))
+    told = leave_out(near, known, ground.groups, promised=known_apart, most_slower=risk)
+    return found._replace(known=told)
+
+
+def _left_out(ground: Ground, own: Layer, *, width: bool = False) -> Judged | None:
+    """The rows of one machine with what all others say, at other widths only if `width`; None if
+    there are no others."""
+    layers = [
+        layer
+        for layer in ground.layers
+        if not same_machine(layer.source.platform, own.source.platform, ground.facts)
+        and not (width and layer.source.op == own.source.op)
+    ]
+    if not layers:
+        return None
+    gapped = _apart(ground, layers)
+    beliefs = _beliefs(ground, own.source, layers, gapped)
+    rest = pooled(layers, beliefs, len(ground.ids), gapped)
+    return Judged(own.rows, votes(own.gains), votes(rest.gains), rest.trust)
 
 
 def without(ground: Ground, platform: str) -> Ground:

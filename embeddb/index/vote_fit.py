@@ -204,24 +204,28 @@ def leave_out(
     parts: Sequence[Judged],
     group: NDArray[np.int64],
     *,
+    promised: Sequence[Judged] = (),
     most_slower: float | None = None,
 ) -> LeftOut | None:
     """Policy for a machine that was never measured: the least loss on `parts`, each a machine's
-    rows judged by all others, which count alike however many rows they have; `group` int64[p].
-    None where nothing can be judged."""
+    rows judged by all others, which count alike however many rows they have; `group` int64[p]. What
+    such a policy promises, and its losses, are of `promised` where that is given. None where
+    nothing can be judged."""
     judged = _tables(near, parts, group)
+    shown = _tables(near, promised, group) or judged
     if not judged:
         return None
-    keys = set.intersection(*(set(table) for _, table in judged))
+    keys = set.intersection(*(set(table) for _, table in (*judged, *shown)))
     means = {key: float(np.mean([table[key].mean() for _, table in judged])) for key in keys}
     k, shrink = min(sorted(keys), key=lambda key: means[key])
-    off = [_promises(near, part, group, k, shrink) for part, _ in judged]
+    loss = {key: float(np.mean([table[key].mean() for _, table in shown])) for key in keys}
+    off = [_promises(near, part, group, k, shrink) for part, _ in shown]
     policy = VoteSettings(
         k,
         shrink,
-        means[k, shrink],
-        means[k, np.inf],
-        sum(part.rows.size for part, _ in judged),
+        loss[k, shrink],
+        loss[k, np.inf],
+        sum(part.rows.size for part, _ in shown),
         *_kept(off, most_slower),
         across=True,
     )

@@ -23,7 +23,7 @@ from embeddb.query.alternatives import Deepen, insight
 from embeddb.query.answers import keep
 from embeddb.query.break_even import with_break_even
 from embeddb.query.build import build_query, named_features
-from embeddb.query.confidence import confidence_of
+from embeddb.query.confidence import confidence_of, default_fails, untried_doubt
 from embeddb.query.counters import counters_use
 from embeddb.query.fallback import Answer, answer
 from embeddb.query.kernels.view import kernel_view
@@ -118,12 +118,17 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
     confidence, warnings = confidence_of(found.rankers.chosen, found.link, found.first)
     if found.unjudged:
         confidence, warnings = "low", [found.unjudged]
+    if untried := untried_doubt(found.link, found.candidates):
+        confidence = "medium"
+        warnings.append(untried)
+    own_default = query.own.timings.get(query.default)
+    if own_default is not None and not math.isfinite(own_default.seconds):
+        warnings.append(default_fails(own_default.status))
     warnings += lookup.repairs()
     if query.prediction.note:
         warnings.append(query.prediction.note)
     if query.platform.simulated:
         warnings.append("this platform is simulated or modelled: no time is of real hardware")
-    own_default = query.own.timings.get(query.default)
     generation = lookup.store.generation
     return Recommendation(
         id=Recommendation.make_id(

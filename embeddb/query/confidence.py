@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from embeddb.core.config import Config
 from embeddb.core.wording import many_of, one_of
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import Ranker
 from embeddb.query.rankers.failing import LIKELY, chances
+from embeddb.query.recommendation import Candidate
 
-__all__ = ["GOOD", "confidence_of", "failure_chance"]
+__all__ = [
+    "GOOD",
+    "UNMEASURED",
+    "confidence_of",
+    "default_fails",
+    "failure_chance",
+    "untried_doubt",
+]
 
 #: Below this share of the optimum, held out, an answer is not called sure.
 GOOD = 0.9
@@ -20,6 +29,8 @@ _STRANGE = 0.99
 _FAR = 0.8
 #: A configuration that fails with this chance is doubted.
 _FAILS = 0.1
+#: How the doubt begins that a first run here removes.
+UNMEASURED = "nothing was measured on this machine"
 #: Below this part of the vote an answer rests on other machines.
 _OWN_SHARE = 0.5
 
@@ -46,6 +57,28 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
     if chance >= _FAILS:
         doubts.append(f"it fails with a chance of {100 * chance:.0f} %, by runs on other patterns")
     return ("low" if chance >= LIKELY else _level(query, doubts)), doubts
+
+
+def untried_doubt(link: str, candidates: Sequence[Candidate]) -> str:
+    """What to say where a proposal that never ran here is expected, by the low end of what it may
+    gain, to be faster than all that did; empty if there is none."""
+    ran = [c.expected_gain for c in candidates if c.seconds is not None and c.expected_gain]
+    if link != "measured" or not ran:
+        return ""
+    for rank, one in enumerate(candidates, start=1):
+        if one.seconds is None and one.expected_gain and (one.gain_low or 0.0) > max(ran):
+            return (
+                f"rank {rank} never ran on this pattern and is expected to beat all that did, "
+                f"{one.expected_gain:.2f}x: --measure runs it"
+            )
+    return ""
+
+
+def default_fails(status: str) -> str:
+    """What to say where the default has no time on the asked pattern."""
+    return (
+        f"the default does not run on this pattern ({status}): gains over it are of other patterns"
+    )
 
 
 def failure_chance(query: Query, config: Config | None) -> float:
@@ -95,7 +128,7 @@ def _doubts_of_machine(query: Query) -> list[str]:
     how = f"; `embeddb calibrate` measures it in minutes, --platform {platform.name}"
     can = how if platform.runner and platform.portable and query.op.kind == "matrix" else ""
     if not query.vote.measured_here:
-        return [f"nothing was measured on this machine: evidence, not an answer for it{can}"]
+        return [f"{UNMEASURED}: evidence, not an answer for it{can}"]
     if own < _OWN_SHARE:
         return [f"{100 * (1 - own):.0f} % of the vote is of other machines{can}"]
     return []

@@ -20,6 +20,7 @@ from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.query.alternatives import Deepen, renewed
 from embeddb.query.answers import keep
 from embeddb.query.break_even import measured_break_even
+from embeddb.query.confidence import UNMEASURED, default_fails
 from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.store.usual_state import usual_at
 
@@ -69,7 +70,9 @@ def measure_answer(
 
     state: dict[str, float] = {}
     try:
-        made = _candidates_run(made, run, rounds, search)
+        # A simulator tells the same every time.
+        once = lookup.platform(made.platform).simulated
+        made = _candidates_run(made, run, 1 if once else rounds, search)
     finally:  # an interrupt, or a tuner that raises, loses nothing that was measured
         state = between(before, state_now(runner, threads=options.threads))
         runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
@@ -129,7 +132,12 @@ def ranked_by_time(made: Recommendation, curves: Mapping[Config, Timing]) -> Rec
 
     measured.sort(key=lambda c: (c.seconds is None, cost(c), c.score))
     default = curves.get(Config(made.default))
-    known = default is not None and math.isfinite(default.seconds)
+    warnings = [line for line in made.warnings if not line.startswith(UNMEASURED)]
+    if default is None or math.isfinite(default.seconds):
+        default_s = None if default is None else default.seconds
+    else:
+        default_s, fails = None, default_fails(default.status)
+        warnings += [] if fails in warnings else [fails]
     return msgspec.structs.replace(
-        made, candidates=measured, default_seconds=default.seconds if default and known else None
+        made, candidates=measured, default_seconds=default_s, warnings=warnings
     )

@@ -31,7 +31,7 @@ def test_it_is_imported_on_first_use_and_said_once(shipped: Path) -> None:
     tasks: list[str] = []
     folder = starter.starter_folder(note=said.append, progress=lambda what, *_: tasks.append(what))
     assert folder == starter.starter_place()
-    assert said == [f"importing the starter database into {folder} (once)"]
+    assert said == [f"importing the starter database into {folder} (once, up to a minute)"]
     assert "embed with stats" in tasks
     with Database.open(folder, readonly=True) as db:
         assert db.store.counts()["pattern"] == 8

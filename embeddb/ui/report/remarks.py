@@ -66,7 +66,7 @@ def call_it(e: Explanation) -> str:
     if platform != "cpu" or op.kind != "matrix" or op.dtype not in ("f32", "f64"):
         return ""
     width = f", k={op.width}" if op.kernel in WIDE else ""
-    return f'embeddb.compile(A, "{op.kernel}"{width})'
+    return f'embeddb.compile(A, "{op.kernel}"{width}, config="{line(e.answer)}")'
 
 
 def try_it(e: Explanation) -> str:
