@@ -144,13 +144,14 @@ def cell(a: Any, k: int, db: Path) -> dict[str, Any]:
         calls[f"ours {config}"] = lambda f=f: f(b)  # type: ignore[misc]
     took = rounds(calls)
     found: dict[str, Any] = {"nnz": int(a.nnz), "call_s": {}, "totals_s": {}, "configs": {}}
-    found["call_s"] = {n: s for n, s in took.items() if not n.startswith("ours")}
+    names = [name for name in took if not name.startswith("ours")]
+    found["call_s"] = {name: took[name] for name in names}
     for n in CALLS:
         config = str(handles[n].config)
         call_s = took[f"ours {config}"]
         found["totals_s"][n] = {
             "ours": compile_s[n] + n * call_s,
-            **{name: prepare_s.get(name, 0.0) + n * s for name, s in found["call_s"].items()},
+            **{name: prepare_s.get(name, 0.0) + n * took[name] for name in names},
         }
         found["configs"][n] = str(Config.parse(config)) if config != "None" else "scipy"
         found["call_s"][f"ours for {n}"] = call_s
@@ -163,7 +164,7 @@ def summary(cells_: list[dict[str, Any]]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for n in CALLS:
         totals = [c["totals_s"][n] for c in cells_]
-        names = [name for name in totals[0] if name != "ours"]
+        names = [name for name in totals[0] if not name.startswith("ours")]
         late = [t["ours"] > 1.05 * min(t["scipy"], t["torch"]) for t in totals]
         told[f"{n} calls"] = {
             **{f"over {x}": round(mean([t[x] / t["ours"] for t in totals]), 3) for x in names},

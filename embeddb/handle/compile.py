@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,17 @@ from embeddb.core.errors import EmbeddbError, RunnerUnavailable, UsageError
 from embeddb.handle.choice import Choice, asked, given
 from embeddb.handle.handle import Handle, Later
 from embeddb.handle.matrix import Matrix, matrix_of
+from embeddb.handle.measured import measured
 from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_plain
-from embeddb.handle.worth import SMALL, too_costly, too_little, usual_config
+from embeddb.handle.trial import TRIED, Trial
+from embeddb.handle.worth import (
+    SMALL,
+    saved_s,
+    too_costly,
+    too_little,
+    usual_build_s,
+    usual_config,
+)
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels.called import is_built
 from indexer.runners.cpu_kernels.codegen import plan
@@ -27,6 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALL", "compile"]
 
+#: Answers that first calls need not try: of this machine's own runs.
+_SURE = ("high", "measured")
+#: Calls among which those of a trial do not count.
+_MANY_CALLS = 8 * TRIED
 _KERNELS = ("spmm", "spmv", "sddmm")
 _said: set[str] = set()
 
@@ -87,10 +100,13 @@ def compile(
         else:
             choice = asked(held.pattern, op, db, calls=calls, reproducible=reproducible)
         if seconds > 0:
-            choice = _measured(held, op, choice, calls, seconds)
+            choice = measured(held, op, choice, calls, seconds)
         if named is None and (note := too_costly(op, choice, held, (calls, build))):
             return _unasked(held, op, choice, note)
-        return _compiled(held, op, choice, calls)
+        made = _compiled(held, op, choice, calls, reproducible)
+        if named is None and not reproducible:
+            _try_usual(made, held, choice, (calls, build))
+        return made
     except RunnerUnavailable as error:
         _say_once(str(error))
         return _scipy(held, op, None, f"scipy computes: {error}")
@@ -152,7 +168,9 @@ def _unasked(held: Matrix, op: Op, choice: Choice | None, note: str) -> Handle:
     return _scipy(held, op, choice, f"scipy computes: {note}")
 
 
-def _compiled(held: Matrix, op: Op, choice: Choice, calls: float | None) -> Handle:
+def _compiled(
+    held: Matrix, op: Op, choice: Choice, calls: float | None, reproducible: bool
+) -> Handle:
     """The chosen configuration, at once or after calls from CSR."""
     config, default = Config(choice.config), Config(choice.default)
     pays_after = choice.break_even
@@ -163,8 +181,26 @@ def _compiled(held: Matrix, op: Op, choice: Choice, calls: float | None) -> Hand
         return Handle(served, used, choice, notes)
     handle = Handle(by_kernel(held, op, default), default, choice, notes)
     if calls is None:
-        handle.change_later(Later(config, pays_after))
+        handle.change_later(Later(config, pays_after, tried=not reproducible))
     return handle
+
+
+def _try_usual(
+    made: Handle, held: Matrix, choice: Choice, wishes: tuple[float | None, bool | None]
+) -> None:
+    """Let the first calls try the usual configuration beside an answer that other machines' runs
+    gave, if calls are many enough."""
+    calls, build = wishes
+    usual, config = usual_config(made.op), made.config
+    if choice.sure in _SURE or config is None or config == usual:
+        return
+    if calls is not None and calls < _MANY_CALLS:
+        return
+    worth_s = usual_build_s() if calls is None else saved_s(made.op, held, calls)
+    if not is_built(usual, made.op) and not build and worth_s < usual_build_s():
+        return
+    with suppress(EmbeddbError):
+        made.try_first(Trial((made.running, (by_kernel(held, made.op, usual), usual))))
 
 
 def _converted(held: Matrix, op: Op, choice: Choice, notes: list[str]) -> tuple[Served, Config]:
@@ -182,55 +218,6 @@ def _notes(op: Op, choice: Choice) -> list[str]:
     if op.dtype == "f64":
         notes.append("float64: what was measured in float32 counts as evidence too")
     return notes
-
-
-def _measured(held: Matrix, op: Op, choice: Choice, calls: float | None, seconds: float) -> Choice:
-    """The choice with the fastest of its configurations first, conversion shared among the calls;
-    those that come too late, or cannot be built, are left out."""
-    rng = np.random.default_rng(0)
-    m, n = held.pattern.shape
-    b = rng.random((n, op.width)).astype(held.values.dtype)
-    c = rng.random((m, op.width)).astype(held.values.dtype) if op.kernel == "sddmm" else None
-    end = time.perf_counter() + seconds
-    configs = list(dict.fromkeys(map(Config, (choice.config, choice.default, *choice.others))))
-    took: dict[Config, float] = {}
-    for nth, config in enumerate(configs):
-        left = end - time.perf_counter()
-        if took and left <= 0:
-            break
-        try:
-            served = by_kernel(held, op, config)
-        except EmbeddbError:
-            continue
-        spent = _seconds(served, b, c, left / (len(configs) - nth))
-        took[config] = spent + (served.conversion_s / calls if calls else 0.0)
-    if not took:
-        return choice
-    best = min(took, key=lambda one: took[one])
-    told = f"fastest of {len(took)} measured here, {1e3 * took[best]:.3f} ms a call"
-    break_even = 0.0 if calls else choice.break_even if dict(best) == choice.config else None
-    gain = took[Config(choice.default)] / took[best] if Config(choice.default) in took else None
-    return Choice(
-        config=dict(best),
-        default=choice.default,
-        source=told,
-        gain=gain,
-        break_even=break_even,
-        sure="measured",
-        answer=choice.answer,
-    )
-
-
-def _seconds(served: Served, b: Any, c: Any, budget_s: float) -> float:
-    """Median of calls with warm caches, at least three."""
-    served.compute(b, c, None)
-    times: list[float] = []
-    start = time.perf_counter()
-    while len(times) < 3 or (len(times) < 50 and time.perf_counter() - start < budget_s):
-        before = time.perf_counter()
-        served.compute(b, c, None)
-        times.append(time.perf_counter() - before)
-    return float(np.median(times))
 
 
 def _scipy(held: Matrix, op: Op, choice: Choice | None, note: str) -> Handle:

@@ -16,6 +16,7 @@ from embeddb.handle.choice import Choice
 from embeddb.handle.matrix import matrix_of
 from embeddb.handle.operands import operand, result_of
 from embeddb.handle.served import Served, by_kernel
+from embeddb.handle.trial import Trial
 
 __all__ = ["Handle", "Later"]
 
@@ -24,10 +25,11 @@ Floats = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A configuration to change to once so many calls were made."""
+    """A configuration to change to once so many calls were made; `tried`: if it is the faster."""
 
     config: Config
     after: float
+    tried: bool = True
 
 
 class Handle:
@@ -47,6 +49,7 @@ class Handle:
         self._choice = choice
         self._notes = notes
         self._later: Later | None = None
+        self._trial: Trial | None = None
         self._calls = self._copied = 0
         self._changing = threading.Lock()
         m, n = served.matrix.pattern.shape
@@ -79,18 +82,25 @@ class Handle:
         if self._later is not None:
             self._count()
         served = self._served
+        compute = served.compute if self._trial is None else self._tried
         if out is None:
-            return served.compute(b, c, None)
+            return compute(b, c, None)
         shape = (served.matrix.values.size,) if self._two else (*self._shape_c[:1], *b.shape[1:])
         if result_of(out, shape, self._dtype, (b, c)):
-            return served.compute(b, c, out)
-        out[...] = served.compute(b, c, None)
+            return compute(b, c, out)
+        out[...] = compute(b, c, None)
         return out
 
     @property
     def config(self) -> Config | None:
         """The configuration that answers calls now; None where scipy does."""
         return self._config
+
+    @property
+    def running(self) -> tuple[Served, Config]:
+        """What answers calls now, with its configuration, which must not be scipy."""
+        assert self._config is not None
+        return self._served, self._config
 
     @property
     def op(self) -> Op:
@@ -109,6 +119,7 @@ class Handle:
         Raises: UsageError for another pattern, shape or type.
         """
         with self._changing:
+            self._trial = None
             self._served = self._replaced(values)
 
     def with_values(self, values: Any) -> Handle:
@@ -120,7 +131,7 @@ class Handle:
         if self._later is not None:
             self._count()
         made = copy.copy(self)
-        made._changing, made._later = threading.Lock(), None
+        made._changing, made._later, made._trial = threading.Lock(), None, None
         made._served = self._replaced(values)
         return made
 
@@ -162,9 +173,26 @@ class Handle:
         by = "scipy" if self._config is None else str(self._config)
         return f"Handle({self._op}, {self._served.matrix.pattern!r}, {by})"
 
+    def try_first(self, trial: Trial) -> None:
+        """Let first calls decide between two configurations; the first is what runs now."""
+        self._trial = trial
+
     def change_later(self, later: Later) -> None:
         """Change to another configuration once so many calls were made."""
         self._later = later
+
+    def _tried(self, b: Floats, c: Floats | None, out: Floats | None) -> Floats:
+        trial = self._trial
+        if trial is None:  # another thread's call was the last of it
+            return self._served.compute(b, c, out)
+        made = trial.compute(b, c, out)
+        if trial.over:
+            with self._changing:
+                if self._trial is trial:
+                    self._trial = None
+                    self._served, self._config = trial.winner
+                    self._notes.append(trial.told())
+        return made
 
     def _replaced(self, values: Any) -> Served:
         old = self._served.matrix
@@ -194,9 +222,12 @@ class Handle:
         try:
             if self._later is None:
                 return
-            self._later = None
+            self._later, self._trial = None, None
+            before = None if self._config is None else self.running
             self._served = by_kernel(self._served.matrix, self._op, later.config)
             self._config = later.config
+            if later.tried and before is not None:
+                self._trial = Trial((self.running, before))
         except EmbeddbError as error:
             self._notes.append(f"stays as it is: {error}")
         finally:

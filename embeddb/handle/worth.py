@@ -13,7 +13,15 @@ from embeddb.handle.matrix import Matrix
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels.called import code_place, is_built
 
-__all__ = ["SMALL", "owed_s", "too_costly", "too_little", "usual_build_s", "usual_config"]
+__all__ = [
+    "SMALL",
+    "owed_s",
+    "saved_s",
+    "too_costly",
+    "too_little",
+    "usual_build_s",
+    "usual_config",
+]
 
 #: Multiply-adds below which scipy answers: calling a kernel costs more than it saves.
 SMALL = 4096
@@ -52,7 +60,7 @@ def too_costly(
     if calls is None:
         return ""
     place = code_place(Config(choice.config), op)
-    lost_s = owed_s(place, calls * held.values.size * op.width * _SAVED_S)
+    lost_s = owed_s(place, saved_s(op, held, calls))
     if lost_s < (cost_s := usual_build_s()):
         return (
             f"{calls:.0f} calls do not win back the building of a kernel, {cost_s:.1f} s; it is "
@@ -68,6 +76,11 @@ def usual_config(op: Op) -> Config:
     if op.kernel == "spmv":
         return Config.parse(_USUAL_SPMV)
     return Config.parse(_USUAL_DENSE.format(32 if op.width <= 32 else 128))
+
+
+def saved_s(op: Op, held: Matrix, calls: float) -> float:
+    """Seconds that so many calls of a kernel save of scipy's."""
+    return calls * held.values.size * op.width * _SAVED_S
 
 
 def owed_s(place: Path, more_s: float) -> float:

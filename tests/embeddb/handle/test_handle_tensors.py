@@ -22,7 +22,7 @@ pytestmark = [
         "ignore:Sparse (CS[RC] tensor support|invariant checks):UserWarning"
     ),
 ]
-M, N, K = 40, 30, 5
+M, N, K = 14, 11, 3
 ROWS = "format=csr,order=ijk,schedule=static,threads=all"
 BLOCKS = "block=2x2,format=bcsr,ktile=8,order=ik1jk0,schedule=static,threads=all"
 MAKE = {
