@@ -71,8 +71,7 @@ def measure_answer(
     state: dict[str, float] = {}
     try:
         # A simulator tells the same every time.
-        once = lookup.platform(made.platform).simulated
-        made = _candidates_run(made, run, 1 if once else rounds, search)
+        made = _candidates_run(made, run, 1 if here.simulated else rounds, search)
     finally:  # an interrupt, or a tuner that raises, loses nothing that was measured
         state = between(before, state_now(runner, threads=options.threads))
         runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
