@@ -107,7 +107,7 @@ def starter_version() -> str:
             hint="name a database folder of your own, made with `embeddb index`",
         )
     digest = hashlib.blake2b(digest_size=6)
-    for file in (*_data_files(), *sorted(STARTER_FILE.parent.glob("costmodel-*.safetensors"))):
+    for file in (*_data_files(), *sorted(STARTER_FILE.parent.glob("*.safetensors"))):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

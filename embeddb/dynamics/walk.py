@@ -112,7 +112,7 @@ def entries_of(pattern: Pattern, ex: Execution) -> Entries:
 
 def middle_of(pattern: Pattern, entries: int) -> Pattern:
     """At most so many non-zeros of a pattern: rows in its middle, the last one cut where need be,
-    and all columns; a pattern that has no more, as it is. Its id says nothing of it."""
+    and all columns; a pattern that has no more, as it is."""
     if pattern.nnz <= entries:
         return pattern
     ends = pattern.indptr
@@ -121,7 +121,8 @@ def middle_of(pattern: Pattern, entries: int) -> Pattern:
     last = int(np.searchsorted(ends, start + entries))
     indptr = np.minimum(ends[first : last + 1] - start, entries)
     indices = pattern.indices[start : start + int(indptr[-1])]
-    return replace(pattern, shape=(last - first, pattern.shape[1]), indptr=indptr, indices=indices)
+    shape = (last - first, pattern.shape[1])
+    return replace(pattern, digest="", shape=shape, indptr=indptr, indices=indices)
 
 
 def tasks_of(found: Entries, ex: Execution) -> Tasks:

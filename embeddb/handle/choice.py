@@ -58,10 +58,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a question is beside matrix and operation."""
+    """What a caller wants beside matrix and operation, as `embeddb.compile` takes it."""
 
     calls: float | None = None
+    seconds: float = 0.0
     reproducible: bool = False
+    build: bool | None = None
 
 
 def default_of(pattern: Pattern, op: Op) -> Config:
@@ -75,20 +77,12 @@ def given(config: Config, pattern: Pattern, op: Op) -> Choice:
     return Choice(config=dict(config), default=default, source="as given")
 
 
-def asked(
-    pattern: Pattern,
-    op: Op,
-    db: Database | str | Path,
-    *,
-    calls: float | None = None,
-    reproducible: bool = False,
-) -> Choice:
+def asked(pattern: Pattern, op: Op, db: Database | str | Path, wishes: Wishes) -> Choice:
     """The answer of a database, which may be given open; a folder, or the word `starter`, is opened
     only if its answer is not kept.
 
     Raises: StoreError, InputError as `embeddb.open` and `Database.query` do.
     """
-    wishes = Wishes(calls, reproducible)
     if not isinstance(db, str | Path):
         return _queried(db, pattern, op, wishes)
     place = _place(db, pattern, op, wishes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, RunnerUnavailable, UsageError
-from embeddb.handle.choice import Choice, asked, given
+from embeddb.handle.choice import Choice, Wishes, asked, given
 from embeddb.handle.handle import Handle, Later
 from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.handle.measured import measured
@@ -20,11 +21,10 @@ from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_p
 from embeddb.handle.trial import TRIED, Trial
 from embeddb.handle.worth import (
     SMALL,
-    saved_s,
     too_costly,
     too_little,
-    usual_build_s,
     usual_config,
+    worth_building,
 )
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels.called import is_built
@@ -78,48 +78,58 @@ def compile(
     matrix; SpaceError for a `config` that is none; StoreError and others as `embeddb.open` does.
     """
     width = _width(kernel, k)
+    wishes = Wishes(calls, seconds, reproducible, build)
     if type(matrix).__module__.partition(".")[0] == "torch":
         if dtype is not None:
             raise UsageError("dtype is for numpy", hint="give A in that type: A.double()")
-        wishes = {"calls": calls, "db": db, "seconds": seconds}
-        return _of_tensor(
-            matrix, kernel, k, config, {**wishes, "reproducible": reproducible, "build": build}
-        )
+        return _of_tensor(matrix, kernel, k, config, {"db": db, **asdict(wishes)})
     held = matrix_of(matrix, dtype)
     op = Op(kernel, max(width, 1), "f64" if held.values.dtype == np.float64 else "f32")
     named = None if config is None else _named(config, op, reproducible)
     if width == 0:
         return _Empty(held, op, "scipy computes: there are no dense columns")
-    if named is None and (note := too_little(held, op, (calls, build))):
-        return _unasked(held, op, None, note)
     try:
-        if cpu_build.compiler() is None:
-            raise RunnerUnavailable(cpu_build.no_compiler())
-        if named is not None:
-            choice = given(named, held.pattern, op)
-        else:
-            choice = asked(held.pattern, op, db, calls=calls, reproducible=reproducible)
+        if named is None:
+            return _answered(held, op, db, wishes)
+        _check_compiler()
+        choice = given(named, held.pattern, op)
         if seconds > 0:
-            choice = measured(held, op, choice, calls, seconds)
-        if named is None and (note := too_costly(op, choice, held, (calls, build))):
-            return _unasked(held, op, choice, note)
-        made = _compiled(held, op, choice, calls, reproducible)
-        if named is None and not reproducible:
-            _try_usual(made, held, choice, (calls, build))
-        return made
+            choice = measured(held, op, choice, wishes)
+        return _compiled(held, op, choice, wishes)
     except RunnerUnavailable as error:
         _say_once(str(error))
         return _scipy(held, op, None, f"scipy computes: {error}")
 
 
+def _answered(held: Matrix, op: Op, db: Database | str | Path, wishes: Wishes) -> Handle:
+    """What the database's answer, or where that does not pay the usual kernel, computes."""
+    if note := too_little(held, op, wishes):
+        return _unasked(held, op, None, note)
+    _check_compiler()
+    choice = asked(held.pattern, op, db, wishes)
+    if wishes.seconds > 0:
+        choice = measured(held, op, choice, wishes)
+    if note := too_costly(op, choice, held, wishes):
+        return _unasked(held, op, choice, note)
+    made = _compiled(held, op, choice, wishes)
+    if not wishes.reproducible:
+        _try_usual(made, held, choice, wishes)
+    return made
+
+
+def _check_compiler() -> None:
+    if cpu_build.compiler() is None:
+        raise RunnerUnavailable(cpu_build.no_compiler())
+
+
 def _of_tensor(
-    matrix: Any, kernel: str, k: int | None, config: Any, wishes: Mapping[str, Any]
+    matrix: Any, kernel: str, k: int | None, config: Any, how: Mapping[str, Any]
 ) -> TensorHandle:
     from embeddb.handle.tensors import tensor_handle
 
     def one(part: Any, name: str, asked: bool) -> Handle:
         width = None if name == "spmv" else 1 if kernel == "spmv" else k
-        made = compile(part, name, k=width, config=config if asked else None, **wishes)
+        made = compile(part, name, k=width, config=config if asked else None, **how)
         assert isinstance(made, Handle)
         return made
 
@@ -168,11 +178,9 @@ def _unasked(held: Matrix, op: Op, choice: Choice | None, note: str) -> Handle:
     return _scipy(held, op, choice, f"scipy computes: {note}")
 
 
-def _compiled(
-    held: Matrix, op: Op, choice: Choice, calls: float | None, reproducible: bool
-) -> Handle:
+def _compiled(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Handle:
     """The chosen configuration, at once or after calls from CSR."""
-    config, default = Config(choice.config), Config(choice.default)
+    config, default, calls = Config(choice.config), Config(choice.default), wishes.calls
     pays_after = choice.break_even
     plain = is_plain(plan(config, op)[1].form)
     notes = _notes(op, choice)
@@ -181,23 +189,20 @@ def _compiled(
         return Handle(served, used, choice, notes)
     handle = Handle(by_kernel(held, op, default), default, choice, notes)
     if calls is None:
-        handle.change_later(Later(config, pays_after, tried=not reproducible))
+        handle.change_later(Later(config, pays_after, tried=not wishes.reproducible))
     return handle
 
 
-def _try_usual(
-    made: Handle, held: Matrix, choice: Choice, wishes: tuple[float | None, bool | None]
-) -> None:
+def _try_usual(made: Handle, held: Matrix, choice: Choice, wishes: Wishes) -> None:
     """Let the first calls try the usual configuration beside an answer that other machines' runs
     gave, if calls are many enough."""
-    calls, build = wishes
+    calls = wishes.calls
     usual, config = usual_config(made.op), made.config
     if choice.sure in _SURE or config is None or config == usual:
         return
     if calls is not None and calls < _MANY_CALLS:
         return
-    worth_s = usual_build_s() if calls is None else saved_s(made.op, held, calls)
-    if not is_built(usual, made.op) and not build and worth_s < usual_build_s():
+    if not is_built(usual, made.op) and not worth_building(made.op, held, wishes):
         return
     with suppress(EmbeddbError):
         made.try_first(Trial((made.running, (by_kernel(held, made.op, usual), usual))))

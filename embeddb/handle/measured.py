@@ -9,21 +9,22 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.handle.choice import Choice
+from embeddb.handle.choice import Choice, Wishes
 from embeddb.handle.matrix import Matrix
 from embeddb.handle.served import Served, by_kernel
 
 __all__ = ["measured"]
 
 
-def measured(held: Matrix, op: Op, choice: Choice, calls: float | None, seconds: float) -> Choice:
+def measured(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Choice:
     """The choice with the fastest of its configurations first, conversion shared among the calls;
     those that come too late, or cannot be built, are left out."""
+    calls = wishes.calls
     rng = np.random.default_rng(0)
     m, n = held.pattern.shape
     b = rng.random((n, op.width)).astype(held.values.dtype)
     c = rng.random((m, op.width)).astype(held.values.dtype) if op.kernel == "sddmm" else None
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + wishes.seconds
     configs = list(dict.fromkeys(map(Config, (choice.config, choice.default, *choice.others))))
     took: dict[Config, float] = {}
     for nth, config in enumerate(configs):

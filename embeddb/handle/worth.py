@@ -8,7 +8,7 @@ from pathlib import Path
 
 from embeddb.core.config import Config, Op
 from embeddb.core.files.own_files import whole_file
-from embeddb.handle.choice import Choice
+from embeddb.handle.choice import Choice, Wishes
 from embeddb.handle.matrix import Matrix
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels.called import code_place, is_built
@@ -21,6 +21,7 @@ __all__ = [
     "too_little",
     "usual_build_s",
     "usual_config",
+    "worth_building",
 ]
 
 #: Multiply-adds below which scipy answers: calling a kernel costs more than it saves.
@@ -36,26 +37,24 @@ _LATEST, _BUILD_S = 5, 1.0
 _MOST_OWED_S = 1e6
 
 
-def too_little(held: Matrix, op: Op, wishes: tuple[float | None, bool | None]) -> str:
+def too_little(held: Matrix, op: Op, wishes: Wishes) -> str:
     """Why nothing is asked; empty if it is worth it."""
-    calls, build = wishes
+    calls = wishes.calls
     work = held.values.size * op.width
     if work < SMALL:
         return f"fewer than {SMALL} multiply-adds"
     cost = _ASK_S + _PREPARE_S * held.values.size
-    if calls is not None and not build and calls * work * _SAVED_S < cost:
+    if calls is not None and not wishes.build and calls * work * _SAVED_S < cost:
         return f"{calls:.0f} calls do not win back asking and preparing"
     return ""
 
 
-def too_costly(
-    op: Op, choice: Choice, held: Matrix, wishes: tuple[float | None, bool | None]
-) -> str:
+def too_costly(op: Op, choice: Choice, held: Matrix, wishes: Wishes) -> str:
     """Why the chosen kernel is not used; empty if it is."""
-    calls, build = wishes
-    if build or is_built(Config(choice.config), op):
+    calls = wishes.calls
+    if wishes.build or is_built(Config(choice.config), op):
         return ""
-    if build is False:
+    if wishes.build is False:
         return "the kernel is not built, and building was not asked for"
     if calls is None:
         return ""
@@ -76,6 +75,13 @@ def usual_config(op: Op) -> Config:
     if op.kernel == "spmv":
         return Config.parse(_USUAL_SPMV)
     return Config.parse(_USUAL_DENSE.format(32 if op.width <= 32 else 128))
+
+
+def worth_building(op: Op, held: Matrix, wishes: Wishes) -> bool:
+    """Whether a kernel may be built and saves what that takes; calls that nobody announced do."""
+    if wishes.build is not None:
+        return wishes.build
+    return wishes.calls is None or saved_s(op, held, wishes.calls) >= usual_build_s()
 
 
 def saved_s(op: Op, held: Matrix, calls: float) -> float:

@@ -115,20 +115,13 @@ def _pictured(lookup: Lookup, info: PatternInfo, structure: Pattern | None) -> P
 
 def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -> Recommendation:
     created = time.time()
-    confidence, warnings = confidence_of(found.rankers.chosen, found.link, found.first)
-    if found.unjudged:
-        confidence, warnings = "low", [found.unjudged]
-    if untried := untried_doubt(found.link, found.candidates):
-        confidence = "medium"
-        warnings.append(untried)
-    own_default = query.own.timings.get(query.default)
-    if own_default is not None and not math.isfinite(own_default.seconds):
-        warnings.append(default_fails(own_default.status))
+    confidence, warnings = _trust(query, found)
     warnings += lookup.repairs()
     if query.prediction.note:
         warnings.append(query.prediction.note)
     if query.platform.simulated:
         warnings.append("this platform is simulated or modelled: no time is of real hardware")
+    own_default = query.own.timings.get(query.default)
     generation = lookup.store.generation
     return Recommendation(
         id=Recommendation.make_id(
@@ -166,6 +159,20 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         transfers=_transfers(query, found),
         counters=counters_use(lookup, query),
     )
+
+
+def _trust(query: Query, found: Answer) -> tuple[str, list[str]]:
+    """`high`, `medium` or `low`, and what lowers it or is to be known of the default."""
+    confidence, warnings = confidence_of(found.rankers.chosen, found.link, found.first)
+    if found.unjudged:
+        confidence, warnings = "low", [found.unjudged]
+    if untried := untried_doubt(found.link, found.candidates):
+        confidence = "medium" if confidence == "high" else confidence
+        warnings.append(untried)
+    own_default = query.own.timings.get(query.default)
+    if own_default is not None and not math.isfinite(own_default.seconds):
+        warnings.append(default_fails(own_default.status))
+    return confidence, warnings
 
 
 def _neighbours(query: Query) -> list[RecommendedNeighbour]:

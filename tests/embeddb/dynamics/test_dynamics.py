@@ -412,11 +412,12 @@ def test_every_kind_of_configuration_of_the_cpu(kernel: str) -> None:
 @pytest.mark.parametrize("entries", [1, 7, 30, 100])
 def test_the_middle_of_a_pattern_is_bounded_and_legal(entries: int) -> None:
     pattern = Pattern.from_coo((4, 40), [0] * 30 + [1, 2, 3], [*range(30), 5, 6, 7])
+    assert pattern.id
     part = middle_of(pattern, entries)
     assert part.nnz == min(entries, pattern.nnz)
     again = Pattern.from_csr(part.shape, part.indptr, part.indices)
     assert np.array_equal(again.indices, part.indices) and part.shape[1] == 40
-    assert (part is pattern) == (entries == 100)
+    assert part.id == again.id and (part is pattern) == (entries == 100)
 
 
 # -- cache sizes -----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.handle import compile as of_compile
 from embeddb.handle import worth
-from embeddb.handle.choice import Choice
+from embeddb.handle.choice import Choice, given
 from embeddb.handle.handle import Handle
 from embeddb.handle.served import by_kernel
 from indexer.runners.cpu_kernels import build as cpu_build
@@ -214,13 +214,29 @@ def test_what_many_programs_lose_builds_a_kernel(
 
 def test_the_usual_kernel_runs_where_asking_does_not_pay(cache: Path, a: Any) -> None:
     a = sparse.csr_array(sparse.vstack([a, a]))
-    for kernel, k in (("spmm", 16), ("spmv", None), ("spmm", 100)):
+    for kernel, k in (("spmm", 16), ("spmv", None), ("spmm", 100), ("sddmm", 16)):
         usual = worth.usual_config(Op(kernel, k or 1))
         kernel_of = embeddb.compile(a, kernel, k=k, config=usual)
         f = embeddb.compile(a, kernel, k=k, calls=1)
         assert f.config == kernel_of.config and "best on average" in f.why()
         x = np.ones((90, k) if k else 90, np.float32)
-        np.testing.assert_allclose(f(x), a @ x, rtol=1e-5)
+        if kernel == "sddmm":
+            y = np.ones((240, 16), np.float32)
+            np.testing.assert_allclose(f(y, x), 16 * a.data, rtol=1e-5)
+        else:
+            np.testing.assert_allclose(f(x), a @ x, rtol=1e-5)
+
+
+def test_nothing_is_built_where_that_is_forbidden(
+    cache: Path, a: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Config.parse(BLOCKS)
+    monkeypatch.setattr(worth, "usual_build_s", lambda: 0.0)
+    monkeypatch.setattr(of_compile, "asked", lambda held, op, *_: given(other, held, op))
+    embeddb.compile(a, "spmm", k=16, config=other)
+    built = sorted(cache.glob("*.so"))
+    f = embeddb.compile(a, "spmm", k=16, calls=1e6, build=False, db=empty_db)
+    assert f.config == other and sorted(cache.glob("*.so")) == built
 
 
 def test_openmp_is_told_to_wait_briefly_unless_the_user_says_how(
