@@ -276,6 +276,7 @@ def _evidence(
         pattern_id=near.pattern_id,
         name=near.name,
         platform=near.platform,
+        op=near.op,
         distance=near.distance,
         percentile=near.percentile,
         weight=near.weight,

@@ -178,6 +178,7 @@ class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
     nnz: int = -1
     thumbnail: bytes = b""
     named: dict[str, int] = {}
+    op: str = ""
     ratios: list[float] = []
     default_at: int | None = None
     answer_at: int | None = None
@@ -244,6 +245,11 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     votes: dict[str, float]
     answer: str
     open: bool
+
+    @property
+    def against(self) -> bool:
+        """Whether two thirds go to another value than the answer's."""
+        return not self.open and max(self.votes, key=self.votes.__getitem__) != self.answer
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -364,7 +370,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         made = self.recommendation
-        what = f"{made.op} on {made.platform}, {made.pattern_name or made.pattern_id}"
+        what = f"{made.op} on {made.platform}, {made.subject}"
         return f"Explanation({made.id!r}, {what}: {Config(self.answer)}, sure: {made.confidence})"
 
     def _repr_html_(self) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
 from embeddb.core.shown import html_of
+from embeddb.core.wording import one_of
 from embeddb.query.diagnostics import Diagnostics
 from embeddb.query.kernels.view import KernelView
 
@@ -24,6 +25,17 @@ __all__ = [
     "TransferredSchedule",
     "TransferredStep",
 ]
+
+
+#: What the names of features say that an answer may have found its neighbours by.
+_FEATURES = {
+    "given": "given (moments of row and column lengths)",
+    "rows": "rows (sizes and row lengths)",
+    "scnn": "scnn (a sparse network)",
+    "sizes": "sizes (rows, columns, nonzeros)",
+    "stats": "stats (statistics of the structure)",
+    "stats-scnn": "stats-scnn (statistics and a sparse network)",
+}
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,9 +180,18 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         return self.default if self.first is None else self.first.config
 
     @property
+    def subject(self) -> str:
+        """The name of what was asked about; of what has none its sizes, else its id."""
+        if self.pattern_name or self.pattern is None or min(self.pattern.sizes[:3]) < 0:
+            return self.pattern_name or self.pattern_id
+        m, n, nnz = self.pattern.sizes
+        return f"a {one_of(self.pattern.kind)} of {m:,} x {n:,} with {nnz:,} nonzeros"
+
+    @property
     def found_by(self) -> str:
         """What its neighbours were found by, in words; empty where there are none."""
         name, mark, _ = self.featurizer.partition("+counters@")
+        name = _FEATURES.get(name, name)
         return (name + (" with counters" if mark else "")) if self.neighbours else ""
 
     @property
@@ -183,7 +204,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         return "none: it was not counted on this platform, so neighbours are near by the code alone"
 
     def __repr__(self) -> str:
-        what = f"{self.op} on {self.platform}, {self.pattern_name or self.pattern_id}"
+        what = f"{self.op} on {self.platform}, {self.subject}"
         return f"Recommendation({self.id!r}, {what}: {Config(self.best)}, sure: {self.confidence})"
 
     def _repr_html_(self) -> str:

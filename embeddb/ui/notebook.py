@@ -104,7 +104,7 @@ def recommendation_html(made: Recommendation) -> str:
         *made.warnings,
     ]
     head = ("rank", "gain", "10–90 %", "measured", "pays off", "rests on", "configuration")
-    title = f"{made.pattern_name or made.pattern_id}: answer {made.id}"
+    title = f"{made.subject}: answer {made.id}"
     return _block(title, _simulated(lines, simulated=made.simulated), _table(head, rows))
 
 
@@ -131,8 +131,8 @@ def explanation_html(e: Explanation) -> str:
         *made.warnings,
     ]
     head = ("neighbour", "distance", "configurations", "failed", "the answer there", "best there")
-    title = f"{made.pattern_name or made.pattern_id}: why {made.id}"
-    drawn = _drawn(e.pattern.kernel, made.pattern_name or made.pattern_id, f"kernel-{made.id}")
+    title = f"{made.subject}: why {made.id}"
+    drawn = _drawn(e.pattern.kernel, made.subject, f"kernel-{made.id}")
     return _block(title, _simulated(lines, simulated=made.simulated), drawn + _table(head, rows))
 
 

@@ -139,7 +139,7 @@ def _note(text: str) -> None:
 
 def _subject(e: Explanation) -> str:
     made, p = e.recommendation, e.pattern
-    name = _cut(made.pattern_name or made.pattern_id, 40)
+    name = _cut(made.subject, 40)
     if p.named:
         return f"{name}: {p.sizes}"
     if min(p.m, p.n, p.nnz) < 0:
@@ -288,7 +288,7 @@ def _show_agreement(e: Explanation) -> None:
     if not e.agreement or not e.neighbours:
         return
     _head("where the choice is open: how the neighbours' best configurations vote")
-    settled = [a for a in e.agreement if not a.open and _agrees(a.votes, a.answer)]
+    settled = [a for a in e.agreement if not (a.open or a.against)]
     rows = [
         (
             _cut(a.parameter, _MOST_NAME),
@@ -304,10 +304,6 @@ def _show_agreement(e: Explanation) -> None:
     if settled:
         said = [f"{a.parameter} {a.answer} {share(a.votes[a.answer])}" for a in settled]
         _line("settled", ", ".join(said))
-
-
-def _agrees(votes: Mapping[str, float], answer: str) -> bool:
-    return answer in votes and votes[answer] >= max(votes.values())
 
 
 def _votes(votes: Mapping[str, float]) -> str:

@@ -59,7 +59,7 @@ def answers_html(
 
 
 def _card(href: str, e: Explanation, at: int) -> _Card:
-    name = shown(e.pattern.name or e.recommendation.pattern_name or e.recommendation.pattern_id)
+    name = shown(e.pattern.name or e.recommendation.subject)
     return _Card(
         href=href,
         e=e,

@@ -3,7 +3,6 @@ somebody who must decide wants it."""
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,14 +21,13 @@ from embeddb.explain.explanation import (
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
-from embeddb.ui.report.remarks import remarks, where
-from embeddb.ui.wording import line, quoted, shown
+from embeddb.ui.report.remarks import remarks
+from embeddb.ui.wording import line, shown
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
     from embeddb.explain.explanation import Explanation
-    from embeddb.query.recommendation import Recommendation
 
 __all__ = ["Setting", "explanation_body", "explanation_html", "settings"]
 
@@ -38,8 +36,6 @@ _MOST_CARDS = 12
 _MOST_ROWS = 40
 _MOST_REASONS = 12
 _MOST_VOTES = 4
-#: Configurations in the command that measures the next ones.
-_MOST_MEASURED = 3
 
 
 class Setting(NamedTuple):
@@ -60,15 +56,15 @@ class Reason(NamedTuple):
     example: str
 
 
-def explanation_html(e: Explanation) -> str:
-    """A whole file, UTF-8 when written."""
+def explanation_html(e: Explanation, *, place: str = "DB") -> str:
+    """A whole file, UTF-8 when written; `place` is how its commands name the database."""
     made = e.recommendation
-    name = shown(made.pattern_name or made.pattern_id, 80)
+    name = shown(made.subject, 80)
     title = f"{made.op} on {shown(made.platform, 80)} for {name}"
-    return str(render("explanation.html", title=title, body=explanation_body(e)))
+    return str(render("explanation.html", title=title, body=explanation_body(e, place=place)))
 
 
-def explanation_body(e: Explanation) -> Markup:
+def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
     """The parts of the file between its frame, for a page that has its own; headings start at h2.
     It needs `page_style`, and ids starting with `report-` are taken."""
     made, answer, kind = e.recommendation, e.answer, e.pattern.kind
@@ -110,17 +106,15 @@ def explanation_body(e: Explanation) -> Markup:
         ties=e.near_ties,
         measured=any(c.status for c in made.candidates),
         fails=fails if any(c.failure is not None for c in made.candidates) else None,
-        **remarks(e),
+        **remarks(e, place),
         paid_off=_paid_off
         if any(c.break_even_calls is not None for c in made.candidates)
         else None,
         candidate_bars=pictures.candidates(made),
         next=[(n, _against(n.config, answer)) for n in made.insight.next[:_MOST_ROWS]],
-        measure=_measure(e),
         effects=pictures.effects(e),
         moves=[(m, _against(m.winner, answer)) for m in made.insight.moves[:_MOST_ROWS]],
         rejected=_reasons(made.rejected),
-        again=_again(made),
     )
 
 
@@ -148,7 +142,7 @@ def _text(value: object) -> str:
 
 def _named(e: Explanation) -> str:
     made = e.recommendation
-    return shown(e.pattern.name or made.pattern_name or made.pattern_id)
+    return shown(e.pattern.name or made.subject)
 
 
 def _against(config: Mapping[str, Any], answer: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -203,19 +197,3 @@ def _reasons(rejected: Mapping[str, str]) -> list[Reason]:
         counts[text] += 1
         example.setdefault(text, config)
     return [Reason(shown(t), n, shown(example[t])) for t, n in counts.most_common(_MOST_REASONS)]
-
-
-def _measure(e: Explanation) -> list[str]:
-    """The command that measures what is worth it, line by line; none where nothing can run it."""
-    made = e.recommendation
-    if not (made.insight.next and e.runnable):
-        return []
-    # The structure need not be in the database: then it is a file.
-    what = {"matrix": "MATRIX", "kernel": "KERNEL"}.get(e.pattern.kind, "PROGRAM")
-    head = f"embeddb measure DB {what} {where(made)}"
-    parts = [f"--config {shlex.quote(line(n.config))}" for n in made.insight.next[:_MOST_MEASURED]]
-    return [f"{part} \\" for part in [head, *parts[:-1]]] + parts[-1:]
-
-
-def _again(made: Recommendation) -> str:
-    return f"embeddb explain DB {quoted(made.id)}"

@@ -13,7 +13,7 @@ import msgspec
 from embeddb.core.config import WIDE, Op
 from embeddb.core.wording import counted, many_of, plural, share
 from embeddb.query.confidence import GOOD
-from embeddb.ui.report import gap_commands
+from embeddb.ui.report import commands
 from embeddb.ui.wording import shown
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class _Finder:
             seen.add(key)
             reason = self._open_question(made)
             if reason:
-                name = shown(made.pattern_name or made.pattern_id, 80)
+                name = shown(made.subject, 80)
                 yield Gap(
                     kind="question",
                     what=f"{name}: {made.op} on {shown(made.platform)}",
@@ -112,7 +112,7 @@ class _Finder:
             return ""
         kept = self._is_kept(self._db.store.resolve(made.pattern_id))
         named = [name if kept else "FILE"]
-        return gap_commands.measure(self._place, named, platform.name, made.op, 30)
+        return commands.measure(self._place, named, platform.name, made.op, 30)
 
     def _is_kept(self, pattern_id: str) -> bool:
         """Whether what it takes to run it is in the database."""
@@ -148,7 +148,7 @@ class _Finder:
                     what=f"{counted({_kind(s): len(few)})}: {s.op} on {s.platform}",
                     why=f"their structure is stored, and fewer than a quarter of the usual "
                     f"{s.per_pattern:,.0f} configurations ran on them",
-                    command=gap_commands.measure(self._place, names, s.platform, s.op, 40),
+                    command=commands.measure(self._place, names, s.platform, s.op, 40),
                 )
 
     def _configs_of(self, s: ScopeFacts, ids: Sequence[str]) -> Counter[str]:
@@ -221,7 +221,7 @@ class _Finder:
             platform = self._db.store.platform(s.instances[0])
             if not s.without_default or s.winners_only or platform is None:
                 continue
-            command = gap_commands.the_default(self._place, platform, s.platform, s.op)
+            command = commands.the_default(self._place, platform, s.platform, s.op)
             yield Gap(
                 kind="default",
                 what=f"{counted({_kind(s): s.without_default})}: {s.op} on {s.platform}",
@@ -240,7 +240,7 @@ class _Finder:
                 )
 
     def _campaign(self, s: ScopeFacts, op: str, more: str = "") -> str:
-        return gap_commands.again_all(self._place, s.platform, op, more) if s.runnable else ""
+        return commands.again_all(self._place, s.platform, op, more) if s.runnable else ""
 
 
 def _kind(s: ScopeFacts) -> str:

@@ -106,7 +106,7 @@ def attention(e: Explanation) -> Markup | None:
     made, side = e.recommendation, e.recommendation.insight.attention_side
     if not (made.insight.attention and side and e.pattern.thumbnail):
         return None
-    title = f"where {shown(made.pattern_name or made.pattern_id)} decides its neighbours"
+    title = f"where {shown(made.subject)} decides its neighbours"
     drawn = draw.spy(
         e.pattern.thumbnail,
         title=title,

@@ -4,32 +4,35 @@ figures look odd."""
 from __future__ import annotations
 
 import math
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import WIDE, Config, Op
 from embeddb.core.wording import one_of
-from embeddb.ui.wording import line, quoted
+from embeddb.ui.report import commands
+from embeddb.ui.wording import line
 
 if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation
     from embeddb.query.recommendation import Recommendation
 
-__all__ = ["call_it", "contents", "remarks", "to_use", "try_it", "uneven", "unordered", "where"]
+__all__ = ["call_it", "contents", "remarks", "to_use", "uneven", "unordered"]
 
 #: A repeat that took so many times the fastest is a doubt.
 _UNEVEN = 2.0
 
 
-def remarks(e: Explanation) -> dict[str, Any]:
-    """By the names that the page has for them."""
+def remarks(e: Explanation, place: str) -> dict[str, Any]:
+    """By the names that the page has for them; `place` is how commands name the database."""
     return {
         "unordered": unordered(e.recommendation),
         "uneven": uneven(e),
         "contents": contents(e),
         "to_use": to_use(e),
         "call_it": call_it(e),
-        "try_it": try_it(e),
+        "try_it": commands.try_it(e, place),
+        "measure": commands.measure_next(e, place),
+        "again": commands.again(e.recommendation.id, place),
+        "placeholders": commands.placeholders(e, place),
     }
 
 
@@ -67,21 +70,6 @@ def call_it(e: Explanation) -> str:
         return ""
     width = f", k={op.width}" if op.kernel in WIDE else ""
     return f'embeddb.compile(A, "{op.kernel}"{width}, config="{line(e.answer)}")'
-
-
-def try_it(e: Explanation) -> str:
-    """The command that runs answer and default on the reader's machine."""
-    made = e.recommendation
-    # The structure need not be in the database: then it is a file.
-    what = {"matrix": "MATRIX", "kernel": "KERNEL"}.get(e.pattern.kind, "PROGRAM")
-    configs = dict.fromkeys([line(e.answer), line(made.default)])
-    told = " ".join(f"--config {shlex.quote(config)}" for config in configs)
-    return f"embeddb measure DB {what} {where(made)} {told}"
-
-
-def where(made: Recommendation) -> str:
-    """The options that name platform and operation."""
-    return f"--platform {quoted(made.platform.partition('@')[0])} --op {quoted(made.op)}"
 
 
 def unordered(made: Recommendation) -> str:

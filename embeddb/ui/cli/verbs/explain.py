@@ -39,7 +39,7 @@ def explain_verb(db: str, answer: str, html: str, as_json: bool) -> None:
     if html:
         from embeddb.ui.report import explanation_html
 
-        write_page(explanation_html(found), Path(html))
+        write_page(explanation_html(found, place=db), Path(html))
     if as_json:
         emit(found.document())
     elif not html:

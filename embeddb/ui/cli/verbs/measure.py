@@ -41,8 +41,8 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any
     """Run the default and other configurations of each MATRIX on this machine, into DB.
 
     MATRIX is a file, or name or id of a pattern whose structure DB has; with --op nest it is a
-    program (.c, .sdfg, .json), each nest of which is measured. Without --config, a
-    sample of --configs configurations is run. What was measured before Ctrl-C is kept.
+    program (.c, .sdfg, .json), each nest of which is measured. Without --config, --configs
+    configurations drawn at random are run. What was measured before Ctrl-C is kept.
 
     \b
     Example:
@@ -77,7 +77,7 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any
         emit(documents)
         return
     for document in documents:
-        _show(document)
+        _show(document, drawn=not asked["given"])
 
 
 def _whole(db: Database, subject: Content | PatternInfo) -> Content:
@@ -90,7 +90,7 @@ def _whole(db: Database, subject: Content | PatternInfo) -> Content:
     return found
 
 
-def _show(document: dict[str, Any]) -> None:
+def _show(document: dict[str, Any], *, drawn: bool) -> None:
     say(f"{document['name']}: {document['op']} on {document['platform']}")
     configs: Sequence[dict[str, Any]] = document["configs"]
     rows = [
@@ -107,6 +107,8 @@ def _show(document: dict[str, Any]) -> None:
     failed = [c for c in configs if c["seconds"] is None]
     more = f", {len(failed)} of them failed" if failed else ""
     say(f"{len(configs)} configurations measured and stored{more}")
+    if drawn:
+        say("drawn at random: `embeddb query ... --measure` runs those that promise most instead")
     say()
 
 

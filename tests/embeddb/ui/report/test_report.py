@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from report_cases import HOSTILE, answered, bare, full, hostile
 
-from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS, Explanation
+from embeddb.core.records import PatternInfo
+from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS, Agreement, Explanation
 from embeddb.query.diagnostics import Diagnostics
 from embeddb.query.query import LINKS
 from embeddb.ui.report import (
@@ -223,9 +224,31 @@ def test_the_figures_are_told() -> None:
         "The answer ran on this matrix: 1 ms, 900 µs to 1.2 ms; 3 runs, 15 repeats in all, "
         "1970-01-02 to 1970-01-04; hardware",
         "preparing a format is left out",
-        "embeddb measure DB MATRIX --platform tiny --op spmm:32",
+        "embeddb measure DB MATRIX --platform tiny.toml --op spmm:32",
+        "DB is the folder of the database; MATRIX is the file of the matrix",
+        "tiny.toml is the file that describes the platform",
     ):
         assert told.replace(" ", "") in text.replace("\u00a0", " ").replace(" ", ""), told
+
+
+def test_commands_name_the_database_as_the_user_did() -> None:
+    text = _Page(explanation_html(full(), place="my runs.db")).text
+    assert "embeddb explain 'my runs.db' r0123456789ab" in text
+    assert "is the folder of the database" not in text
+
+
+def test_a_vote_against_the_answer_is_not_called_agreement() -> None:
+    vote = Agreement(parameter="tile", votes={"8": 0.9, "16": 0.1}, answer="16", open=False)
+    text = _Page(explanation_html(msgspec.structs.replace(full(), agreement=[vote]))).text
+    assert "the answer goes against the vote" in text and "agreed;" not in text
+
+
+def test_a_matrix_without_a_name_is_told_by_its_sizes() -> None:
+    made = full().recommendation
+    asked = PatternInfo(id=made.pattern_id, m=1200, n=1100, nnz=9000)
+    made = msgspec.structs.replace(made, pattern_name="", pattern=asked)
+    page = _Page(explanation_html(msgspec.structs.replace(full(), recommendation=made)))
+    assert "for a matrix of 1,200 x 1,100 with 9,000 nonzeros" in " ".join(page.text.split())
 
 
 @pytest.mark.parametrize("link", ["measured", "other-width", "model", "static-best"])
