@@ -29,12 +29,12 @@ from embeddb.explain.explanation import (
     OwnRuns,
     PatternView,
     carried_best,
-    machine_words,
 )
 from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
 from embeddb.nests.schedule import Schedule
+from embeddb.platforms.machines import machine_words
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
 from embeddb.query.kernels.view import KernelView, kernel_view

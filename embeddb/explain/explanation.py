@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from embeddb.core.config import Config
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.wording import many_of, one_of
+from embeddb.platforms.machines import machine_words
 from embeddb.query.kernels.view import KernelView
 from embeddb.query.recommendation import Candidate, Recommendation, TransferredSchedule
 from embeddb.store.models.facts import ModelFacts
@@ -31,7 +31,6 @@ __all__ = [
     "carried_best",
     "fails",
     "link_words",
-    "machine_words",
     "paid_off",
     "preparation",
 ]
@@ -203,15 +202,6 @@ class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):
     first: float
     last: float
     sources: list[str]
-
-
-def machine_words(facts: Mapping[str, str]) -> str:
-    """Processor, compiler and threads of an instance, as far as its environment tells them."""
-    told = [facts.get(name, "") for name in ("cpu", "compiler")]
-    if threads := facts.get("threads"):
-        told.append(f"{threads} {'thread' if threads == '1' else 'threads'}")
-    march = [f for f in facts.get("flags", "").split() if f.startswith("-march=")]
-    return ", ".join([t for t in told if t] + march)
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

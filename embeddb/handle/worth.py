@@ -30,7 +30,12 @@ SMALL = 4096
 #: what asking takes if the answer is kept, and copying, checking and converting for a non-zero.
 _SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
 _USUAL_SPMV = "format=csr,lanes=4,order=ij,reorder=none,schedule=guided,threads=all,unroll=4"
-_USUAL_DENSE = "format=csr,ktile={},order=ik1jk0,reorder=none,schedule=guided,threads=all,unroll=4"
+_USUAL_DENSE = "format=csr,ktile={},order=ik1jk0,reorder=none,schedule=guided,threads=all,unroll={}"
+#: Width from which on a block of dense columns is best, and how often its loop is unrolled.
+_BLOCKS = {
+    "spmm": ({0: 32, 65: 64, 128: 128}, 1),
+    "sddmm": ({0: 32, 33: 64, 65: 128}, 4),
+}
 #: How many builds tell what one takes, and what it is taken to take before there was any.
 _LATEST, _BUILD_S = 5, 1.0
 #: More than any build takes: a file that says so is damaged.
@@ -71,10 +76,13 @@ def too_costly(op: Op, choice: Choice, held: Matrix, wishes: Wishes) -> str:
 
 def usual_config(op: Op) -> Config:
     """Of configurations on plain CSR, the one with the highest share of the best, geometric mean
-    over the matrices of the starter, on most of its eight machines."""
+    over the matrices of the starter, on most of its instances; between its widths, of eight
+    matrices on one machine (docs/run.md)."""
     if op.kernel == "spmv":
         return Config.parse(_USUAL_SPMV)
-    return Config.parse(_USUAL_DENSE.format(32 if op.width <= 32 else 128))
+    blocks, unroll = _BLOCKS[op.kernel]
+    ktile = next(blocks[least] for least in sorted(blocks, reverse=True) if least <= op.width)
+    return Config.parse(_USUAL_DENSE.format(ktile, unroll))
 
 
 def worth_building(op: Op, held: Matrix, wishes: Wishes) -> bool:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 
-__all__ = ["Facts", "described", "fact_names", "same_machine", "unlike"]
+__all__ = ["Facts", "described", "fact_names", "machine_words", "same_machine", "unlike"]
 
 Facts = Mapping[str, str]
 
@@ -73,6 +73,15 @@ def same_machine(one: str, other: str, facts: Mapping[str, Facts]) -> bool:
     another compiler or number of threads is another instance, but no other machine."""
     mine, theirs = (facts.get(name, {}).get("cpu", "") for name in (one, other))
     return one == other or (mine != "" and mine == theirs)
+
+
+def machine_words(facts: Facts) -> str:
+    """Processor, compiler and threads of an instance, as far as its environment tells them."""
+    told = [facts.get(name, "") for name in ("cpu", "compiler")]
+    if threads := facts.get("threads"):
+        told.append(f"{threads} {'thread' if threads == '1' else 'threads'}")
+    march = [f for f in facts.get("flags", "").split() if f.startswith("-march=")]
+    return ", ".join([t for t in told if t] + march)
 
 
 def described(facts: Facts) -> list[tuple[str, str]]:

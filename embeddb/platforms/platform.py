@@ -28,6 +28,7 @@ from embeddb.platforms.command import CommandSpec, read_command
 from embeddb.platforms.kernel import KernelSpace, Table, read_space
 from embeddb.platforms.log_table import LogTable, read_log
 from embeddb.platforms.loopnest import LoopNest
+from embeddb.platforms.machines import machine_words
 from embeddb.platforms.space.rules import join, show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.platforms.toml_text import MAX_BYTES, read_toml
@@ -96,6 +97,11 @@ class Platform:
         forms = [self.kernels[k].digest_form() for k in sorted(self.kernels)]
         canonical = json.dumps(forms, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+    @property
+    def what(self) -> str:
+        """What tells it from others: the machine of an instance, else the title."""
+        return machine_words(self.environment) or self.title
 
     def meanings(self, config: Mapping[str, Any]) -> dict[str, str]:
         """By parameter of a configuration, what its value means, else what the parameter does;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -67,6 +67,15 @@ class AppState:
     def scopes(self) -> list[Scope]:
         """Those with runs, the platform's name first."""
         return self.cache.get("scopes", lambda: scopes(self.db.store))
+
+    def largest(self, among: Sequence[Scope]) -> Scope | None:
+        """The one that most patterns were measured in; None of none."""
+        held = self.members()
+
+        def patterns(scope: Scope) -> int:
+            return len({i for name in scope.instances for i in held.get((name, scope.op), ())})
+
+        return max(among, key=patterns, default=None)
 
     def members(self) -> dict[tuple[str, Op], dict[str, int]]:
         """By platform id and operation: the patterns that ran, with the generation of the last."""

@@ -225,7 +225,7 @@ def _head(state: AppState, name: str) -> dict[str, Any]:
     assert found is not None  # its name came from the same table
     return {
         "id": found.id,
-        "title": found.title,
+        "title": found.what,
         "version": found.version,
         "simulated": found.simulated,
         "ops": list(found.ops),

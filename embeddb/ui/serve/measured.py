@@ -12,7 +12,6 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
-from embeddb.explain.explanation import machine_words
 from embeddb.index.scopes import Scope
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import curve, run_line, side, thinned
@@ -168,9 +167,8 @@ def _shared(state: AppState) -> list[dict[str, Any]]:
 
 
 def _words(state: AppState, name: str) -> str:
-    """What tells an instance from others of its platform: its machine, else the title."""
     platform = state.db.store.sound_platform(name)
-    return "" if platform is None else machine_words(platform.environment) or platform.title
+    return "" if platform is None else platform.what
 
 
 def _one_side(state: AppState, info: PatternInfo, name: str, other: str, op: Op) -> dict[str, Any]:

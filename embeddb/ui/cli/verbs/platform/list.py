@@ -31,8 +31,8 @@ def list_verb(db: str, as_json: bool) -> None:
     if as_json:
         emit([head(platform) for platform in found])
         return
-    rows = [(p.id, " ".join(p.ops), "yes" if p.runner else "no", kind(p), p.title) for p in found]
-    table(("platform", "operations", "runs here", "times", "title"), rows)
+    rows = [(p.id, " ".join(p.ops), "yes" if p.runner else "no", kind(p), p.what) for p in found]
+    table(("platform", "operations", "runs here", "times", "what it is"), rows)
 
 
 def kind(platform: Platform) -> str:
