@@ -3,7 +3,7 @@ of 1, 10, 100 and 1,000 calls, asking, copying and conversion counted, against s
 and MKL (`sparse_dot_mkl`, if it is installed).
 
     python benchmarks/handle_grid.py MATRICES DB hold-out       # the starter without these families
-    python benchmarks/handle_grid.py MATRICES DB prepare        # builds the kernels that are chosen
+    python benchmarks/handle_grid.py MATRICES DB prepare        # answers, and builds what is chosen
     python benchmarks/handle_grid.py MATRICES DB > benchmarks/results/handle_grid.json
 
 Every cell is asked with the number of its calls. A call's time is the median of interleaved rounds,
@@ -183,8 +183,8 @@ def main(folder: Path, db: Path, what: str) -> None:
     for name, a, k in cells(folder):
         key = f"{a.dtype} k={k}"
         if what == "prepare":
-            for n in CALLS[-2:]:
-                compiled(a, k, n, db, build=True)
+            for n in CALLS:
+                compiled(a, k, n, db, build=n in CALLS[-2:] or None)
             continue
         found.setdefault(key, {})[name] = cell(a, k, db)
         print(name, key, file=sys.stderr)

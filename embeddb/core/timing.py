@@ -42,7 +42,9 @@ def timings_of(
 
 
 def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
-    # A median is worth computing once: this is called for every configuration of a partition.
+    # Medians are worth computing once: this is called for every configuration of a partition.
+    if len(runs) == 1 and 0 < (seconds := (only := runs[0].measurement).seconds) < math.inf:
+        return Timing(seconds, 0.0, only.conversion_s or 0.0, 1, "ok")
     medians = [(r.measurement.seconds, r.measurement.conversion_s) for r in runs]
     timed = [(s, c) for s, c in medians if 0 < s < math.inf]
     if not timed:

@@ -156,8 +156,7 @@ class IndexFiles:
     ) -> AnswerIndex | None:
         """As `_built` for who asks: an answer does not need a saved partition."""
         self._open.pop(which, None)
-        partitions = pooled_partitions(self._store, which.op, which.scope)
-        if sum(map(self._store.count_runs, partitions)) > _MANY_RUNS:
+        if self._store.count_runs() > _MANY_RUNS:
             self.tell(f"making the index of {which} (once for these runs)")
         try:
             found = self._built(which, featurizers)

@@ -360,6 +360,7 @@ def _losses(near: Near, part: Judged, group: NDArray[np.int64]) -> dict[tuple[in
     """Log loss [q] to the best run of each judged row with its group held out, per (k, shrink)."""
     centred = part.gains - effects(part.gains)[0][:, None]
     prior = _others_prior(centred, group)
+    said, weight = _weighed(centred, part.trust)
     ks = sorted({min(k, near.places.shape[1]) for k in _NEIGHBOURS})
     known = np.where(np.isfinite(part.truth), part.truth, -np.inf)
     best = known.max(axis=1)
@@ -367,10 +368,10 @@ def _losses(near: Near, part: Judged, group: NDArray[np.int64]) -> dict[tuple[in
     for at in _blocks(len(known), ks[-1] * part.gains.shape[1]):
         rows = part.rows[at]
         places = near.places[rows]
-        gathered, trust = centred[places], part.trust[places]
+        near_said, near_weight = said[places], weight[places]
         for k in ks:
             weights = weigh(near.distances[rows, :k])
-            votes = _vote(weights, gathered[:, :k], trust[:, :k])
+            votes = _vote(weights, near_said[:, :k], near_weight[:, :k])
             for shrink in _SHRINKS:
                 score = _shrunk(*votes, prior[rows], shrink)
                 score = np.where(np.isfinite(known[at]), score, -np.inf)
@@ -384,6 +385,7 @@ def _promises(near: Near, part: Judged, group: NDArray[np.int64], k: int, shrink
     and that it got (nan: its default did not run)."""
     centred = part.gains - effects(part.gains)[0][:, None]
     prior = _others_prior(centred, group)
+    said, weight = _weighed(centred, part.trust)
     default = is_default(part.gains)
     found = np.full((len(part.rows), 2), np.nan)
     for at, (row, truth) in enumerate(zip(part.rows, part.truth, strict=True)):
@@ -393,7 +395,7 @@ def _promises(near: Near, part: Judged, group: NDArray[np.int64], k: int, shrink
             continue
         places = near.places[row, :k][near_ones]
         weights = weigh(near.distances[row, :k][near_ones][None])[0]
-        votes, support = _vote(weights[None], centred[places][None], part.trust[places][None])
+        votes, support = _vote(weights[None], said[places][None], weight[places][None])
         score = _shrunk(votes[0], support[0], prior[row], shrink)
         if not np.isinf(shrink):
             mass = support[0] + max(shrink, 1e-6)
@@ -451,19 +453,27 @@ def _off(promised: Floats) -> tuple[float, float, float]:
 
 def _others_prior(centred: Floats, group: NDArray[np.int64]) -> Floats:
     """The prior [r,c] each row would have if its own group had never been measured."""
-    ran = np.isfinite(centred)
-    sums, counts = np.zeros((2, int(group.max()) + 1, centred.shape[1]))
-    np.add.at(sums, group, np.where(ran, centred, 0.0))
-    np.add.at(counts, group, ran)
-    prior: Floats = ((sums.sum(0) - sums) / (counts.sum(0) - counts + PSEUDO_RUNS))[group]
+    order = np.argsort(group, kind="stable")
+    _, starts, place = np.unique(group[order], return_index=True, return_inverse=True)
+    ran = np.isfinite(centred)[order]
+    sums = np.add.reduceat(np.where(ran, centred[order], 0.0), starts)
+    counts = np.add.reduceat(ran, starts, dtype=np.float64)
+    by_group = (sums.sum(0) - sums) / (counts.sum(0) - counts + PSEUDO_RUNS)
+    prior: Floats = np.empty(centred.shape)
+    prior[order] = by_group[place]
     return prior
 
 
-def _vote(weights: Floats, centred: Floats, trust: Floats) -> tuple[Floats, Floats]:
-    """Weighted sum of gains [q,k,c] and the weight that ran each: both [q,c]."""
-    counted = np.where(np.isfinite(centred), trust, 0.0)
-    total = np.matmul(weights[:, None], np.where(counted > 0, centred, 0.0) * counted)[:, 0]
-    return total, np.matmul(weights[:, None], counted)[:, 0]
+def _weighed(centred: Floats, trust: Floats) -> tuple[Floats, Floats]:
+    """Gains times their trust and that trust, both [p,c]; 0 where nothing ran."""
+    weight = np.where(np.isfinite(centred), trust, 0.0)
+    return np.where(weight > 0, centred, 0.0) * weight, weight
+
+
+def _vote(weights: Floats, said: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Weighted sum of what neighbours [q,k,c] said and the weight that ran each: both [q,c]."""
+    total = np.matmul(weights[:, None], said)[:, 0]
+    return total, np.matmul(weights[:, None], weight)[:, 0]
 
 
 def _shrunk(total: Floats, weight: Floats, prior: Floats, shrink: float) -> Floats:
