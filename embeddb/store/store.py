@@ -473,9 +473,15 @@ def _read_platform(platform_id: str, raw: bytes) -> Platform:
     """Parsing a platform's file costs more than everything else a query does."""
     stored = _stored_platform(platform_id, raw)
     with reading(f"platform {platform_id}"):
-        platform = parse_platform(stored.text)
+        platform = _parsed(stored.text)
         _, _, instance = platform_id.partition("@")
         return platform.at(instance, stored.environment) if instance else platform
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> Platform:
+    """Instances of a platform have one text."""
+    return parse_platform(text)
 
 
 def _stored_platform(platform_id: str, raw: bytes) -> _StoredPlatform:

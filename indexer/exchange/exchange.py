@@ -341,6 +341,7 @@ class _Import:
         self._store = store
         self._rejects_path = path.with_name(path.name + ".rejects.jsonl") if rejects else None
         self._rejects_out: TextIO | None = None
+        self._ids: set[str] = set()
         self._spaces: dict[tuple[str, Op], tuple[str, tuple[ConfigSpace, set[str]]]] = {}
 
     def take(self, record: Record) -> None:
@@ -402,7 +403,9 @@ class _Import:
             if reason is not None:
                 raise ReaderError(reason)
             legal.add(run.config.json)
-        _check_id(run.pattern_id)
+        if run.pattern_id not in self._ids:
+            _check_id(run.pattern_id)
+            self._ids.add(run.pattern_id)
 
     def _space_of(self, run: Run) -> tuple[ConfigSpace, set[str]]:
         """The space and what was found legal in it: one for all matrices, and for the nest or

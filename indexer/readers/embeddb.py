@@ -49,6 +49,9 @@ __all__ = ["VERSION", "EmbeddbReader", "ModelDoc", "PlatformDoc", "Record", "doc
 VERSION = 1
 T = TypeVar("T")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
+#: Marks a number that JSON lacks.
+_FLOAT = "$float"
+_decode = msgspec.json.Decoder().decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ def documents(path: Path) -> Iterator[Record]:
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, Record]]:
-    lines = json_lines(path)
+    lines = json_lines(path, _decoded)
     _check_header(path, next(lines, (1, None))[1])
     seen = _Seen()
     line = 1
@@ -114,12 +117,20 @@ def _numbered(path: Path) -> Iterator[tuple[int, Record]]:
         yield line + 1, Reject(line + 1, "the end line is missing: the file was cut off")
 
 
+def _decoded(line: str) -> Any:
+    found = _decode(line)
+    try:
+        return _revived(found) if _FLOAT in line else found
+    except (ValueError, TypeError, OverflowError) as error:
+        raise msgspec.DecodeError(f"no number: {error}") from error
+
+
 def _understood(record: Any, seen: _Seen) -> Record | None:
     """As `_record`; whatever else a stranger's line makes it raise costs that line alone."""
     try:
         if isinstance(record, Reject):
             raise ReaderError(record.reason)
-        return _record(_revived(record), seen)
+        return _record(record, seen)
     except ReaderError:
         raise
     except Exception as error:
@@ -246,12 +257,12 @@ def _check_end(rest: list[Any], seen: _Seen) -> None:
 
 
 def _revived(value: Any) -> Any:
-    """Turns `{"$float": "nan"}` back; almost every line has none and is left alone."""
+    """Turns `{"$float": "nan"}` back."""
     if isinstance(value, list):
         return [_revived(v) if v.__class__ in (list, dict) else v for v in value]
     if isinstance(value, dict):
-        if value.keys() == {"$float"}:
-            return float(value["$float"])
+        if value.keys() == {_FLOAT}:
+            return float(value[_FLOAT])
         return {k: _revived(v) if v.__class__ in (list, dict) else v for k, v in value.items()}
     return value
 

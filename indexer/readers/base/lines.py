@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -15,6 +15,8 @@ from embeddb.core.files.gate import open_regular, reason_of
 from indexer.readers.base.row import Reject
 
 __all__ = ["LINE_BYTES", "head_of", "json_lines", "numbered", "open_bytes", "whole", "whole_bytes"]
+
+_decode = msgspec.json.Decoder().decode
 
 #: Longest line that is read; a longer one becomes a reject, whatever it holds.
 LINE_BYTES = 1 << 20
@@ -171,11 +173,10 @@ def _shown(line: bytes) -> str:
     return line[:800].decode(errors="replace").replace("\0", "\\0")[:200]
 
 
-def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+def json_lines(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[tuple[int, Any]]:
     """Line number and decoded value of every line that is not blank or a `#` comment; the value
     is a `Reject` where the line is not JSON (NaN and numbers beyond 1e308 are not)."""
     bad: dict[int, Reject] = {}
-    decode = msgspec.json.Decoder().decode
     for number, line in enumerate(numbered(path, bad), 1):
         if not line or line.isspace() or line[0] == "#":
             if number in bad:
