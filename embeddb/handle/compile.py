@@ -21,6 +21,7 @@ from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_p
 from embeddb.handle.trial import TRIED, Trial
 from embeddb.handle.worth import (
     SMALL,
+    level_with_scipy,
     too_costly,
     too_little,
     usual_config,
@@ -38,8 +39,10 @@ __all__ = ["SMALL", "compile"]
 
 #: Answers that first calls need not try: of this machine's own runs.
 _SURE = ("high", "measured")
-#: Calls among which those of a trial do not count.
-_MANY_CALLS = 8 * TRIED
+#: So many times the calls of a trial do not count among all.
+_MANY_TIMES = 4
+#: The same where scipy, which needs no preparation, is likely to win it.
+_LEVEL_TIMES = 16
 _KERNELS = ("spmm", "spmv", "sddmm")
 _said: set[str] = set()
 
@@ -104,17 +107,14 @@ def compile(
 def _answered(held: Matrix, op: Op, db: Database | str | Path, wishes: Wishes) -> Handle:
     """What the database's answer, or where that does not pay the usual kernel, computes."""
     if note := too_little(held, op, wishes):
-        return _unasked(held, op, None, note)
+        return _unasked(held, op, None, note, wishes)
     _check_compiler()
     choice = asked(held.pattern, op, db, wishes)
     if wishes.seconds > 0:
         choice = measured(held, op, choice, wishes)
     if note := too_costly(op, choice, held, wishes):
-        return _unasked(held, op, choice, note)
-    made = _compiled(held, op, choice, wishes)
-    if not wishes.reproducible:
-        _try_usual(made, held, choice, wishes)
-    return made
+        return _unasked(held, op, choice, note, wishes)
+    return _tried(_compiled(held, op, choice, wishes), held, wishes, sure=choice.sure in _SURE)
 
 
 def _check_compiler() -> None:
@@ -165,14 +165,16 @@ def _named(config: Mapping[str, Any] | str, op: Op, reproducible: bool) -> Confi
     return found
 
 
-def _unasked(held: Matrix, op: Op, choice: Choice | None, note: str) -> Handle:
+def _unasked(held: Matrix, op: Op, choice: Choice | None, note: str, wishes: Wishes) -> Handle:
     """What needs no conversion and is best on average, if it is built; else scipy."""
     if held.values.size * op.width >= SMALL:
         try:
             usual = usual_config(op)
-            if is_built(usual, op):
+            level = level_with_scipy(op, held) and not _many(wishes, 2, _LEVEL_TIMES)
+            if not level and is_built(usual, op):
                 told = [f"best on average without conversion: {note}"]
-                return Handle(by_kernel(held, op, usual), usual, choice, told)
+                made = Handle(by_kernel(held, op, usual), usual, choice, told)
+                return _tried(made, held, wishes)
         except EmbeddbError as error:
             note = f"{note}; {error}"
     return _scipy(held, op, choice, f"scipy computes: {note}")
@@ -193,19 +195,26 @@ def _compiled(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Handle:
     return handle
 
 
-def _try_usual(made: Handle, held: Matrix, choice: Choice, wishes: Wishes) -> None:
-    """Let the first calls try the usual configuration beside an answer that other machines' runs
-    gave, if calls are many enough."""
-    calls = wishes.calls
-    usual, config = usual_config(made.op), made.config
-    if choice.sure in _SURE or config is None or config == usual:
-        return
-    if calls is not None and calls < _MANY_CALLS:
-        return
-    if not is_built(usual, made.op) and not worth_building(made.op, held, wishes):
-        return
-    with suppress(EmbeddbError):
-        made.try_first(Trial((made.running, (by_kernel(held, made.op, usual), usual))))
+def _tried(made: Handle, held: Matrix, wishes: Wishes, *, sure: bool = True) -> Handle:
+    """Let the first calls try the usual configuration beside an answer that is not sure, and scipy
+    where it may be as fast, if calls are many enough and their sums may vary."""
+    op, usual, rivals = made.op, usual_config(made.op), [made.running]
+    if wishes.reproducible or made.config is None:
+        return made
+    if not sure and made.config != usual and _many(wishes, 2):
+        with suppress(EmbeddbError):
+            if is_built(usual, op) or worth_building(op, held, wishes):
+                rivals.append((by_kernel(held, op, usual), usual))
+    if level_with_scipy(op, held):
+        rivals.append((by_scipy(held, op), None))
+    if len(rivals) > 1 and _many(wishes, len(rivals)):
+        made.try_first(Trial(tuple(rivals)))
+    return made
+
+
+def _many(wishes: Wishes, rivals: int, times: int = _MANY_TIMES) -> bool:
+    """Whether the calls of a trial are few among all."""
+    return wishes.calls is None or wishes.calls >= times * TRIED * rivals
 
 
 def _converted(held: Matrix, op: Op, choice: Choice, notes: list[str]) -> tuple[Served, Config]:

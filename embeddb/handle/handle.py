@@ -16,7 +16,7 @@ from embeddb.handle.choice import Choice
 from embeddb.handle.matrix import matrix_of
 from embeddb.handle.operands import operand, result_of
 from embeddb.handle.served import Served, by_kernel
-from embeddb.handle.trial import Trial
+from embeddb.handle.trial import Rival, Trial
 
 __all__ = ["Handle", "Later"]
 
@@ -97,9 +97,8 @@ class Handle:
         return self._config
 
     @property
-    def running(self) -> tuple[Served, Config]:
-        """What answers calls now, with its configuration, which must not be scipy."""
-        assert self._config is not None
+    def running(self) -> Rival:
+        """What answers calls now, with its configuration."""
         return self._served, self._config
 
     @property
@@ -174,7 +173,7 @@ class Handle:
         return f"Handle({self._op}, {self._served.matrix.pattern!r}, {by})"
 
     def try_first(self, trial: Trial) -> None:
-        """Let first calls decide between two configurations; the first is what runs now."""
+        """Let first calls decide between rivals; the first is what runs now."""
         self._trial = trial
 
     def change_later(self, later: Later) -> None:
@@ -223,10 +222,10 @@ class Handle:
             if self._later is None:
                 return
             self._later, self._trial = None, None
-            before = None if self._config is None else self.running
+            before = self.running
             self._served = by_kernel(self._served.matrix, self._op, later.config)
             self._config = later.config
-            if later.tried and before is not None:
+            if later.tried:
                 self._trial = Trial((self.running, before))
         except EmbeddbError as error:
             self._notes.append(f"stays as it is: {error}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.handle.matrix import Matrix
 from embeddb.handle.operands import Buffers, address
+from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel
 from indexer.runners.cpu_kernels.forms import FormSpec, Refusal, as_scipy
 
@@ -124,7 +127,7 @@ def by_kernel(matrix: Matrix, op: Op, config: Config) -> Served:
     Raises: RunnerUnavailable if it cannot be built or trusted here; FormRefused; SpaceError for a
     configuration that is none.
     """
-    kernel = CalledKernel(config, op)
+    kernel = _kernel(config, op, cpu_build.flags(), cpu_build.cache_folder())
     ordered = op.kernel == "sddmm" and not is_plain(kernel.launch.form)
     form = kernel.convert(matrix.form(), max_bytes=_MAX_BYTES, ordered=ordered)
     if isinstance(form, Refusal):
@@ -139,6 +142,12 @@ def by_kernel(matrix: Matrix, op: Op, config: Config) -> Served:
     )
     sparse = as_scipy(matrix.form())
     return Served(matrix, sparse, op, kernel, bound, buffers, form.conversion_s)
+
+
+@lru_cache(maxsize=128)
+def _kernel(config: Config, op: Op, _flags: tuple[str, ...], _folder: Path) -> CalledKernel:
+    """Loaded and checked once in a process, however many matrices it is bound to."""
+    return CalledKernel(config, op)
 
 
 def is_plain(spec: FormSpec) -> bool:

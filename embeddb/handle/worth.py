@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from embeddb.core.config import Config, Op
@@ -15,6 +16,7 @@ from indexer.runners.cpu_kernels.called import code_place, is_built
 
 __all__ = [
     "SMALL",
+    "level_with_scipy",
     "owed_s",
     "saved_s",
     "too_costly",
@@ -26,6 +28,9 @@ __all__ = [
 
 #: Multiply-adds below which scipy answers: calling a kernel costs more than it saves.
 SMALL = 4096
+#: Non-zeros below which scipy's SpMV on one thread may be as fast: waking the others takes tens of
+#: microseconds (on an Intel Xeon, calls of other libraries in between: level at 140,000).
+_LEVEL_SPMV = 200_000
 #: Seconds that a kernel saves of scipy's for a multiply-add, as benchmarks/handle.py measures;
 #: what asking takes if the answer is kept, and copying, checking and converting for a non-zero.
 _SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
@@ -74,6 +79,12 @@ def too_costly(op: Op, choice: Choice, held: Matrix, wishes: Wishes) -> str:
     return ""
 
 
+def level_with_scipy(op: Op, held: Matrix) -> bool:
+    """Whether scipy may be as fast as any kernel."""
+    return op.kernel == "spmv" and held.values.size < _LEVEL_SPMV
+
+
+@lru_cache(maxsize=64)
 def usual_config(op: Op) -> Config:
     """Of configurations on plain CSR, the one with the highest share of the best, geometric mean
     over the matrices of the starter, on most of its instances; between its widths, of eight

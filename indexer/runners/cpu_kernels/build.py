@@ -180,9 +180,14 @@ def no_compiler() -> str:
 
 def compiler() -> tuple[str, str] | None:
     """Path and version line of gcc, or of what EMBEDDB_CC names; None if it is not on PATH."""
-    path = shutil.which(_named())
+    path = _which(_named(), os.environ.get("PATH"))
     version = _version(path) if path else ""
     return (path, version) if path and version else None
+
+
+@cache
+def _which(name: str, path: str | None) -> str | None:
+    return shutil.which(name, path=path)
 
 
 @cache
@@ -213,10 +218,11 @@ def cpu_model() -> str:
     return f"{name} ({'/'.join(numbers)})" if "?" not in numbers else name
 
 
-def cpu_flags() -> list[str]:
+@cache
+def cpu_flags() -> tuple[str, ...]:
     """Extensions of this processor, as the system names them."""
     info = _cpuinfo()
-    return (info.get("flags") or info.get("Features") or "").split()
+    return tuple((info.get("flags") or info.get("Features") or "").split())
 
 
 def vector_bytes() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -127,6 +127,7 @@ def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, La
     return variant, Launch(form, threads, schedule, chunk, strip, pieces, scratch)
 
 
+@lru_cache(maxsize=256)
 def source(variant: Variant, *, entry: str = "timed", shared: str = "") -> str:
     """The complete C file of a variant, with `embeddb_run` that times it, or for the `entry`
     `called` with `embeddb_call`, which only computes. `shared` stands in place of what it includes

@@ -297,7 +297,7 @@ def samples_of(
     read: Reads | None = None,
 ) -> Samples:
     """Everything a database holds of these ops on one instance of a platform, with the vectors of
-    a featurizer. A bare portable platform stands for its only instance with such runs.
+    a featurizer. A bare platform without runs stands for its only instance that has them.
 
     With `read` the samples are those of a model that is trained whole: vectors are what it gives,
     and gains are as they were measured.
@@ -310,8 +310,8 @@ def samples_of(
     made = ("", "")
     if read is None:
         made = (featurizer, str(db.featurizers().named(featurizer).version))
-    scope = scope_of(platform)
     platform = _instance(db, platform, ops)
+    scope = scope_of(platform)
     parts = []
     for op in dict.fromkeys(ops):
         evidence, readable = db.evidence(op, scope)
@@ -342,8 +342,8 @@ def samples_of(
 
 
 def _instance(db: Lookup, platform: Platform, ops: Sequence[Op]) -> Platform:
-    """The instance that a bare portable platform stands for: this machine where it has runs."""
-    if platform.instance or not platform.portable:
+    """The instance that a bare platform stands for: this machine where it has runs."""
+    if platform.instance:
         return platform
     partitions = [p for p in db.store.partitions() if p.op in ops]
     named = {p.platform for p in partitions if p.platform.partition("@")[0] == platform.name}

@@ -21,7 +21,7 @@ import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.handle import compile as of_compile
-from embeddb.handle import worth
+from embeddb.handle import served, worth
 from embeddb.handle.choice import Choice, given
 from embeddb.handle.handle import Handle
 from embeddb.handle.served import by_kernel
@@ -52,9 +52,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache, and no library loaded from another."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     called._library.cache_clear()
+    served._kernel.cache_clear()
     of_compile._said.clear()
     yield tmp_path / "cache" / "embeddb" / "kernels"
     called._library.cache_clear()
+    served._kernel.cache_clear()
 
 
 @pytest.fixture
@@ -92,6 +94,7 @@ def test_a_damaged_object_is_built_anew(cache: Path, a: Any, b: Any, harm: str) 
     }
     path.write_bytes(harmed[harm])
     path.chmod(0o700)
+    served._kernel.cache_clear()  # as in the next process
     runs_here(embeddb.compile(a, "spmm", k=16, config=ROWS), a, b)
     assert path.read_bytes()[-32:-24] == b"embeddb1"
 
@@ -214,17 +217,41 @@ def test_what_many_programs_lose_builds_a_kernel(
 
 def test_the_usual_kernel_runs_where_asking_does_not_pay(cache: Path, a: Any) -> None:
     a = sparse.csr_array(sparse.vstack([a, a]))
-    for kernel, k in (("spmm", 16), ("spmv", None), ("spmm", 100), ("sddmm", 16)):
+    for kernel, k in (("spmm", 16), ("spmm", 100), ("sddmm", 16)):
         usual = worth.usual_config(Op(kernel, k or 1))
         kernel_of = embeddb.compile(a, kernel, k=k, config=usual)
         f = embeddb.compile(a, kernel, k=k, calls=1)
         assert f.config == kernel_of.config and "best on average" in f.why()
-        x = np.ones((90, k) if k else 90, np.float32)
+        x = np.ones((90, k), np.float32)
         if kernel == "sddmm":
             y = np.ones((240, 16), np.float32)
             np.testing.assert_allclose(f(y, x), 16 * a.data, rtol=1e-5)
         else:
             np.testing.assert_allclose(f(x), a @ x, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("how", "first", "tries"),
+    [
+        ({"calls": 100}, False, False),
+        ({"calls": 1000}, True, True),
+        ({"calls": 1000, "reproducible": True}, True, False),
+    ],
+    ids=["few calls", "many", "the same bits"],
+)
+def test_small_spmv_is_tried_beside_scipy(
+    cache: Path, a: Any, how: dict[str, Any], first: bool, tries: bool
+) -> None:
+    a = sparse.csr_array(sparse.vstack([a, a]))
+    usual = worth.usual_config(Op("spmv"))
+    embeddb.compile(a, "spmv", config=usual)
+    f = embeddb.compile(a, "spmv", **how)
+    assert f.config == (usual if first else None)
+    x = np.random.default_rng(0).random(90, dtype=np.float32)
+    for _ in range(12):
+        np.testing.assert_allclose(f(x), a @ x, rtol=1e-5)
+    assert ("first calls tried" in f.why()) == tries
+    assert f.config in (usual, None)
 
 
 def test_nothing_is_built_where_that_is_forbidden(
@@ -389,6 +416,7 @@ def test_a_kernel_that_does_not_compile_is_said(a: Any, monkeypatch: pytest.Monk
     from embeddb.core.config import Op
     from embeddb.handle.matrix import matrix_of
 
+    served._kernel.cache_clear()
     monkeypatch.setattr(called.cpu_codegen, "source", lambda *_, **__: "no C at all")
     with pytest.raises(RunnerUnavailable, match="does not compile"):
         by_kernel(matrix_of(a), Op("spmm", 16), Config.parse(ROWS))

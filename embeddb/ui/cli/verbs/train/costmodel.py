@@ -82,8 +82,8 @@ def costmodel_verb(
     asked about these. Queries rank by it, by neighbours or by both, whichever was best there; the
     last line says which, and by how much.
 
-    --predictor auto: with fewer than 8 groups of matrices trees (where lightgbm is installed), with
-    more a network or trees, whichever is better on groups it did not see.
+    --predictor auto: with fewer than 8 groups or 5,000 runs trees (where lightgbm is installed),
+    with more a network or trees, whichever is better on groups it did not see.
 
     With --from, what another platform taught is kept: a network goes on from there, trees are told
     what that model says. `--from starter` is the model of CPUs that ships. --samples 500 takes 100
