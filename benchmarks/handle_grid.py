@@ -6,9 +6,11 @@ and MKL (`sparse_dot_mkl`, if it is installed).
     python benchmarks/handle_grid.py MATRICES DB prepare        # answers, and builds what is chosen
     python benchmarks/handle_grid.py MATRICES DB > benchmarks/results/handle_grid.json
 
-Every cell is asked with the number of its calls. A call's time is the median of interleaved rounds,
-and a total is what `embeddb.compile` took (its second time: the answer is kept then, and the
-kernels are built) and as many times that. What building costs on top is told beside it.
+Every cell is asked with the number of its calls. A call's time is the median of interleaved rounds
+of calls in a row, and a total is what `embeddb.compile` took (its second time: the answer is kept
+then, and the kernels are built), the first twelve calls as they come, cold and with what a handle
+tries, and as many times that as are left; of the others what making their matrix takes, and the
+same.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from indexer.starter import STARTER_FILE
 COUNT, LEAST, MOST = 40, 20_000, 1_500_000
 WIDTHS = (1, 16, 32, 100, 128, 512)
 CALLS = (1, 10, 100, 1000)
+FIRST = 12
 DTYPES = ("float32", "float64")
 #: Widths in double precision, where half as much is measured.
 DOUBLE = (1, 32, 128)
@@ -115,18 +118,40 @@ def others(a: Any, b: Any) -> tuple[dict[str, Callable[[], Any]], dict[str, floa
     return calls, {"torch": made_s}
 
 
-def rounds(calls: dict[str, Callable[[], Any]], budget_s: float = 0.6) -> dict[str, float]:
-    """Medians of at least three interleaved rounds, after one that warms up."""
+def rounds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Medians over three interleaved rounds, in each of which everybody makes up to ten calls in a
+    row, as a loop does, after one that warms up."""
     took: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    end = time.perf_counter() + budget_s
-    while len(took["scipy"]) < 3 or (time.perf_counter() < end and len(took["scipy"]) < 40):
+    before = ""
+    for _ in range(3):
         for name, call in calls.items():
-            start = time.perf_counter()
+            settle(before)
+            before = name
             call()
-            took[name].append(time.perf_counter() - start)
+            end = time.perf_counter() + 0.05
+            for _ in range(10):
+                start = time.perf_counter()
+                call()
+                took[name].append(time.perf_counter() - start)
+                if time.perf_counter() > end:
+                    break
     return {name: float(np.median(values)) for name, values in took.items()}
+
+
+def settle(before: str) -> None:
+    """Wait until no thread of whoever was called before spins any more; MKL's do so for 0.2 s."""
+    time.sleep(0.25 if before == "mkl" else 0.02)
+
+
+def first(call: Callable[[], Any]) -> list[float]:
+    """Seconds of the first calls, among which a handle may try what is fastest."""
+    took = []
+    settle("")
+    for _ in range(FIRST):
+        start = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - start)
+    return took
 
 
 def cell(a: Any, k: int, db: Path) -> dict[str, Any]:
@@ -139,19 +164,26 @@ def cell(a: Any, k: int, db: Path) -> dict[str, Any]:
         handles[n] = compiled(a, k, n, db)
         compile_s[n] = time.perf_counter() - start
     calls, prepare_s = others(a, b)
-    ours = {str(f.config): f for f in handles.values()}
-    for config, f in ours.items():
-        calls[f"ours {config}"] = lambda f=f: f(b)  # type: ignore[misc]
+    cold = {name: first(call) for name, call in calls.items()}
+    settle("mkl")
+    own_cold = {n: first(lambda f=f: f(b)) for n, f in handles.items()}  # type: ignore[misc]
+    configs = {n: str(f.config) for n, f in handles.items()}  # of which a trial may be the end
+    for n, config in configs.items():
+        calls[f"ours {config}"] = lambda f=handles[n]: f(b)  # type: ignore[misc]
     took = rounds(calls)
     found: dict[str, Any] = {"nnz": int(a.nnz), "call_s": {}, "totals_s": {}, "configs": {}}
     names = [name for name in took if not name.startswith("ours")]
     found["call_s"] = {name: took[name] for name in names}
     for n in CALLS:
-        config = str(handles[n].config)
+        config = configs[n]
         call_s = took[f"ours {config}"]
+        later = max(0, n - FIRST)
         found["totals_s"][n] = {
-            "ours": compile_s[n] + n * call_s,
-            **{name: prepare_s.get(name, 0.0) + n * took[name] for name in names},
+            "ours": compile_s[n] + sum(own_cold[n][:n]) + later * call_s,
+            **{
+                name: prepare_s.get(name, 0.0) + sum(cold[name][:n]) + later * took[name]
+                for name in names
+            },
         }
         found["configs"][n] = str(Config.parse(config)) if config != "None" else "scipy"
         found["call_s"][f"ours for {n}"] = call_s

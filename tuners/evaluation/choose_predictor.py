@@ -14,6 +14,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.sizes import Sizes
 from embeddb.index.lookup import Lookup
+from embeddb.index.scopes import scope_of
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
@@ -106,7 +107,6 @@ class Training:
     goes on from, `folder` where its checkpoints are; `note` is told what was decided, and why."""
 
     db: Lookup
-    scope: str
     known: Samples
     request: TrainingRequest
     start: CostModel | None
@@ -151,9 +151,8 @@ class Training:
 
     def _judge(self, settings: CostSettings) -> Judge:
         instance = self.known.platform.id
-        return Judge(
-            self.db, self.scope, settings, self.start, self.request, instance, note=self.note
-        )
+        scope = scope_of(self.known.platform)
+        return Judge(self.db, scope, settings, self.start, self.request, instance, note=self.note)
 
 
 def candidates(

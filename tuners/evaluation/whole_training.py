@@ -162,5 +162,5 @@ def prepared(
     read = StructureReader(db, encoder, request.matrices, progress)
     known = samples_of(db, platform, ops, read=read)
     model = start.model if start else None
-    scope = scope_of(platform)
+    scope = scope_of(known.platform)
     return WholeTraining(db, scope, request, known, encoder, read.structures, model, note)

@@ -21,7 +21,7 @@ from embeddb.database import Database
 from embeddb.index.run_matrix import MatrixRow, join
 from embeddb.platforms.platform import load_platform, parse_platform
 from indexer.training.cost_model import samples as sampling
-from indexer.training.cost_model.samples import Samples, from_evidence
+from indexer.training.cost_model.samples import Samples, from_evidence, samples_of
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -34,6 +34,7 @@ from indexer.training.cost_model import losses, members  # noqa: E402
 from indexer.training.cost_model import train as costmodel  # noqa: E402
 from indexer.training.cost_model.calibration import trust  # noqa: E402
 from indexer.training.cost_model.train import paper, retarget, train, waco_fa, waco_fm  # noqa: E402
+from tuners.evaluation.choose_predictor import Training, TrainingRequest, candidates  # noqa: E402
 
 SPADE = load_platform("spade")
 OP = Op.parse("spmm:32")
@@ -427,3 +428,20 @@ def test_too_few_runs_say_how_many_are_missing(
     err = capsys.readouterr().err
     assert "16 usable runs, 24 too few" in err
     assert "campaign plan" in err
+
+
+def test_a_bare_platform_stands_for_its_only_instance_with_runs() -> None:
+    here = tiny("board").at("here")
+    with fill(Database.in_memory(), here) as db:
+        known = samples_of(db, tiny("board"), [OP])
+        assert known.platform.id == "board@here" and known.rows
+        training = Training(db, known, TrainingRequest(), None, Path(), print)
+        assert training._judge(TrainingRequest().settings("mlp"))._bench(OP).evidence.rows
+
+
+def test_few_runs_make_trees() -> None:
+    pytest.importorskip("lightgbm")
+    with fill(Database.in_memory(), tiny("board"), patterns(9)) as db:
+        known = samples_of(db, tiny("board"), [OP])
+    names, why = candidates(TrainingRequest(), known, None)
+    assert names == ("trees",) and "runs they learn more than networks" in why

@@ -131,7 +131,6 @@ def _train(
     progress: Progress,
 ) -> dict[str, Any]:
     from embeddb.cost_model.model import CostModel
-    from embeddb.index.scopes import scope_of
 
     with needing_torch():
         from indexer.training.cost_model.model_place import save_model
@@ -145,7 +144,7 @@ def _train(
         known = samples_of(opened, where, wanted, featurizer=request.featurizer)
         samples = request.limited(known)
         file, folder = _place(opened.store, samples, out, asked["resume"])
-        training = Training(opened, scope_of(where), known, request, start, folder, note)
+        training = Training(opened, known, request, start, folder, note)
         model = training.model(progress)
         home = opened.store.path
     version, problems = save_model(model, file, home, partial(open_database, db))
