@@ -31,6 +31,14 @@ _LAYOUTS = {torch.sparse_csr: "csr", torch.sparse_csc: "csc", torch.sparse_coo: 
 _keys = itertools.count()
 
 
+#: What handles of each name compute.
+_FOR = {
+    "along": "products with A",
+    "across": "products with Aᵀ, the gradient by B",
+    "dots": "dot products at the non-zeros, the gradient by values",
+}
+
+
 class Products:
     """The handles of one pattern, and the order of the caller's values.
 
@@ -69,6 +77,14 @@ class Products:
             return made
 
         return self._handle("dots", "sddmm", ones)
+
+    def others(self) -> list[tuple[str, Handle]]:
+        """What was compiled beside what was asked for, and what each is for."""
+        with self._lock:
+            made = dict(self._made)
+        return [
+            (_FOR[name], made[name]) for name in _FOR if made.get(name, self.asked) != self.asked
+        ]
 
     def in_csr(self, values: torch.Tensor) -> torch.Tensor:
         """The caller's values dtype[nnz] in the order of `csr`."""

@@ -95,8 +95,10 @@ class TensorHandle:
         return torch.sparse_csr_tensor(pointers, indices, own, csr.shape, check_invariants=False)
 
     def why(self) -> str:
-        """As `Handle.why`."""
-        return self._products.asked.why()
+        """As `Handle.why`, and the same of each product that a gradient needed so far."""
+        told = [self._products.asked.why()]
+        told += [f"for {what}:\n{handle.why()}" for what, handle in self._products.others()]
+        return "\n".join(told)
 
     def __repr__(self) -> str:
         return f"Tensor{self._products.asked!r}"

@@ -199,3 +199,12 @@ def test_indices_outside_are_refused_before_compiled_code_sees_them() -> None:
     a.col_indices()[1] = 999
     with pytest.raises(MatrixError, match="column"):
         embeddb.compile(a, "spmm", k=3)
+
+
+def test_why_tells_of_the_gradients_products() -> None:
+    a, b = dense().to_sparse_csr(), leaf(N, K)
+    f = embeddb.compile(a, "spmm", k=K, config=ROWS)
+    assert "gradient" not in f.why()
+    f(b).sum().backward()
+    assert "for products with Aᵀ, the gradient by B:\nspmm:3:f64 on" in f.why()
+    assert f.why().count("runs: ") == 2
