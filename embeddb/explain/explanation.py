@@ -66,10 +66,12 @@ BESIDE = {
 }
 
 
-def link_words(link: str, kind: str = "matrix") -> str:
-    """A link of the fallback chain in words, for what is tuned."""
-    said = LINK_WORDS.get(link)
-    return link if said is None else said.format(one=one_of(kind), many=many_of(kind))
+def link_words(link: str, kind: str = "matrix", *, then_measured: bool = False) -> str:
+    """A link of the fallback chain in words, for what is tuned, and whether its proposals were
+    measured then."""
+    known = LINK_WORDS.get(link)
+    said = link if known is None else known.format(one=one_of(kind), many=many_of(kind))
+    return f"{said}, then measured here" if then_measured and link != "measured" else said
 
 
 def preparation(calls: float | None, *, measured: bool, kind: str = "matrix") -> str:
@@ -306,6 +308,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     def as_good(self) -> str:
         """What makes `near_ties` ties."""
         return "within the noise" if self.recommendation.noise > 0.0 else "no difference is known"
+
+    @property
+    def then_measured(self) -> bool:
+        """Whether what others' runs proposed was then measured on the pattern itself."""
+        return self.measured_gain is not None and self.recommendation.link != "measured"
 
     def document(self) -> dict[str, Any]:
         """The released JSON form: what was answered and the evidence for it, in one object; keys

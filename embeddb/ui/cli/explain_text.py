@@ -84,7 +84,9 @@ def _show_answer(e: Explanation) -> None:
         _line("fails", chance + (seen if made.first.tried_on else ""))
     if made.first is not None and made.first.break_even_calls is not None:
         _line("pays", _paid_off(made.first.break_even_calls))
-    _line("sure", f"{made.confidence}; {link_words(made.link, kind)} (link: {made.link})")
+    link = link_words(made.link, kind, then_measured=e.then_measured)
+    before = " before it was measured" if e.then_measured else ""
+    _line("sure", f"{made.confidence}{before}; {link} (link: {made.link})")
     for text in made.warnings:
         _line("warning", text)
     _line("novelty", e.novelty or "not known")

@@ -74,7 +74,7 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         made=made,
         one=one_of(kind),
         many=many_of(kind),
-        link=link_words(made.link, kind),
+        link=link_words(made.link, kind, then_measured=e.then_measured),
         first=made.first,
         rests=RESTS.get(made.link, ""),
         beside=BESIDE.get(made.link, ""),

@@ -240,3 +240,8 @@ def test_offline_by_construction(folder: Path, tmp_path: Path) -> None:
     again = msgspec.json.decode(run.stdout, type=Explanation)
     assert again.pattern.nest == told.pattern.nest and told.pattern.nest is not None
     assert _plain(again) == _plain(told)
+
+
+def test_proposals_that_were_measured_are_said_to_be() -> None:
+    assert link_words("neighbours", then_measured=True).endswith(", then measured here")
+    assert "then" not in link_words("measured", then_measured=True)

@@ -155,8 +155,10 @@ def _configs(made: Recommendation) -> list[dict[str, Any]]:
 
 def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: str) -> None:
     say(f"{_named(pattern)}; {made.op} on {made.platform}")
-    link = link_words(made.link, pattern.kind)
-    say(f"answer {made.id}: {link} (link: {made.link}); sure: {made.confidence}")
+    measured = any(c.status for c in made.candidates)
+    link = link_words(made.link, pattern.kind, then_measured=measured)
+    sure = f"{made.confidence}{' before that' if measured and made.link != 'measured' else ''}"
+    say(f"answer {made.id}: {link} (link: {made.link}); sure: {sure}")
     say(f"ranked by: {ranked_by(made)}")
     if made.counters_words:
         say(f"counters: {made.counters_words}")
@@ -164,7 +166,6 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
     if made.simulated:
         say("SIMULATED or modelled: no time here is of real hardware")
     say()
-    measured = any(c.status for c in made.candidates)
     head = ["rank", "gain", "10..90 %", "rests on"]
     rows = [[str(n), *_row(c, made)] for n, c in enumerate(made.candidates, 1)]
     configs = _configs(made)
