@@ -29,8 +29,8 @@ __all__ = [
 #: Multiply-adds below which scipy answers: calling a kernel costs more than it saves.
 SMALL = 4096
 #: Non-zeros below which scipy's SpMV on one thread may be as fast: waking the others takes tens of
-#: microseconds (on an Intel Xeon, calls of other libraries in between: level at 140,000).
-_LEVEL_SPMV = 200_000
+#: microseconds (benchmarks/handle_grid.py).
+_LEVEL_SPMV = 300_000
 #: Seconds that a kernel saves of scipy's for a multiply-add, as benchmarks/handle.py measures;
 #: what asking takes if the answer is kept, and copying, checking and converting for a non-zero.
 _SAVED_S, _ASK_S, _PREPARE_S = 1.5e-10, 0.005, 2e-8
