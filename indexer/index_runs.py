@@ -119,7 +119,7 @@ def index_runs(
     embedded = embed(db, progress=told)
     answers = scope_states(db)
     return IndexReport(
-        database=str(db.store.path or ""),
+        database="" if db.store.path is None else db.store.place,
         platform_problems=problems,
         files=reports,
         adopted_runs=moved,

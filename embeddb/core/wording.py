@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
+from embeddb.core.server_url import redacted
+
 __all__ = [
     "clean",
     "counted",
@@ -41,8 +43,8 @@ def is_known(value: float | None) -> TypeGuard[float]:
 
 def clean(text: object) -> str:
     """Safe to show: names from files may hold escape sequences, line ends or text that runs
-    backwards; whatever is not printable becomes `?`."""
-    return "".join(c if c.isprintable() else "?" for c in str(text))
+    backwards; whatever is not printable becomes `?`, and a password in a server's URL `***`."""
+    return "".join(c if c.isprintable() else "?" for c in redacted(str(text)))
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -119,7 +119,7 @@ class IndexFiles:
             if saved is None or not self._current(saved, featurizers):
                 return self._built(which, featurizers)
             self._open[which] = saved
-            if not self._store.readonly:
+            if self._store.keeps_derived:
                 self._collect()
             return saved
 
@@ -231,7 +231,7 @@ class IndexFiles:
         if self._changed_since(saved) != (set(), False):
             return False
         found = self.readable(saved.evidence, featurizers)
-        raw = self._store.notes.get(_Which.of(saved).note)
+        raw = self._store.derived.get(_Which.of(saved).note)
         chosen_among = {name: featurizers[name].version for name in found}
         return raw is not None and PartitionNote.described(raw).get("chosen_among") == chosen_among
 
@@ -294,15 +294,15 @@ class IndexFiles:
         key = f"policy{_Which.of(partition).note.removeprefix('partition')}/{platform.id}"
         stamp = partition.stamp
         if platform.id not in partition.policies:
-            known = _policy(self._store.notes.get(key), stamp)
+            known = _policy(self._store.derived.get(key), stamp)
             if known is not None:
                 partition.policies[platform.id] = known
         before = partition.policies.get(platform.id)
         found = partition.view(platform)
-        if found.judged == "here" and before is None and not self._store.readonly:
+        if found.judged == "here" and before is None and self._store.keeps_derived:
             note = _PolicyNote(stamp, found.policy.to_json())
             with suppress(StoreError):  # busy or full: it can be found again
-                self._store.notes.put(key, msgspec.json.encode(note))
+                self._store.derived.put(key, msgspec.json.encode(note))
 
     def _changed_since(self, partition: AnswerIndex) -> tuple[set[str], bool]:
         """Patterns with newer runs or vectors, and whether a row has lost its runs: a stub's go
@@ -335,7 +335,7 @@ class IndexFiles:
 
         Raises: StoreError.
         """
-        if self._folder is None or self._store.readonly:
+        if self._folder is None or not self._store.keeps_derived:
             return
         name = _Which.of(partition).note
         # The file of another choice at the same generation keeps its name until it is noted.
@@ -343,16 +343,16 @@ class IndexFiles:
         stem = f"{what}-{os.getpid()}-{partition.generation}"
         digest = self._folder.write(stem, answer_file.to_bytes(partition))
         note = PartitionNote(stem, partition.generation, len(partition.ids), versions, digest)
-        self._store.notes.put(name, msgspec.json.encode(note))
+        self._store.derived.put(name, msgspec.json.encode(note))
         self._collect()
 
     def _load(self, which: _Which, featurizers: Mapping[str, Featurizer]) -> AnswerIndex | None:
-        raw = self._store.notes.get(which.note)
+        raw = self._store.derived.get(which.note)
         while raw is not None and self._folder is not None:
             try:
                 found = self._noted(self._folder, raw, which, featurizers)
             except StoreCorrupt as e:
-                now = self._store.notes.get(which.note)
+                now = self._store.derived.get(which.note)
                 if now == raw:
                     self._repaired(f"{which}: rebuilt ({e})")
                     return None
@@ -390,7 +390,7 @@ class IndexFiles:
 
     def notes(self) -> dict[str, dict[str, Any]]:
         """By name; {} for one that this program cannot read."""
-        found = self._store.notes.items("partition/")
+        found = self._store.derived.items("partition/")
         return {name: PartitionNote.described(raw) for name, raw in found.items()}
 
     def forget(self, *, but: Collection[tuple[Op, str]] = ()) -> None:
@@ -400,10 +400,10 @@ class IndexFiles:
         kept = tuple(_Which(op, scope).note for op, scope in but)
         gone = [
             name
-            for name in self._store.notes.items("partition/")
+            for name in self._store.derived.items("partition/")
             if not any(name == one or name.startswith(f"{one}/") for one in kept)
         ]
-        self._store.notes.delete(gone)
+        self._store.derived.delete(gone)
         self._collect()
 
     def _collect(self) -> None:
@@ -418,7 +418,7 @@ class IndexFiles:
         if self._folder is None:
             return []
         found = self._folder.problems()
-        for name, raw in self._store.notes.items("partition/").items():
+        for name, raw in self._store.derived.items("partition/").items():
             try:
                 which = _Which.noted(name)
                 self._noted(self._folder, raw, which, featurizers)

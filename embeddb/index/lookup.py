@@ -37,7 +37,12 @@ from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import Store, memory_store, open_store
 from embeddb.store.counters import counter_problems, counters_of, were_counted
-from embeddb.store.models.files import model_entries, register_files, registry_problems
+from embeddb.store.models.files import (
+    fetch_models,
+    model_entries,
+    register_files,
+    registry_problems,
+)
 
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel
@@ -55,6 +60,7 @@ class Lookup:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        fetch_models(store)
         self._files = IndexFiles(store)
         self._featurizers = Featurizers(store.path, self._counters_of, self._embedded)
         self._models = CostModelFiles(store.path)
@@ -87,7 +93,7 @@ class Lookup:
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.store.path or 'in memory')!r})"
+        return f"{type(self).__name__}({self.store.place!r})"
 
     def tell_of_long_work(self, note: Callable[[str], None]) -> None:
         """Have `note` told of what takes seconds before it is done."""
@@ -238,7 +244,7 @@ class Lookup:
     def forget_partitions(self, *, but: Collection[tuple[Op, str]] = ()) -> None:
         """Drop the partitions and maps that are not among `but`."""
         maps = {f"atlas/{op}/{scope}" for op, scope in but}
-        self.store.notes.delete(self.store.notes.items("atlas/").keys() - maps)
+        self.store.derived.delete(self.store.derived.items("atlas/").keys() - maps)
         self._files.forget(but=but)
 
     def problems(self) -> list[str]:

@@ -70,7 +70,7 @@ def projection_of(store: Store, partition: AnswerIndex, *, again: bool = False) 
     key = f"atlas/{partition.op}/{partition.scope}"
     vectors = partition.metric.apply(partition.vectors)
     digest = _digest(partition, vectors)
-    known = None if again else _read(store.notes.get(key))
+    known = None if again else _read(store.derived.get(key))
     if known is not None and (known.digest != digest or known.ids != list(partition.ids)):
         known = None
     if known is not None and known.generation == partition.generation:
@@ -94,9 +94,9 @@ def projection_of(store: Store, partition: AnswerIndex, *, again: bool = False) 
         groups=["" if info is None else info.group for info in infos],
         digest=digest,
     )
-    if not store.readonly:
+    if store.keeps_derived:
         with suppress(StoreError):  # busy or full: it can be made again
-            store.notes.put(key, msgspec.json.encode(made))
+            store.derived.put(key, msgspec.json.encode(made))
     return made
 
 

@@ -1,12 +1,16 @@
-"""Where everything measured is kept: `open_store(folder)`, `memory_store()`."""
+"""Where everything measured is kept: `open_store(folder or URL)`, `memory_store()`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from embeddb.core.errors import StoreError
+from embeddb.core.errors import MissingDependency, StoreError
+from embeddb.core.extras import install_hint
 from embeddb.core.files.own_files import own_size
+from embeddb.core.server_url import is_server_url
 from embeddb.store.engine import SCHEMA, Engine, Txn
 from embeddb.store.failures import translating
 from embeddb.store.lmdb_engine import DATA_FILE, LmdbEngine
@@ -25,21 +29,20 @@ __all__ = [
     "Txn",
     "is_database",
     "memory_store",
+    "open_engine",
     "open_store",
 ]
 
 
 def open_store(path: str | Path, *, readonly: bool = False, create: bool = False) -> Store:
-    """Open a database folder; a folder that cannot be written to opens read-only.
+    """Open a database folder, or a database on a server (`postgresql://...`); one that this user
+    cannot write to opens read-only.
 
     With `create` one is made; a folder where that was killed before is taken up.
     Raises: StoreError if it is no database (or, with `create`, if it is one or is not empty);
-    StoreCorrupt, StoreVersion as their names say.
+    StoreCorrupt, StoreVersion as their names say; MissingDependency for a server without psycopg.
     """
-    folder = Path(path)
-    with translating(folder, OSError):
-        _check_folder(folder, create=create)
-    engine = LmdbEngine(folder, readonly=readonly, create=create)
+    engine = open_engine(path, readonly=readonly, create=create)
     try:
         return Store(engine)
     except BaseException:
@@ -47,9 +50,38 @@ def open_store(path: str | Path, *, readonly: bool = False, create: bool = False
         raise
 
 
+def open_engine(path: str | Path, *, readonly: bool = False, create: bool = False) -> Engine:
+    """The engine below a store, for what copies it as it is. Raises: as `open_store`."""
+    if is_server_url(path):
+        with _needing_psycopg():
+            from embeddb.store.postgres.postgres_engine import PostgresEngine
+        return PostgresEngine(str(path), readonly=readonly, create=create)
+    folder = Path(path)
+    with translating(folder, OSError):
+        _check_folder(folder, create=create)
+    return LmdbEngine(folder, readonly=readonly, create=create)
+
+
+@contextmanager
+def _needing_psycopg() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as e:
+        if (e.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise MissingDependency(
+            "a database on a server needs psycopg", hint=install_hint("postgres")
+        ) from None
+
+
 def is_database(path: str | Path) -> bool:
     """Whether there is one at a path; a folder where the making of one was killed is none, and
-    `open_store` takes it up with `create`. Raises: StoreError for a link in the place of a file."""
+    `open_store` takes it up with `create`. Raises: StoreError for a link in the place of a file, or
+    a server that cannot be reached; MissingDependency as `open_store`."""
+    if is_server_url(path):
+        with _needing_psycopg():
+            from embeddb.store.postgres.postgres_engine import has_database
+        return has_database(str(path))
     folder = Path(path)
     with translating(folder, OSError):
         return os.path.lexists(folder / DATA_FILE) and not is_begun(folder)

@@ -16,22 +16,28 @@ Requirements an engine must meet:
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from embeddb.core.errors import StoreCorrupt
+from embeddb.core.errors import StoreCorrupt, StoreError, StoreVersion
 
 __all__ = [
     "ADDED",
+    "COPYING",
     "SCHEMA",
     "TABLES",
     "Engine",
     "Txn",
     "generation_of",
     "raise_generation",
+    "refuse_other_schema",
+    "refuse_unfinished",
+    "sealed",
     "text_of",
+    "unsealed",
 ]
 
 #: Version of the layout described in docs/data-model.md.
@@ -49,6 +55,9 @@ COUNTED = (
 )  # fmt: skip
 #: Those that came later: where one is lacking it reads as empty, and the first write makes it.
 ADDED = frozenset({"model", "withdrawn", "nest", "tensor"})
+
+#: Key of `meta`: a copy into this database is under way, from the place that is the value.
+COPYING = b"copying"
 
 T = TypeVar("T")
 
@@ -80,10 +89,63 @@ def raise_generation(txn: Txn, members: Iterable[bytes] = ()) -> None:
         txn.put("member", key, value)
 
 
+def refuse_other_schema(raw: bytes | None, place: str) -> None:
+    """The value of `meta` `schema`; None where there is none yet.
+
+    Raises: StoreVersion if the data was written with another schema than this program's.
+    """
+    schema = SCHEMA if raw is None else int(raw) if raw.isdigit() and len(raw) < 9 else 0
+    if schema > SCHEMA:
+        raise StoreVersion(
+            f"{place}: written with schema {schema}, this program knows {SCHEMA}",
+            hint="use a newer embeddb",
+        )
+    if schema < SCHEMA:
+        raise StoreVersion(
+            f"{place}: written with schema {schema}, now {SCHEMA}",
+            hint="run `embeddb db upgrade`",
+        )
+
+
+def refuse_unfinished(txn: Txn, place: str) -> None:
+    """Raises: StoreError for the target of a copy that was interrupted."""
+    if txn.get("meta", COPYING) is not None:
+        raise StoreError(
+            f"{place}: not whole: a copy into it was interrupted",
+            hint="the same `embeddb db copy` goes on with it",
+        )
+
+
+def sealed(key: bytes, value: bytes) -> bytes:
+    """A value as it is stored: with a CRC of key and value behind it."""
+    return value + _seal(key, value)
+
+
+def unsealed(table: str, key: bytes, raw: bytes) -> bytes:
+    """The value of a stored one. Raises: StoreCorrupt."""
+    value = raw[:-4]
+    if _seal(key, value) != raw[-4:]:
+        raise StoreCorrupt(
+            f"table {table!r}, key {key.hex()[:80]}: the stored value is damaged",
+            hint="run `embeddb db check`; restore the database from a copy",
+        )
+    return value
+
+
+def _seal(key: bytes, value: bytes) -> bytes:
+    return zlib.crc32(value, zlib.crc32(key)).to_bytes(4, "big")
+
+
 class Txn(Protocol):
     """One transaction; used by one thread, and not after `read` or `write` has ended."""
 
     def get(self, table: str, key: bytes) -> bytes | None: ...
+
+    def get_many(self, table: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The values of those keys that are there. An engine that is far away asks once for all,
+        and while writing it remembers: a `get` of one of these keys then costs nothing."""
+        found = ((key, self.get(table, key)) for key in keys)
+        return {key: value for key, value in found if value is not None}
 
     def put(self, table: str, key: bytes, value: bytes) -> None: ...
 
@@ -97,9 +159,13 @@ class Txn(Protocol):
 
 
 class Engine(Protocol):
-    """Keeps the tables. `path` is None for a store that is not on disk."""
+    """Keeps the tables. `path` is the folder for what lies beside them, None where there is none;
+    `place` says in words, without a password, where they are; `shared` tells of a server, whose
+    `path` is a cache of this user's alone."""
 
     path: Path | None
+    place: str
+    shared: bool
     readonly: bool
 
     def read(self) -> AbstractContextManager[Txn]: ...

@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -29,7 +28,7 @@ from embeddb.core.errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from embeddb.store.engine import ADDED, TABLES, Txn
+from embeddb.store.engine import ADDED, TABLES, Txn, sealed, unsealed
 from embeddb.store.failures import translating
 from embeddb.store.lmdb_files import (
     DATA_FILE,
@@ -52,7 +51,7 @@ T = TypeVar("T")
 _SMALL_BYTES = 1 << 20
 
 
-class _LmdbTxn:
+class _LmdbTxn(Txn):
     """`dbs` holds the tables' handles by name; None for one that this database lacks."""
 
     def __init__(self, txn: Any, dbs: dict[str, Any]) -> None:
@@ -62,10 +61,10 @@ class _LmdbTxn:
     def get(self, table: str, key: bytes) -> bytes | None:
         db = self._dbs[table]
         raw = None if db is None else self._txn.get(key, db=db)
-        return None if raw is None else _open_value(table, key, raw)
+        return None if raw is None else unsealed(table, key, raw)
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        db, raw = self._dbs[table], value + _seal(key, value)
+        db, raw = self._dbs[table], sealed(key, value)
         if not self._txn.put(key, raw, db=db, overwrite=False):
             # In place, a large value that is overwritten in its own transaction would keep its
             # longer extent, which `lmdb.verify` takes for damage.
@@ -77,7 +76,7 @@ class _LmdbTxn:
 
     def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         for key, raw in self._raw(table, prefix):
-            yield key, _open_value(table, key, raw)
+            yield key, unsealed(table, key, raw)
 
     def _raw(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         db = self._dbs[table]
@@ -98,7 +97,7 @@ class _LmdbTxn:
     def damaged(self, table: str) -> Iterator[str]:
         for key, raw in self._raw(table, b""):
             try:
-                _open_value(table, key, raw)
+                unsealed(table, key, raw)
             except StoreCorrupt as e:
                 yield str(e)
 
@@ -108,20 +107,6 @@ def _clear(part: Path) -> None:
     if part.is_symlink() or part.is_file():
         part.unlink()
     shutil.rmtree(part, ignore_errors=True)
-
-
-def _seal(key: bytes, value: bytes) -> bytes:
-    return zlib.crc32(value, zlib.crc32(key)).to_bytes(4, "big")
-
-
-def _open_value(table: str, key: bytes, raw: bytes) -> bytes:
-    value = raw[:-4]
-    if _seal(key, value) != raw[-4:]:
-        raise StoreCorrupt(
-            f"table {table!r}, key {key.hex()[:80]}: the stored value is damaged",
-            hint="run `embeddb db check`; restore the folder from a copy",
-        )
-    return value
 
 
 class LmdbEngine:
@@ -136,6 +121,8 @@ class LmdbEngine:
     says; StoreLocked, StoreFull, StoreReadOnly from `write` and `compact`.
     """
 
+    shared = False
+
     def __init__(
         self,
         folder: Path,
@@ -146,6 +133,7 @@ class LmdbEngine:
         wait_s: float = 60.0,
     ) -> None:
         self.path: Path | None = folder
+        self.place = str(folder)
         self._folder = folder
         self._max_map = max_map_bytes
         self._wait_s = wait_s

@@ -19,7 +19,7 @@ T = TypeVar("T")
 Tables = dict[str, dict[bytes, bytes]]
 
 
-class _MemoryTxn:
+class _MemoryTxn(Txn):
     def __init__(self, tables: Tables, *, writable: bool) -> None:
         self.tables = dict(tables)
         self._writable = writable
@@ -60,8 +60,11 @@ class _MemoryTxn:
 class MemoryEngine:
     """A store that lives as long as the process; used by tests and for one-off questions."""
 
+    shared = False
+
     def __init__(self) -> None:
         self.path: Path | None = None
+        self.place = "in memory"
         self.readonly = False
         self._tables: Tables = {name: {} for name in TABLES}
         self._gate = ReadGate()

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound, StoreCorrupt, StoreVersion, UsageError
+from embeddb.core.errors import NothingFound, StoreCorrupt, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.nests.nest import Nest
@@ -29,15 +29,18 @@ from embeddb.store.engine import (
     Txn,
     generation_of,
     raise_generation,
+    refuse_other_schema,
+    refuse_unfinished,
     text_of,
 )
 from embeddb.store.merge.contradiction import Contradiction
-from embeddb.store.merge.patterns import adopted_info, merge_info, name_key, resolved
+from embeddb.store.merge.patterns import adopted_info, merge_info, merge_infos, name_key, resolved
 from embeddb.store.merge.platforms import changed_meaning, refuse_other_space, told_otherwise
 from embeddb.store.merge.runs import AppendResult, add_runs, counting, renamed
 from embeddb.store.merge.told import Told
 from embeddb.store.models.table import ModelTable
-from embeddb.store.tables import AnswerTable, BlobTable, VectorTable, decoded, reading
+from embeddb.store.postgres.local_notes import LocalNotes
+from embeddb.store.tables import AnswerTable, BlobTable, Notes, VectorTable, decoded, reading
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under, renamed_marks
 from embeddb.tensors.computation import Computation
 
@@ -86,38 +89,40 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.path: Path | None = engine.path
+        self.place, self.shared = engine.place, engine.shared
         self._configs: dict[bytes, Config] = {}
         self._partitions: dict[tuple[str, Op], Partition] = {}
         self.vectors = VectorTable(engine)
         self.recommendations = AnswerTable(engine, "recommendation")
         self.notes = BlobTable(engine, "note")
+        #: Notes of files that lie in `path`, which of a server's database is this user's alone.
+        self.derived: Notes = LocalNotes(self.path) if self.shared and self.path else self.notes
         self.journal = BlobTable(engine, "journal")
         self.models = ModelTable(engine)
         self.withdrawn = WithdrawnTable(engine)
         self._check_schema()
 
     @property
+    def engine(self) -> Engine:
+        """What keeps the bytes: for whoever copies them as they are."""
+        return self._engine
+
+    @property
     def readonly(self) -> bool:
         return self._engine.readonly
+
+    @property
+    def keeps_derived(self) -> bool:
+        """Whether what is derived can be noted."""
+        return not self.readonly or self.derived is not self.notes
 
     def _check_schema(self) -> None:
         with self._engine.read() as txn:
             raw = txn.get("meta", b"schema")
-        if raw is None:
-            if not self.readonly:
-                self._engine.write(_stamp_schema)
-            return
-        schema = int(raw) if raw.isdigit() and len(raw) < 9 else 0
-        if schema > SCHEMA:
-            raise StoreVersion(
-                f"{self.path}: written with schema {schema}, this program knows {SCHEMA}",
-                hint="use a newer embeddb",
-            )
-        if schema < SCHEMA:
-            raise StoreVersion(
-                f"{self.path}: written with schema {schema}, now {SCHEMA}",
-                hint="run `embeddb db upgrade`",
-            )
+            refuse_unfinished(txn, self.place)
+        if raw is None and not self.readonly:
+            self._engine.write(_stamp_schema)
+        refuse_other_schema(raw, self.place)
 
     @property
     def generation(self) -> int:
@@ -143,8 +148,7 @@ class Store:
         keyed = [(run, bytes.fromhex(run.id), False) for run in runs]
 
         def body(txn: Txn) -> AppendResult:
-            for info in infos:
-                merge_info(txn, info)
+            merge_infos(txn, infos)
             for mark, value in marks.items():
                 txn.put("journal", mark.encode(), value)
             return add_runs(txn, keyed)
@@ -188,19 +192,19 @@ class Store:
         hidden = frozenset[bytes]() if replaced else hidden_under(txn, head)
         # What a withdrawn run replaced counts again.
         rows = {k: codec.decode_row(raw) for k, raw in txn.scan("run", head) if k not in hidden}
+        self._read_configs(txn, rows.values())
         return {
-            key: row.run(pattern_id, op, platform, self._config(txn, row.config_id))
+            key: row.run(pattern_id, op, platform, self._configs[row.config_id])
             for key, row in (rows if replaced else counting(rows)).items()
         }
 
-    def _config(self, txn: Txn, config_id: bytes) -> Config:
-        config = self._configs.get(config_id)
-        if config is None:
-            raw = txn.get("config", config_id)
-            if raw is None:
-                raise StoreCorrupt(f"configuration {config_id.hex()} is missing")
-            config = self._configs[config_id] = codec.decode_config(raw)
-        return config
+    def _read_configs(self, txn: Txn, rows: Iterable[codec.RunRow]) -> None:
+        """Those that are not known yet, at once. Raises: StoreCorrupt."""
+        new = {row.config_id for row in rows}.difference(self._configs)
+        found = txn.get_many("config", new) if new else {}
+        if lost := new - found.keys():
+            raise StoreCorrupt(f"configuration {min(lost).hex()} is missing")
+        self._configs |= {key: codec.decode_config(raw) for key, raw in found.items()}
 
     def partition(self, platform: str, op: Op) -> Partition | None:
         found = self._partitions.get((platform, op))
@@ -231,11 +235,11 @@ class Store:
             for pattern_id in ids[:: max(1, -(-len(ids) // patterns))]:
                 head = _prefix(partition) + codec.pattern_key(pattern_id)
                 hidden = hidden_under(txn, head)
-                rows = (raw for key, raw in txn.scan("run", head) if key not in hidden)
-                for raw in islice(rows, runs):
-                    row = codec.decode_row(raw)
-                    config = self._config(txn, row.config_id)
-                    found.append(row.run(pattern_id, partition.op, partition.platform, config))
+                raws = (raw for key, raw in txn.scan("run", head) if key not in hidden)
+                rows = list(map(codec.decode_row, islice(raws, runs)))
+                self._read_configs(txn, rows)
+                op, platform, configs = partition.op, partition.platform, self._configs
+                found += [r.run(pattern_id, op, platform, configs[r.config_id]) for r in rows]
         return found
 
     def members(self, partition: Partition) -> dict[str, int]:
@@ -258,12 +262,7 @@ class Store:
     def put_patterns(self, infos: Iterable[PatternInfo]) -> None:
         """Add or complete what is known of patterns; known fields are never emptied."""
         batch = list(infos)
-
-        def body(txn: Txn) -> None:
-            for info in batch:
-                merge_info(txn, info)
-
-        self._engine.write(body)
+        self._engine.write(lambda txn: merge_infos(txn, batch))
 
     def put_structure(self, pattern: Content, info: PatternInfo) -> None:
         """Keep a pattern's structure, or its code, (deflated) with what is known of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from embeddb.core.files.gate import refusing
 from embeddb.store.codec import pattern_key
 from embeddb.store.engine import Engine, Txn, raise_generation, text_of
 
-__all__ = ["AnswerTable", "BlobTable", "VectorTable", "decoded", "reading"]
+__all__ = ["AnswerTable", "BlobTable", "Notes", "VectorTable", "decoded", "reading"]
 
 T = TypeVar("T")
 
@@ -60,9 +60,10 @@ class VectorTable:
         def body(txn: Txn) -> None:
             numbers = [number for _, number in txn.scan("partition")]
             heads = [number + key[-16:] for number in numbers for key in rows]
+            txn.get_many("vector", rows)
             for key, raw in rows.items():
                 txn.put("vector", key, raw)
-            raise_generation(txn, [h for h in heads if txn.get("member", h) is not None])
+            raise_generation(txn, txn.get_many("member", heads))
 
         self._engine.write(body)
 
@@ -84,6 +85,7 @@ class VectorTable:
                 for key in known.keys() - rows.keys()
                 if key[:-16] not in prefixes or key[-16:] in asked
             }
+            txn.get_many("vector", [*gone, *rows])
             for key in gone:
                 txn.delete("vector", key)
             new = {key: raw for key, raw in rows.items() if known.get(key) != raw}
@@ -104,10 +106,11 @@ class VectorTable:
         """
         prefix = _prefix(featurizer, version)
         found: dict[str, NDArray[np.float32]] = {}
+        keys = {prefix + pattern_key(pattern_id): pattern_id for pattern_id in pattern_ids}
         with self._engine.read() as txn:
-            for pattern_id in pattern_ids:
-                raw = txn.get("vector", prefix + pattern_key(pattern_id))
-                if raw is None or (dim is not None and len(raw) != 4 * dim):
+            for key, raw in txn.get_many("vector", keys).items():
+                pattern_id = keys[key]
+                if dim is not None and len(raw) != 4 * dim:
                     continue
                 vector = _vector(raw, featurizer, pattern_id)
                 if dim is None or np.isfinite(vector).all():
@@ -125,8 +128,11 @@ class VectorTable:
                 keys = [key for table in _CONTENT for key, _ in txn.scan(table)]
                 have = {key[-16:] for p in prefixes for key, _ in txn.scan("vector", p)}
             else:
-                keys = [k for k in map(pattern_key, among) if any(txn.get(t, k) for t in _CONTENT)]
-                have = {k for k in keys for p in prefixes if txn.get("vector", p + k) is not None}
+                asked = list(map(pattern_key, among))
+                there = set[bytes]().union(*(txn.get_many(t, asked) for t in _CONTENT))
+                keys = [k for k in asked if k in there]
+                found = txn.get_many("vector", [p + k for k in keys for p in prefixes])
+                have = {key[-16:] for key in found}
         return [key.hex() for key in keys if key not in have]
 
     def every(self, featurizer: str, version: str) -> dict[str, NDArray[np.float32]]:
@@ -159,6 +165,18 @@ def _rows(vectors: Vectors) -> dict[bytes, bytes]:
 def _vector(raw: bytes, featurizer: str, pattern_id: str) -> NDArray[np.float32]:
     with reading(f"the {featurizer} vector of pattern {pattern_id}", hint="`embeddb db rebuild`"):
         return np.frombuffer(raw, dtype="<f4").astype(np.float32)
+
+
+class Notes(Protocol):
+    """Small documents by name, wherever they are kept. Raises: StoreError where they cannot be."""
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def items(self, prefix: str = "") -> dict[str, bytes]: ...
+
+    def delete(self, keys: Iterable[str]) -> None: ...
 
 
 class BlobTable:

@@ -66,7 +66,7 @@ def html_of(thing: object) -> str:
 
 def database_html(db: Lookup) -> str:
     """What there is, by operation and platform; nothing is built for it."""
-    title = f"Database {db.store.path or 'in memory'}"
+    title = f"Database {db.store.place}"
     try:
         counts = db.store.counts()
         rows = [

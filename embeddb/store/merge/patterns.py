@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -14,7 +14,15 @@ from embeddb.store import codec
 from embeddb.store.engine import Txn
 from embeddb.store.merge.contradiction import Contradiction, differing, kept
 
-__all__ = ["adopted_info", "complete_info", "merge_info", "name_key", "resolved"]
+__all__ = [
+    "adopted_info",
+    "complete_info",
+    "look_ahead",
+    "merge_info",
+    "merge_infos",
+    "name_key",
+    "resolved",
+]
 
 
 def name_key(name: str) -> bytes:
@@ -40,6 +48,20 @@ def resolved(txn: Txn, key: bytes) -> bytes:
             )
         key = target
     return key
+
+
+def look_ahead(txn: Txn, infos: Iterable[PatternInfo]) -> None:
+    """Ask at once for what will be asked of each: an engine may be far away."""
+    keys = dict.fromkeys(codec.pattern_key(info.id) for info in infos)
+    aliases = txn.get_many("alias", keys).values()
+    txn.get_many("pattern", [*keys, *aliases])
+
+
+def merge_infos(txn: Txn, infos: Collection[PatternInfo]) -> None:
+    """`merge_info` of each."""
+    look_ahead(txn, infos)
+    for info in infos:
+        merge_info(txn, info)
 
 
 def merge_info(txn: Txn, info: PatternInfo) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from embeddb.core.config import Op
@@ -33,46 +33,78 @@ def add_runs(
     """Add what is not there yet. Told runs are only taken of patterns that are known, retire no
     run, whatever they say that they replace, and stand back for what was run here; `against`
     collects all three."""
-    seen = added = 0
-    heads: dict[tuple[str, Op, str], tuple[bytes, str]] = {}
+    placed = list(_placed(txn, keyed, against))
+    stored = txn.get_many("run", (key for key, _, _ in placed))
+    rows = [codec.RunRow.of(run, told=told) for _, run, told in placed]
+    configs = txn.get_many("config", dict.fromkeys(row.config_id for row in rows))
+    added = 0
     own: dict[bytes, set[bytes]] = {}
     touched: set[bytes] = set()
-    configs: set[str] = set()
-    for run, run_id, told in keyed:
-        seen += 1
-        place = run.pattern_id, run.op, run.platform
-        head, pattern_id = heads.get(place) or heads.setdefault(place, _head(txn, run, told=told))
-        if pattern_id != run.pattern_id:
-            if not pattern_id:
-                seen -= 1
-                _object(against, run, f"pattern {run.pattern_id} was not taken", refused=True)
+    for (key, run, told), row in zip(placed, rows, strict=True):
+        head = key[:-16]
+        if (raw := stored.get(key)) is not None:
+            if told or not codec.decode_row(raw).told:
                 continue
-            run = dataclasses.replace(run, pattern_id=pattern_id)
-            run_id = bytes.fromhex(run.id)
-        key = head + run_id
-        if (raw := txn.get("run", key)) is not None:
-            if not told and codec.decode_row(raw).told:
-                txn.put("run", key, codec.encode_row(codec.RunRow.of(run)))  # now it is our word
-                touched.add(head)
-            continue
-        row = codec.RunRow.of(run, told=told)
-        if told and against is not None:
-            if head not in own:
-                own[head] = _run_here(txn, head)
-            if run.replaces and txn.get("run", head + _bytes(run.replaces)) is not None:
-                _object(against, run, f"would replace run {run.replaces}, which is known and stays")
-            elif row.config_id in own[head]:
-                _object(against, run, "its configuration was run here, which counts")
-        if run.config.json not in configs:
-            configs.add(run.config.json)
-            if txn.get("config", row.config_id) is None:
-                txn.put("config", row.config_id, run.config.json.encode())
-        txn.put("run", key, codec.encode_row(row))
-        touched.add(head)
-        added += 1
+            touched.add(head)  # now it is our word
+        else:
+            if told and against is not None:
+                if head not in own:
+                    own[head] = _run_here(txn, head)
+                _object_told(txn, run, row, head, own[head], against)
+            if row.config_id not in configs:
+                configs[row.config_id] = run.config.json.encode()
+                txn.put("config", row.config_id, configs[row.config_id])
+            touched.add(head)
+            added += 1
+        stored[key] = codec.encode_row(row)
+        txn.put("run", key, stored[key])
     if touched:
         raise_generation(txn, touched)
-    return AppendResult(added, seen - added)
+    return AppendResult(added, len(placed) - added)
+
+
+def _placed(
+    txn: Txn, keyed: Iterable[Keyed], against: list[Contradiction] | None
+) -> Iterator[tuple[bytes, Run, bool]]:
+    """Each run with its key and whether it was told, on the pattern that its own was adopted by;
+    without those that are refused."""
+    runs = list(keyed)
+    _look_ahead(txn, runs)
+    heads: dict[tuple[str, Op, str], tuple[bytes, str]] = {}
+    for run, run_id, told in runs:
+        place = run.pattern_id, run.op, run.platform
+        head, pattern_id = heads.get(place) or heads.setdefault(place, _head(txn, run, told=told))
+        if not pattern_id:
+            _object(against, run, f"pattern {run.pattern_id} was not taken", refused=True)
+            continue
+        if pattern_id != run.pattern_id:
+            run = dataclasses.replace(run, pattern_id=pattern_id)
+            run_id = bytes.fromhex(run.id)
+        yield head + run_id, run, told
+
+
+def _look_ahead(txn: Txn, runs: Iterable[Keyed]) -> None:
+    """Ask at once for what `_head` will ask of each pattern."""
+    patterns = dict.fromkeys(codec.pattern_key(run.pattern_id) for run, _, _ in runs)
+    txn.get_many("alias", patterns)
+    txn.get_many("partition", {f"{run.op}\0{run.platform}".encode() for run, _, _ in runs})
+    if any(told for _, _, told in runs):
+        txn.get_many("pattern", patterns)
+
+
+def _object_told(
+    txn: Txn,
+    run: Run,
+    row: codec.RunRow,
+    head: bytes,
+    own: set[bytes],
+    against: list[Contradiction],
+) -> None:
+    """What a told run says against what is known; it is kept all the same."""
+    if run.replaces and txn.get("run", head + _bytes(run.replaces)) is not None:
+        _object(against, run, f"would replace run {run.replaces}, which is known and stays")
+    elif row.config_id in own:
+        _object(against, run, "its configuration was run here, which counts")
 
 
 def _run_here(txn: Txn, head: bytes) -> set[bytes]:

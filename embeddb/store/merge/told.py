@@ -12,7 +12,7 @@ from embeddb.store import codec
 from embeddb.store.coded import encode_coded, table_of
 from embeddb.store.engine import Txn
 from embeddb.store.merge.contradiction import Contradiction
-from embeddb.store.merge.patterns import complete_info
+from embeddb.store.merge.patterns import complete_info, look_ahead
 from embeddb.store.merge.runs import AppendResult, Keyed, add_runs
 
 __all__ = ["Told"]
@@ -51,6 +51,7 @@ class Told:
 
     def add(self, txn: Txn) -> tuple[AppendResult, tuple[Contradiction, ...]]:
         """What became of the runs, and what is against what is known, all of `unfit` too."""
+        look_ahead(txn, self.infos)
         found = [complete_info(txn, info) for info in self.infos]
         found += [_complete_code(txn, one) for one in self.coded]
         against = [*self.unfit, *(c for c in found if c is not None)]

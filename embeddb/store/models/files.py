@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from embeddb.core.errors import ModelError, StoreCorrupt
 from embeddb.core.files.model_file import read_card, version_of
 from embeddb.core.files.own_files import OwnFolder
+from embeddb.store.models.shared import fetch_files, publish_files
 from embeddb.store.models.table import ModelEntry, checked, in_use
 
 if TYPE_CHECKING:
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 __all__ = [
     "MODELS",
     "entry_of",
+    "fetch_models",
     "model_entries",
     "model_states",
+    "publish_models",
     "register_files",
     "registry_problems",
     "unregistered",
@@ -56,6 +59,7 @@ def entry_of(path: Path) -> ModelEntry:
 def register_files(store: Store, replaced: Iterable[ModelEntry] = ()) -> list[str]:
     """Bring the registry to what lies in the database's folder, in one transaction; one line for
     each file that cannot be registered. `replaced` are models whose files were in use until now.
+    Of a database on a server the folder is this user's alone: what it lacks others may have.
 
     Raises: StoreLocked, StoreReadOnly, StoreFull as every write does.
     """
@@ -63,8 +67,24 @@ def register_files(store: Store, replaced: Iterable[ModelEntry] = ()) -> list[st
     found, bad = _read(paths)
     known = store.models.entries()
     gone = {entry.file for entry in known if entry.used} - {path.name for path in paths}
-    store.models.register([*replaced, *found], gone=gone)
+    store.models.register([*replaced, *found], gone=frozenset() if store.shared else gone)
+    publish_models(store)
     return list(bad.values())
+
+
+def publish_models(store: Store) -> None:
+    """On a server: keep the files of registered models that lie here in the database."""
+    if store.shared and store.path is not None:
+        there = {entry.version for entry in model_entries(store)}
+        known = [entry for entry in store.models.entries() if entry.version in there]
+        publish_files(store, OwnFolder(store.path, MODELS), known)
+
+
+def fetch_models(store: Store) -> None:
+    """Beside a server: have the files of the models in use, as colleagues registered them."""
+    if store.shared and store.path is not None:
+        used = [e for e in in_use(store.models.entries()).values() if _is_model(e.file)]
+        fetch_files(store, OwnFolder(store.path, MODELS), used)
 
 
 def model_entries(store: Store) -> list[ModelEntry]:
@@ -119,8 +139,11 @@ def _files(store: Store) -> list[Path]:
     if store.path is None:
         return []
     folder = OwnFolder(store.path, MODELS)
-    named = (name for name in folder.files() if any(fnmatchcase(name, kind) for kind in _KINDS))
-    return [folder.path / name for name in named]
+    return [folder.path / name for name in folder.files() if _is_model(name)]
+
+
+def _is_model(name: str) -> bool:
+    return any(fnmatchcase(name, kind) for kind in _KINDS) and "/" not in name
 
 
 def _read(paths: Iterable[Path]) -> tuple[list[ModelEntry], dict[str, str]]:

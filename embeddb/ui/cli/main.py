@@ -14,6 +14,7 @@ import click
 
 from embeddb.core import __version__
 from embeddb.core.errors import EmbeddbError, UsageError
+from embeddb.core.server_url import redacted
 from embeddb.core.wording import clean
 from embeddb.ui.cli.output import COMPLETING
 
@@ -116,7 +117,8 @@ def cli(ctx: click.Context) -> None:
       embeddb query starter A.mtx --platform cpu --op spmm:64    ranked configurations
       embeddb explain starter ID                      the evidence behind an answer, offline
 
-    DB is a folder, or `starter` for the database that ships with embeddb.
+    DB is a folder, `starter` for the database that ships with embeddb, or one on a server:
+    `postgresql://host/name`.
     """
     if ctx.invoked_subcommand is None:
         from embeddb.ui.cli.welcome import welcome
@@ -171,7 +173,7 @@ def _kept(error: BaseException) -> str:
     try:
         at, name = tempfile.mkstemp(prefix="embeddb-", suffix=".txt")
         with os.fdopen(at, "w", encoding="utf-8", errors="backslashreplace") as out:
-            out.write("\n".join(lines))
+            out.write(redacted("\n".join(lines)))
     except OSError:
         return "a mistake in embeddb; EMBEDDB_DEBUG=1 shows the details"
     return f"a mistake in embeddb; the details lie in {name}"

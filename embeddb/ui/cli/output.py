@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from embeddb.core.files.own_files import check_place, whole_file
+from embeddb.core.server_url import redacted
 from embeddb.core.wording import clean, duration
 
 __all__ = [
@@ -57,7 +58,9 @@ def emit(document: object) -> None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (bool, str, int)) or value is None:
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, (bool, int)) or value is None:
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None

@@ -32,6 +32,7 @@ _WAYS = (
 _FOR = {
     "learn": "cost models and networks: `train`, features `scnn`",
     "serve": "the local page: `serve`",
+    "postgres": "a team's database on a PostgreSQL server",
     "plot": "pictures as PNG: `plot`",
     "dynamics": "faster counting: `dynamics`",
     "baselines": "more libraries to compare with: `measure --baselines`",

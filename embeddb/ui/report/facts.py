@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from embeddb.core import __version__
+from embeddb.core.server_url import redacted
 from embeddb.platforms.machines import described
 from embeddb.store import SCHEMA
 from embeddb.ui.report.gaps import Gap, gaps_of
@@ -90,7 +91,7 @@ def database_facts(
         before = sum(s.runs for s in scopes)
         told = _part(progress, before, counts["run"])
         scopes.append(scope_facts(db, op, scope, infos, told))
-    name = place or (db.store.path.name if db.store.path else "DB")
+    name = redacted(place) or (db.store.path.name if db.store.path else "DB")
     return DatabaseFacts(
         place=name,
         made=time.time(),

@@ -25,6 +25,13 @@ __all__ = ["AppState", "Catalog"]
 _PLATFORM = re.compile(r"[a-z][a-z0-9-]{0,47}(@[A-Za-z0-9][A-Za-z0-9._+-]{0,63})?")
 
 
+def _name(db: Database) -> str:
+    """What pages call the database."""
+    if db.store.shared:
+        return db.store.place
+    return "a database in memory" if db.store.path is None else db.store.path.name
+
+
 class Catalog(NamedTuple):
     """Every pattern without its thumbnail, and the text each is searched by."""
 
@@ -44,7 +51,7 @@ class AppState:
         #: As they were last read: a page that says that nothing can be read has a frame, too.
         self.kinds_seen: list[str] = []
         self._opened = self._file()
-        self.name = "a database in memory" if db.store.path is None else db.store.path.name
+        self.name = _name(db)
 
     def version_token(self) -> Hashable:
         """Changes with every commit to the database.

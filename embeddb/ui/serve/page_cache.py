@@ -27,8 +27,11 @@ def token_of(store: Store) -> Hashable:
 
 
 def file_of(store: Store) -> os.stat_result | None:
-    """Of the data file that is there now; None in memory. Raises: StoreError if there is none."""
-    if store.path is None:
+    """Of the data file that is there now; None in memory and on a server.
+
+    Raises: StoreError if there is none.
+    """
+    if store.path is None or store.shared:
         return None
     try:
         return (store.path / DATA_FILE).stat()

@@ -16,7 +16,7 @@ __all__ = ["init_verb"]
 @click.argument("db")
 @json_option
 def init_verb(db: str, as_json: bool) -> None:
-    """Make an empty database folder DB.
+    """Make an empty database DB: a folder, or tables on a server (`postgresql://host/name`).
 
     \b
     Example:
@@ -25,7 +25,7 @@ def init_verb(db: str, as_json: bool) -> None:
     if db == STARTER:
         raise UsageError(f"{STARTER!r} is the shipped database", hint=f"for a folder: ./{STARTER}")
     with Database.create(db) as made:
-        document = {"database": str(made.store.path), "generation": made.store.generation}
+        document = {"database": made.store.place, "generation": made.store.generation}
     if as_json:
         emit(document)
     else:

@@ -304,6 +304,7 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "db rebuild": ["db", "rebuild", board.db],
         "db export": ["db", "export", board.db, export],
         "db import": ["db", "import", str(tmp / "other.db"), export],
+        "db copy": ["db", "copy", board.db, str(tmp / "copy.db")],
         "db withdraw": ["db", "withdraw", board.db, "--op", "spmm:32"],
         "db upgrade": ["db", "upgrade", board.db],
         "db compact": ["db", "compact", board.db],

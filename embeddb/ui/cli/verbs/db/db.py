@@ -6,6 +6,7 @@ import click
 
 from embeddb.ui.cli.verbs.db.check import check_verb
 from embeddb.ui.cli.verbs.db.compact import compact_verb
+from embeddb.ui.cli.verbs.db.copy import copy_verb
 from embeddb.ui.cli.verbs.db.export import export_verb
 from embeddb.ui.cli.verbs.db.import_ import import_verb
 from embeddb.ui.cli.verbs.db.models import models_verb
@@ -19,8 +20,8 @@ __all__ = ["db_verb"]
 
 @click.group("db")
 def db_verb() -> None:
-    """Look after a database: stat, models, check, rebuild, export, import, withdraw,
-    upgrade, compact.
+    """Look after a database: stat, models, check, rebuild, export, import, copy,
+    withdraw, upgrade, compact.
 
     \b
     Example:
@@ -37,6 +38,7 @@ for _verb in (
     rebuild_verb,
     export_verb,
     import_verb,
+    copy_verb,
     withdraw_verb,
     upgrade_verb,
     compact_verb,

@@ -28,7 +28,7 @@ def stat_verb(db: str, as_json: bool) -> None:
     """
     with open_database(db, readonly=True) as opened:
         document: dict[str, Any] = {
-            "database": str(opened.store.path),
+            "database": opened.store.place,
             "schema": SCHEMA,
             "generation": opened.store.generation,
             "bytes": opened.store.size_bytes(),

@@ -22,7 +22,7 @@ def upgrade_verb(db: str, as_json: bool) -> None:
       embeddb db upgrade runs.db
     """
     with open_database(db) as opened:
-        document = {"database": str(opened.store.path), "schema": SCHEMA, "upgraded": False}
+        document = {"database": opened.store.place, "schema": SCHEMA, "upgraded": False}
     if as_json:
         emit(document)
     else:

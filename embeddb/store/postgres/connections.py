@@ -1,0 +1,130 @@
+"""The way to a server: its address, and connections that are kept for the next transaction."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from urllib.parse import unquote
+
+import psycopg
+from psycopg import conninfo
+
+from embeddb.core.errors import StoreError, UsageError
+from embeddb.core.server_url import redacted
+from embeddb.store.postgres.complaints import is_lost, speaking
+
+__all__ = ["DEFAULT_SCHEMA", "Connections", "split_url"]
+
+DEFAULT_SCHEMA = "embeddb"
+#: Idle connections that are kept; a server has a hundred for everybody.
+_MOST_IDLE = 4
+#: Of a schema's name on the server, and of a client's.
+_MOST_NAME = 63
+_PAUSE_S = 0.2
+#: Of children of a fork: closing them would end the parent's sessions.
+_INHERITED: list[psycopg.Connection] = []
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The address for libpq, and the schema: `postgresql://host/team?schema=kernels`.
+
+    Raises: UsageError for a name that no schema can have, and for what is no address.
+    """
+    base, _, query = url.partition("?")
+    words = [word for word in query.split("&") if word]
+    named = [unquote(word.partition("=")[2]) for word in words if word.startswith("schema=")]
+    rest = "&".join(word for word in words if not word.startswith("schema="))
+    address, schema = f"{base}?{rest}" if rest else base, named[-1] if named else DEFAULT_SCHEMA
+    if not (0 < len(schema.encode()) <= _MOST_NAME) or "\0" in schema or schema.startswith("pg_"):
+        raise UsageError(f"{redacted(url)}: {schema!r} can be no schema's name")
+    try:
+        conninfo.conninfo_to_dict(address)
+    except psycopg.Error as e:
+        said = redacted(" ".join(str(e).split()))
+        raise UsageError(f"{redacted(url)}: no address of a server ({said})") from None
+    return address, schema
+
+
+class Connections:
+    """Connections to one server. Passwords, TLS and services are libpq's: its environment
+    variables, `~/.pgpass`, `pg_service.conf`, and what the address says.
+
+    Raises: StoreError where the server cannot be reached.
+    """
+
+    def __init__(self, url: str, *, wait_s: float) -> None:
+        self._address, self.schema = split_url(url)
+        self.place = redacted(url)
+        self._wait_s = wait_s
+        self._pid = os.getpid()
+        self._idle: list[psycopg.Connection] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> psycopg.Connection:
+        """One that is in no transaction; whoever takes it gives it back."""
+        with self._lock:
+            while self._idle:
+                found = self._idle.pop()
+                if not found.closed:
+                    return found
+        with speaking(self.place):
+            return self._connected()
+
+    def give(self, connection: psycopg.Connection) -> None:
+        """Closed unless it can serve another transaction."""
+        usable = not connection.closed and not connection.info.transaction_status
+        with self._lock:
+            if usable and len(self._idle) < _MOST_IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def wait_for_server(self) -> None:
+        """After a connection was lost: the others are as good as lost. Raises: StoreError."""
+        self.close()
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                self.give(self._connected())
+                return
+            except psycopg.Error as e:
+                if not is_lost(e, None) or time.monotonic() > deadline:
+                    with speaking(self.place):
+                        raise
+            time.sleep(_PAUSE_S)
+
+    def _connected(self) -> psycopg.Connection:
+        who = f"embeddb {os.getpid()}@{socket.gethostname()}"
+        made = psycopg.connect(
+            self._address, autocommit=True, application_name=who.encode()[:_MOST_NAME].decode()
+        )
+        try:
+            # What `write` returned is on the disk, also where the server is set to be quick.
+            made.execute(
+                "SELECT set_config('synchronous_commit', 'on', false)"
+                " WHERE current_setting('synchronous_commit') = 'off'"
+            )
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def refuse_fork(self) -> None:
+        """Raises: StoreError in a child of the process that opened the database."""
+        if os.getpid() != self._pid:
+            raise StoreError(
+                f"{self.place}: opened before a fork",
+                hint="in the child process, close it and open the database again",
+            )
+
+    def close(self) -> None:
+        """Also in a forked child, without harm to its parent's connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        if os.getpid() != self._pid:
+            _INHERITED.extend(idle)
+            return
+        for connection in idle:
+            connection.close()

@@ -1,0 +1,55 @@
+"""Notes of files that lie in a folder of this user's, beside a database on a server."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from embeddb.core.files.own_files import OwnFolder
+from embeddb.store.failures import translating
+
+__all__ = ["LocalNotes"]
+
+#: Of one note: an atlas of 100,000 patterns is a tenth of it.
+_MOST_NOTE_BYTES = 64 << 20
+
+
+class LocalNotes:
+    """Small documents by name, each in a file; of no use to whoever has another folder. Reads and
+    writes as `BlobTable` does. Raises: StoreError where the folder cannot be written to."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folder = OwnFolder(root, "notes")
+
+    def put(self, key: str, data: bytes) -> None:
+        with translating(self._root, OSError):
+            self._folder.write(_file(key), key.encode() + b"\n" + data)
+
+    def get(self, key: str) -> bytes | None:
+        return self._read(_file(key)).get(key)
+
+    def items(self, prefix: str = "") -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for name in self._folder.files():
+            found |= self._read(name)
+        return {key: found[key] for key in sorted(found) if key.startswith(prefix)}
+
+    def delete(self, keys: Iterable[str]) -> None:
+        with translating(self._root, OSError):
+            for key in keys:
+                if self.get(key) is not None:
+                    self._folder.remove(_file(key))
+
+    def _read(self, name: str) -> dict[str, bytes]:
+        """The note of a file; {} for a file that is none of ours."""
+        try:
+            key, _, data = self._folder.read(name, _MOST_NOTE_BYTES).partition(b"\n")
+            return {key.decode(): data} if _file(key.decode()) == name else {}
+        except (OSError, UnicodeDecodeError):
+            return {}
+
+
+def _file(key: str) -> str:
+    return f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.note"

@@ -1,0 +1,205 @@
+"""A whole database to another place, folder or server: row by row, as it is.
+
+The target says of itself that a copy is under way until the last row is there; until then nothing
+but another `copy_database` opens it. That one looks at every row again and writes what is missing
+or other, so it goes on wherever a kill came, also where the source was written to meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from embeddb.core.errors import StoreError
+from embeddb.core.files.own_files import OwnFolder
+from embeddb.store import is_database, open_engine
+from embeddb.store.engine import COPYING, TABLES, Engine, Txn, refuse_other_schema
+from embeddb.store.failures import translating
+from embeddb.store.models.files import MODELS, publish_models
+from embeddb.store.store import Store
+
+__all__ = ["CopyReport", "copy_database"]
+
+Progress = Callable[[str, int, int], None]
+Row = tuple[bytes, bytes]
+
+#: Rows of one transaction, and bytes of them, about.
+_MOST_ROWS = 10_000
+_MOST_BYTES = 8 << 20
+#: Of a model file.
+_MOST_MODEL = 256 << 20
+#: Keys of `meta` that are the target's own.
+_OWN = (b"schema", COPYING)
+#: Notes of files that lie beside a database and are made anew, or copied with the models.
+_LEFT = (b"partition/", b"atlas/", b"policy/", b"model-file/")
+
+
+@dataclass(slots=True)
+class CopyReport:
+    """What was done: `rows` by table as they are in both places now, `written` of these by this
+    call, `removed` ones that the source has no more since an interrupted copy, model files."""
+
+    source: str
+    database: str
+    rows: dict[str, int] = field(default_factory=dict)
+    written: int = 0
+    removed: int = 0
+    models: int = 0
+    continued: bool = False
+    seconds: float = 0.0
+
+    def document(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def copy_database(source: Store, place: str, *, progress: Progress | None = None) -> CopyReport:
+    """Make `place` a copy of an open database, of the moment at which this begins.
+
+    Raises: StoreError where something is there already; an interrupted copy of the same source is
+    gone on with. StoreReadOnly, StoreFull, StoreLocked as every write.
+    """
+    started = time.monotonic()
+    there = is_database(place)
+    target = open_engine(place, create=not there)
+    try:
+        report = CopyReport(source.place, target.place, continued=_begun(source, target))
+        with source.engine.read() as txn:
+            _Copying(txn, target, report, progress or _silent).run()
+        store = Store(target)
+        report.models = _copy_models(source, store)
+    finally:
+        target.close()
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _begun(source: Store, target: Engine) -> bool:
+    """Mark the target; whether it was marked by an earlier copy of the same source.
+
+    Raises: StoreError for a target that is a database of its own.
+    """
+    name = source.place.encode()
+    with target.read() as txn:
+        refuse_other_schema(txn.get("meta", b"schema"), target.place)
+        mark = txn.get("meta", COPYING)
+        if mark is not None and mark != name:
+            raise StoreError(
+                f"{target.place}: a copy of {mark.decode(errors='replace')} was begun there",
+                hint="go on with that one, or choose another place",
+            )
+        if mark is None and any(txn.count(table) for table in TABLES if table != "meta"):
+            raise StoreError(
+                f"{target.place}: a database is there already",
+                hint="`embeddb db push` adds runs to one, `db copy` makes a new one",
+            )
+    if mark is None:
+        target.write(lambda txn: txn.put("meta", COPYING, name))
+    return mark is not None
+
+
+class _Copying:
+    """One snapshot of a source on its way to a target."""
+
+    def __init__(self, source: Txn, target: Engine, report: CopyReport, progress: Progress) -> None:
+        self._source, self._target = source, target
+        self._report, self._progress = report, progress
+        self._total = sum(source.count(table) for table in TABLES)
+        self._done = 0
+
+    def run(self) -> None:
+        for table in TABLES:
+            if table != "meta":
+                self._copy(table)
+        meta = [row for row in self._source.scan("meta") if row[0] not in _OWN]
+        schema = self._source.get("meta", b"schema")
+
+        def finish(txn: Txn) -> None:
+            for key, value in meta:
+                txn.put("meta", key, value)
+            if schema is not None:
+                txn.put("meta", b"schema", schema)
+            txn.delete("meta", COPYING)
+
+        self._target.write(finish)
+
+    def _copy(self, table: str) -> None:
+        copied = 0
+        for rows in _batches(self._rows(table)):
+            self._report.written += self._target.write(_Batch(table, rows))
+            copied += len(rows)
+            self._done += len(rows)
+            self._progress(f"copy {table}", self._done, self._total)
+        with self._target.read() as txn:
+            extra = txn.count(table) - copied
+        if extra:
+            self._remove(table)
+        self._report.rows[table] = copied
+
+    def _rows(self, table: str) -> Iterator[Row]:
+        rows = self._source.scan(table)
+        return (row for row in rows if table != "note" or not row[0].startswith(_LEFT))
+
+    def _remove(self, table: str) -> None:
+        """Rows that an earlier copy wrote and that are no longer in the source."""
+        with self._target.read() as txn:
+            keys = iter([key for key, _ in txn.scan(table)])
+        while piece := list(islice(keys, _MOST_ROWS)):
+            there = self._source.get_many(table, piece)
+            gone = [key for key in piece if key not in there]
+
+            def body(txn: Txn, gone: list[bytes] = gone) -> None:
+                txn.get_many(table, gone)
+                for key in gone:
+                    txn.delete(table, key)
+
+            if gone:
+                self._target.write(body)
+            self._report.removed += len(gone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows to be had by a table; called with a transaction, it counts those that it wrote."""
+
+    table: str
+    rows: list[Row]
+
+    def __call__(self, txn: Txn) -> int:
+        there = txn.get_many(self.table, [key for key, _ in self.rows])
+        other = [row for row in self.rows if there.get(row[0]) != row[1]]
+        for key, value in other:
+            txn.put(self.table, key, value)
+        return len(other)
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += len(row[0]) + len(row[1])
+        if len(batch) >= _MOST_ROWS or size >= _MOST_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _copy_models(source: Store, target: Store) -> int:
+    """The files of models, and their registration with a server; how many."""
+    if source.path is None or target.path is None:
+        return 0
+    old, new = OwnFolder(source.path, MODELS), OwnFolder(target.path, MODELS)
+    names = [name for name in old.files() if name.endswith(".safetensors")]
+    with translating(target.path, OSError):
+        for name in names:
+            new.write(name, old.read(name, _MOST_MODEL))
+    publish_models(target)
+    return len(names)
+
+
+def _silent(_: str, __: int, ___: int) -> None:
+    """For whoever does not want to know."""

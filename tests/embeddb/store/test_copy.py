@@ -1,0 +1,142 @@
+"""A whole database to another place: nothing lost, gone on with after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import postgres_server
+import postgres_writer
+import pytest
+from command_line import run_verb
+
+from embeddb.core.errors import StoreError
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
+from embeddb.store import Store, is_database, open_store
+from embeddb.store.team.copy import copy_database
+from embeddb.store.withdrawn import RunSelection
+from embeddb.testing.engines import contents
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres_server.Server]:
+    if postgres_server.missing():
+        pytest.skip(f"needs {postgres_server.missing()}")
+    with pytest.MonkeyPatch.context() as patch, postgres_server.running_server() as running:
+        patch.setenv("EMBEDDB_HOME", str(tmp_path_factory.mktemp("home")))
+        yield running
+
+
+@pytest.fixture(params=["folder", "server"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "folder":
+        return str(tmp_path / "copy.db")
+    server: postgres_server.Server = request.getfixturevalue("servers")
+    return server.url(f"c {request.node.name}"[:60])
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Store]:
+    store = open_store(tmp_path / "source.db", create=True)
+    for number in range(5):
+        postgres_writer.append(store, number)
+    store.withdrawn.withdraw(RunSelection(since=0.0, campaign="", platform="cpu"))
+    pattern = Pattern.from_coo((9, 9), np.arange(9), np.arange(9))
+    store.put_structure(pattern, PatternInfo.of(pattern))
+    store.journal.put("ingest/1", b"{}")
+    store.notes.put("partition/spmm:32/cpu", b"{}")
+    (tmp_path / "source.db" / "models").mkdir()
+    (tmp_path / "source.db" / "models" / "costmodel-x-spmm.safetensors").write_bytes(b"weights")
+    yield store
+    store.close()
+
+
+def _without_beside(store: Store) -> dict[str, list[tuple[bytes, bytes]]]:
+    """What a copy is to have: all but notes of what lies beside."""
+    found = contents(store.engine)
+    found["note"] = [row for row in found["note"] if not row[0].startswith(b"partition/")]
+    return found
+
+
+def test_a_copy_is_the_same(source: Store, target: str) -> None:
+    told: list[tuple[str, int, int]] = []
+    report = copy_database(source, target, progress=lambda *done: told.append(done))
+    copy = open_store(target)
+    assert contents(copy.engine) == _without_beside(source)
+    assert copy.problems() == [] and copy.generation == source.generation
+    assert report.rows["run"] == 500 and report.removed == 0 and not report.continued
+    assert copy.path is not None
+    copied = copy.path / "models" / "costmodel-x-spmm.safetensors"
+    assert copied.read_bytes() == b"weights"
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    copy.close()
+    with pytest.raises(StoreError, match="a database is there already"):
+        copy_database(source, target)
+
+
+def test_what_is_half_copied_is_no_database_until_it_is_whole(
+    source: Store, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended after any of its transactions, and gone on with from another state of the source."""
+    from embeddb.store.team import copy
+
+    monkeypatch.setattr(copy, "_MOST_ROWS", 60)
+    real, allowed = copy._Batch.__call__, [0]
+
+    def limited(batch: copy._Batch, txn: object) -> int:
+        allowed[0] -= 1
+        if allowed[0] < 0:
+            raise KeyboardInterrupt
+        return real(batch, txn)  # type: ignore[arg-type]  # whatever transaction it is
+
+    monkeypatch.setattr(copy._Batch, "__call__", limited)
+    for number in (0, 1, 4, 9, 20):
+        allowed[0] = number
+        with pytest.raises(KeyboardInterrupt):
+            copy_database(source, target)
+        if is_database(target):
+            with pytest.raises(StoreError, match="not whole: a copy into it was interrupted"):
+                open_store(target)
+    source.withdrawn.restore(RunSelection())
+    postgres_writer.append(source, 5)
+    allowed[0] = 1_000_000
+    report = copy_database(source, target)
+    made = open_store(target)
+    assert contents(made.engine) == _without_beside(source) and made.problems() == []
+    assert report.continued and report.removed > 0  # the marks of withdrawn runs
+    made.close()
+
+
+def test_another_source_does_not_go_on(source: Store, tmp_path: Path) -> None:
+    other = open_store(tmp_path / "other.db", create=True)
+    target = open_store(tmp_path / "copy.db", create=True)
+    target.engine.write(lambda txn: txn.put("meta", b"copying", other.place.encode()))
+    target.close()
+    with pytest.raises(StoreError, match=r"a copy of .*other.db was begun there"):
+        copy_database(source, str(tmp_path / "copy.db"))
+    other.close()
+
+
+def test_there_and_back_by_the_command_line(
+    source: Store,
+    servers: postgres_server.Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url = servers.url("there", user="postgres", password="topsecret")
+    before = _without_beside(source)
+    place = source.place
+    source.close()
+    assert run_verb(["db", "copy", place, url]) == 0
+    assert run_verb(["db", "copy", url, str(tmp_path / "back.db")]) == 0
+    assert run_verb(["db", "stat", url, "--json"]) == 0
+    assert run_verb(["db", "check", url]) == 0
+    assert run_verb(["db", "compact", url]) == 0
+    assert run_verb(["db", "copy", place, url]) == 1
+    said = "".join(capsys.readouterr())
+    assert "topsecret" not in said and "postgres:***@127.0.0.1" in said
+    back = open_store(tmp_path / "back.db")
+    assert contents(back.engine) == before
+    back.close()
