@@ -73,18 +73,20 @@ def pattern_key(pattern_id: str) -> bytes:
 
 class RunRow(msgspec.Struct, frozen=True, array_like=True):
     """A run without the parts that its key holds (partition, pattern, run id). `told`: it came with
-    an import, so that it stands back for what was run here (`embeddb.store.merge.runs`)."""
+    an import, so that it stands back for what was run here (`embeddb.store.merge.runs`); `source`
+    is the number of who pushed it (`embeddb.store.team.sources`), 0 where that is not kept."""
 
     config_id: bytes
     measurement: Measurement
     campaign: str = ""
     replaces: str = ""
     told: bool = False
+    source: int = 0
 
     @classmethod
-    def of(cls, run: Run, *, told: bool = False) -> RunRow:
+    def of(cls, run: Run, *, told: bool = False, source: int = 0) -> RunRow:
         config_id = bytes.fromhex(run.config.id)
-        return cls(config_id, run.measurement, run.campaign, run.replaces, told)
+        return cls(config_id, run.measurement, run.campaign, run.replaces, told, source)
 
     def run(self, pattern_id: str, op: Op, platform: str, config: Config) -> Run:
         return Run(pattern_id, op, platform, config, self.measurement, self.campaign, self.replaces)
@@ -94,9 +96,10 @@ _row_decoder = msgspec.msgpack.Decoder(RunRow)
 
 
 def encode_row(row: RunRow) -> bytes:
-    if row.told:
+    if row.source:
         return _encoder.encode(row)
-    return _encoder.encode((row.config_id, row.measurement, row.campaign, row.replaces))
+    own = (row.config_id, row.measurement, row.campaign, row.replaces)
+    return _encoder.encode((*own, True) if row.told else own)
 
 
 @_decodes("a stored run")

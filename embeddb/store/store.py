@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound, StoreCorrupt, UsageError
+from embeddb.core.errors import StoreCorrupt
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.nests.nest import Nest
@@ -28,20 +28,21 @@ from embeddb.store.engine import (
     Engine,
     Txn,
     generation_of,
-    raise_generation,
     refuse_other_schema,
     refuse_unfinished,
     text_of,
 )
+from embeddb.store.merge.adoption import adopt
 from embeddb.store.merge.contradiction import Contradiction
-from embeddb.store.merge.patterns import adopted_info, merge_info, merge_infos, name_key, resolved
+from embeddb.store.merge.patterns import merge_info, merge_infos, name_key, resolved
 from embeddb.store.merge.platforms import changed_meaning, refuse_other_space, told_otherwise
-from embeddb.store.merge.runs import AppendResult, add_runs, counting, renamed
+from embeddb.store.merge.runs import OWN, AppendResult, add_runs, counting
 from embeddb.store.merge.told import Told
 from embeddb.store.models.table import ModelTable
 from embeddb.store.postgres.local_notes import LocalNotes
 from embeddb.store.tables import AnswerTable, BlobTable, Notes, VectorTable, decoded, reading
-from embeddb.store.withdrawn import WithdrawnTable, hidden_under, renamed_marks
+from embeddb.store.team.sources import Pushing, SourceTable
+from embeddb.store.withdrawn import WithdrawnTable, hidden_under
 from embeddb.tensors.computation import Computation
 
 __all__ = ["AppendResult", "Contradiction", "Partition", "Store", "Taken"]
@@ -100,6 +101,7 @@ class Store:
         self.journal = BlobTable(engine, "journal")
         self.models = ModelTable(engine)
         self.withdrawn = WithdrawnTable(engine)
+        self.sources = SourceTable(engine)
         self._check_schema()
 
     @property
@@ -145,7 +147,7 @@ class Store:
         another retires it. What came from somebody else's database goes through `take`.
         """
         infos, marks = list(patterns), dict(journal or {})
-        keyed = [(run, bytes.fromhex(run.id), False) for run in runs]
+        keyed = [(run, bytes.fromhex(run.id), OWN) for run in runs]
 
         def body(txn: Txn) -> AppendResult:
             merge_infos(txn, infos)
@@ -156,18 +158,26 @@ class Store:
         return self._engine.write(body)
 
     def take(
-        self, runs: Iterable[Run], patterns: Iterable[PatternInfo], coded: Iterable[Coded] = ()
+        self,
+        runs: Iterable[Run],
+        patterns: Iterable[PatternInfo],
+        coded: Iterable[Coded] = (),
+        *,
+        pushing: Pushing | None = None,
     ) -> Taken:
         """Add what an import tells, in one transaction: it adds to what is known and changes none
         of it. Facts of patterns fill what is empty, and no run is retired. What cannot be stored is
-        refused alone; so is a nest of which no facts are known, or others."""
+        refused alone; so is a nest of which no facts are known, or others. `pushing` says whose
+        it is, where that is to be kept."""
         told = Told.of(runs, patterns, coded)
-        done, against = self._engine.write(told.add)
+        done, against = self._engine.write(partial(told.add, pushing=pushing))
         return Taken(done.added, done.duplicates, against)
 
-    def runs(self, platform: str, op: Op, pattern_id: str | None = None) -> Iterator[Run]:
+    def runs(
+        self, platform: str, op: Op, pattern_id: str | None = None, *, own: bool = False
+    ) -> Iterator[Run]:
         """Runs of one partition, those of one pattern after the other; replaced and withdrawn ones
-        are left out.
+        are left out, and with `own` those that an import or a push told.
 
         Read in pieces, each of whole patterns, so that no transaction stays open in between: a
         pattern's runs are of one moment, and the caller may write meanwhile.
@@ -180,11 +190,17 @@ class Store:
             held: list[Run] = []
             with self._engine.read() as txn:
                 while ids and len(held) < _PIECE:
-                    held += self._pattern_runs(txn, partition, ids.popleft()).values()
+                    held += self._pattern_runs(txn, partition, ids.popleft(), own=own).values()
             yield from held
 
     def _pattern_runs(
-        self, txn: Txn, partition: Partition, pattern_id: str, *, replaced: bool = False
+        self,
+        txn: Txn,
+        partition: Partition,
+        pattern_id: str,
+        *,
+        replaced: bool = False,
+        own: bool = False,
     ) -> dict[bytes, Run]:
         """By key, in the order of keys; with or without the replaced and withdrawn ones."""
         op, platform = partition.op, partition.platform
@@ -196,6 +212,7 @@ class Store:
         return {
             key: row.run(pattern_id, op, platform, self._configs[row.config_id])
             for key, row in (rows if replaced else counting(rows)).items()
+            if not (own and row.told)
         }
 
     def _read_configs(self, txn: Txn, rows: Iterable[codec.RunRow]) -> None:
@@ -343,35 +360,7 @@ class Store:
 
         Returns the number of runs moved. Raises: NothingFound if there is no such stub.
         """
-        key = codec.pattern_key(stub)
-
-        def body(txn: Txn) -> int:
-            raw = txn.get("pattern", key)
-            known = None if raw is None else codec.decode_info(raw)
-            if known is None or not known.stub:
-                raise NothingFound(f"no stub {stub}")
-            target = resolved(txn, codec.pattern_key(info.id))
-            if target == key:
-                raise UsageError(f"stub {stub} cannot be adopted by itself")
-            merge_info(txn, adopted_info(info, known))
-            moved = self._moving(txn, stub)
-            told = {run_key[20:].hex() for run_key in moved if _is_told(txn, run_key)}
-            for run_key in moved:
-                txn.delete("run", run_key)
-                txn.delete("member", run_key[:20])
-            txn.put("alias", key, target)
-            txn.delete("pattern", key)
-            for name in [name for name, _ in txn.scan("name") if name.endswith(key)]:
-                txn.delete("name", name)
-                txn.put("name", name[:-16] + target, b"")
-            rekeyed = renamed(list(moved.values()), target.hex())
-            add_runs(txn, [(r, bytes.fromhex(r.id), old in told) for old, r in rekeyed.items()])
-            new = {old: bytes.fromhex(run.id) for old, run in rekeyed.items()}
-            renamed_marks(txn, ((k, k[:4] + target + new[k[20:].hex()]) for k in moved))
-            raise_generation(txn)
-            return len(moved)
-
-        return self._engine.write(body)
+        return self._engine.write(lambda txn: adopt(txn, stub, info, self._moving))
 
     def _moving(self, txn: Txn, pattern_id: str) -> dict[bytes, Run]:
         """All runs of a pattern, in every partition."""
@@ -499,7 +488,3 @@ def _partition(key: bytes, raw: bytes) -> Partition:
 
 def _prefix(partition: Partition) -> bytes:
     return partition.number.to_bytes(4, "big")
-
-
-def _is_told(txn: Txn, run_key: bytes) -> bool:
-    return codec.decode_row(txn.get("run", run_key) or b"").told

@@ -19,6 +19,7 @@ from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.records import Measurement
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn, raise_generation
+from embeddb.store.team.sources import source_number
 
 __all__ = [
     "RunSelection",
@@ -40,7 +41,8 @@ class RunSelection:
 
     `platform` is an id, or a name for all its instances; `campaign` what the runs were stored by,
     in full or up to a colon (`measure`, `calibrate`, `query`, the id of a campaign); `since` is in
-    seconds since 1970, and leaves out runs that do not tell their time.
+    seconds since 1970, and leaves out runs that do not tell their time; `source` is who pushed
+    them.
     """
 
     platform: str = ""
@@ -48,6 +50,7 @@ class RunSelection:
     statuses: frozenset[str] = frozenset()
     campaign: str = ""
     since: float = 0.0
+    source: str = ""
 
     @property
     def all(self) -> bool:
@@ -101,10 +104,12 @@ class WithdrawnTable:
     def withdraw(self, selection: RunSelection) -> list[WithdrawnRuns]:
         """Have the selected runs count no longer, in one transaction.
 
-        Raises: UsageError for a selection of everything.
+        Raises: UsageError for a selection of everything, and for an unknown source.
         """
         if selection.all:
-            raise UsageError("which runs?", hint="name a platform, op, status, campaign or time")
+            raise UsageError(
+                "which runs?", hint="name platform, op, status, campaign, time or source"
+            )
         mark = json.dumps({"when": round(time.time(), 3)}).encode()
 
         def body(txn: Txn) -> list[WithdrawnRuns]:
@@ -163,14 +168,19 @@ def mark_faults(txn: Txn) -> Iterator[str]:
 
 
 def _chosen(txn: Txn, selection: RunSelection, *, back: bool) -> _Chosen:
-    """The selected runs that are not withdrawn; with `back` those that are."""
+    """The selected runs that are not withdrawn; with `back` those that are. Raises: UsageError."""
     found = _Chosen([], Counter())
+    source = source_number(txn, selection.source) if selection.source else 0
+    if selection.source and not source:
+        raise UsageError(f"no source {selection.source!r}", hint="`embeddb db sources` lists them")
     for name, number in txn.scan("partition"):
         text, _, platform = name.decode().partition("\0")
         if not selection.has_partition(platform, Op.parse(text)):
             continue
         hidden = hidden_under(txn, number)
         for key, row in _rows(txn, number, hidden.__contains__ if back else _not_in(hidden)):
+            if source and row.source != source:
+                continue
             if selection.has_run(row.campaign, row.measurement):
                 found.keys.append(key)
                 found.counts[platform, text, row.measurement.status] += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from embeddb.core.config import Op
 from embeddb.core.records import Run
@@ -13,10 +14,19 @@ from embeddb.store.engine import Txn, raise_generation
 from embeddb.store.merge.contradiction import Contradiction
 from embeddb.store.merge.patterns import resolved
 
-__all__ = ["AppendResult", "Keyed", "add_runs", "counting", "renamed"]
+__all__ = ["OWN", "AppendResult", "Keyed", "Word", "add_runs", "counting", "renamed"]
 
-#: A run, its id, and whether an import told it.
-Keyed = tuple[Run, bytes, bool]
+
+class Word(NamedTuple):
+    """Whose word a run is: our own, or `told` by an import, or by the `source` of that number."""
+
+    told: bool = False
+    source: int = 0
+
+
+OWN = Word()
+#: A run, its id, and whose word it is.
+Keyed = tuple[Run, bytes, Word]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +45,13 @@ def add_runs(
     collects all three."""
     placed = list(_placed(txn, keyed, against))
     stored = txn.get_many("run", (key for key, _, _ in placed))
-    rows = [codec.RunRow.of(run, told=told) for _, run, told in placed]
+    rows = [codec.RunRow.of(run, told=w.told, source=w.source) for _, run, w in placed]
     configs = txn.get_many("config", dict.fromkeys(row.config_id for row in rows))
     added = 0
     own: dict[bytes, set[bytes]] = {}
     touched: set[bytes] = set()
-    for (key, run, told), row in zip(placed, rows, strict=True):
-        head = key[:-16]
+    for (key, run, _), row in zip(placed, rows, strict=True):
+        head, told = key[:-16], row.told
         if (raw := stored.get(key)) is not None:
             if told or not codec.decode_row(raw).told:
                 continue
@@ -65,22 +75,22 @@ def add_runs(
 
 def _placed(
     txn: Txn, keyed: Iterable[Keyed], against: list[Contradiction] | None
-) -> Iterator[tuple[bytes, Run, bool]]:
-    """Each run with its key and whether it was told, on the pattern that its own was adopted by;
+) -> Iterator[tuple[bytes, Run, Word]]:
+    """Each run with its key and whose word it is, on the pattern that its own was adopted by;
     without those that are refused."""
     runs = list(keyed)
     _look_ahead(txn, runs)
     heads: dict[tuple[str, Op, str], tuple[bytes, str]] = {}
-    for run, run_id, told in runs:
+    for run, run_id, word in runs:
         place = run.pattern_id, run.op, run.platform
-        head, pattern_id = heads.get(place) or heads.setdefault(place, _head(txn, run, told=told))
+        head, pattern_id = heads.get(place) or heads.setdefault(place, _head(txn, run, word))
         if not pattern_id:
             _object(against, run, f"pattern {run.pattern_id} was not taken", refused=True)
             continue
         if pattern_id != run.pattern_id:
             run = dataclasses.replace(run, pattern_id=pattern_id)
             run_id = bytes.fromhex(run.id)
-        yield head + run_id, run, told
+        yield head + run_id, run, word
 
 
 def _look_ahead(txn: Txn, runs: Iterable[Keyed]) -> None:
@@ -88,7 +98,7 @@ def _look_ahead(txn: Txn, runs: Iterable[Keyed]) -> None:
     patterns = dict.fromkeys(codec.pattern_key(run.pattern_id) for run, _, _ in runs)
     txn.get_many("alias", patterns)
     txn.get_many("partition", {f"{run.op}\0{run.platform}".encode() for run, _, _ in runs})
-    if any(told for _, _, told in runs):
+    if any(word.told for _, _, word in runs):
         txn.get_many("pattern", patterns)
 
 
@@ -142,11 +152,11 @@ def _bytes(run_id: str) -> bytes:
         return b""
 
 
-def _head(txn: Txn, run: Run, *, told: bool) -> tuple[bytes, str]:
+def _head(txn: Txn, run: Run, word: Word) -> tuple[bytes, str]:
     """The key prefix for the runs of a partition and pattern, and the pattern's own id; that is
     empty where runs that are only told have no pattern, or one of another kind."""
     pattern = resolved(txn, codec.pattern_key(run.pattern_id))
-    if told:
+    if word.told:
         raw = txn.get("pattern", pattern)
         if raw is None or codec.decode_info(raw).kind != run.op.kind:
             return b"-", ""

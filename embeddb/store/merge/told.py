@@ -13,7 +13,8 @@ from embeddb.store.coded import encode_coded, table_of
 from embeddb.store.engine import Txn
 from embeddb.store.merge.contradiction import Contradiction
 from embeddb.store.merge.patterns import complete_info, look_ahead
-from embeddb.store.merge.runs import AppendResult, Keyed, add_runs
+from embeddb.store.merge.runs import AppendResult, Word, add_runs
+from embeddb.store.team.sources import Pushing
 
 __all__ = ["Told"]
 
@@ -24,7 +25,7 @@ class Told:
 
     infos: tuple[PatternInfo, ...]
     coded: tuple[Coded, ...]
-    runs: tuple[Keyed, ...]
+    runs: tuple[tuple[Run, bytes], ...]
     unfit: tuple[Contradiction, ...]
 
     @classmethod
@@ -33,7 +34,7 @@ class Told:
     ) -> Told:
         unfit: list[Contradiction] = []
         infos: list[PatternInfo] = []
-        keyed: list[Keyed] = []
+        keyed: list[tuple[Run, bytes]] = []
         for info in patterns:
             try:
                 codec.pattern_key(info.id)
@@ -43,19 +44,26 @@ class Told:
                 unfit.append(Contradiction(f"pattern {info.id[:40]}", str(e), refused=True))
         for run in runs:
             try:
-                keyed.append((run, bytes.fromhex(run.id), True))
+                keyed.append((run, bytes.fromhex(run.id)))
             except UsageError as e:
                 what = f"run of pattern {run.pattern_id[:40]}"
                 unfit.append(Contradiction(what, str(e), refused=True))
         return cls(tuple(infos), tuple(coded), tuple(keyed), tuple(unfit))
 
-    def add(self, txn: Txn) -> tuple[AppendResult, tuple[Contradiction, ...]]:
-        """What became of the runs, and what is against what is known, all of `unfit` too."""
+    def add(
+        self, txn: Txn, pushing: Pushing | None = None
+    ) -> tuple[AppendResult, tuple[Contradiction, ...]]:
+        """What became of the runs, and what is against what is known, all of `unfit` too; with
+        `pushing`, who told it is kept with each."""
         look_ahead(txn, self.infos)
         found = [complete_info(txn, info) for info in self.infos]
         found += [_complete_code(txn, one) for one in self.coded]
         against = [*self.unfit, *(c for c in found if c is not None)]
-        return add_runs(txn, self.runs, against), tuple(against)
+        word = Word(True, 0 if pushing is None else pushing.number(txn))
+        done = add_runs(txn, ((*run, word) for run in self.runs), against)
+        if pushing is not None:
+            pushing.note(txn, done.added, done.duplicates, len(against))
+        return done, tuple(against)
 
 
 def _complete_code(txn: Txn, given: Coded) -> Contradiction | None:

@@ -206,6 +206,13 @@ def _eval_output(folder: Path) -> Path:
     return file
 
 
+def _team(tmp: Path) -> Path:
+    """A database to push into."""
+    if not (tmp / "team.db").is_dir():
+        Database.create(tmp / "team.db").close()
+    return tmp / "team.db"
+
+
 def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
     plan = ["--platform", "toy", "--op", "spmm:32", "--matrices", str(board.matrices)]
     campaign = str(tmp / "camp")
@@ -304,6 +311,8 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "db rebuild": ["db", "rebuild", board.db],
         "db export": ["db", "export", board.db, export],
         "db import": ["db", "import", str(tmp / "other.db"), export],
+        "db push": ["db", "push", board.db, str(_team(tmp)), "--as", "ann"],
+        "db sources": ["db", "sources", str(_team(tmp))],
         "db copy": ["db", "copy", board.db, str(tmp / "copy.db")],
         "db withdraw": ["db", "withdraw", board.db, "--op", "spmm:32"],
         "db upgrade": ["db", "upgrade", board.db],

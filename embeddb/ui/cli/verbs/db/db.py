@@ -10,7 +10,9 @@ from embeddb.ui.cli.verbs.db.copy import copy_verb
 from embeddb.ui.cli.verbs.db.export import export_verb
 from embeddb.ui.cli.verbs.db.import_ import import_verb
 from embeddb.ui.cli.verbs.db.models import models_verb
+from embeddb.ui.cli.verbs.db.push import push_verb
 from embeddb.ui.cli.verbs.db.rebuild import rebuild_verb
+from embeddb.ui.cli.verbs.db.sources import sources_verb
 from embeddb.ui.cli.verbs.db.stat import stat_verb
 from embeddb.ui.cli.verbs.db.upgrade import upgrade_verb
 from embeddb.ui.cli.verbs.db.withdraw import withdraw_verb
@@ -21,7 +23,7 @@ __all__ = ["db_verb"]
 @click.group("db")
 def db_verb() -> None:
     """Look after a database: stat, models, check, rebuild, export, import, copy,
-    withdraw, upgrade, compact.
+    push, sources, withdraw, upgrade, compact.
 
     \b
     Example:
@@ -39,6 +41,8 @@ for _verb in (
     export_verb,
     import_verb,
     copy_verb,
+    push_verb,
+    sources_verb,
     withdraw_verb,
     upgrade_verb,
     compact_verb,

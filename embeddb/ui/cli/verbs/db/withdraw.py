@@ -17,6 +17,8 @@ from embeddb.ui.cli.output import emit, json_option, note, say, table
 
 __all__ = ["withdraw_verb"]
 
+_WHICH = "name --platform, --op, --status, --campaign, --since, --source"
+
 
 @click.command("withdraw")
 @click.argument("db")
@@ -25,6 +27,7 @@ __all__ = ["withdraw_verb"]
 @click.option("--status", default="", metavar="STATUS,...", help="That ended like that.")
 @click.option("--campaign", default="", help="Stored by it: an id, measure, calibrate or query.")
 @click.option("--since", default="", metavar="TIME", help="Made since then: 2026-05-01T14:00.")
+@click.option("--source", default="", metavar="NAME", help="That this source pushed.")
 @click.option("--undo", is_flag=True, help="Have withdrawn runs count again.")
 @click.option("--yes", is_flag=True, help="Do it; without, only say what would be done.")
 @json_option
@@ -38,11 +41,12 @@ def withdraw_verb(db: str, as_json: bool, undo: bool, yes: bool, **asked: str) -
     Example:
       embeddb db withdraw runs.db --status build,crash --since 2026-05-01
       embeddb db withdraw runs.db --status build,crash --since 2026-05-01 --yes
+      embeddb db withdraw team.db --source ann@cluster7 --yes
       embeddb db withdraw runs.db --undo --yes
     """
     selection = _selection(asked)
     if selection.all and not undo:
-        raise UsageError("which runs?", hint="name --platform, --op, --status, --campaign, --since")
+        raise UsageError("which runs?", hint=_WHICH)
     with open_database(db, readonly=not yes) as opened:
         held = opened.store.withdrawn
         if not yes:
@@ -84,6 +88,7 @@ def _selection(asked: dict[str, str]) -> RunSelection:
         statuses=_statuses(asked["status"]),
         campaign=asked["campaign"],
         since=_moment(asked["since"]),
+        source=asked["source"],
     )
 
 

@@ -1,0 +1,248 @@
+"""What somebody else's database tells, into a store: the same gate for exports and for pushes."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from embeddb.core.config import KINDS, Op
+from embeddb.core.errors import EmbeddbError, InputError, ReaderError, StoreError
+from embeddb.core.files.gate import refusing
+from embeddb.core.files.own_files import open_own
+from embeddb.core.pattern import stub_id
+from embeddb.core.records import PatternInfo, Run
+from embeddb.platforms.of_subject import Coded, space_of
+from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
+from embeddb.platforms.space.space import ConfigSpace
+from embeddb.store import Contradiction, Store
+from embeddb.store.coded import table_of
+from embeddb.store.models.table import ModelEntry, checked
+from embeddb.store.team.sources import Pushing
+from indexer.readers.base.row import Reject
+from indexer.readers.embeddb import ModelDoc, PlatformDoc, Record
+
+__all__ = ["ImportReport", "Taking"]
+
+#: Records per transaction.
+_BATCH = 10_000
+#: Cards and codes per transaction: a hostile one may be of a quarter of a megabyte.
+_MODELS = _CODED = 64
+_MOST_REASONS = 10
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What became of every record of one export. `rejected` records were not taken; `kept` ones
+    say something else than is known here, which stays: nothing but that was left out of them."""
+
+    file: str
+    platforms: list[str] = field(default_factory=list)
+    patterns: int = 0
+    runs: int = 0
+    models: int = 0
+    added: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    kept: int = 0
+    rejects_file: str = ""
+    seconds: float = 0.0
+
+    def document(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Taking:
+    """What somebody else's database tells, on its way into a store: every record is checked, and
+    adds to what is known without changing it. `rejects` is the file for what is not taken, and
+    `pushing` whose it is, where that is kept."""
+
+    def __init__(
+        self, store: Store, name: str, rejects: Path | None, pushing: Pushing | None = None
+    ) -> None:
+        self.report = ImportReport(name)
+        self.runs: list[Run] = []
+        self.infos: list[PatternInfo] = []
+        self.coded: dict[str, Coded] = {}
+        self.models: list[ModelEntry] = []
+        self._store = store
+        self._pushing = pushing
+        self._rejects_path = rejects
+        #: The first of what was not taken or kept out, in words.
+        self.reasons: list[str] = []
+        self._rejects_out: TextIO | None = None
+        self._ids: set[str] = set()
+        self._spaces: dict[tuple[str, Op], tuple[str, tuple[ConfigSpace, set[str]]]] = {}
+
+    def all_of(
+        self, records: Iterable[Record], progress: Callable[[int], None] | None = None
+    ) -> ImportReport:
+        """Take everything, a batch a transaction."""
+        started = time.monotonic()
+        try:
+            for record in records:
+                self.take(record)
+                large = len(self.coded) >= _CODED or len(self.models) >= _MODELS
+                if large or len(self.runs) + len(self.infos) >= _BATCH:
+                    self.write()
+                    if progress is not None:
+                        progress(self.report.runs + self.report.patterns)
+            self.write()
+        finally:
+            self.close()
+        self.report.seconds = time.monotonic() - started
+        return self.report
+
+    def take(self, record: Record) -> None:
+        """A record that fails costs itself alone; a store that fails ends the import."""
+        try:
+            if isinstance(record, Run):
+                self.report.runs += 1
+                self._check(record)
+                self.runs.append(record)
+                return
+            with refusing(ReaderError):
+                self._take(record)
+        except StoreError:
+            raise
+        except EmbeddbError as e:
+            text = getattr(record, "id", getattr(record, "version", ""))
+            self._reject(Reject(0, str(e), f"{type(record).__name__} {text}"[:200]))
+
+    def _take(self, record: PlatformDoc | PatternInfo | Coded | ModelDoc | Reject) -> None:
+        if isinstance(record, PatternInfo):
+            _check_pattern(record)
+            self.report.patterns += 1
+            self.infos.append(record)
+        elif isinstance(record, Coded):
+            self.coded[record.id] = record
+        elif isinstance(record, PlatformDoc):
+            self._put_platform(record)
+        elif isinstance(record, ModelDoc):
+            # Of a model without a file: it is not in use here. A known version stays as it is.
+            entry = ModelEntry(record.version, record.card, registered=record.registered)
+            self.models.append(checked(entry))
+            self.report.models += 1
+        else:
+            self._reject(record)
+
+    def _put_platform(self, doc: PlatformDoc) -> None:
+        name, _, instance = doc.id.partition("@")
+        if doc.text:
+            platform = parse_platform(doc.text, where=doc.id)
+        elif name in builtin_platforms():
+            platform = load_platform(name)
+        else:
+            raise ReaderError(f"platform {doc.id} has no description")
+        if platform.name != name:
+            raise ReaderError(f"platform {doc.id} is described as {platform.name}")
+        platform = platform.at(instance, doc.environment) if instance else platform
+        against = self._store.take_platform(platform)
+        if against is not None:
+            self._contradicted(against)
+        if against is None or not against.refused:
+            self.report.platforms.append(doc.id)
+
+    def _check(self, run: Run) -> None:
+        """Raises: ReaderError unless platform and configuration are what the platform says."""
+        space, legal = self._space_of(run)
+        if run.config.json not in legal:
+            with refusing(ReaderError):
+                reason = space.reason(run.config)
+            if reason is not None:
+                raise ReaderError(reason)
+            legal.add(run.config.json)
+        if run.pattern_id not in self._ids:
+            _check_id(run.pattern_id)
+            self._ids.add(run.pattern_id)
+
+    def _space_of(self, run: Run) -> tuple[ConfigSpace, set[str]]:
+        """The space and what was found legal in it: one for all matrices, and for the nest or
+        tensor kernel that the runs were on last, whose own rules decide."""
+        own = run.pattern_id if table_of(run.op.kind) else ""
+        known, found = self._spaces.get((run.platform, run.op), ("", None))
+        if found is None or known != own:
+            # The stored one: what the file says of it may be wider.
+            platform = self._store.platform(run.platform)
+            if platform is None:
+                raise ReaderError(f"platform {run.platform} is not known")
+            facts = PatternInfo(id=own, kind=run.op.kind)
+            subject = (self.coded.get(own) or self._store.known(facts)) if own else facts
+            with refusing(ReaderError):
+                found = (space_of(platform, run.op, subject), set())
+            self._spaces[run.platform, run.op] = (own, found)
+        return found
+
+    def _contradicted(self, against: Contradiction) -> None:
+        reject = Reject(0, against.reason, against.what)
+        if against.refused:
+            self._reject(reject)
+        else:
+            self.report.kept += 1
+            self._tell(reject, kept=True)
+
+    def _reject(self, reject: Reject) -> None:
+        self.report.rejected += 1
+        self._tell(reject)
+
+    def _tell(self, reject: Reject, *, kept: bool = False) -> None:
+        if len(self.reasons) < _MOST_REASONS:
+            self.reasons.append(f"{reject.text}: {reject.reason}")
+        if self._rejects_path is None:
+            return
+        if self._rejects_out is None:
+            self.report.rejects_file = str(self._rejects_path)
+            raw = _opened(self._rejects_path)
+            self._rejects_out = io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
+        body = {"line": reject.line, "reason": reject.reason, "text": reject.text, "kept": kept}
+        self._rejects_out.write(json.dumps({k: v for k, v in body.items() if v}) + "\n")
+
+    def write(self) -> None:
+        if self.runs or self.infos or self.coded:
+            result = self._store.take(
+                self.runs, self.infos, self.coded.values(), pushing=self._pushing
+            )
+            self.report.added += result.added
+            self.report.duplicates += result.duplicates
+            for against in result.against:
+                self._contradicted(against)
+            self.runs, self.infos, self.coded = [], [], {}
+        if self.models:
+            self._store.models.register(self.models)
+            self.models = []
+
+    def close(self) -> None:
+        if self._rejects_out is not None:
+            self._rejects_out.close()
+
+
+def _opened(rejects: Path) -> BinaryIO:
+    """Raises: InputError where a link or something else stands in its place."""
+    with refusing(InputError, where=str(rejects), hint="it is written beside the file: remove it"):
+        return open_own(rejects, "wb")
+
+
+def _check_pattern(info: PatternInfo) -> None:
+    """Raises: ReaderError, also for a stub under another id than its own: the pattern that adopts
+    it would get the runs of the pattern that has this id."""
+    _check_id(info.id)
+    if info.kind not in KINDS.values() or (info.kind == "matrix" and info.named):
+        raise ReaderError(f"no kind of pattern {info.kind[:40]!r} that has sizes {info.sizes}")
+    own = info.id == stub_id(info.name, info.m, info.n, info.nnz, kind=info.kind)
+    if info.stub and not own:
+        raise ReaderError("a stub, but its id is not that of its name and sizes")
+    if own and not info.stub:
+        raise ReaderError(f"its id is that of a stub, but it is told as a {info.kind}")
+
+
+def _check_id(pattern_id: str) -> None:
+    try:
+        good = len(bytes.fromhex(pattern_id)) == 16 and pattern_id == pattern_id.lower()
+    except ValueError:
+        good = False
+    if not good:
+        raise ReaderError(f"{pattern_id[:40]!r} is no id of a pattern")
