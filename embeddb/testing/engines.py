@@ -77,6 +77,26 @@ class EngineContract:
             assert txn.get("run", b"k") == b""
             assert txn.count("run") == 1
 
+    def test_many_are_got_at_once(self, engine: Engine) -> None:
+        keys = [b"%d" % i for i in range(0, 50, 2)]
+        _fill(engine, "run", [(key, key * 2) for key in keys])
+        asked = [b"7", b"8", b"9", b"8", b"40"]
+        with engine.read() as txn:
+            assert list(txn.get_many("run", asked).items()) == [(b"8", b"88"), (b"40", b"4040")]
+            assert txn.get_many("run", iter(())) == {}
+
+        def body(txn: Txn) -> None:
+            txn.put("run", b"7", b"new")
+            txn.delete("run", b"8")
+            assert txn.get_many("run", asked) == {b"7": b"new", b"40": b"4040"}
+            txn.put("run", b"9", b"after")
+            assert txn.get("run", b"9") == b"after" and txn.get("run", b"8") is None
+            assert txn.get_many("run", asked) == {b"7": b"new", b"9": b"after", b"40": b"4040"}
+
+        engine.write(body)
+        with engine.read() as txn:
+            assert set(txn.get_many("run", asked)) == {b"7", b"9", b"40"}
+
     def test_scans_are_ascending_and_end_with_the_prefix(self, engine: Engine) -> None:
         keys = [b"\x00", b"a", b"a\x00", b"a\xff", b"a\xff\xff", b"b", b"\xff", b"\xff\xff\x01"]
         _fill(engine, "run", [(key, key[:1]) for key in reversed(keys)])
@@ -200,6 +220,7 @@ def _apply(txn: Txn, steps: list[tuple[str, bytes, bytes | None]]) -> list[Any]:
         else:
             txn.put(table, key, value)
         seen += [txn.get(table, key), txn.count(table), list(txn.scan(table, key[:1]))]
+        seen.append(txn.get_many(table, [key, b"b", key + b"x" if len(key) < 511 else b"a"]))
     return seen
 
 

@@ -6,22 +6,14 @@ import gzip
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-import msgspec
-import numpy as np
-
 from embeddb.core.config import Op
-from embeddb.core.errors import (
-    InputError,
-    NothingFound,
-    UsageError,
-)
+from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.files.own_files import whole_file
 from embeddb.core.records import PatternInfo, Run
-from embeddb.featurizers.base import Travelling
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Coded
@@ -29,7 +21,8 @@ from embeddb.store import Partition, Store
 from indexer.exchange.models import adopt_models, model_docs
 from indexer.exchange.nest_files import one_name_each, write_nests
 from indexer.exchange.taking import ImportReport, Taking
-from indexer.readers.embeddb import PlatformDoc, documents
+from indexer.exchange.telling import abridged, platform_docs, with_features
+from indexer.readers.embeddb import documents
 
 __all__ = [
     "FORMATS",
@@ -39,16 +32,12 @@ __all__ = [
     "export",
     "export_file",
     "import_file",
-    "platform_docs",
-    "with_features",
 ]
 
 #: Export formats and the file ending that means them.
 FORMATS: Mapping[str, str] = {"jsonl": ".jsonl", "csv": ".csv", "t4": ".json", "c-header": ".h"}
 #: Formats without code that `index` reads: nests are then written beside them.
 _READ_BACK = ("csv", "t4")
-#: The featurizers whose vectors travel with the patterns, so that they answer without structure.
-_TRAVELS = ("stats", "scnn")
 
 
 @dataclass(slots=True)
@@ -156,7 +145,7 @@ def export(
         report.nests_without_code = sum(i.kind == "nest" and not i.stub for i in infos)
     runs = _counted(_runs(db.store, chosen), report)
     if brief:
-        runs = map(_abridged, runs)
+        runs = map(abridged, runs)
     if format == "jsonl":
         known = None if ids is None else set(report.platforms)
         docs = [d for d in platform_docs(db.store) if known is None or d.id in known]
@@ -212,54 +201,9 @@ def _counted(runs: Iterator[Run], report: ExportReport) -> Iterator[Run]:
         yield run
 
 
-def _abridged(run: Run) -> Run:
-    """The run with its repeats told by minimum, median and maximum, its moment to the minute."""
-    m = run.measurement
-    short = msgspec.structs.replace(
-        m,
-        times_s=_quantiles(m.times_s, (0.0, 0.5, 1.0)),
-        cpu_max_s=_quantiles(m.cpu_max_s, (0.5,)),
-        cpu_sum_s=_quantiles(m.cpu_sum_s, (0.5,)),
-        conversion_s=None if m.conversion_s is None else float(f"{m.conversion_s:.3g}"),
-        compile_s=None,
-        when=60.0 * round(m.when / 60),
-        context={},
-    )
-    return replace(run, measurement=short)
-
-
-def _quantiles(times: tuple[float, ...], at: tuple[float, ...]) -> tuple[float, ...]:
-    if len(times) <= len(at):
-        return tuple(float(f"{t:.4g}") for t in times)
-    return tuple(float(f"{t:.4g}") for t in np.quantile(times, at))
-
-
-def platform_docs(store: Store) -> list[PlatformDoc]:
-    """Every platform that can be read, as an export tells it."""
-    docs = []
-    for platform_id in store.platforms():
-        platform = store.platform(platform_id)
-        if platform is not None:
-            docs.append(PlatformDoc(platform_id, platform.text, dict(platform.environment)))
-    return docs
-
-
 def _coded(store: Store, infos: list[PatternInfo]) -> Iterator[Coded]:
     found = (store.known(info) for info in infos)
     return (one for one in found if not isinstance(one, PatternInfo))
-
-
-def with_features(db: Lookup, infos: list[PatternInfo]) -> Iterator[PatternInfo]:
-    """Patterns with their vector among the features: that is what answers where it is read."""
-    there = db.featurizers()
-    readers = [(n, plug) for n in _TRAVELS if isinstance(plug := there.get(n), Travelling)]
-    stored = [(r, db.store.vectors.every(name, r.version)) for name, r in readers]
-    for info in infos:
-        features = dict(info.features)
-        for reader, vectors in stored:
-            if info.id in vectors:
-                features |= reader.as_features(vectors[info.id])
-        yield msgspec.structs.replace(info, features=features)
 
 
 # -- in ----------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import Coded
 from embeddb.store import Partition
 from embeddb.store.team.sources import Push, Pushing
-from indexer.exchange.exchange import platform_docs, with_features
 from indexer.exchange.taking import Taking
+from indexer.exchange.telling import platform_docs, with_features
 from indexer.readers.embeddb import Record
 
 __all__ = ["PushReport", "own_source", "push"]

@@ -98,7 +98,9 @@ class Connections:
     def _connected(self) -> psycopg.Connection:
         who = f"embeddb {os.getpid()}@{socket.gethostname()}"
         made = psycopg.connect(
-            self._address, autocommit=True, application_name=who.encode()[:_MOST_NAME].decode()
+            self._address,
+            autocommit=True,
+            application_name=who.encode()[:_MOST_NAME].decode(errors="ignore"),
         )
         try:
             # What `write` returned is on the disk, also where the server is set to be quick.

@@ -44,17 +44,11 @@ _SERVERS: list[Server] = []
 
 @pytest.fixture(scope="module", autouse=True)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    os.environ["EMBEDDB_HOME"], before = (
-        str(tmp_path_factory.mktemp("home")),
-        os.environ.get("EMBEDDB_HOME"),
-    )
-    with postgres_server.running_server() as running:
+    with pytest.MonkeyPatch.context() as patch, postgres_server.running_server() as running:
+        patch.setenv("EMBEDDB_HOME", str(tmp_path_factory.mktemp("home")))
         _SERVERS.append(running)
         yield running
         _SERVERS.clear()
-    del os.environ["EMBEDDB_HOME"]
-    if before is not None:
-        os.environ["EMBEDDB_HOME"] = before
 
 
 def _opened(folder: Path) -> Engine:
