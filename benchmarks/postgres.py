@@ -226,8 +226,9 @@ def main() -> None:
                 found = {"bulk": bulk, "writers": writers, "query": query}[part](server)
             seconds = round(time.perf_counter() - begun, 1)
             loads = [load, round(os.getloadavg()[0], 2)]
-            figures[part] = {**found, "load": loads, "seconds": seconds}
             figures["machine"] = about()
+            made = {"load": loads, "seconds": seconds, "commit": figures["machine"]["commit"]}
+            figures[part] = {**found, **made}
             given.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
             print(part, json.dumps(figures[part]), flush=True)
 
