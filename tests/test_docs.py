@@ -269,6 +269,7 @@ def test_the_plugins_are_found(
         ("featurizer", "shape"),
         ("runner", "slices"),
         ("tuner", "nearest"),
+        ("executor", "modest"),
     ):
         assert name in plugins.available(kind)
         assert plugins.load(kind, name)

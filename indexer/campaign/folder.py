@@ -311,6 +311,18 @@ class Campaign:
             self._outcomes[task] = known
         return known
 
+    def spent_s(self, task: Task) -> float:
+        """Seconds that workers spent on a task, in all; 0 where none did."""
+        return self._outcome(task).spent_s
+
+    def host_of(self, task: Task) -> str:
+        """The host whose worker ended a task; empty where none did."""
+        return self._outcome(task).host
+
+    def given_up(self, task: Task) -> int:
+        """How many of its points ended every process that tried them."""
+        return self._outcome(task).given_up
+
     def instance_of(self, task: Task) -> str:
         """The id of the instance on which a task was measured, or begun; empty before."""
         outcome = self._outcome(task)

@@ -20,6 +20,7 @@ from indexer.campaign.agreement import AGREE
 from indexer.campaign.budget.growing_plan import buy_more
 from indexer.campaign.budget.teaching import taught_on_the_way
 from indexer.campaign.folder import Campaign, Progress, Task
+from indexer.campaign.nodes.spread import open_chunks
 from indexer.campaign.plan import Matrix, Told, untold
 from indexer.campaign.planned_matrix import from_file, planned_pattern
 from indexer.embed import embed
@@ -63,6 +64,7 @@ class CampaignJob:
         platform = platform_here(self.runner, threads=self.options.threads)
         self.campaign.instances.admit(platform)
         with alone(self.campaign.folder):
+            _nothing_submitted(self.campaign)
             self.campaign.repeat(self.again)
             return self._run(platform, settle or Settle())
 
@@ -123,6 +125,17 @@ def run_campaign(job: CampaignJob, settle: Settle | None = None) -> tuple[Campai
         done = job.run(settle)
     embed(job.db, progress=job.told)
     return job.campaign, done
+
+
+def _nothing_submitted(campaign: Campaign) -> None:
+    """Raises: InputError if nodes are at the campaign: points would be measured twice."""
+    live = [number for number, states in open_chunks(campaign).items() if states != {}]
+    if live:
+        raise InputError(
+            f"submission {live[0]} may still be worked on",
+            where=str(campaign.folder),
+            hint="see `embeddb campaign status`; go on with the --executor it was submitted to",
+        )
 
 
 @contextmanager

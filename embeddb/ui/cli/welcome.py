@@ -33,6 +33,7 @@ _FOR = {
     "learn": "cost models and networks: `train`, features `scnn`",
     "serve": "the local page: `serve`",
     "plot": "pictures as PNG: `plot`",
+    "dask": "campaigns over Dask: `campaign run --executor dask`",
     "dynamics": "faster counting: `dynamics`",
     "baselines": "more libraries to compare with: `measure --baselines`",
 }
