@@ -60,7 +60,7 @@ class DaskExecutor(JobsInOrder):
                     n_workers=1 if work.exclusive else len(os.sched_getaffinity(0)),
                     threads_per_worker=1,
                     host="127.0.0.1",
-                    dashboard_address=None,
+                    dashboard_address="127.0.0.1:0",
                     resources={SLOT: 1},
                 )
                 self._held.append(cluster)

@@ -154,6 +154,23 @@ def test_a_machine_that_fails_ends_the_work_in_one_line(folder: Path) -> None:
     assert Campaign(folder).progress().measured == 0
 
 
+def test_a_full_disk_leaves_nothing_half_there(folder: Path) -> None:
+    class Filling(LawRunner):
+        """The disk is full from the sixth point on."""
+
+        def prepare(self, *_: object) -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (900, resource.RLIM_INFINITY))
+
+    tasks = Campaign(folder).tasks()[:2]
+    assert in_a_process(worker(folder, Filling()), tasks) == 70
+    assert list((folder / "results").iterdir()) == []
+    (begun,) = Attempts(folder).all()
+    assert 0 < len(begun.lines) < COUNT and not begun.alive
+    assert worker(folder).work(tasks).done == [task.id for task in tasks]
+    assert Campaign(folder).progress().measured == 2 * COUNT
+
+
 def test_a_task_that_cannot_be_worked_on_does_not_keep_the_others(folder: Path) -> None:
     def partly(matrix: object) -> object:
         if matrix.name == "m0a":  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from indexer.executors.base import ExecutorOptions
 from indexer.executors.local import LocalExecutor
 
 
+@pytest.mark.slow
 class TestLocal(ExecutorContract):
     @pytest.fixture
     def executor(self) -> Iterator[LocalExecutor]:
