@@ -13,7 +13,7 @@ The campaign that it works on is of a shell script, so that nodes need nothing b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,10 +54,10 @@ _MATRIX = "%%MatrixMarket matrix coordinate pattern general\n{n} {n} 2\n1 1\n2 {
 
 
 def script_campaign(
-    folder: Path, matrices: int = 3, *, configs: int = 2, rounds: int = 1
+    folder: Path, matrices: int = 3, *, configs: int = 2, widths: Sequence[int] = (8,)
 ) -> Campaign:
-    """A campaign in `folder/camp`, measured by `folder/script.sh`, which sleeps as long as a file
-    `folder/slow` is there."""
+    """A campaign in `folder/camp`, of SpMM with so many dense columns, measured by a script
+    `folder/script.sh`, which sleeps as long as a file `folder/slow` is there."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "script.toml").write_text(_PLATFORM)
     lines = f"while [ -e '{folder}/slow' ]; do sleep 0.1; done\necho t=$1\n"
@@ -67,9 +67,10 @@ def script_campaign(
         file = folder / f"m{at}.mtx"
         file.write_text(_MATRIX.format(n=at + 2))
         planned.append(Matrix(str(file), f"m{at}", f"m{at}", at + 2, at + 2, 2))
-    options = PlanOptions(configs=configs, shared=configs, sampled=False, rounds=rounds)
+    options = PlanOptions(configs=configs, shared=configs, sampled=False, rounds=1)
     platform = load_platform(folder / "script.toml")
-    return Campaign.create(folder / "camp", make_plan(platform, [Op("spmm", 8)], planned, options))
+    ops = [Op("spmm", width) for width in widths]
+    return Campaign.create(folder / "camp", make_plan(platform, ops, planned, options))
 
 
 def script_effort(folder: Path) -> Effort:
