@@ -36,6 +36,7 @@ class Instances:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._folder, self._plan = folder, plan
         self._own, self._further = OwnFolder(folder), OwnFolder(folder, _FOLDER)
+        self._platforms: dict[str, Platform] = {}
 
     @property
     def first(self) -> str:
@@ -78,6 +79,8 @@ class Instances:
 
         Raises: InputError if the folder says nothing of it.
         """
+        if name in self._platforms:
+            return self._platforms[name]
         found = self._read(self._own, _FILE)
         if found.platform != name:
             found = self._read(self._further, f"{name}.json")
@@ -85,7 +88,8 @@ class Instances:
         base, _, instance = name.partition("@")
         if found.platform != name or base != planned.name:
             raise InputError(f"does not tell of {name}", where=str(self._folder))
-        return planned.at(instance, found.environment)
+        self._platforms[name] = planned.at(instance, found.environment)
+        return self._platforms[name]
 
     def _read(self, folder: OwnFolder, file: str) -> _Machine:
         try:

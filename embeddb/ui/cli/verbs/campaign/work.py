@@ -5,14 +5,18 @@ from __future__ import annotations
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.wording import plural
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
+
+if TYPE_CHECKING:
+    from indexer.campaign.nodes.worker import Worked
 
 __all__ = ["work_verb"]
 
@@ -39,21 +43,14 @@ def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **asked: Any) 
       embeddb campaign work camp --task 0000-spmm_32-0
       embeddb campaign work camp --submission 1 --chunk 12
     """
-    from indexer.campaign.nodes.chunk import work_chunk, work_tasks
-    from indexer.executors.base import Effort
-
     if bool(tasks) == bool(asked["submission"]) or bool(tasks) != (asked["chunk"] < 0):
         raise UsageError("name tasks by --task, or a --submission and a --chunk of it")
     # What ends a job asks first: the point in hand is then not blamed for the end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    effort = Effort(**{name: asked[name] for name in ("platform", "repeats", "threads")})
-    place = Path(folder)
-    with Progress() as progress:
-        if tasks:
-            worked = work_tasks(place, tasks, effort, told=progress)
-        else:
-            number, chunk = asked["submission"], asked["chunk"]
-            worked = work_chunk(place, number, chunk, effort, told=progress)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        worked = _worked(Path(folder), tasks, asked)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     document = {
         "host": socket.gethostname(),
         "done": worked.done,
@@ -68,3 +65,14 @@ def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **asked: Any) 
         for name, reason in worked.failed.items():
             note(f"{name}: {reason}")
         raise InputError(f"{plural(len(worked.failed), 'task')} failed", where=folder)
+
+
+def _worked(folder: Path, tasks: Sequence[str], asked: dict[str, Any]) -> Worked:
+    from indexer.campaign.nodes.chunk import work_chunk, work_tasks
+    from indexer.executors.base import Effort
+
+    effort = Effort(**{name: asked[name] for name in ("platform", "repeats", "threads")})
+    with Progress() as progress:
+        if tasks:
+            return work_tasks(folder, tasks, effort, told=progress)
+        return work_chunk(folder, asked["submission"], asked["chunk"], effort, progress)
