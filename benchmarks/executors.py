@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,26 +165,22 @@ def measured(scratch: Path, tasks: int, few: int) -> Iterator[tuple[str, dict[st
     """Every way by its name, with what it took; a first run, not told, imports everything."""
     in_one_process(scratch / "warm", 10)
     yield "one process", in_one_process(scratch / "one", tasks)
-    for name, made in (("local", LocalExecutor), ("slurm", SlurmExecutor), ("dask", DaskExecutor)):
-        for what, count, per_chunk, kills in (
-            ("", tasks, 25, False),
-            (", kills", tasks, 25, True),
-            (", a task a chunk", few, 1, False),
-        ):
-            folder = scratch / f"{name}{what}".replace(" ", "-").replace(",", "")
-            executor: Any = made()
-            end = (
-                (lambda e=executor: kill_dask(e))
-                if name == "dask"
-                else (lambda f=folder: kill_process(f))
-            )
-            try:
-                yield (
-                    f"{name}{what}",
-                    through(executor, folder, count, per_chunk, end if kills else _spared),
-                )
-            finally:
-                executor.close()
+    every = {"local": LocalExecutor, "slurm": SlurmExecutor, "dask": DaskExecutor}
+    ways = [
+        *((name, "", tasks, 25) for name in ("local",)),
+        *((name, "kills", tasks, 25) for name in ("slurm", "dask")),
+        *((name, "a task a chunk", few, 1) for name in every),
+    ]
+    for name, what, count, per_chunk in ways:
+        folder = scratch / f"{name} {what}".strip().replace(" ", "-")
+        executor: Any = every[name]()
+        kill = partial(kill_dask, executor) if name == "dask" else partial(kill_process, folder)
+        spared = kill if what == "kills" else _spared
+        try:
+            told = through(executor, folder, count, per_chunk, spared)
+            yield f"{name}, {what}".removesuffix(", "), told
+        finally:
+            executor.close()
 
 
 def _left_out(*_: Any, **__: Any) -> None:
@@ -193,7 +190,7 @@ def _left_out(*_: Any, **__: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tasks", type=int, default=1000)
-    parser.add_argument("--few", type=int, default=100)
+    parser.add_argument("--few", type=int, default=50)
     asked = parser.parse_args()
     if missing := lacking():
         raise SystemExit(f"needs SLURM: there is no {missing}")
