@@ -164,13 +164,13 @@ def kill_dask(executor: DaskExecutor) -> int:
 def measured(scratch: Path, tasks: int, few: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every way by its name, with what it took; a first run, not told, imports everything."""
     in_one_process(scratch / "warm", 10)
-    yield "one process", in_one_process(scratch / "one", tasks)
     every = {"local": LocalExecutor, "slurm": SlurmExecutor, "dask": DaskExecutor}
     ways = [
-        *((name, "", tasks, 25) for name in ("local",)),
-        *((name, "kills", tasks, 25) for name in ("slurm", "dask")),
-        *((name, "a task a chunk", few, 1) for name in every),
+        *((name, "kills", tasks, 50) for name in ("slurm", "dask")),
+        *((name, "", few, 25) for name in every),
+        *((name, "a task a chunk", few // 5, 1) for name in every),
     ]
+    yield "one process", in_one_process(scratch / "one", few)
     for name, what, count, per_chunk in ways:
         folder = scratch / f"{name} {what}".strip().replace(" ", "-")
         executor: Any = every[name]()
@@ -190,7 +190,7 @@ def _left_out(*_: Any, **__: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tasks", type=int, default=1000)
-    parser.add_argument("--few", type=int, default=50)
+    parser.add_argument("--few", type=int, default=100)
     asked = parser.parse_args()
     if missing := lacking():
         raise SystemExit(f"needs SLURM: there is no {missing}")
