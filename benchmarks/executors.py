@@ -48,7 +48,8 @@ TASK_S = 0.4
 #: Dense columns; a task is a matrix and one of them.
 WIDTHS = range(1, 41)
 ROOT = Path(__file__).resolve().parents[1]
-KILL_EVERY_S, MOST_KILLS = 3.0, 10
+#: Seconds between two kills; a worker of Dask takes some to be there again.
+KILL_EVERY_S, MOST_KILLS = {"slurm": 3.0, "dask": 8.0}, 10
 
 
 def planned(folder: Path, tasks: int) -> Campaign:
@@ -81,7 +82,7 @@ def through(
         effort=script_effort(folder),
         chunk_s=TASK_S * per_chunk - 0.01,
     )
-    with _killing(kill) as kills:
+    with _killing(kill, KILL_EVERY_S.get(executor.name, 3.0)) as kills:
         began = time.perf_counter()
         job.run(Settle(rounds=0))
         wall = time.perf_counter() - began
@@ -117,11 +118,11 @@ def _told(campaign: Campaign, db: Database, wall: float) -> dict[str, Any]:
 
 
 @contextmanager
-def _killing(kill: Callable[[], int]) -> Iterator[list[int]]:
+def _killing(kill: Callable[[], int], every_s: float) -> Iterator[list[int]]:
     kills, over = [0], threading.Event()
 
     def loop() -> None:
-        while kills[0] < MOST_KILLS and not over.wait(KILL_EVERY_S):
+        while kills[0] < MOST_KILLS and not over.wait(every_s):
             kills[0] += kill()
 
     thread = threading.Thread(target=loop)

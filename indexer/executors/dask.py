@@ -16,7 +16,9 @@ __all__ = ["PLUGIN", "DaskExecutor"]
 
 #: The resource that a worker has once per node, so that no two chunks are timed at a time.
 SLOT = "slot"
-_LOOK_S, _ANSWER_S = 0.1, 30
+_LOOK_S, _ANSWER_S = 0.2, 30
+#: How long this machine's own workers may be away before they are started anew.
+_LOST_S = 20.0
 
 
 class DaskExecutor(JobsInOrder):
@@ -81,41 +83,58 @@ class DaskExecutor(JobsInOrder):
         return client
 
     def _work_off(self, job: Job) -> None:
-        work, client = job.work, self._client(job.work)
-        futures = {
-            chunk: client.submit(
-                chunk_logged,
-                str(work.folder),
-                work.number,
-                chunk,
-                work.effort,
-                key=f"{work.name}-{chunk}-{time.time_ns()}",
-                resources={SLOT: 1},
-                retries=0,
-                pure=False,
-            )
-            for chunk in range(work.chunks)
-        }
-        while futures and not job.stop.wait(_LOOK_S):
+        """No more chunks than there are slots, and one that a growing cluster sees waiting: of all
+        that a worker was given, Dask takes each for what may have killed it."""
+        client, waiting = self._client(job.work), list(range(job.work.chunks))
+        futures: dict[int, Any] = {}
+        seen, slots = time.monotonic(), 1
+        while (waiting or futures) and not job.stop.wait(_LOOK_S):
+            slots = self._slots(client)
+            if slots:
+                seen = time.monotonic()
+            elif not self._address and time.monotonic() - seen > _LOST_S:
+                # Workers that are killed while they start are not replaced by their nannies.
+                self._let_go()
+                return
             for chunk, future in list(futures.items()):
                 if future.done():
                     del futures[chunk]
                     _log(job.work, chunk, future)
                     job.end(chunk)
-            self._note_running(job, client, futures)
+            while waiting and len(futures) <= slots:
+                chunk = waiting.pop(0)
+                futures[chunk] = _submitted(client, job.work, chunk)
+            job.states.update((chunk, "running") for chunk in list(futures)[:slots])
         client.cancel(list(futures.values()), force=True)
 
-    def _note_running(self, job: Job, client: Any, futures: dict[int, Any]) -> None:
+    def _slots(self, client: Any) -> int:
+        """How many workers have one; 0 where the scheduler does not answer."""
         with suppress(OSError, TimeoutError):
-            busy = {key for keys in client.processing().values() for key in keys}
-            for chunk, future in futures.items():
-                job.states[chunk] = "running" if future.key in busy else "waiting"
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            return sum(SLOT in one.get("resources", {}) for one in workers)
+        return 0
 
     def close(self) -> None:
         """As `Executor.close`."""
         super().close()
+        self._let_go()
+
+    def _let_go(self) -> None:
         while self._held:
-            self._held.pop().close()
+            with suppress(OSError, TimeoutError):
+                self._held.pop().close()
+
+
+def _submitted(client: Any, work: Submission, chunk: int) -> Any:
+    """The future of a chunk."""
+    return client.submit(
+        chunk_logged,
+        *(str(work.folder), work.number, chunk, work.effort),
+        key=f"{work.name}-{chunk}-{time.time_ns()}",
+        resources={SLOT: 1},
+        retries=0,
+        pure=False,
+    )
 
 
 def _log(work: Submission, chunk: int, future: Any) -> None:
