@@ -252,7 +252,7 @@ def test_the_plugins_keep_their_contracts(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout
     passed = re.search(r"(\d+) passed", done.stdout)
@@ -269,6 +269,7 @@ def test_the_plugins_are_found(
         ("featurizer", "shape"),
         ("runner", "slices"),
         ("tuner", "nearest"),
+        ("executor", "modest"),
     ):
         assert name in plugins.available(kind)
         assert plugins.load(kind, name)

@@ -1,13 +1,13 @@
 """Campaigns: many measurements, planned once, run in shuffled rounds, resumed after any stop.
 
 A campaign is a folder. `plan.json` says what to measure; a *task* is one matrix, one op, one
-round, and its outcome is the file `results/<task>.jsonl`, a line per configuration, written as it
-is measured. Nothing but finished lines counts: a line cut by a kill is dropped, and its point is
-measured again. Matrices whose rounds disagree, or were measured while the machine was in another
-state (`states/<task>.jsonl`), get further rounds, listed in `settle.json`; no round is ever
-dropped. A point that is measured again (`again.json`) gets another line, and the one before stops
-counting. Workers never open the database; whoever runs the campaign reads finished tasks into it,
-each at most once, so a folder may be filled on one machine and read on another.
+round, and its outcome is the file `results/<task>.jsonl`, a line per configuration (see
+`indexer.campaign.results`). Nothing but finished lines counts: a line cut by a kill is dropped, and
+its point is measured again. Matrices whose rounds disagree, or were measured while the machine was
+in another state (`states/<task>.jsonl`), get further rounds, listed in `settle.json`; no round is
+ever dropped. A point that is measured again (`again.json`) gets another line, and the one before
+stops counting. Workers never open the database; whoever runs the campaign reads finished tasks into
+it, each at most once, so a folder may be filled on one machine and read on another.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +28,25 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError
 from embeddb.core.files.gate import reason_of
-from embeddb.core.files.own_files import OwnFolder, drop_torn_line
+from embeddb.core.files.own_files import OwnFolder
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import SOURCES, STATUSES, Measurement, Run, in_context
+from embeddb.core.records import Measurement, Run, in_context
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.platform import Platform
+from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.agreement import AGREE, Agreement, comparisons, summary
+from indexer.campaign.instances import Instances
 from indexer.campaign.plan import Plan
 from indexer.campaign.plan_file import PLAN, plan_bytes, read_plan, write_plan
 from indexer.campaign.repeats import Repeats
-from indexer.campaign.state import TaskStates, normal_of, read_lines
+from indexer.campaign.results import Line, ResultFiles, TaskResult
+from indexer.campaign.state import TaskStates, normal_of
 
-__all__ = ["Campaign", "Progress", "Task"]
+__all__ = ["GIVEN_UP", "Campaign", "Progress", "Task"]
 
 #: The file of the rounds that were added; larger ones are none of a campaign's.
 _SETTLE, _MOST_SETTLE_BYTES = "settle.json", 64 << 20
+#: In the context of a point that no worker lived through: how often it was tried.
+GIVEN_UP = "given_up"
 #: Further rounds beyond it are not believed to be a campaign's.
 _MOST_SETTLED = 1000
 
@@ -58,20 +63,23 @@ class Task(msgspec.Struct, frozen=True):
         return f"{self.matrix:04d}-{self.op.replace(':', '_')}-{self.round}"
 
 
-class _Line(msgspec.Struct, frozen=True, array_like=True):
-    config: int
-    measurement: Measurement
-
-
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a result file holds, as of its size and time: seconds by configuration of the lines
-    that count, and how many there are in all."""
+    """What the result files of a task hold, as of their sizes and times: seconds by configuration
+    of the lines that count, how many there are in all, and where a worker measured it (`on` is an
+    instance's id; both empty where none did)."""
 
-    stamp: tuple[int, int]
+    stamp: tuple[tuple[int, int], ...]
     lines: int
     seconds: Mapping[int, float]
     statuses: Mapping[str, int]
+    on: str
+    host: str
+    spent_s: float
+    given_up: int
+
+
+_NOTHING = _Outcome((), 0, {}, {}, "", "", 0.0, 0)
 
 
 @dataclass(slots=True)
@@ -86,27 +94,24 @@ class Progress:
     statuses: Counter[str] = field(default_factory=Counter)
 
 
-def _check(m: Measurement) -> None:
-    """Raises: ValueError for what no runner says: a folder may come from elsewhere."""
-    if m.status not in STATUSES or m.source not in SOURCES:
-        raise ValueError(f"unknown status {m.status!r} or source {m.source!r}")
-    if not all(0 < t < math.inf for t in m.times_s) or (m.ok and not m.times_s):
-        raise ValueError("times that no measurement has")
-
-
 class Campaign:
     """A campaign folder. Raises: InputError if its plan cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._own, self._results = OwnFolder(folder), OwnFolder(folder, "results")
+        self._own, self.results = OwnFolder(folder), ResultFiles(folder)
         self.plan = read_plan(folder / PLAN)
+        self.instances = Instances(folder, self.plan)
         self.id = self.plan.id
         configs = self.plan.configs.items()
         self._configs = {op: [Config(c) for c in given] for op, given in configs}
         self._outcomes: dict[Task, _Outcome] = {}
         self._settling = self._read_settling()
         self._repeats = Repeats(folder)
+
+    @cached_property
+    def _platform(self) -> Platform:
+        return parse_platform(self.plan.platform)
 
     @classmethod
     def create(cls, folder: Path, plan: Plan) -> Campaign:
@@ -121,7 +126,7 @@ class Campaign:
                 )
             return cls(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        OwnFolder(folder, "results").make()
+        ResultFiles(folder).make()
         OwnFolder(folder).write(PLAN, raw)
         return cls(folder)
 
@@ -158,6 +163,29 @@ class Campaign:
             chosen = kept[: max(count, choice.pinned)]
         order = np.random.default_rng([plan.seed, task.round, *place]).permutation(len(chosen))
         return [chosen[i] for i in order]
+
+    def default(self, task: Task) -> int | None:
+        """Position of the default on the task's matrix; None where no matrix runs it."""
+        matrix, op = self.plan.matrices[task.matrix], Op.parse(task.op)
+        default = self._platform.default(op, matrix.sizes)
+        table = self._configs[task.op]
+        return table.index(default) if default in table else None
+
+    def named(self, names: Iterable[str]) -> list[Task]:
+        """Tasks by their ids. Raises: InputError for one that is none of this campaign."""
+        known = {task.id: task for task in self.tasks()}
+        names = list(names)
+        if unknown := [name for name in names if name not in known]:
+            raise InputError(
+                f"no task {unknown[0]!r}",
+                where=str(self.folder),
+                hint=f"a task is named as {next(iter(known), 'in results/')}",
+            )
+        return [known[name] for name in names]
+
+    def config(self, op: str, position: int) -> Config:
+        """One configuration of an op's table."""
+        return self._configs[op][position]
 
     def configs(self, op: str, positions: set[int]) -> list[Config]:
         """Configurations of an op's table, in its order."""
@@ -207,27 +235,33 @@ class Campaign:
         """Complete tasks during which the machine's state changed, or which were measured in
         another state than the campaign's median."""
         complete = [task for task in self.tasks() if not self.missing(task)]
-        normal = normal_of(self.states(task) for task in complete)
-        return [task for task in complete if self.states(task).spoilt(normal)] if normal else []
+        found = []
+        for on in dict.fromkeys(self.instance_of(task) for task in complete):
+            states = {t: self.states(t) for t in complete if self.instance_of(t) == on}
+            normal = normal_of(states.values())
+            found += [t for t, around in states.items() if normal and around.spoilt(normal)]
+        return found
 
     def states(self, task: Task) -> TaskStates:
         """The machine's states around a task."""
-        return TaskStates(self.folder / "states" / f"{task.id}.jsonl")
+        file = self.folder / "states" / f"{task.id}.jsonl"
+        # Read again only where a worker wrote of states; most tasks of most campaigns have none.
+        told = self._result(task).moments() if self._outcome(task).on else ()
+        return TaskStates(file, told)
 
     @property
     def settling_rounds(self) -> int:
         return len(self._settling)
 
     def _rounds(self, matrix: int, op: str) -> list[Mapping[int, float]]:
-        """Seconds by configuration of every complete round."""
+        """Seconds by configuration of every complete round; of those on one instance alone, the one
+        that has most, for what differs between machines is no disagreement."""
         planned = range(self.plan.rounds)
         added = (self.plan.rounds + at for at, pairs in enumerate(self._settling))
-        found = []
-        for number in (*planned, *added):
-            task = Task(matrix, op, number)
-            if not self.missing(task):
-                found.append(self._outcome(task).seconds)
-        return found
+        tasks = [Task(matrix, op, number) for number in (*planned, *added)]
+        complete = [self._outcome(task) for task in tasks if not self.missing(task)]
+        ((on, _),) = Counter(one.on for one in complete).most_common(1) or [("", 0)]
+        return [one.seconds for one in complete if one.on == on]
 
     # -- what is measured ----------------------------------------------------------------------
 
@@ -237,51 +271,62 @@ class Campaign:
         counting = (lines[at] for at in self._counting(task, lines).values())
         return {self._configs[task.op][line.config]: line.measurement for line in counting}
 
-    def _counting(self, task: Task, lines: Sequence[_Line]) -> dict[int, int]:
-        """The line that counts, by configuration: the last, unless it is to be measured again."""
-        gone = self._repeats.of(task.id)
-        return {line.config: at for at, line in enumerate(lines) if at not in gone}
+    def _counting(self, task: Task, lines: Sequence[Line]) -> dict[int, int]:
+        """The line that counts, by configuration: the last, unless it is to be measured again. The
+        default that a worker ran beside what was wanted is none of the task's points."""
+        gone, wanted = self._repeats.of(task.id), set(self.wanted(task))
+        found = ((line.config, at) for at, line in enumerate(lines) if at not in gone)
+        return {config: at for config, at in found if config in wanted}
 
-    def _lines(self, task: Task) -> list[_Line]:
+    def _lines(self, task: Task) -> Sequence[Line]:
         """Every line that was written of a task, also those that do not count any more."""
-        raw = read_lines(self._results, self._name(task))
-        found = []
+        return self._result(task).lines
+
+    def _result(self, task: Task) -> TaskResult:
         wanted = set(self.wanted(task))
-        for number, line in enumerate(raw.splitlines(), 1):
-            try:
-                entry = msgspec.json.decode(line, type=_Line)
-                if entry.config not in wanted:
-                    raise ValueError(f"configuration {entry.config} is not of this task")
-                _check(entry.measurement)
-                found.append(entry)
-            except (msgspec.MsgspecError, ValueError) as e:
-                raise InputError(
-                    f"not a result of this campaign: {e}",
-                    where=str(self._results.path / self._name(task)),
-                    line=number,
-                    hint="delete the file and resume: its points are measured again",
-                ) from None
-        return found
+        # A worker adds the default where the task lacks it; to look it up for every task is dear.
+        return self.results.read(task.id, lambda at: at in wanted or at == self.default(task))
 
     def _outcome(self, task: Task) -> _Outcome:
-        """Seconds and statuses of a task, read again only if its file has changed."""
-        try:
-            about = (self._results.path / self._name(task)).lstat()
-        except FileNotFoundError:
-            return _Outcome((0, 0), 0, {}, {})
-        stamp = (about.st_size, about.st_mtime_ns)
+        """Seconds and statuses of a task, read again only if its files have changed."""
+        stamp = self.results.stamp(task.id)
+        if not stamp:
+            return _NOTHING
         known = self._outcomes.get(task)
         if known is None or known.stamp != stamp:
-            lines = self._lines(task)
-            held = {c: lines[at].measurement for c, at in self._counting(task, lines).items()}
-            statuses = Counter(m.status for m in held.values())
-            seconds = {config: m.seconds for config, m in held.items()}
-            known = _Outcome(stamp, len(lines), seconds, statuses)
+            result = self._result(task)
+            counting = self._counting(task, result.lines)
+            held = {c: result.lines[at].measurement for c, at in counting.items()}
+            origins = [origin for _, origin in result.origins]
+            known = _Outcome(
+                stamp=stamp,
+                lines=len(result.lines),
+                seconds={config: m.seconds for config, m in held.items()},
+                statuses=Counter(m.status for m in held.values()),
+                on=origins[0].on if origins else "",
+                host=origins[-1].host if origins else "",
+                spent_s=sum(origin.spent_s for origin in origins),
+                given_up=sum(GIVEN_UP in m.context for m in held.values()),
+            )
             self._outcomes[task] = known
         return known
 
-    def _name(self, task: Task) -> str:
-        return f"{task.id}.jsonl"
+    def spent_s(self, task: Task) -> float:
+        """Seconds that workers spent on a task, in all; 0 where none did."""
+        return self._outcome(task).spent_s
+
+    def host_of(self, task: Task) -> str:
+        """The host whose worker ended a task; empty where none did."""
+        return self._outcome(task).host
+
+    def given_up(self, task: Task) -> int:
+        """How many of its points ended every process that tried them."""
+        return self._outcome(task).given_up
+
+    def instance_of(self, task: Task) -> str:
+        """The id of the instance on which a task was measured, or begun; empty before."""
+        outcome = self._outcome(task)
+        return outcome.on or (self.instances.first if outcome.stamp else "")
 
     def written(self, task: Task) -> int:
         """How many runs of a task were made, also those that do not count any more."""
@@ -314,14 +359,12 @@ class Campaign:
             return
         configs = self._configs[task.op]
         number = {configs[at]: at for at in todo}
-        with self._results.open(self._name(task), "a+b") as out:
-            drop_torn_line(out)
+        with self.results.adding(task.id) as out:
             asked = [configs[at] for at in todo]
             for config, m in runner.run(pattern, Op.parse(task.op), asked, options=options):
-                out.write(msgspec.json.encode(_Line(number[config], m)) + b"\n")
+                out.write(msgspec.json.encode(Line(number[config], m)) + b"\n")
                 out.flush()
                 yield m.status
-            os.fsync(out.fileno())
 
     def progress(self, db: Lookup | None = None) -> Progress:
         """Points and tasks by state; `tasks_stored` are those in `db`."""
@@ -361,9 +404,13 @@ class Campaign:
 
     def store(self, db: Lookup, task: Task, pattern: Pattern, platform: Platform) -> int:
         """Read a complete task into the database, once; returns the runs added (none of a task
-        that is not complete yet). A run that was measured again replaces the one before."""
+        that is not complete yet). A run that was measured again replaces the one before.
+        `platform` is the instance that measured it, unless the task's files name another."""
         if self.is_stored(db, task) or self.missing(task):
             return 0
+        on = self.instance_of(task)
+        if on and on != platform.id:
+            platform = self.instances.platform(on)
         runs = self._runs(task, pattern, platform)
         db.record([], pattern, platform)
         stamp = {"runs": len(runs)}
@@ -374,16 +421,16 @@ class Campaign:
 
     def _runs(self, task: Task, pattern: Pattern, platform: Platform) -> list[Run]:
         op, name, lines = Op.parse(task.op), f"{self.id}:{task.round}", self._lines(task)
-        counting, gone = self._counting(task, lines), self._repeats.of(task.id)
+        gone = self._repeats.of(task.id)
         states = self.states(task).contexts(len(lines))
         found, before = list[Run](), dict[int, str]()
         for at, (line, state) in enumerate(zip(lines, states, strict=True)):
-            if at in gone or counting[line.config] == at:
-                measured = in_context(line.measurement, state)
-                config, replaces = self._configs[task.op][line.config], before.get(line.config, "")
-                run = Run(pattern.id, op, platform.id, config, measured, name, replaces)
+            measured = in_context(line.measurement, state)
+            config, replaces = self._configs[task.op][line.config], before.pop(line.config, "")
+            run = Run(pattern.id, op, platform.id, config, measured, name, replaces)
+            if at in gone:
                 before[line.config] = run.id
-                found.append(run)
+            found.append(run)
         return found
 
 

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import fcntl
-import json
-import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError
-from embeddb.core.files.gate import reason_of
 from embeddb.core.files.own_files import OwnFolder
 from embeddb.core.machine_state import state_now
 from embeddb.core.pattern import Pattern
 from embeddb.index.lookup import Lookup
-from embeddb.matrix_files import read_pattern
-from embeddb.platforms.platform import Platform, parse_platform, platform_here
+from embeddb.platforms.platform import Platform, platform_here
 from indexer.campaign.agreement import AGREE
 from indexer.campaign.budget.growing_plan import buy_more
 from indexer.campaign.budget.teaching import taught_on_the_way
 from indexer.campaign.folder import Campaign, Progress, Task
+from indexer.campaign.nodes.spread import open_chunks
 from indexer.campaign.plan import Matrix, Told, untold
+from indexer.campaign.planned_matrix import from_file, planned_pattern
 from indexer.embed import embed
 
-__all__ = ["CampaignJob", "Settle", "run_campaign"]
+__all__ = ["CampaignJob", "Settle", "alone", "run_campaign"]
 
-#: The file that names the machine whose times a campaign holds; larger ones are none.
-_MACHINE, _MOST_BYTES = "measured-on.json", 1 << 20
 #: Configurations a runner compiles ahead between two reports of progress.
 _BUILT_AT_ONCE = 32
 
@@ -47,10 +41,6 @@ class Settle:
     least: float = AGREE
 
 
-def _from_file(matrix: Matrix) -> Pattern:
-    return read_pattern(matrix.path, name=matrix.name, group=matrix.group)
-
-
 @dataclass(frozen=True, slots=True)
 class CampaignJob:
     """One running of a campaign into a database; `read` brings a planned matrix. Points whose
@@ -60,7 +50,7 @@ class CampaignJob:
     db: Lookup
     runner: Any
     options: Any
-    read: Callable[[Matrix], Pattern] = _from_file
+    read: Callable[[Matrix], Pattern] = from_file
     told: Told = untold
     again: Collection[str] = ()
 
@@ -72,8 +62,9 @@ class CampaignJob:
         machine fails at it: what was measured before stays, and the next run goes on from there.
         """
         platform = platform_here(self.runner, threads=self.options.threads)
-        _claim(self.campaign, platform)
-        with _alone(self.campaign.folder):
+        self.campaign.instances.admit(platform)
+        with alone(self.campaign.folder):
+            _nothing_submitted(self.campaign)
             self.campaign.repeat(self.again)
             return self._run(platform, settle or Settle())
 
@@ -91,7 +82,7 @@ class CampaignJob:
         done = campaign.progress()
         what = "measure again" if campaign.settling_rounds else "measure"
         for task in tasks:
-            pattern = self._pattern(task)
+            pattern = planned_pattern(campaign.plan.matrices[task.matrix], self.read)
             missing = len(campaign.missing(task))
             if missing:
                 self._note_state(task)
@@ -120,17 +111,6 @@ class CampaignJob:
                 self.told(f"compile {op}", at, len(configs))
                 self.runner.prepare(Op.parse(op), configs[at : at + _BUILT_AT_ONCE])
 
-    def _pattern(self, task: Task) -> Pattern:
-        planned = self.campaign.plan.matrices[task.matrix]
-        pattern = self.read(planned)
-        if (*pattern.shape, pattern.nnz) != (planned.m, planned.n, planned.nnz):
-            raise InputError(
-                f"not the matrix that was planned ({planned.m} x {planned.n}, {planned.nnz})",
-                where=planned.path,
-                hint="put that file back, or plan a campaign in another folder",
-            )
-        return pattern
-
 
 def run_campaign(job: CampaignJob, settle: Settle | None = None) -> tuple[Campaign, Progress]:
     """Run a campaign to its end, with the rounds that a strategy buys on the way, and make what was
@@ -147,9 +127,24 @@ def run_campaign(job: CampaignJob, settle: Settle | None = None) -> tuple[Campai
     return job.campaign, done
 
 
+def _nothing_submitted(campaign: Campaign) -> None:
+    """Raises: InputError if nodes are at the campaign: points would be measured twice."""
+    live = [number for number, states in open_chunks(campaign).items() if states != {}]
+    if live:
+        raise InputError(
+            f"submission {live[0]} may still be worked on",
+            where=str(campaign.folder),
+            hint="see `embeddb campaign status`; go on with the --executor it was submitted to",
+        )
+
+
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two runs of one campaign would measure twice and disturb each other's times."""
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a campaign as its only coordinator: two would measure twice and disturb each other's
+    times.
+
+    Raises: InputError if another does.
+    """
     with OwnFolder(folder).open("lock", "a+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -160,34 +155,3 @@ def _alone(folder: Path) -> Iterator[None]:
                 hint="wait for it, or stop it",
             ) from None
         yield
-
-
-class _Machine(msgspec.Struct):
-    platform: str
-
-
-def _claim(campaign: Campaign, platform: Platform) -> None:
-    """Note whose times the folder holds. Raises: InputError if they are of another machine."""
-    planned = parse_platform(campaign.plan.platform)
-    if (platform.name, platform.digest) != (planned.name, planned.digest):
-        raise InputError(
-            f"planned for {planned.name}, and not as {platform.name} is here",
-            where=str(campaign.folder),
-            hint="plan the campaign anew",
-        )
-    file, own = campaign.folder / _MACHINE, OwnFolder(campaign.folder)
-    here = {"platform": platform.id, "environment": dict(platform.environment)}
-    if not os.path.lexists(file):
-        own.write(_MACHINE, json.dumps(here, indent=1).encode())
-    try:
-        raw = own.read(_MACHINE, _MOST_BYTES)
-        known = msgspec.json.decode(raw, type=_Machine).platform
-    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as e:
-        raise InputError(f"does not name a machine: {reason_of(e)}", where=str(file)) from None
-    if known != platform.id:
-        raise InputError(
-            f"its results are of {known}, and this is {platform.id}",
-            where=str(campaign.folder),
-            hint="finish it there with the same threads, or plan a campaign in another folder; "
-            "the runs it has stay evidence of their machine",
-        )

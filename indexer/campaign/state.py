@@ -8,7 +8,7 @@ does not count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,10 +48,11 @@ def read_lines(folder: OwnFolder, name: str) -> bytes:
 
 
 class TaskStates:
-    """The states around one task, in a file of its own."""
+    """The states around one task, in a file of its own, beside those that were `delivered` with its
+    results (each -1: the last of its part; 1: another)."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, delivered: Sequence[tuple[Moment, int]] = ()) -> None:
+        self._file, self._delivered = file, delivered
         # Below the campaign's folder, which is the user's word, nothing may be a link.
         self._folder = OwnFolder(file.parent.parent, file.parent.name)
 
@@ -78,7 +79,11 @@ class TaskStates:
                     line=number,
                     hint="delete the file: nothing is then known of the state of these runs",
                 ) from None
-        return found
+        if not self._delivered:
+            return found
+        # Where one part ends another begins: its own end comes first, its own begin last.
+        ranked = [*self._delivered, *((one, 0) for one in found)]
+        return [one for one, _ in sorted(ranked, key=lambda pair: (pair[0].done, pair[1]))]
 
     def contexts(self, count: int) -> list[dict[str, float]]:
         """What the context of each of `count` runs says, in the order they were made."""

@@ -67,6 +67,9 @@ DB_VERBS = {
 }
 CAMPAIGN_VERBS = {
     "run": "campaign run {r}/base.db {r}/camp --platform {b}/timed.toml --repeats 2 --settle 0",
+    "nodes": "campaign run {r}/base.db {r}/camp --platform {b}/timed.toml --repeats 2 --settle 0 "
+    "--executor local",
+    "collect": "campaign collect {r}/base.db {r}/camp",
     "status": "campaign status {r}/base.db {r}/camp",
 }
 LOG_VERBS = {
@@ -175,6 +178,8 @@ CAMPAIGN_PLANTS: dict[str, Plant] = {
     "the plan is a pipe": _pipe("camp/plan.json"),
     "the plan is a device": _link("camp/plan.json", "/dev/zero"),
     "the state is a link": _link("camp/state.json", "thesis.tex"),
+    "what nodes begin is a link": _link("camp/attempts", "."),
+    "what nodes are given is a link": _link("camp/submit", "."),
 }
 LOG_PLANTS: dict[str, Plant] = {
     "rejects are a link": _link("log.csv.rejects.jsonl", ".bashrc"),
@@ -204,6 +209,8 @@ KINDS: dict[str, tuple[dict[str, Plant], dict[str, str]]] = {
 
 def first(kind: str, what: str) -> str:
     """The verb that is likeliest to fall for it."""
+    if "nodes" in what:
+        return "nodes"
     if kind != "log":
         return {"database": "query", "campaign": "run"}[kind]
     words = {"import": "import", "export": "import", "matri": "index", "platform": "platform"}

@@ -162,8 +162,8 @@ class OwnFolder:
         self.path = self._root.joinpath(*self._parts)
 
     @contextmanager
-    def _opened(self, *, make: bool = False) -> Iterator[int]:
-        """Raises: OSError, also where a part is a link or no folder."""
+    def opened(self, *, make: bool = False) -> Iterator[int]:
+        """Its descriptor. Raises: OSError, also where a part is a link or no folder."""
         fd = os.open(self._root, _FOLDER)
         try:
             for part in self._parts:
@@ -188,14 +188,14 @@ class OwnFolder:
 
     def make(self) -> None:
         """Have the parts below the root. Raises: OSError."""
-        with self._opened(make=True):
+        with self.opened(make=True):
             pass
 
     @contextmanager
     def open(self, name: str, mode: str) -> Iterator[BinaryIO]:
         """A file in it, as `open_own`. Raises: OSError."""
         place = self.path / _plain(name)
-        with _naming(place), self._opened() as folder, open_own(name, mode, folder=folder) as file:
+        with _naming(place), self.opened() as folder, open_own(name, mode, folder=folder) as file:
             yield file
 
     def read(self, name: str, most: int) -> bytes:
@@ -217,7 +217,7 @@ class OwnFolder:
         place = self.path / _plain(name)
         with (
             _naming(place),
-            self._opened(make=True) as folder,
+            self.opened(make=True) as folder,
             whole_file(name, folder=folder) as out,
         ):
             yield out
@@ -225,7 +225,7 @@ class OwnFolder:
     def files(self) -> list[str]:
         """Names of its regular files, sorted; none where there is no folder of ours."""
         try:
-            with self._opened() as folder, os.scandir(folder) as found:
+            with self.opened() as folder, os.scandir(folder) as found:
                 return sorted(one.name for one in found if one.is_file(follow_symlinks=False))
         except OSError:
             return []
@@ -233,7 +233,7 @@ class OwnFolder:
     def remove(self, name: str) -> None:
         """Remove a file, or the link in its place, if it is there. Raises: OSError."""
         place = self.path / _plain(name)
-        with _naming(place), self._opened() as folder, suppress(FileNotFoundError):
+        with _naming(place), self.opened() as folder, suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
 
 

@@ -12,8 +12,16 @@ from embeddb.ui.cli.output import say, table
 
 if TYPE_CHECKING:
     from indexer.campaign.agreement import Agreement
+    from indexer.campaign.nodes.spread import Spread
 
-__all__ = ["command_line", "show_agreement", "show_bought", "show_plan", "show_progress"]
+__all__ = [
+    "command_line",
+    "show_agreement",
+    "show_bought",
+    "show_plan",
+    "show_progress",
+    "show_spread",
+]
 
 #: Matrices named in the text; `--json` has all.
 _NAMED = 10
@@ -55,11 +63,28 @@ def show_progress(document: dict[str, Any]) -> None:
     say(f"{measured:,} of {plural(points, 'measurement')} ({percent} %)")
     stored = document["tasks_stored"]
     say(f"{stored:,} of {plural(document['tasks'], 'task')} stored in the database")
+    show_spread(document["nodes"])
     for status, count in sorted(document["statuses"].items(), key=lambda s: -s[1]):
         say(f"  {count:,} {status}")
     if document["other_state"]:
         say(f"{plural(document['other_state'], 'task')} measured in another state of the machine")
     show_agreement(document["agreement"])
+
+
+def show_spread(nodes: Spread) -> None:
+    """Tasks by state and host, where nodes have worked or are to."""
+    if not nodes.waiting and not any(one.host for one in nodes.hosts) and nodes.waiting is not None:
+        return
+    waiting = "an unknown number" if nodes.waiting is None else f"{nodes.waiting:,}"
+    say(f"tasks: {nodes.done:,} done, {nodes.running:,} running, {waiting} waiting")
+    if nodes.points_given_up:
+        say(f"{plural(nodes.points_given_up, 'point')} given up: nothing lived through it")
+    rows = [
+        (one.host, one.instance, one.done, one.running, one.stopped, one.given_up)
+        for one in nodes.hosts
+    ]
+    if rows:
+        table(("host", "instance", "done", "running", "stopped", "given up"), rows, indent="  ")
 
 
 def show_bought(document: dict[str, Any] | None) -> None:

@@ -34,6 +34,7 @@ _FOR = {
     "serve": "the local page: `serve`",
     "postgres": "a team's database on a PostgreSQL server",
     "plot": "pictures as PNG: `plot`",
+    "dask": "campaigns over Dask: `campaign run --executor dask`",
     "dynamics": "faster counting: `dynamics`",
     "baselines": "more libraries to compare with: `measure --baselines`",
 }

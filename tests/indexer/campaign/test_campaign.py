@@ -233,9 +233,9 @@ def test_results_are_parsed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     go(folder, Database.in_memory(), LawRunner())
     campaign = Campaign(folder)
     parsed: list[Task] = []
-    lines = Campaign._lines
+    read = Campaign._result
     monkeypatch.setattr(
-        Campaign, "_lines", lambda self, task: (parsed.append(task), lines(self, task))[1]
+        Campaign, "_result", lambda self, task: (parsed.append(task), read(self, task))[1]
     )
     for _ in range(3):
         assert campaign.progress().measured == POINTS

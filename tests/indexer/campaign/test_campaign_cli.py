@@ -93,3 +93,74 @@ def test_the_agreement_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "spmv: rounds not compared on 3 matrices" in said and "nan" not in said
     show_agreement([])
     assert capsys.readouterr().out == ""
+
+
+# -- nodes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--script", "x.sh"], 2, "--script is of an --executor"),
+        (["--no-wait"], 2, "--no-wait is of an --executor"),
+        (["--executor", "carrier"], 2, "executors there are: dask, local, slurm"),
+        (["--executor", "local", "--no-wait"], 2, "leave out --no-wait"),
+        (["--executor", "local", "--address", "tcp://x"], 2, "neither --address nor --script"),
+        (["--executor", "slurm"], 1, "there is no sbatch here"),
+    ],
+)
+def test_executors_that_cannot_be_used(
+    asked: list[str],
+    options: list[str],
+    code: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert _run("plan", *asked, "--configs", "3") == 0
+    capsys.readouterr()
+    if "slurm" in options:
+        monkeypatch.setenv("PATH", "/nowhere")
+    assert _run("run", *asked[:2], *options) == code
+    err = capsys.readouterr().err
+    assert said in err and len(err.splitlines()) == 1
+
+
+def test_work_by_hand_is_collected_and_shown(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run("plan", *asked, "--configs", "3", "--rounds", "1") == 0
+    db, folder = asked[:2]
+    first, second, third = (task.id for task in Campaign(Path(folder)).tasks())
+    assert _run("work", folder, "--task", first, "--task", second) == 0
+    assert "2 tasks done here" in capsys.readouterr().out
+    assert _run("work", folder, "--task", second) == 0
+    assert "1 were done already" in capsys.readouterr().out
+    assert _run("collect", db, folder) == 0
+    assert "2 tasks read in, 6 runs added" in capsys.readouterr().out
+    assert _run("status", db, folder) == 0
+    said = capsys.readouterr().out
+    assert "tasks: 2 done, 0 running, 0 waiting" in said and "spade@" in said
+    assert _run("work", folder, "--task", "nothing") == 1
+    assert "no task 'nothing'" in capsys.readouterr().err
+    assert _run("work", folder, "--submission", "1", "--chunk", "0") == 1
+    assert "not a submission" in capsys.readouterr().err
+    for matrix in Campaign(Path(folder)).plan.matrices:
+        Path(matrix.path).unlink()
+    assert _run("work", folder, "--task", third) == 1
+    assert "1 task failed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_campaign_through_processes_of_this_machine(
+    asked: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = str(Path(__file__).resolve().parents[3])
+    monkeypatch.setenv("PYTHONPATH", root)
+    assert _run("plan", *asked, "--configs", "3") == 0
+    capsys.readouterr()
+    assert _run("run", *asked[:2], "--executor", "local", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["tasks_stored"] == told["tasks"] == 6 and told["measured"] == 18
+    (host,) = told["nodes"]["hosts"]
+    assert host["done"] == 6 and host["host"] and host["instance"].startswith("spade@")

@@ -236,6 +236,8 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "campaign plan": ["campaign", "plan", board.db, campaign, *plan, "--configs", "3"],
         "campaign run": ["campaign", "run", board.db, campaign],
         "campaign resume": ["campaign", "resume", board.db, campaign],
+        "campaign work": ["campaign", "work", campaign, "--task", "0000-spmm_32-0"],
+        "campaign collect": ["campaign", "collect", board.db, campaign],
         "campaign status": ["campaign", "status", board.db, campaign],
         "eval": ["eval", board.db, "--seeds", "1", "--op", "spmm:32"],
         "export rule": [
@@ -495,6 +497,9 @@ def test_stubs_get_their_structure_when_the_matrices_arrive(
         (["calibrate", "DB", "--platform", "toy", "--matrices", "gone"], 1, "not a folder"),
         (["calibrate", "DB", "--platform", "spade"], 2, "name them: --op spmm:32"),
         (["campaign", "run", "DB", "nowhere"], 1, "campaign plan"),
+        (["campaign", "work", "nowhere", "--task", "x"], 1, "campaign plan"),
+        (["campaign", "work", "nowhere"], 2, "name tasks by --task"),
+        (["campaign", "collect", "DB", "nowhere"], 1, "campaign plan"),
         (["platform", "show", "none"], 1, "no platform 'none'"),
         (["platform", "check", "gone.toml"], 1, "cannot be read"),
         (["query", "DB", "NEW", "--platform", "toy", "--op", "spmm:4", "-k", "0"], 2, "range"),

@@ -1,12 +1,14 @@
-"""`campaign plan|run|status|resume`: many measurements, resumable after any stop."""
+"""`campaign plan|run|resume|work|collect|status`: many measurements, resumable after any stop."""
 
 from __future__ import annotations
 
 import click
 
+from embeddb.ui.cli.verbs.campaign.collect import collect_verb
 from embeddb.ui.cli.verbs.campaign.plan import plan_verb
 from embeddb.ui.cli.verbs.campaign.run import resume_verb, run_verb
 from embeddb.ui.cli.verbs.campaign.status import status_verb
+from embeddb.ui.cli.verbs.campaign.work import work_verb
 
 __all__ = ["campaign_verb"]
 
@@ -26,5 +28,5 @@ def campaign_verb() -> None:
     """
 
 
-for _verb in (plan_verb, run_verb, resume_verb, status_verb):
+for _verb in (plan_verb, run_verb, resume_verb, work_verb, collect_verb, status_verb):
     campaign_verb.add_command(_verb)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from embeddb.ui.cli.arguments import open_database, runner_here
 from embeddb.ui.cli.campaign_text import command_line
 from embeddb.ui.cli.output import Progress, json_option, note
 from embeddb.ui.cli.verbs.campaign.status import AGREE_OPTION, report
+
+if TYPE_CHECKING:
+    from indexer.campaign.folder import Campaign
 
 __all__ = ["resume_verb", "run_verb"]
 
@@ -31,6 +34,15 @@ _RUNNING = (
         help="Further rounds for matrices whose rounds disagree.",
     ),
     AGREE_OPTION,
+    click.option(
+        "--executor", default="", help="Who measures: local, slurm, dask; else this process does."
+    ),
+    click.option("--address", default="", help="Of the executor: Dask's scheduler."),
+    click.option("--script", default="", help="Of the executor: a slurm.sh that you have edited."),
+    click.option(
+        "--mixed", is_flag=True, help="With an executor: nodes of several kinds may work."
+    ),
+    click.option("--no-wait", is_flag=True, help="With an executor: submit and return."),
     click.option("--again", default="", metavar="STATUS,...", help="Repeat what failed like that."),
     json_option,
 )
@@ -50,9 +62,12 @@ def run_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
     Matrices whose rounds disagree are measured again. Ctrl-C stops it with everything measured
     kept, and so does a machine that fails (no space, a killed compiler); the same command goes on.
 
+    With --executor other processes or nodes measure what is missing, and this one collects it.
+
     \b
     Example:
       embeddb campaign run runs.db camp
+      embeddb campaign run runs.db camp --executor slurm
     """
     _run(db, folder, as_json, asked)
 
@@ -77,6 +92,11 @@ def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
 
     again = _failures(asked["again"])
     campaign = Campaign(Path(folder))
+    if asked["executor"]:
+        campaign, done = _on_nodes(db, campaign, asked)
+        report(campaign, done, asked["agree"], as_json=as_json)
+        return
+    _refuse_options_of_executors(asked)
     repeats, threads = asked["repeats"], asked["threads"]
     options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
     with open_database(db) as opened, Progress() as progress:
@@ -92,6 +112,51 @@ def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
             note(f"stopped; go on with: {command_line('resume', db, folder, asked['platform'])}")
             raise
     report(campaign, done, asked["agree"], as_json=as_json)
+
+
+def _refuse_options_of_executors(asked: dict[str, Any]) -> None:
+    """Raises: UsageError for an option that says something of an executor, where there is none."""
+    for name in ("address", "script", "mixed", "no_wait"):
+        if asked[name]:
+            raise UsageError(
+                f"--{name.replace('_', '-')} is of an --executor", hint="add --executor slurm"
+            )
+
+
+def _on_nodes(db: str, campaign: Campaign, asked: dict[str, Any]) -> tuple[Campaign, Any]:
+    """The campaign run by an executor, and how far it is."""
+    from indexer.campaign.nodes.coordinator import NodesJob
+    from indexer.campaign.nodes.spread import executor_named
+    from indexer.campaign.run import Settle
+    from indexer.executors.base import Effort, ExecutorOptions
+
+    options = ExecutorOptions(address=asked["address"], script=asked["script"])
+    named = str(Path(asked["platform"]).resolve()) if asked["platform"] else ""
+    effort = Effort(repeats=asked["repeats"], threads=asked["threads"], platform=named)
+    again = _failures(asked["again"])
+    executor = executor_named(asked["executor"], options)
+    with open_database(db) as opened, Progress() as progress:
+        job = NodesJob(
+            campaign=campaign,
+            db=opened,
+            executor=executor,
+            effort=effort,
+            options=options,
+            again=again,
+            mixed=asked["mixed"],
+            wait=not asked["no_wait"],
+            told=progress,
+            note=note,
+        )
+        try:
+            return job.run(Settle(asked["settle"], asked["agree"]))
+        except KeyboardInterrupt:
+            note("")
+            if executor.detached:
+                note("what was submitted goes on; the same command waits for it again")
+            raise
+        finally:
+            executor.close()
 
 
 def _failures(text: str) -> frozenset[str]:

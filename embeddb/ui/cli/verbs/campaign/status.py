@@ -50,6 +50,7 @@ def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
 def report(campaign: Campaign, done: Progress, agree: float, *, as_json: bool) -> None:
     """Print how far a campaign is; `campaign run` ends in the same."""
     from indexer.campaign.budget.growing_plan import bought
+    from indexer.campaign.nodes.spread import spread_of
 
     spent = bought(campaign)
     document: dict[str, Any] = {
@@ -61,6 +62,7 @@ def report(campaign: Campaign, done: Progress, agree: float, *, as_json: bool) -
         "tasks": done.tasks,
         "tasks_done": done.tasks_done,
         "tasks_stored": done.tasks_stored,
+        "nodes": spread_of(campaign),
         "settling_rounds": campaign.settling_rounds,
         "other_state": len(campaign.spoilt()),
         "agreement": campaign.agreement(agree),

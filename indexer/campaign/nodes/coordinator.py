@@ -1,0 +1,209 @@
+"""A campaign on many nodes, by one coordinator: submit what is missing, collect, decide what next.
+
+Whatever is lost on the way, a job, a node, this process, only costs time: what counts is which
+result files there are. Ownership is static: a submission freezes its list, and one that went wrong
+is followed by another with what is still missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from embeddb.core.errors import InputError, MissingDependency, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.index.lookup import Lookup
+from embeddb.platforms.platform import parse_platform
+from indexer.campaign.budget.growing_plan import buy_more
+from indexer.campaign.budget.teaching import taught_on_the_way
+from indexer.campaign.folder import Campaign, Progress, Task
+from indexer.campaign.nodes.attempts import Attempts
+from indexer.campaign.nodes.collect import collect
+from indexer.campaign.nodes.spread import open_chunks
+from indexer.campaign.nodes.submissions import (
+    CHUNK_S,
+    Submissions,
+    Submitted,
+    SubmittedJob,
+    in_chunks,
+)
+from indexer.campaign.plan import Matrix, Told, untold
+from indexer.campaign.planned_matrix import from_file
+from indexer.campaign.run import Settle, alone
+from indexer.embed import embed
+from indexer.executors.base import ChunkState, Effort, Executor, ExecutorOptions, Submission
+
+__all__ = ["NodesJob"]
+
+#: Points measured, and the attempts that there are.
+_Mark = tuple[int, frozenset[str]]
+#: Between two looks at the queue: short at first, for a short job.
+_LOOK_S, _LONGEST_LOOK_S = 0.2, 15.0
+
+
+def _unheard(_: str) -> None:
+    """Remarks that nobody reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesJob:
+    """One running of a campaign over an executor into a database. `options` are those the executor
+    was made with. Points whose outcome has a status of `again` are measured once more; with
+    `mixed` nodes of several instances may work; without `wait` it submits and returns. `note` is
+    told remarks. A chunk is of at least `chunk_s` estimated seconds."""
+
+    campaign: Campaign
+    db: Lookup
+    executor: Executor
+    effort: Effort = field(default_factory=Effort)
+    options: ExecutorOptions = field(default_factory=ExecutorOptions)
+    again: Collection[str] = ()
+    mixed: bool = False
+    wait: bool = True
+    chunk_s: float = CHUNK_S
+    read: Callable[[Matrix], Pattern] = from_file
+    told: Told = untold
+    note: Callable[[str], None] = _unheard
+
+    def run(self, settle: Settle | None = None) -> tuple[Campaign, Progress]:
+        """Have everything measured that is missing, in rounds, settled and bought as when one
+        machine measures, and stored; the campaign as it has grown.
+
+        Raises: MissingDependency if the executor cannot be used here; InputError if another
+        coordinator is at it, a job was cancelled, or nothing came of a submission.
+        """
+        reason = self.executor.available()
+        if reason is not None:
+            raise MissingDependency(reason)
+        if not (self.wait or self.executor.detached):
+            raise UsageError(
+                f"what {self.executor.name} works on ends with this command, so it has to wait",
+                hint="leave out --no-wait",
+            )
+        with alone(self.campaign.folder):
+            self.campaign.repeat(self.again)
+            campaign = self._to_the_end(settle or Settle())
+        embed(self.db, progress=self.told)
+        return campaign, campaign.progress(self.db)
+
+    def _to_the_end(self, asked: Settle) -> Campaign:
+        job, before = self, None
+        while True:
+            campaign, idle = job.campaign, job._idle()
+            collect(campaign, job.db, read=job.read, told=job.told)
+            if not idle:
+                return campaign
+            if missing := [task for task in campaign.tasks() if campaign.missing(task)]:
+                before = job._moved_on(before)
+                job._submit(missing)
+                if not job.wait:
+                    return campaign
+                continue
+            if campaign.settling_rounds < asked.rounds and campaign.settle(asked.least):
+                continue
+            reward = taught_on_the_way(campaign, job.db, job.read, job.told)
+            if (grown := buy_more(campaign, reward)) is None:
+                return campaign
+            job = replace(job, campaign=grown, again=())
+
+    # -- what was submitted --------------------------------------------------------------------
+
+    def _idle(self) -> bool:
+        """Whether nothing that was submitted goes on; waits for that, if it is to wait."""
+        submissions, look_s = Submissions(self.campaign.folder), _LOOK_S
+        while True:
+            chunks = self._chunks()
+            for number in submissions.open():
+                if number not in chunks or chunks[number] == {}:
+                    job = submissions.job(number)
+                    submissions.note(number, SubmittedJob(job=job.job, ended=True))
+            live = {n: states for n, states in chunks.items() if states != {}}
+            self._refuse_cancelled(live)
+            if not live or not self.wait:
+                return not live
+            done = self.campaign.progress()
+            self.told("measured on nodes", done.measured, done.points)
+            time.sleep(look_s)
+            look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
+
+    def _chunks(self) -> dict[int, Mapping[int, ChunkState] | None]:
+        """Chunks that have not ended, of submissions that have not. What lives in this process is
+        this executor's alone; the others' are asked for by their names."""
+        found = open_chunks(self.campaign, self.executor)
+        submissions = Submissions(self.campaign.folder)
+        if not self.executor.detached:
+            for number in submissions.open():
+                if submissions.read(number).executor == self.executor.name:
+                    found[number] = self.executor.states(submissions.job(number).job)
+        return found
+
+    def _refuse_cancelled(self, live: Mapping[int, Mapping[int, ChunkState] | None]) -> None:
+        """Raises: InputError where somebody cancelled a job and nothing of it goes on."""
+        for number, states in live.items():
+            if states and set(states.values()) == {"cancelled"}:
+                submissions = Submissions(self.campaign.folder)
+                job = submissions.job(number).job
+                submissions.note(number, SubmittedJob(job=job, ended=True))
+                raise InputError(
+                    f"submission {number} ({self.executor.name} job {job}) was cancelled",
+                    where=str(self.campaign.folder),
+                    hint="run the campaign again to submit what is missing",
+                )
+
+    # -- submitting ----------------------------------------------------------------------------
+
+    def _submit(self, missing: Sequence[Task]) -> None:
+        """Submit the missing tasks, a job for each round, which begins when the round before has
+        ended. Raises: InputError if the executor refuses."""
+        dead = {one.task for one in Attempts(self.campaign.folder).all() if one.open is not None}
+        submissions, after = Submissions(self.campaign.folder), ""
+        for number in sorted({task.round for task in missing}):
+            tasks = [task for task in missing if task.round == number]
+            chunks = in_chunks(
+                self.campaign,
+                tasks,
+                suspects=frozenset(dead),
+                repeats=self.effort.repeats,
+                least_s=self.chunk_s,
+            )
+            frozen = Submitted(
+                executor=self.executor.name,
+                address=self.options.address,
+                round=number,
+                mixed=self.mixed,
+                chunks=chunks,
+            )
+            at = submissions.add(frozen)
+            work = self._work(at, len(chunks))
+            after = self.executor.start(work, after=after)
+            submissions.note(at, SubmittedJob(job=after))
+            self.note(
+                f"submission {at}: {len(tasks)} tasks of round {number} in {len(chunks)} chunks, "
+                f"{self.executor.name} job {after}"
+            )
+
+    def _work(self, number: int, chunks: int) -> Submission:
+        return Submission(
+            folder=self.campaign.folder.resolve(),
+            campaign=self.campaign.id,
+            number=number,
+            chunks=chunks,
+            exclusive=not parse_platform(self.campaign.plan.platform).simulated,
+            effort=self.effort,
+        )
+
+    def _moved_on(self, before: _Mark | None) -> _Mark:
+        """How far things are. Raises: InputError if no farther than before the last submission."""
+        begun = frozenset(one.file for one in Attempts(self.campaign.folder).all())
+        mark = (self.campaign.progress().measured, begun)
+        if mark == before:
+            submissions = Submissions(self.campaign.folder)
+            last = submissions.numbers()[-1]
+            said = submissions.last_words(last)
+            raise InputError(
+                f"nothing came of submission {last}" + (f": {said}" if said else ""),
+                where=str(self.campaign.folder),
+                hint=f"what its workers printed is in {self._work(last, 0).logs}",
+            )
+        return mark

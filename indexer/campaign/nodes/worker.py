@@ -1,0 +1,201 @@
+"""What a node runs: tasks of a campaign measured into files, without a database.
+
+Any number of workers may have the same task, on any number of nodes; what they write is whole or
+not there, and the first wins. A worker that dies loses nothing but its own time: the next attempt
+on the same host goes on from what was measured there. A point that killed every process that tried
+it is given up and told as `crash`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from embeddb.core.config import Op
+from embeddb.core.errors import EmbeddbError, InputError, RunnerUnavailable
+from embeddb.core.machine_state import state_now
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import Measurement, in_context
+from embeddb.platforms.platform import Platform, platform_here
+from indexer.campaign.folder import GIVEN_UP, Campaign, Task
+from indexer.campaign.nodes.attempts import Attempt, Attempts, Begun, Place
+from indexer.campaign.plan import Matrix, Told, untold
+from indexer.campaign.planned_matrix import from_file, planned_pattern
+from indexer.campaign.results import Line, Origin
+from indexer.campaign.state import Moment
+
+__all__ = ["MOST_TRIES", "Worked", "Worker"]
+
+#: Attempts that a point may end before it is given up.
+MOST_TRIES = 3
+
+
+@dataclass(slots=True)
+class Worked:
+    """What became of a worker's tasks, by id: `done` by it, `there` before or by another, `failed`
+    with the reason."""
+
+    done: list[str] = field(default_factory=list)
+    there: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """Measures tasks on `host`. With `mixed`, a campaign may hold times of several instances.
+    `submission` and `chunk` say as part of which (`indexer.campaign.nodes.submissions`)."""
+
+    campaign: Campaign
+    runner: Any
+    options: Any
+    host: str
+    mixed: bool = False
+    submission: int = 0
+    chunk: int = -1
+    read: Callable[[Matrix], Pattern] = from_file
+    told: Told = untold
+
+    def work(self, tasks: Iterable[Task]) -> Worked:
+        """Measure and deliver each task that is not done; one that cannot be is told, and the next
+        begun.
+
+        Raises: InputError if this is another instance than the campaign's; RunnerUnavailable if the
+        machine fails; OSError if nothing can be written. What is delivered stays.
+        """
+        here = platform_here(self.runner, threads=self.options.threads)
+        self.campaign.instances.admit(here, mixed=self.mixed)
+        tasks, worked = list(tasks), Worked()
+        for number, task in enumerate(tasks):
+            self.told("work on tasks", number, len(tasks))
+            try:
+                done = _TaskWork(self, here, task).deliver()
+                (worked.done if done else worked.there).append(task.id)
+            except RunnerUnavailable:
+                raise
+            except EmbeddbError as error:
+                worked.failed[task.id] = str(error)
+        return worked
+
+
+class _TaskWork:
+    """One task on this host."""
+
+    def __init__(self, worker: Worker, here: Platform, task: Task) -> None:
+        self._worker, self._here, self._task = worker, here, task
+        self._campaign = worker.campaign
+        self._attempts = Attempts(Path(worker.campaign.folder))
+        self._lines: list[Line] = []
+        self._states: list[Moment] = []
+
+    def deliver(self) -> bool:
+        """Whether it was to be done, and this worker's results are the ones that count."""
+        todo, began = self._todo(), time.monotonic()
+        if not todo:
+            self._attempts.forget(self._task.id)
+            return False
+        part = len(self._campaign.results.stamp(self._task.id))
+        place = self._place(part)
+        dead = [a for a in self._attempts.of(self._task.id) if not a.alive and a.place.part == part]
+        with self._attempts.beginning(self._task.id, place) as attempt:
+            self._take_over(attempt, dead, todo)
+            self._give_up(attempt, dead, todo)
+            have = {line.config for line in self._lines}
+            self._measure(attempt, [at for at in todo if at not in have])
+        spent = time.monotonic() - began
+        origin = Origin(on=place.on, host=place.host, spent_s=spent, states=self._states)
+        won = self._campaign.results.deliver(self._task.id, part, origin, self._lines)
+        self._attempts.forget(self._task.id)
+        return won
+
+    def _todo(self) -> list[int]:
+        """What is missing, in its order; with the default in front where it is not among them, for
+        a gain is told over the default on the same node.
+
+        Raises: InputError if the task was begun on another instance.
+        """
+        missing = self._campaign.missing(self._task)
+        on = self._campaign.instance_of(self._task)
+        if missing and on not in ("", self._here.id):
+            raise InputError(
+                f"task {self._task.id} was begun on {on}, and this is {self._here.id}",
+                where=str(self._campaign.folder),
+                hint="work on it there",
+            )
+        default = self._campaign.default(self._task) if missing else None
+        return missing if default is None or default in missing else [default, *missing]
+
+    def _place(self, part: int) -> Place:
+        worker = self._worker
+        return Place(
+            on=self._here.id,
+            host=worker.host,
+            part=part,
+            submission=worker.submission,
+            chunk=worker.chunk,
+        )
+
+    def _take_over(self, attempt: Attempt, dead: Sequence[Begun], todo: Sequence[int]) -> None:
+        """Go on from the dead attempt on this host that came farthest."""
+        here, host = self._here.id, self._worker.host
+        same = [a for a in dead if (a.place.on, a.place.host) == (here, host)]
+        best = max(same, key=lambda a: len(a.lines), default=None)
+        if best is None:
+            return
+        for line in best.lines:
+            if line.config in todo:
+                self._keep(attempt, line)
+        for moment in best.states:
+            self._state(attempt, moment)
+
+    def _give_up(self, attempt: Attempt, dead: Sequence[Begun], todo: Sequence[int]) -> None:
+        """Tell as `crash` what has ended so many attempts that another would be the same."""
+        have = {line.config for line in self._lines}
+        tries = Counter(a.open for a in dead if a.open is not None)
+        for config in todo:
+            if config in have or tries[config] < MOST_TRIES:
+                continue
+            hosts = ", ".join(sorted({a.place.host for a in dead if a.open == config}))
+            said = f"ended the process or node that ran it, {tries[config]} times, on {hosts}"
+            source = "simulator" if self._here.simulated else "hardware"
+            context: dict[str, float | str] = {GIVEN_UP: float(tries[config])}
+            crash = Measurement("crash", (), source, when=time.time(), error=said, context=context)
+            self._keep(attempt, Line(config, self._located(crash)))
+
+    def _measure(self, attempt: Attempt, todo: Sequence[int]) -> None:
+        if not todo:
+            return
+        worker, task = self._worker, self._task
+        pattern = planned_pattern(self._campaign.plan.matrices[task.matrix], worker.read)
+        configs = [self._campaign.config(task.op, at) for at in todo]
+        if hasattr(worker.runner, "prepare"):
+            worker.runner.prepare(Op.parse(task.op), configs)
+        self._note_state(attempt)
+        outcomes = iter(
+            worker.runner.run(pattern, Op.parse(task.op), configs, options=worker.options)
+        )
+        for number, at in enumerate(todo):
+            worker.told(f"measure {task.id}", number, len(todo))
+            attempt.start(at)
+            _, measured = next(outcomes)
+            self._keep(attempt, Line(at, self._located(measured)))
+        self._note_state(attempt)
+
+    def _located(self, measured: Measurement) -> Measurement:
+        return in_context(measured, {"host": self._worker.host})
+
+    def _keep(self, attempt: Attempt, line: Line) -> None:
+        attempt.point(line)
+        self._lines.append(line)
+
+    def _note_state(self, attempt: Attempt) -> None:
+        worker = self._worker
+        if now := state_now(worker.runner, threads=worker.options.threads):
+            self._state(attempt, Moment(len(self._lines), now))
+
+    def _state(self, attempt: Attempt, moment: Moment) -> None:
+        attempt.state(moment)
+        self._states.append(moment)

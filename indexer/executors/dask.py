@@ -1,0 +1,148 @@
+"""Dask: the scheduler at an address, dask-jobqueue's too, or a cluster of this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any
+
+from embeddb.core.errors import InputError, UsageError
+from indexer.campaign.nodes.chunk import chunk_logged
+from indexer.executors.base import ExecutorOptions, Job, JobsInOrder, Submission
+
+__all__ = ["PLUGIN", "DaskExecutor"]
+
+#: The resource that a worker has once per node, so that no two chunks are timed at a time.
+SLOT = "slot"
+_LOOK_S, _ANSWER_S = 0.2, 30
+#: How long this machine's own workers may be away before they are started anew.
+_LOST_S = 20.0
+
+
+class DaskExecutor(JobsInOrder):
+    """A future for each chunk, of which a worker that has the resource `slot=1` takes one at a
+    time. Whether it is done is in the files; Dask's own repeats after a worker's death do no harm.
+
+    Raises: UsageError for a script.
+    """
+
+    name = "dask"
+
+    def __init__(self, options: ExecutorOptions | None = None) -> None:
+        super().__init__()
+        options = options or ExecutorOptions()
+        if options.script:
+            raise UsageError("the executor dask takes no --script", hint="start its workers by it")
+        self._address = options.address
+        self._held: list[Any] = []
+
+    def available(self) -> str | None:
+        """Whether Dask can be imported."""
+        if find_spec("distributed") is None:
+            return "Dask is not installed: install the extra `dask`"
+        return None
+
+    def start(self, work: Submission, *, after: str = "") -> str:
+        """As `Executor.start`."""
+        self._client(work)
+        return super().start(work, after=after)
+
+    def _client(self, work: Submission) -> Any:
+        """The client, with workers that have a slot. Raises: InputError if there are none."""
+        if not self._held:
+            import dask
+            from distributed import Client, LocalCluster
+
+            if not self._address:
+                # A chunk belongs to who has begun it: handing it on would only move its log.
+                dask.config.set({"distributed.scheduler.work-stealing": False})
+                cluster = LocalCluster(  # type: ignore[no-untyped-call]
+                    n_workers=1 if work.exclusive else len(os.sched_getaffinity(0)),
+                    threads_per_worker=1,
+                    host="127.0.0.1",
+                    dashboard_address="127.0.0.1:0",
+                    resources={SLOT: 1},
+                )
+                self._held.append(cluster)
+            try:
+                where = self._address or cluster
+                self._held.append(Client(where, timeout=_ANSWER_S))  # type: ignore[no-untyped-call]
+            except OSError as error:
+                said = " ".join(str(error).split())
+                raise InputError(f"no answer: {said}", where=self._address) from None
+        client = self._held[-1]
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        if workers and not any(SLOT in one.get("resources", {}) for one in workers):
+            raise InputError(
+                "no worker has a slot, so nothing would ever be begun",
+                where=self._address,
+                hint=f"start each with --resources {SLOT}=1 --nthreads 1, one per node",
+            )
+        return client
+
+    def _work_off(self, job: Job) -> None:
+        """No more chunks than there are slots, and one that a growing cluster sees waiting: of all
+        that a worker was given, Dask takes each for what may have killed it."""
+        client, waiting = self._client(job.work), list(range(job.work.chunks))
+        futures: dict[int, Any] = {}
+        seen, slots = time.monotonic(), 1
+        while (waiting or futures) and not job.stop.wait(_LOOK_S):
+            slots = self._slots(client)
+            if slots:
+                seen = time.monotonic()
+            elif not self._address and time.monotonic() - seen > _LOST_S:
+                # Workers that are killed while they start are not replaced by their nannies.
+                self._let_go()
+                return
+            for chunk, future in list(futures.items()):
+                if future.done():
+                    del futures[chunk]
+                    _log(job.work, chunk, future)
+                    job.end(chunk)
+            while waiting and len(futures) <= slots:
+                chunk = waiting.pop(0)
+                futures[chunk] = _submitted(client, job.work, chunk)
+            job.states.update((chunk, "running") for chunk in list(futures)[:slots])
+        client.cancel(list(futures.values()), force=True)
+
+    def _slots(self, client: Any) -> int:
+        """How many workers have one; 0 where the scheduler does not answer."""
+        with suppress(OSError, TimeoutError):
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            return sum(SLOT in one.get("resources", {}) for one in workers)
+        return 0
+
+    def close(self) -> None:
+        """As `Executor.close`."""
+        super().close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        while self._held:
+            with suppress(OSError, TimeoutError):
+                self._held.pop().close()
+
+
+def _submitted(client: Any, work: Submission, chunk: int) -> Any:
+    """The future of a chunk."""
+    return client.submit(
+        chunk_logged,
+        *(str(work.folder), work.number, chunk, work.effort),
+        key=f"{work.name}-{chunk}-{time.time_ns()}",
+        resources={SLOT: 1},
+        retries=0,
+        pure=False,
+    )
+
+
+def _log(work: Submission, chunk: int, future: Any) -> None:
+    """Keep what Dask says of a chunk that raised, or whose workers died."""
+    if future.status == "error":
+        said = " ".join(str(future.exception()).split())
+        with (work.logs / f"{chunk}.log").open("a", encoding="utf-8") as log:
+            log.write(f"{said}\n")
+
+
+PLUGIN = DaskExecutor
