@@ -50,6 +50,7 @@ _MARCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _EXTENSIONS = (("__AVX512F__", 64), ("__AVX2__", 32))
 _TRAILER = struct.Struct("<8s16sd")
 _MAGIC = b"embeddb1"
+_which = cache(shutil.which)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +181,9 @@ def no_compiler() -> str:
 
 def compiler() -> tuple[str, str] | None:
     """Path and version line of gcc, or of what EMBEDDB_CC names; None if it is not on PATH."""
-    path = _which(_named(), os.environ.get("PATH"))
+    path = _which(_named(), path=os.environ.get("PATH"))
     version = _version(path) if path else ""
     return (path, version) if path and version else None
-
-
-@cache
-def _which(name: str, path: str | None) -> str | None:
-    return shutil.which(name, path=path)
 
 
 @cache
@@ -221,13 +217,11 @@ def cpu_model() -> str:
 @cache
 def cpu_flags() -> tuple[str, ...]:
     """Extensions of this processor, as the system names them."""
-    info = _cpuinfo()
-    return tuple((info.get("flags") or info.get("Features") or "").split())
+    return tuple((_cpuinfo().get("flags") or _cpuinfo().get("Features") or "").split())
 
 
 def vector_bytes() -> int:
-    """Width of the widest vector register that what is compiled may use. For this processor it is
-    read, for another one the compiler is asked, which takes it a moment."""
+    """Of the widest register that may be used: read, or of another processor asked of the compiler."""
     if flags()[1] == "-march=native":
         own = cpu_flags()
         return 64 if "avx512f" in own else 32 if "avx2" in own else 16
