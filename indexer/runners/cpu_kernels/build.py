@@ -221,7 +221,7 @@ def cpu_flags() -> tuple[str, ...]:
 
 
 def vector_bytes() -> int:
-    """Of the widest register that may be used: read, or of another processor asked of the compiler."""
+    """Of the widest register that may be used: read, or for another processor the compiler's."""
     if flags()[1] == "-march=native":
         own = cpu_flags()
         return 64 if "avx512f" in own else 32 if "avx2" in own else 16
