@@ -19,19 +19,29 @@ _PLATFORM = "cpu"
 
 
 def emit_pack(
-    db: Lookup, op: Op, place: str | Path, *, most: int = MOST, prefix: str = ""
+    db: Lookup,
+    op: Op,
+    place: str | Path,
+    *,
+    platform: str = _PLATFORM,
+    most: int = MOST,
+    prefix: str = "",
 ) -> Manifest:
     """At most `most` configurations of the CPU platform, chosen among by a rule that is learned
-    from what `db` measured, as C in a folder.
+    from what `db` measured on one of its instances, or on all together, as C in a folder.
 
-    Raises: UsageError for an impossible number; as `learn_rule`, `Library` and `write_library`.
+    Raises: UsageError for an impossible number and another platform; as `learn_rule`, `Library` and
+    `write_library`.
     """
     if not 1 <= most <= MOST:
         raise UsageError(f"a pack of {most} kernels", hint=f"1 to {MOST}")
-    rule = learn_rule(db, _PLATFORM, op, most)
+    if platform.partition("@")[0] != _PLATFORM:
+        raise UsageError(f"there is code for {_PLATFORM} alone, not for {platform}")
+    rule = learn_rule(db, platform, op, most)
     text = RuleText(rule.header(), f"{rule.symbol}_wide")
     library = Library(op, rule.configs, prefix=prefix, rule=text)
-    source = f"a rule learned from {rule.patterns} matrices in {rule.groups} groups"
+    counted = f"{rule.patterns} matrices in {rule.groups} groups"
+    source = f"a rule learned from {counted} on {rule.platform}"
     contents = library.files(source)
     manifest = Manifest(
         op=str(op),

@@ -88,4 +88,16 @@ def test_a_pack_without_evidence_is_refused(
     assert "no runs of spmm:32 on cpu" in capsys.readouterr().err
     assert run_verb([*words, "--pack", "13"]) == 2
     assert run_verb([*words, "last", "--pack", "4"]) == 2
+    assert run_verb([*words, "--pack", "4", "--platform", "spade"]) == 2
+    assert "code for cpu alone" in capsys.readouterr().err
+    assert run_verb([*words, "--config", str(CONFIGS[0]), "--platform", "cpu"]) == 2
     assert not out.exists()
+
+
+@pytest.mark.gcc
+@needs_gcc
+def test_a_pack_may_be_of_one_machine(place: str, tmp_path: Path) -> None:
+    out, words = tmp_path / "c", ["emit", place, "--pack", "2", "--op", str(OP)]
+    assert run_verb([*words, "--platform", "cpu@here", "-o", str(out)]) == 0
+    assert "on cpu@here" in (out / "README.md").read_text()
+    assert run_verb([*words, "--platform", "cpu@there", "-o", str(tmp_path / "d")]) == 3

@@ -27,6 +27,7 @@ __all__ = ["emit_verb"]
 @click.option("--config", default="", metavar="TEXT", help="A configuration, not an answer.")
 @click.option("--pack", type=click.IntRange(1, 12), metavar="N", help="N kernels and a rule.")
 @click.option("--op", default="", metavar="OP", help="Of these, as spmm:64 or spmv:f64.")
+@click.option("--platform", default="", metavar="P", help="A pack of one machine: cpu@INSTANCE.")
 @click.option("--prefix", default="", metavar="NAME", help="What names in C begin with.")
 @json_option
 def emit_verb(
@@ -36,6 +37,7 @@ def emit_verb(
     config: str,
     pack: int | None,
     op: str,
+    platform: str,
     prefix: str,
     as_json: bool,
 ) -> None:
@@ -45,25 +47,37 @@ def emit_verb(
     DIR is new, empty, or a library written before. It gets the kernel, conversion from CSR to its
     format, a header, a test program, a Makefile, a README and a licence to do anything with it.
     In place of ANSWER, --pack N and --op give at most N configurations and a rule learned from what
-    DB measured, which chooses for each matrix; --config and --op give that, and DB is not read.
+    DB measured on all its machines, or with --platform on one, which chooses for each matrix;
+    --config and --op give that, and DB is not read.
 
     \b
     Example:
       embeddb emit starter last -o spmm
       embeddb emit runs.db r1f0c9e2ab34d -o fast --prefix fast && make -C fast check
       embeddb emit starter --pack 8 --op spmm:128 -o pack
+      embeddb emit starter --pack 8 --op spmm:128 --platform cpu@70882216 -o pack
       embeddb emit starter --config order=ij,format=csr,lanes=8,unroll=4,threads=one --op spmv -o y
     """
     if sum(map(bool, (answer, config, pack))) != 1 or bool(answer) == bool(op):
         said = "give either ANSWER, or --pack or --config with --op"
         raise UsageError(said, hint="embeddb emit --help")
+    if platform and not pack:
+        raise UsageError("--platform is for --pack: an answer has its own")
     if config:
         from embeddb.emit.emit import emit_config
 
         made = emit_config(Config.parse(config), Op.parse(op), place, prefix=prefix)
     else:
         with open_database(db, readonly=True) as opened:
-            made = _of_database(opened, answer, place, pack=pack, op=op, prefix=prefix)
+            if pack:
+                from embeddb.emit.pack import emit_pack
+
+                kind = Op.parse(op)
+                made = emit_pack(
+                    opened, kind, place, platform=platform or "cpu", most=pack, prefix=prefix
+                )
+            else:
+                made = _of_answer(opened, answer, place, prefix)
     if as_json:
         output.emit(msgspec.to_builtins(made) | {"folder": place})
         return
@@ -72,13 +86,7 @@ def emit_verb(
     say(f"build and test it: make -C {place} check")
 
 
-def _of_database(
-    db: Database, answer: str, place: str, *, pack: int | None, op: str, prefix: str
-) -> Manifest:
-    if pack is not None:
-        from embeddb.emit.pack import emit_pack
-
-        return emit_pack(db, Op.parse(op), place, most=pack, prefix=prefix)
+def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
     from embeddb.emit.emit import emit_answer
     from indexer.subjects import known_answer
 
