@@ -29,6 +29,7 @@ QUICK = ("--latent", "pca", "--members", "1", "--epochs", "2", "--threads", "1")
 @pytest.fixture(autouse=True)
 def fewer_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "_TREES", 20)
+    monkeypatch.setattr(judging, "_FEW_RUNS", 100)
 
 
 @pytest.fixture(scope="module")
