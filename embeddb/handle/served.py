@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,7 +126,8 @@ def by_kernel(matrix: Matrix, op: Op, config: Config) -> Served:
     Raises: RunnerUnavailable if it cannot be built or trusted here; FormRefused; SpaceError for a
     configuration that is none.
     """
-    kernel = _kernel(config, op, cpu_build.flags(), cpu_build.cache_folder())
+    made_by = cpu_build.compiler(), cpu_build.flags(), cpu_build.cache_folder()
+    kernel = _kernel(config, op, made_by)
     ordered = op.kernel == "sddmm" and not is_plain(kernel.launch.form)
     form = kernel.convert(matrix.form(), max_bytes=_MAX_BYTES, ordered=ordered)
     if isinstance(form, Refusal):
@@ -145,7 +145,7 @@ def by_kernel(matrix: Matrix, op: Op, config: Config) -> Served:
 
 
 @lru_cache(maxsize=128)
-def _kernel(config: Config, op: Op, _flags: tuple[str, ...], _folder: Path) -> CalledKernel:
+def _kernel(config: Config, op: Op, _made_by: tuple[object, ...]) -> CalledKernel:
     """Loaded and checked once in a process, however many matrices it is bound to."""
     return CalledKernel(config, op)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core import wording
 from embeddb.core.config import Config
+from embeddb.core.server_url import redacted
 from embeddb.core.wording import is_known, size
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ _GAP = "\u00a0"
 
 def shown(text: object, most: int = MOST_SHOWN) -> str:
     """Text for a page: control, direction and unassigned characters as `[U+202E]`, white space as
-    one space, and no more than `most` characters of it."""
-    raw = str(text)
+    one space, a password in a server's URL as `***`, and no more than `most` characters of it."""
+    raw = redacted(str(text))
     kept = raw if len(raw) <= most else raw[:most]
     if not kept.isascii() or not kept.isprintable():
         kept = "".join(c if c.isprintable() else _visible(c) for c in kept)

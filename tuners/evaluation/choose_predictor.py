@@ -230,7 +230,7 @@ class Judge:
             told = _Part(progress, at, int(fold.max()) + 1)
             scorer = train(known, self.settings, start=self.start, progress=told)
             for op, bench in benches.items():
-                held = np.array([fold_of.get(g, -1) == at for g in bench.evidence.groups])
+                held = np.array([fold_of.get(g, -1) == at for g in bench.evidence.groups], bool)
                 test = bench.counted[held[bench.counted]]
                 seen[op].append(seen_by(bench, scorer, np.flatnonzero(~held), test))
         found = {}
@@ -265,7 +265,7 @@ class Judge:
             told = _Part(progress, at, _HIDDEN_FOLDS)
             scorer = train(known, self.settings, start=self.start, progress=told)
             for op, bench in benches.items():
-                held = np.array([fold_of.get(g, -1) == at for g in bench.evidence.groups])
+                held = np.array([fold_of.get(g, -1) == at for g in bench.evidence.groups], bool)
                 test = bench.counted[held[bench.counted]]
                 asked = seen_by(bench, scorer, np.flatnonzero(~held), test)
                 seen[op].append((asked, out))

@@ -181,7 +181,7 @@ def no_compiler() -> str:
 
 def compiler() -> tuple[str, str] | None:
     """Path and version line of gcc, or of what EMBEDDB_CC names; None if it is not on PATH."""
-    path = _which(_named(), path=os.environ.get("PATH"))
+    path = _which(_named(), path=os.environ.get("PATH")) or shutil.which(_named())
     version = _version(path) if path else ""
     return (path, version) if path and version else None
 

@@ -420,3 +420,25 @@ def test_a_kernel_that_does_not_compile_is_said(a: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(called.cpu_codegen, "source", lambda *_, **__: "no C at all")
     with pytest.raises(RunnerUnavailable, match="does not compile"):
         by_kernel(matrix_of(a), Op("spmm", 16), Config.parse(ROWS))
+
+
+def test_a_compiler_that_comes_later_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = cpu_build.compiler()
+    assert real is not None
+    monkeypatch.delenv("EMBEDDB_CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cpu_build.compiler() is None
+    (tmp_path / "gcc").symlink_to(real[0])
+    assert cpu_build.compiler() == (str(tmp_path / "gcc"), real[1])
+
+
+def test_another_compilers_kernel_is_not_taken_for_this_ones(
+    cache: Path, a: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddb.compile(a, "spmm", k=16, config=ROWS)
+    path, version = cpu_build.compiler() or ("", "")
+    monkeypatch.setattr(cpu_build, "compiler", lambda: (path, f"{version} of another"))
+    embeddb.compile(a, "spmm", k=16, config=ROWS)
+    assert len(list(cache.glob("*.so"))) == 2

@@ -235,6 +235,8 @@ def test_commands_name_the_database_as_the_user_did() -> None:
     text = _Page(explanation_html(full(), place="my runs.db")).text
     assert "embeddb explain 'my runs.db' r0123456789ab" in text
     assert "is the folder of the database" not in text
+    secret = explanation_html(full(), place="postgresql://ann:hunter2@db/team?schema=x")
+    assert "hunter2" not in secret and "ann:***@db/team" in secret
 
 
 def test_a_vote_against_the_answer_is_not_called_agreement() -> None:
