@@ -10,13 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from race import matrix, race, told
+from race import Multiply, matrix, mkl, race, told
 from scipy import sparse
 
 import embeddb
 
 RANK, EXTRA, ROUNDS = 30, 10, 8
-Multiply = Callable[[Any], Any]
 
 
 def singular_values(times: Multiply, transposed: Multiply, n: int) -> Any:
@@ -36,9 +35,12 @@ def by_embeddb(a: Any) -> Any:
     return singular_values(f, g, a.shape[1])
 
 
+def by_products(a: Any, product: Callable[[Any], Multiply]) -> Any:
+    return singular_values(product(a), product(a.T.tocsr()), a.shape[1])
+
+
 def by_scipy(a: Any) -> Any:
-    turned = a.T.tocsr()
-    return singular_values(lambda b: a @ b, lambda b: turned @ b, a.shape[1])
+    return by_products(a, lambda one: lambda b: one @ b)
 
 
 def ratings(people: int = 30_000, things: int = 8_000, each: int = 40) -> Any:
@@ -53,7 +55,8 @@ def ratings(people: int = 30_000, things: int = 8_000, each: int = 40) -> Any:
 
 def main() -> None:
     a = matrix(ratings)
-    raced = race({"embeddb": lambda: by_embeddb(a), "scipy": lambda: by_scipy(a)})
+    ways = {"embeddb": lambda: by_embeddb(a), "scipy": lambda: by_scipy(a)}
+    raced = race(ways | mkl(lambda product: by_products(a, product)))
     told(f"{RANK} singular values of {a!r}", raced)
 
 
