@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.preparation import PreparationCost
+from embeddb.index.preparation.table import PreparationCost
 from embeddb.query.build import with_evidence
 from embeddb.query.prediction import shared_out
 from embeddb.query.query import Query

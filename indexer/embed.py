@@ -72,7 +72,9 @@ def embed(
         name = featurizer.name
         readable = [info for info in infos if reads(featurizer, info.kind)]
         have = vectors.have(featurizer, readable)
-        missing = [i for i in readable if i.id not in have and _is_told(featurizer, i.id)]
+        missing = [info for info in readable if info.id not in have]
+        if isinstance(featurizer, WithCounters):
+            missing = [info for info in missing if featurizer.counters(info.id) is not None]
         made, problems = _embed_all(db, vectors, featurizer, missing, progress)
         report.vectors[name] = len(have) + made
         report.problems += problems
@@ -86,11 +88,6 @@ def embed(
     for op, scope, place in _counted_scopes(db, counting):
         db.refresh(op, scope, again=again, counters=place)
     return report
-
-
-def _is_told(featurizer: Featurizer, pattern_id: str) -> bool:
-    """Whether a featurizer that reads counters has some of a nest; any other one needs none."""
-    return not isinstance(featurizer, WithCounters) or featurizer.counters(pattern_id) is not None
 
 
 def _counted_scopes(db: Lookup, counting: Collection[str]) -> Iterator[tuple[Op, str, str]]:

@@ -132,6 +132,7 @@ class _Race:
             if query.prediction.featurizer != query.vote.featurizer and not ranker.by_vote:
                 return None
             ranker = ranker.again(_narrowed(ranker))
+        partition = db.around(partition, query.vote.vector, query.pattern.id, query.platform)
         view = partition.view(query.platform, calls=query.calls)
         return cls(ranker, partition, model, view, _columns(ranker.query, partition))
 

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.featurizers import COSTLY
 from embeddb.index.guards import MOST_SLOWER
+from embeddb.index.large.asked_view import asked_view
 from embeddb.index.pooling import Source
-from embeddb.index.preparation import PreparationTable
+from embeddb.index.preparation.table import PreparationTable
 from embeddb.index.run_matrix import WINNER_GAIN, RunMatrix
 from embeddb.index.vectors import VectorIndex
 from embeddb.index.vectors.faiss_index import FaissIndex
+from embeddb.index.vectors.inverted_lists import InvertedLists
 from embeddb.index.view import Ground, View, across, base_gains, ground_of, known_policy, view_of
 from embeddb.index.vote import (
     Metric,
@@ -59,6 +61,10 @@ class AnswerIndex:
     `policy` is judged on all rows together, `left_out` (None: too few machines) by leaving machines
     out; `facts` are the environments of the instances. `counters` is the platform instance whose
     counters its featurizer could read: only nests counted there may be asked about. Empty: none.
+
+    Of very many patterns only some are held; `lists` has the vectors of all, in the metric's
+    coordinates, and a question's neighbours among them are read with it (`embeddb.index.large`):
+    the partition is then that question's, and `of` the one that it was made from.
     """
 
     op: Op
@@ -76,6 +82,8 @@ class AnswerIndex:
     facts: Mapping[str, Facts]
     index: VectorIndex
     counters: str = ""
+    lists: InvertedLists | None = None
+    of: AnswerIndex | None = None
 
     @classmethod
     def build(
@@ -152,6 +160,10 @@ class AnswerIndex:
         """The partition as one instance sees it; kept, for there are few."""
         key = (platform.id, calls)
         found = self._views.get(key)
+        if found is None and self.of is not None:
+            newer, ids = self._newer()
+            found = asked_view(self.of.view(platform, calls=calls), newer, ids, calls=calls)
+            self._views[key] = found
         if found is None:
             ground, target = self.ground, Source(platform.id, self.op)
             if platform.id not in ground.facts:
@@ -168,6 +180,8 @@ class AnswerIndex:
 
     def known_policy(self, platform: Platform) -> VoteSettings:
         """How neighbours vote on a pattern that other instances ran and this one did not."""
+        if self.of is not None:
+            return self.of.known_policy(platform)
         found = self._known.get(platform.id)
         if found is None:
             found = known_policy(self.ground, self.view(platform), self.left_out)
@@ -185,11 +199,14 @@ class AnswerIndex:
     @cached_property
     def policies(self) -> dict[str, VoteSettings]:
         """Policies judged on an instance's own runs."""
-        return {}
+        return {} if self.of is None else self.of.policies
 
     @cached_property
     def preparation(self) -> PreparationTable | None:
         """What preparing takes on the patterns of the views; None where no run tells."""
+        if self.of is not None:
+            known = self.of.preparation
+            return None if known is None else known.beside(*self._newer())
         return PreparationTable.of(self.evidence, self.ground.ids)
 
     @cached_property
@@ -239,13 +256,52 @@ class AnswerIndex:
             index=index,
         )
 
+    def beside(self, newer: RunMatrix, vectors: Mapping[str, NDArray[np.float32]]) -> AnswerIndex:
+        """The partition for one question: with the rows of its neighbours, and their raw vectors
+        float32[d]. Nothing is judged by them."""
+        new = sorted(vectors.keys() & newer.telling - set(self.ids))
+        ids, raw = (*self.ids, *new), self.vectors
+        if new:
+            raw = np.concatenate([raw, np.array([vectors[i] for i in new], dtype=np.float32)])
+        index = FaissIndex.build(ids, self.metric.apply(raw))
+        evidence = self.evidence.followed_by(newer)
+        found = replace(self, evidence=evidence, ids=ids, vectors=raw, index=index, of=self)
+        if len(evidence.configs) == len(self.evidence.configs):
+            found.__dict__["configs"] = self.configs
+        return found
+
+    def _newer(self) -> tuple[RunMatrix, list[str]]:
+        """Of a question's own partition the rows that it adds, and their patterns in the order in
+        which the view has them."""
+        assert self.of is not None
+        rows = np.arange(len(self.of.evidence.rows), len(self.evidence.rows))
+        newer = self.evidence.take(rows)
+        return newer, sorted({row.pattern_id for row in newer.rows})
+
+    def listing(self, vectors: Mapping[str, NDArray[np.float32]]) -> AnswerIndex:
+        """With newer raw vectors float32[d] among those of very many patterns."""
+        if self.lists is None or not vectors:
+            return self
+        raw = np.array(list(vectors.values()), dtype=np.float32)
+        at = dict(zip(vectors, self.metric.apply(raw), strict=True))
+        return replace(self, lists=self.lists.including(at))
+
+    @property
+    def indexed(self) -> int:
+        """Of how many patterns neighbours are found."""
+        return len(self.ids) if self.lists is None else self.lists.count
+
     def place_of(self, pattern_id: str) -> int:
         """Where the views have a pattern."""
         return self._places[pattern_id]
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        return {pattern_id: at for at, pattern_id in enumerate(self.ground.ids)}
+        if self.of is None:
+            return {pattern_id: at for at, pattern_id in enumerate(self.ground.ids)}
+        first = len(self.of.ground.ids)
+        new = {pattern_id: first + at for at, pattern_id in enumerate(self._newer()[1])}
+        return {**self.of._places, **new}
 
     def row_of(self, pattern_id: str, platform: str = "") -> int:
         """An evidence row of a pattern: the asked platform's, else the fullest."""
@@ -268,7 +324,8 @@ class AnswerIndex:
             "scope": self.scope,
             "featurizer": self.featurizer,
             "patterns": len({row.pattern_id for row in self.evidence.rows if not row.op}),
-            "indexed": len(self.ids),
+            "indexed": self.indexed,
+            **self._fitted_on(),
             "configs": len(self.evidence.configs),
             "measured": len(self.evidence.seconds),
             "noise": self.evidence.noise,
@@ -276,6 +333,13 @@ class AnswerIndex:
             "without_default": int((~self.evidence.knows_default).sum()),
             **self._held_out(),
         }
+
+    def _fitted_on(self) -> dict[str, Any]:
+        """Of very many patterns: those that all figures rest on, and how sure neighbours are
+        found."""
+        if self.lists is None:
+            return {}
+        return {"fitted_on": len(self.ids), "recall": self.lists.recall.share}
 
     def _held_out(self) -> dict[str, Any]:
         """How the policy did with groups held out. Of winners only the hits can be counted."""

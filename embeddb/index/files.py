@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -28,9 +29,12 @@ from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.index_folder import IndexFolder, PartitionNote
+from embeddb.index.large.neighbourhood import wanted, widened
+from embeddb.index.large.sampling import held_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import facts_of, pooled_partitions, run_matrix_of
 from embeddb.index.vote import VoteSettings
+from embeddb.index.vote_fit import MOST_ASKED
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.tables import decoded, reading
@@ -128,7 +132,9 @@ class IndexFiles:
         op, scope, counters = which
         generation = self._store.generation
         chosen = pooled_partitions(self._store, op, scope)
-        evidence = run_matrix_of(self._store, op, scope, partitions=chosen)
+        ids = {i for p in chosen for i in self._store.members(p)}
+        only = held_of(ids)
+        evidence = run_matrix_of(self._store, op, scope, only=only, partitions=chosen)
         readable = self.readable(evidence, featurizers)
         if not readable or (counters and not any(map(counted_parts, readable))):
             return None
@@ -147,6 +153,9 @@ class IndexFiles:
             counters=counters,
             learned_from={name: learned_from(featurizers[name]) for name in tried},
         )
+        if only is not None:
+            known = self._vectors(featurizers[built.featurizer], ids)
+            built = widened(self._store, built, known)
         self._open[which] = built
         self._save(built, {name: featurizers[name].version for name in readable})
         return built
@@ -280,7 +289,7 @@ class IndexFiles:
         now = self._store.generation
         if found.generation != now:
             changed, gone = self._changed_since(found)
-            if gone or len(changed) > len(found.ids) // 4:
+            if gone or len(changed) > found.indexed // 4:
                 return self._answering(which, featurizers)
             if changed:
                 found = self._patched(found, changed, featurizers)
@@ -321,12 +330,48 @@ class IndexFiles:
     ) -> AnswerIndex:
         """The partition with newer runs scanned in; metric and policy stay until a refresh."""
         op, scope = partition.op, partition.scope
-        chosen = pooled_partitions(self._store, op, scope)
-        newer = run_matrix_of(self._store, op, scope, only=changed, partitions=chosen)
         featurizer = featurizers[partition.featurizer]
-        fresh = changed - set(partition.ids)
-        vectors = self._vectors(featurizer, fresh)
-        return partition.grown(newer, vectors, facts_of(self._store, op, scope))
+        facts = facts_of(self._store, op, scope)
+        if partition.lists is not None:
+            held = changed.intersection(partition.ids)
+            vectors = self._vectors(featurizer, changed)
+            return partition.grown(self._rows(partition, held), {}, facts).listing(vectors)
+        vectors = self._vectors(featurizer, changed - set(partition.ids))
+        return partition.grown(self._rows(partition, changed), vectors, facts)
+
+    def around(
+        self,
+        partition: AnswerIndex,
+        vector: NDArray[np.float32],
+        pattern_id: str,
+        platform: Platform,
+        featurizers: Mapping[str, Featurizer],
+    ) -> AnswerIndex:
+        """The partition as a question about raw features float32[d] needs it: of very many patterns
+        with the runs of the nearest ones, and of the one asked about."""
+        if partition.lists is None or partition.of is not None:
+            return partition
+        # Of a pattern that others ran more neighbours may be asked, which is found out later.
+        new = self._store.pattern(pattern_id) is None
+        count = partition.view(platform).policy.k if new else MOST_ASKED
+        try:
+            ids = wanted(partition, vector, pattern_id, count)
+        except StoreCorrupt as e:
+            which = _Which.of(partition)
+            self._repaired(f"{which}: rebuilt ({e})")
+            with self._lock:
+                anew = self._answering(which, featurizers)
+            if anew is None or anew.featurizer != partition.featurizer:
+                raise
+            return self.around(anew, vector, pattern_id, platform, featurizers)
+        known = self._vectors(featurizers[partition.featurizer], ids)
+        return partition.beside(self._rows(partition, ids), known)
+
+    def _rows(self, partition: AnswerIndex, ids: Collection[str]) -> RunMatrix:
+        """What was measured on some patterns, as of now."""
+        op, scope = partition.op, partition.scope
+        chosen = pooled_partitions(self._store, op, scope)
+        return run_matrix_of(self._store, op, scope, only=ids, partitions=chosen)
 
     # -- files -----------------------------------------------------------------------------
 
@@ -341,8 +386,9 @@ class IndexFiles:
         # The file of another choice at the same generation keeps its name until it is noted.
         what = hashlib.blake2b(json.dumps([name, versions]).encode(), digest_size=8).hexdigest()
         stem = f"{what}-{os.getpid()}-{partition.generation}"
+        lists = "" if partition.lists is None else self._folder.write_lists(stem, partition.lists)
         digest = self._folder.write(stem, answer_file.to_bytes(partition))
-        note = PartitionNote(stem, partition.generation, len(partition.ids), versions, digest)
+        note = PartitionNote(stem, partition.generation, partition.indexed, versions, digest, lists)
         self._store.derived.put(name, msgspec.json.encode(note))
         self._collect()
 
@@ -373,6 +419,8 @@ class IndexFiles:
         note = PartitionNote.of(raw)
         try:
             found = answer_file.from_bytes(folder.read(note))
+            if note.lists:
+                found = replace(found, lists=folder.lists(note))
         except OSError as e:
             raise StoreCorrupt(f"{folder.path / note.stem}.npz: {reason_of(e)}") from e
         if (_Which.of(found), found.generation) != (which, note.generation):
@@ -384,7 +432,8 @@ class IndexFiles:
         if reader is None or reader.version != made:
             here = "which is not here" if reader is None else f"here it is {reader.version}"
             raise StoreCorrupt(f"made with featurizer {found.featurizer} {made}, {here}")
-        if reader.dim != found.vectors.shape[1]:
+        lists = found.lists
+        if reader.dim != found.vectors.shape[1] or (lists and lists.dim != reader.dim):
             raise StoreCorrupt(f"its vectors are none of featurizer {found.featurizer}")
         return found
 
@@ -421,7 +470,9 @@ class IndexFiles:
         for name, raw in self._store.derived.items("partition/").items():
             try:
                 which = _Which.noted(name)
-                self._noted(self._folder, raw, which, featurizers)
+                saved = self._noted(self._folder, raw, which, featurizers)
+                if saved.lists is not None:
+                    saved.lists.check()
             except StoreCorrupt as e:
                 what = name.removeprefix("partition/").replace("/", " on ", 1)
                 found.append(f"{what}: rebuilt when it is asked for ({e})")

@@ -7,6 +7,7 @@ and only files whose names have our form are ever removed.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import re
 from collections.abc import Collection
@@ -18,6 +19,7 @@ import msgspec
 from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.files.own_files import OwnFolder
+from embeddb.index.vectors.inverted_lists import InvertedLists
 from embeddb.store import Store
 from embeddb.store.tables import decoded
 
@@ -25,22 +27,24 @@ __all__ = ["IndexFolder", "PartitionNote"]
 
 #: Digest of what is saved, process that saved it, generation. Older programs wrote `.faiss` too.
 _STEM = r"[0-9a-f]{16}-\d{1,10}-\d{1,19}"
-_FILE = re.compile(rf"({_STEM})\.(npz|faiss)")
+_FILE = re.compile(rf"({_STEM})\.(npz|lists|faiss)")
 #: What a kill left of a file that was being written, by this program and by older ones.
-_PART = re.compile(rf"\.?({_STEM})\.(npz|faiss)\.([0-9a-f]{{8}}\.part|(\d+\.)?tmp)")
+_PART = re.compile(rf"\.?({_STEM})\.(npz|lists|faiss)\.([0-9a-f]{{8}}\.part|(\d+\.)?tmp)")
 #: A partition holds numbers out of the store, and of each vector its nearest neighbours.
 _MOST_BYTES = 64 << 20
 
 
 class PartitionNote(msgspec.Struct, frozen=True):
-    """What the store keeps of a saved partition: `stem` of its file, `npz` the blake2b-128 of it,
-    `rows` vectors, `chosen_among` the versions of all featurizers that its own was chosen among."""
+    """What the store keeps of a saved partition: `stem` of its files, `npz` the blake2b-128 of it,
+    `rows` vectors, `chosen_among` the versions of all featurizers that its own was chosen among,
+    `lists` the blake2b-128 of the head of the lists of very many patterns (empty: none)."""
 
     stem: str
     generation: int
     rows: int
     chosen_among: dict[str, str]
     npz: str
+    lists: str = ""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(_STEM, self.stem):
@@ -77,15 +81,38 @@ class IndexFolder:
             raise StoreCorrupt(f"{self.path / name}: checksum differs")
         return data
 
+    def lists(self, note: PartitionNote) -> InvertedLists:
+        """The lists that a note names, of which a question reads what it needs. Raises: OSError,
+        StoreCorrupt."""
+        name = f"{note.stem}.lists"
+        with self._own.open(name, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                raise StoreCorrupt(f"{self.path / name}: empty")
+            held = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        found, head = InvertedLists.read(lambda at, count: held[at : at + count], size)
+        if _digest(head) != note.lists:
+            raise StoreCorrupt(f"{self.path / name}: checksum differs")
+        return found
+
     def write(self, stem: str, data: bytes) -> str:
         """Save a file whole or not at all; its checksum. Raises: StoreError."""
+        self._write(f"{stem}.npz", data)
+        return _digest(data)
+
+    def write_lists(self, stem: str, lists: InvertedLists) -> str:
+        """The same of lists; the checksum of their head."""
+        head = lists.head()
+        self._write(f"{stem}.lists", head + lists.body())
+        return _digest(head)
+
+    def _write(self, name: str, data: bytes) -> None:
         try:
-            self._own.write(f"{stem}.npz", data)
+            self._own.write(name, data)
         except OSError as e:
             raise StoreError(
                 f"{self.path}: no index can be saved there ({reason_of(e)})", hint=self._cure()
             ) from e
-        return _digest(data)
 
     def problems(self) -> list[str]:
         """One line if the folder is a link or a file: nothing is read or saved there."""

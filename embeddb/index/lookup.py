@@ -28,9 +28,16 @@ from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.files import IndexFiles
+from embeddb.index.large.sampling import read_of
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
-from embeddb.index.scopes import run_matrix_of, scope_of, scope_partitions, scopes
+from embeddb.index.scopes import (
+    members_of,
+    run_matrix_of,
+    scope_of,
+    scope_partitions,
+    scopes,
+)
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content
@@ -204,6 +211,32 @@ class Lookup:
         told = isinstance(plug, WithCounters) and plug.counters(nest_id) is not None
         return found if told else plain
 
+    def around(
+        self,
+        partition: AnswerIndex,
+        vector: NDArray[np.float32],
+        pattern_id: str,
+        platform: Platform,
+    ) -> AnswerIndex:
+        """A partition of very many patterns as a platform's question needs it, with the runs of
+        those that are nearest to raw features float32[d], and of the one asked about; any other as
+        it is."""
+        plugs = self.featurizers()
+        if partition.counters:
+            plugs = self._featurizers.counting(partition.counters)
+        return self._files.around(partition, vector, pattern_id, platform, plugs)
+
+    def around_known(
+        self, partition: AnswerIndex, pattern_id: str, platform: Platform
+    ) -> AnswerIndex:
+        """The same for a pattern of the database, by its stored features."""
+        if partition.lists is None:
+            return partition
+        name = partition.featurizer
+        version = self.featurizer_version(name)
+        found = self.store.vectors.get(name, version, [pattern_id]).get(pattern_id)
+        return partition if found is None else self.around(partition, found, pattern_id, platform)
+
     def by_counters(self, op: Op, platform: Platform) -> AnswerIndex | None:
         """The evidence for an op with the featurizer chosen among those, too, that read what was
         counted on a platform instance; None where fewer than nine of ten nests were."""
@@ -223,8 +256,10 @@ class Lookup:
     def evidence(
         self, op: Op, scope: str
     ) -> tuple[RunMatrix, dict[str, dict[str, NDArray[np.float32]]]]:
-        """Everything measured in a scope, and raw vectors by featurizer and pattern id."""
-        found = run_matrix_of(self.store, op, scope)
+        """Everything measured in a scope, of very many patterns that of some
+        (`embeddb.index.large.sampling`), and raw vectors by featurizer and pattern id."""
+        only = read_of(members_of(self.store, op, scope))
+        found = run_matrix_of(self.store, op, scope, only=only)
         return found, self._files.readable(found, self.featurizers())
 
     def atlas(self, op: Op, platform: Platform) -> Projection | None:

@@ -125,18 +125,19 @@ class RunMatrix:
         """
         chosen = np.arange(len(self.rows)) if rows is None else np.asarray(rows, dtype=np.int64)
         out = np.full((len(chosen), len(self.configs)), 0.0 if self.winners else np.nan)
-        for at, row in enumerate(chosen):
-            runs = self.row(row)
-            cost = runs.seconds + runs.conversion / calls
-            ok = np.isfinite(cost)
-            out[at, runs.column] = failed
-            if self.winners:
-                out[at, runs.column[ok]] = WINNER_GAIN
-            elif ok.any():
-                logs = np.log(cost[ok])
-                known = np.isfinite(self.default_s[row])
-                base = math.log(self.default_s[row]) if known else logs.mean()
-                out[at, runs.column[ok]] = base - logs
+        lengths = np.diff(self.indptr)[chosen]
+        pick, at = _ranges(self.indptr[chosen], lengths), np.repeat(np.arange(len(chosen)), lengths)
+        cost = self.seconds[pick] + self.conversion[pick] / calls
+        out[at, self.column[pick]] = failed
+        ok = np.isfinite(cost)
+        at, column = at[ok], self.column[pick[ok]]
+        if self.winners:
+            out[at, column] = WINNER_GAIN
+            return out
+        logs, default = np.log(cost[ok]), self.default_s[chosen]
+        base = np.log(np.where(np.isfinite(default), default, 1.0))
+        own = np.bincount(at, logs, len(chosen)) / np.maximum(np.bincount(at, None, len(chosen)), 1)
+        out[at, column] = np.where(np.isfinite(default), base, own)[at] - logs
         return out
 
     @property
@@ -212,30 +213,38 @@ class RunMatrix:
         configs = tuple(self.configs[i] for i in used)
         return replace(self, configs=configs, column=place[self.column])
 
+    def over(self, configs: tuple[Config, ...]) -> RunMatrix:
+        """The same as entries of `configs`, which hold all of its own."""
+        position = {config: at for at, config in enumerate(configs)}
+        places = np.array([position[c] for c in self.configs], dtype=np.int32)
+        return replace(self, configs=configs, column=places[self.column])
+
+    def followed_by(self, other: RunMatrix) -> RunMatrix:
+        """With further rows, and after the configurations those that only these ran."""
+        known = set(self.configs)
+        configs = (*self.configs, *(c for c in other.configs if c not in known))
+        theirs = other.over(configs)
+        return RunMatrix(
+            self.op,
+            self.rows + theirs.rows,
+            configs,
+            np.concatenate([self.indptr, theirs.indptr[1:] + self.indptr[-1]]),
+            np.concatenate([self.column, theirs.column]),
+            np.concatenate([self.seconds, theirs.seconds]),
+            np.concatenate([self.conversion, theirs.conversion]),
+            np.concatenate([self.spread, theirs.spread]),
+            np.concatenate([self.default_s, theirs.default_s]),
+            self.winners,
+        )
+
     def merged(self, other: RunMatrix) -> RunMatrix:
         """Both, with the rows of `other` in place of rows of the same pattern, platform and op."""
         theirs = {row.key for row in other.rows}
         kept = self.take(
             np.array([i for i, r in enumerate(self.rows) if r.key not in theirs], dtype=np.int64)
         )
-        configs = sorted({*kept.configs, *other.configs}, key=lambda c: c.json)
-        position = {config: at for at, config in enumerate(configs)}
-        columns = [
-            np.array([position[c] for c in part.configs], dtype=np.int32)[part.column]
-            for part in (kept, other)
-        ]
-        both = RunMatrix(
-            self.op,
-            kept.rows + other.rows,
-            tuple(configs),
-            np.concatenate([kept.indptr, other.indptr[1:] + kept.indptr[-1]]),
-            np.concatenate(columns),
-            np.concatenate([kept.seconds, other.seconds]),
-            np.concatenate([kept.conversion, other.conversion]),
-            np.concatenate([kept.spread, other.spread]),
-            np.concatenate([kept.default_s, other.default_s]),
-            self.winners,
-        )
+        configs = tuple(sorted({*kept.configs, *other.configs}, key=lambda c: c.json))
+        both = kept.over(configs).followed_by(other.over(configs))
         order = sorted(range(len(both.rows)), key=lambda i: both.rows[i])
         return both.take(np.array(order, dtype=np.int64))
 

@@ -22,6 +22,7 @@ from embeddb.store.usual_state import usual_at
 __all__ = [
     "Scope",
     "facts_of",
+    "members_of",
     "nearest_widths",
     "pooled_partitions",
     "run_matrix_of",
@@ -84,6 +85,11 @@ def scope_partitions(store: Store, op: Op, scope: str) -> list[Partition]:
     return [p for p in _scope(store, op.kernel, scope) if p.op == op]
 
 
+def members_of(store: Store, op: Op, scope: str) -> set[str]:
+    """Patterns that ran an op in a scope."""
+    return {i for p in scope_partitions(store, op, scope) for i in store.members(p)}
+
+
 def _scope(store: Store, kernel: str, scope: str) -> list[Partition]:
     """Partitions of a kernel whose platform is of the scope, and not only named like it."""
     found = []
@@ -104,7 +110,7 @@ def pooled_partitions(store: Store, op: Op, scope: str) -> list[Partition]:
     replace it. Empty where nothing of this kernel was measured."""
     mine = _scope(store, op.kernel, scope)
     exact = [p for p in mine if p.op == op]
-    known = {i for p in exact for i in store.members(p)}
+    known = {i for p in exact for i in store.first_members(p, _ENOUGH_PATTERNS)}
     return exact if len(known) >= _ENOUGH_PATTERNS else mine
 
 

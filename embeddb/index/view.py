@@ -117,7 +117,7 @@ class View:
     than in all together (of several sources that are not the target), `failing` float64[p,c]
     the part of runs that failed. `own` counts the patterns
     measured on the target itself, `judged` says by what the policy was chosen: `here`, `machines`
-    (left out whole) or `elsewhere`."""
+    (left out whole) or `elsewhere`; `apart` is the variance between a pattern and its near ones."""
 
     target: Source
     policy: VoteSettings
@@ -130,6 +130,7 @@ class View:
     judged: str
     effects: Floats
     failing: Floats
+    apart: float
 
 
 def view_of(
@@ -150,8 +151,10 @@ def view_of(
     if math.isfinite(calls):
         layers = tuple(layers_of(ground.evidence, ground.ids, calls=calls))
     found = pooled(layers, beliefs, len(ground.ids), gapped)
-    risked = tuple(layers_of(ground.evidence, ground.ids, calls=calls, failed=0.0))
-    tried = pooled(risked, beliefs, len(ground.ids), gapped).gains
+    tried = found.gains
+    if np.isinf(ground.evidence.seconds).any():
+        risked = tuple(layers_of(ground.evidence, ground.ids, calls=calls, failed=0.0))
+        tried = pooled(risked, beliefs, len(ground.ids), gapped).gains
     gains = votes(found.gains)
     if left_out is None:
         base = _unjudged(base, target, beliefs)
@@ -174,6 +177,7 @@ def view_of(
         judged,
         _machine_effects(ground, target, beliefs, gains),
         found.failing,
+        gapped,
     )
 
 

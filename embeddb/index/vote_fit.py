@@ -32,6 +32,7 @@ from embeddb.index.vote import (
 )
 
 __all__ = [
+    "MOST_ASKED",
     "Fitted",
     "Judged",
     "LeftOut",
@@ -50,6 +51,8 @@ _STRETCH = 1.0
 #: Ridge penalty per pattern, on standardised features.
 _RIDGE = 0.1
 _NEIGHBOURS = (3, 5, 8, 12, 20, 40)
+#: No policy asks more of them.
+MOST_ASKED = max(_NEIGHBOURS)
 #: Parts in which a learned metric is tried on groups it was not fitted to.
 _FOLDS = 5
 _SHRINKS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, np.inf)

@@ -73,6 +73,8 @@ def build_query(
                 raise
         clock.lap("features")
         lookup.prime(partition, platform)
+        if vector is not None:
+            partition = lookup.around(partition, vector, info.id, platform)
         query = with_evidence(query, partition, vector, name_of=lookup.pattern_name)
         query = _with_carried(query, partition, lookup, subject)
         clock.lap("search")

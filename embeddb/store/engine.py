@@ -157,6 +157,10 @@ class Txn(Protocol):
 
     def count(self, table: str) -> int: ...
 
+    def count_under(self, table: str, prefix: bytes) -> int:
+        """Of the keys that start with `prefix`; their values need not be read."""
+        return sum(1 for _ in self.scan(table, prefix))
+
 
 class Engine(Protocol):
     """Keeps the tables. `path` is the folder for what lies beside them, None where there is none;

@@ -16,6 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,6 +90,16 @@ class _LmdbTxn(Txn):
                 if not key.startswith(prefix):
                     return
                 yield key, raw
+
+    def count_under(self, table: str, prefix: bytes) -> int:
+        db = self._dbs[table]
+        if db is None:
+            return 0
+        with self._txn.cursor(db=db) as cursor:
+            if not (cursor.set_range(prefix) if prefix else cursor.first()):
+                return 0
+            keys = cursor.iternext(keys=True, values=False)
+            return sum(1 for _ in takewhile(lambda key: key.startswith(prefix), keys))
 
     def count(self, table: str) -> int:
         db = self._dbs[table]

@@ -259,6 +259,13 @@ class Store:
                 found += [r.run(pattern_id, op, platform, configs[r.config_id]) for r in rows]
         return found
 
+    def first_members(self, partition: Partition, count: int) -> list[str]:
+        """The first pattern ids with runs in a partition, at most `count`."""
+        with self._engine.read() as txn:
+            return [
+                key[4:].hex() for key, _ in islice(txn.scan("member", _prefix(partition)), count)
+            ]
+
     def members(self, partition: Partition) -> dict[str, int]:
         """Pattern ids with runs in a partition, and the generation that last added a run or a
         vector."""
@@ -272,7 +279,7 @@ class Store:
             if partition is None:
                 return txn.count("run") - txn.count("withdrawn")
             prefix = _prefix(partition)
-            return sum(1 for _ in txn.scan("run", prefix)) - len(hidden_under(txn, prefix))
+            return txn.count_under("run", prefix) - len(hidden_under(txn, prefix))
 
     # -- patterns --------------------------------------------------------------------------
 

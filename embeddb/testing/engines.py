@@ -104,6 +104,7 @@ class EngineContract:
             for prefix in (b"", b"a", b"a\xff", b"\xff", b"\xff\xff", b"zz", b"\x00"):
                 want = sorted(key for key in keys if key.startswith(prefix))
                 assert [key for key, _ in txn.scan("run", prefix)] == want
+                assert txn.count_under("run", prefix) == len(want)
             assert next(iter(txn.scan("run")))[0] == b"\x00"  # a scan may be left unfinished
 
     def test_a_write_that_raises_leaves_nothing(self, engine: Engine) -> None:

@@ -20,6 +20,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
+from embeddb.index.scopes import members_of
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
@@ -95,6 +96,9 @@ class Bench:
     ) -> None:
         self.op, self.scope, self.instance = op, scope, instance
         evidence, self.vectors = db.evidence(op, scope)
+        read = {row.pattern_id for row in evidence.rows}
+        #: Patterns that were left out because there are very many.
+        self.unread = len(members_of(db.store, op, scope)) - len(read)
         if complete:
             evidence = evidence.take(complete_rows(evidence))
         #: All configurations, the uncommon ones too: rankers may learn from them.

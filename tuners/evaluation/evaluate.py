@@ -80,6 +80,11 @@ def evaluate(
         bench = Bench(db, op, scope, complete=complete, instance=instance)
         if not bench.ready:
             continue
+        if bench.unread:
+            told(
+                f"{op} on {scope}: judged by {len(bench.infos):,} patterns, evenly drawn; "
+                f"{bench.unread:,} others were not read"
+            )
         replayed = Replayed(bench, db.store, tuners)
         judged = Table(bench, rankers, replayed)
         rows += judged.rows(seeds, folds, progress)

@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 
 from embeddb.index.vectors.numpy_index import Rows
 
-__all__ = ["FaissIndex"]
+__all__ = ["FaissIndex", "centres_of", "nearest_places"]
 
 #: Neighbours asked for beyond k.
 _SLACK = 16
+#: Of k-means: more rounds, or more vectors for each centre, find hardly better centres.
+_ROUNDS, _PER_CENTRE = 10, 64
 
 
 class FaissIndex:
@@ -89,6 +91,30 @@ class FaissIndex:
                 return found, far
             ask *= 4
         return self._rows.nearest(query, np.delete(np.arange(total), barred), k)
+
+
+def centres_of(vectors: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """float32[count,d] centres of float32[n,d] by k-means, from a fixed seed."""
+    faiss = _faiss()
+    made = faiss.Kmeans(
+        int(vectors.shape[1]),
+        count,
+        niter=_ROUNDS,
+        seed=1,
+        min_points_per_centroid=1,
+        max_points_per_centroid=_PER_CENTRE,
+    )
+    made.train(np.ascontiguousarray(vectors, dtype=np.float32))
+    found: NDArray[np.float32] = np.asarray(made.centroids, dtype=np.float32)
+    return found.reshape(count, -1)
+
+
+def nearest_places(
+    vectors: NDArray[np.float32], queries: NDArray[np.float32], k: int
+) -> NDArray[np.int64]:
+    """int64[q,k] places of the nearest of float32[n,d], k of n, as float32 tells them apart."""
+    found: NDArray[np.int64] = _faiss().knn(queries, vectors, k)[1]
+    return found
 
 
 @cache

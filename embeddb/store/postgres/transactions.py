@@ -32,6 +32,7 @@ class Statements:
     scan: bytes
     scan_to: bytes
     count: bytes
+    count_to: bytes
     delete: bytes
     copy: bytes
     upsert: bytes
@@ -52,6 +53,7 @@ class Statements:
             scan=made("SELECT k, v FROM {} WHERE k >= %b ORDER BY k LIMIT %b"),
             scan_to=made("SELECT k, v FROM {} WHERE k >= %b AND k < %b ORDER BY k LIMIT %b"),
             count=made("SELECT count(*) FROM {}"),
+            count_to=made("SELECT count(*) FROM {} WHERE k >= %b AND k < %b"),
             delete=made("DELETE FROM {} WHERE k = ANY(%b)"),
             copy=made("COPY {} (k, v) FROM STDIN (FORMAT BINARY)"),
             upsert=made(
@@ -116,6 +118,13 @@ class ReadTxn(Txn):
             row = self._cursor.execute(self._sql[table].count).fetchone()
             self._counts[table] = 0 if row is None else int(row[0])
         return self._counts[table]
+
+    def count_under(self, table: str, prefix: bytes) -> int:
+        end = _behind(prefix)
+        if end is None:
+            return super().count_under(table, prefix)
+        row = self._cursor.execute(self._sql[table].count_to, (prefix, end)).fetchone()
+        return 0 if row is None else int(row[0])
 
     def damaged(self, table: str) -> Iterator[str]:
         """A line for every value that is not as it was written."""
@@ -182,6 +191,10 @@ class WriteTxn(ReadTxn):
     def count(self, table: str) -> int:
         self._send(table)
         return super().count(table)
+
+    def count_under(self, table: str, prefix: bytes) -> int:
+        self._send(table)
+        return super().count_under(table, prefix)
 
     def flush(self) -> None:
         """Send all that is buffered."""

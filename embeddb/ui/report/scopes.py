@@ -7,7 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.records import PatternInfo
 from embeddb.core.timing import timings_of
+from embeddb.index.large.sampling import read_of
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
-from embeddb.index.scopes import scope_partitions
+from embeddb.index.scopes import members_of, scope_partitions
 from embeddb.platforms.of_subject import default_of
 from embeddb.query.prediction import judged
 from embeddb.store.usual_state import usual_at
@@ -71,7 +72,8 @@ class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
     `of_optimum` and `static_best` are shares of the optimum with groups held out; `winner_hits`
     and `static_hits` the share of held-out winners met, where only winners were recorded. `model`
     is the cost model's version and `model_of_optimum` what its answers reached, by method.
-    `map_of` is the number of patterns the map was drawn from.
+    `map_of` is the number of patterns the map was drawn from, `read` of those whose runs were read:
+    of very many some, evenly drawn.
     """
 
     op: str
@@ -105,6 +107,7 @@ class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
     classes: list[ClassChoice]
     map: list[Place]
     map_of: int
+    read: int = 0
 
 
 @dataclass
@@ -142,13 +145,14 @@ def scope_facts(
 ) -> ScopeFacts:
     """Read a scope once. `infos` are the patterns by id; `told` hears of the runs read so far."""
     members = list(_members(db, op, scope))
+    ids = members_of(db.store, op, scope)
+    only = read_of(ids)
     platform = members[0][1]
     tally = _Tally(told)
     winners_only = any(bool(where.traits.get("winners_only")) for _, where in members)
-    evidence = join(op, _rows(db, members, infos, tally), winners=winners_only)
+    evidence = join(op, _rows(db, members, infos, tally, only), winners=winners_only)
     best = Best.of(evidence)
     known = [infos[r.pattern_id] for r in evidence.rows if r.pattern_id in infos]
-    patterns = len({r.pattern_id for r in evidence.rows})
     return ScopeFacts(
         op=str(op),
         platform=scope,
@@ -156,10 +160,10 @@ def scope_facts(
         simulated=platform.simulated,
         winners_only=winners_only,
         runnable=bool(platform.runner),
-        patterns=patterns,
-        groups=len({r.group for r in evidence.rows}),
+        patterns=len(ids),
+        groups=len({_group(infos.get(i) or PatternInfo(id=i)) for i in ids}),
         configs=len(evidence.configs),
-        runs=tally.runs,
+        runs=sum(db.store.count_runs(p) for p, _ in members) if only else tally.runs,
         per_pattern=float(np.median(np.diff(evidence.indptr))) if evidence.rows else 0.0,
         statuses=dict(tally.statuses.most_common()),
         sources=dict(tally.sources.most_common()),
@@ -170,6 +174,7 @@ def scope_facts(
         winners=best.winners(_MOST_WINNERS),
         distinct_winners=len({int(c) for c in best.column if c >= 0}),
         preferences=best.preferences(),
+        read=len(only or ids),
         classes=choices(best, {i.id: i for i in known}, kind=op.kind),
         **_quality(db, platform, op),
         **_map(db, platform, op),
@@ -188,9 +193,10 @@ def _rows(
     members: Sequence[tuple[Partition, Platform]],
     infos: Mapping[str, PatternInfo],
     tally: _Tally,
+    only: Sequence[str] | None,
 ) -> Iterator[Any]:
     for partition, platform in members:
-        runs = db.store.runs(partition.platform, partition.op)
+        runs = _runs(db, partition, only)
         normal = usual_at(db.store, platform.id)
         for pattern_id, held in groupby(runs, key=attrgetter("pattern_id")):
             of_pattern = list(held)
@@ -199,8 +205,18 @@ def _rows(
             tally.repeated += sum(c.runs > 1 for c in curve.values())
             info = infos.get(pattern_id) or PatternInfo(id=pattern_id)
             default = default_of(platform, partition.op, db.store.known(info))
-            group = info.group or info.name or info.id
-            yield MatrixRow(pattern_id, partition.platform, group), default, curve
+            yield MatrixRow(pattern_id, partition.platform, _group(info)), default, curve
+
+
+def _runs(db: Database, partition: Partition, only: Sequence[str] | None) -> Iterator[Run]:
+    platform, op = partition.platform, partition.op
+    if only is None:
+        return db.store.runs(platform, op)
+    return chain.from_iterable(db.store.runs(platform, op, i) for i in only)
+
+
+def _group(info: PatternInfo) -> str:
+    return info.group or info.name or info.id
 
 
 def _noise(e: RunMatrix, tally: _Tally) -> Noise:

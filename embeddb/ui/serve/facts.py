@@ -200,6 +200,8 @@ def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
     found = []
     for scope in state.scopes():
         partition = state.db.partition(scope.op, scope.platform)
+        if partition is not None:
+            partition = state.db.around_known(partition, info.id, scope.platform)
         if partition is None or info.id not in partition.ids:
             continue
         vector = partition.vectors[partition.ids.index(info.id)]

@@ -7,7 +7,7 @@ from builders import CONFIGS, DEFAULT
 from queries import changed
 
 from embeddb.core.config import Config
-from embeddb.index.preparation import PreparationCost
+from embeddb.index.preparation.table import PreparationCost
 from embeddb.query.query import Query
 from embeddb.query.rankers.ties import settled
 from embeddb.testing.tuners import sample_queries

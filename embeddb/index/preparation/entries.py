@@ -1,32 +1,20 @@
-"""What bringing a matrix into a configuration's form costs, in calls of the platform's default.
-
-Preparation (a format, a reordering) depends on few of the parameters and hardly on the machine, so
-it is predicted by itself: configurations that prepare alike are one *class*, and the neighbours
-vote on the logarithm of
-
-    ratio = conversion seconds / the default's seconds per call
-
-of each class, over the rows of all instances and widths. Which parameters make a class is found in
-the evidence: those without which conversion seconds are scattered more.
-"""
+"""What was prepared on which rows, and which parameters tell what that costs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.config import Config, Op, Value
+from embeddb.core.config import Op, Value
 from embeddb.index.run_matrix import RunMatrix
 
-__all__ = ["PreparationCost", "PreparationTable"]
+__all__ = ["Entries", "means", "telling_parameters"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Key = tuple[Value | None, ...]
 
 #: A parameter tells classes apart if it takes this share of the scatter away.
 _WORTH = 0.05
@@ -37,94 +25,7 @@ _FREE = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PreparationCost:
-    """The expected ratios on one matrix: `names` the parameters that make a class, `log_ratio` by
-    class (-inf: nothing to prepare), `spread` the standard deviation of a log ratio. A class that
-    nobody ran is taken to cost as much as the dearest."""
-
-    names: tuple[str, ...]
-    log_ratio: Mapping[Key, float]
-    spread: float
-
-    def of(self, configs: Sequence[Config]) -> Floats:
-        """float64[c] conversion seconds over the default's seconds per call."""
-        dearest = max(self.log_ratio.values())
-        keys = (_key(config, self.names) for config in configs)
-        found: Floats = np.exp(np.array([self.log_ratio.get(key, dearest) for key in keys]))
-        return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreparationTable:
-    """Log ratios by pattern and class, of p patterns, k classes and s sources (a platform instance
-    at an op).
-
-    `off` float64[p,k] is by how much a class costs more on a pattern than all classes do there
-    (nan: not run), `usual` float64[k] the same over all patterns, `free` bool[k] the classes
-    without preparation; `level` float64[p] (nan: nothing known) and `source` float64[s] add up to
-    what all classes cost on a pattern and source.
-    """
-
-    names: tuple[str, ...]
-    classes: tuple[Key, ...]
-    free: NDArray[np.bool_]
-    off: Floats
-    usual: Floats
-    level: Floats
-    sources: tuple[tuple[str, str], ...]
-    source: Floats
-
-    @classmethod
-    def of(cls, evidence: RunMatrix, ids: Sequence[str]) -> PreparationTable | None:
-        """Over the patterns `ids`; None where no row tells a conversion and its default's time."""
-        entries = _Entries.of(evidence, ids)
-        if not entries.row.size:
-            return None
-        by_row, by_config = entries.additive()
-        configs = [dict(config) for config in evidence.configs]
-        names = _parameters(configs, entries, by_row, by_config)
-        places: dict[Key, int] = {}
-        ran = (entries.ran > 0).tolist()
-        keys = [_key(config, names) for config in configs]
-        class_of = np.array(
-            [places.setdefault(k, len(places)) if r else -1 for k, r in zip(keys, ran, strict=True)]
-        )
-        level, source = entries.levels(by_row, len(ids))
-        off, usual = entries.offsets(by_row, class_of, (len(ids), len(places)))
-        free = np.ones(len(places), dtype=np.bool_)
-        free[class_of[entries.column]] = False
-        return cls(names, tuple(places), free, off, usual, level, entries.sources, source)
-
-    def cost(self, rows: Ints, weights: Floats, platform: str, op: Op) -> PreparationCost | None:
-        """What neighbours int64[q] with weights float64[q] expect on an instance at an op; of all
-        patterns alike where none are given. None where none of them tells anything."""
-        if not len(rows):
-            rows, weights = np.arange(len(self.level)), np.ones(len(self.level))
-        told = np.isfinite(self.level[rows]) & (weights > 0)
-        if not told.any():
-            return None
-        rows, weights = rows[told], weights[told] / weights[told].sum()
-        off = np.where(np.isfinite(self.off[rows]), self.off[rows], self.usual)
-        every = self.level[rows][:, None] + off + self._at(platform, op)
-        mean = weights @ every
-        spread = math.sqrt(float((weights @ (every - mean) ** 2).mean()))
-        found = np.where(self.free, -np.inf, mean)
-        return PreparationCost(
-            self.names, dict(zip(self.classes, found.tolist(), strict=True)), spread
-        )
-
-    def _at(self, platform: str, op: Op) -> float:
-        """A call takes time by its width; a source that never ran is as all are."""
-        asked = (platform, str(op))
-        if asked in self.sources:
-            known = float(self.source[self.sources.index(asked)])
-        else:
-            known = float(self.source.mean())
-        return known - math.log(op.width)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entries:
+class Entries:
     """What was prepared: `row` and `column` int64[x] where the default ran too, `log_ratio`
     float64[x] as if one dense column wide. Of each row `pattern` int64[r] and `source` int64[r], of
     each configuration `ran` int64[c] how often it ran, `paid` int64[c] how often it was prepared;
@@ -140,7 +41,7 @@ class _Entries:
     paid: Ints
 
     @classmethod
-    def of(cls, evidence: RunMatrix, ids: Sequence[str]) -> _Entries:
+    def of(cls, evidence: RunMatrix, ids: Sequence[str]) -> Entries:
         place = {pattern_id: at for at, pattern_id in enumerate(ids)}
         pattern = np.array([place.get(row.pattern_id, -1) for row in evidence.rows], dtype=np.int64)
         named = [(row.platform, row.op or str(evidence.op)) for row in evidence.rows]
@@ -164,8 +65,8 @@ class _Entries:
         """log ratio = row float64[r] + configuration float64[c], by alternating means."""
         by_row, by_config = np.zeros(len(self.pattern)), np.zeros(len(self.ran))
         for _ in range(_ROUNDS):
-            by_row = _means(self.row, self.log_ratio - by_config[self.column], len(by_row))
-            by_config = _means(self.column, self.log_ratio - by_row[self.row], len(by_config))
+            by_row = means(self.row, self.log_ratio - by_config[self.column], len(by_row))
+            by_config = means(self.column, self.log_ratio - by_row[self.row], len(by_config))
         return by_row, by_config
 
     def levels(self, by_row: Floats, patterns: int) -> tuple[Floats, Floats]:
@@ -174,8 +75,8 @@ class _Entries:
         pattern, source = self.pattern[told], self.source[told]
         level, by_source = np.zeros(patterns), np.zeros(len(self.sources))
         for _ in range(_ROUNDS):
-            level = _means(pattern, by_row[told] - by_source[source], patterns)
-            by_source = _means(source, by_row[told] - level[pattern], len(by_source))
+            level = means(pattern, by_row[told] - by_source[source], patterns)
+            by_source = means(source, by_row[told] - level[pattern], len(by_source))
         return np.where(np.bincount(pattern, minlength=patterns) > 0, level, np.nan), by_source
 
     def offsets(
@@ -184,24 +85,20 @@ class _Entries:
         """float64[p,k] and float64[k]: by how much a class costs more than its row does."""
         off, of = self.log_ratio - by_row[self.row], class_of[self.column]
         flat = self.pattern[self.row] * shape[1] + of
-        mean = _means(flat, off, shape[0] * shape[1])
+        mean = means(flat, off, shape[0] * shape[1])
         known = np.bincount(flat, minlength=mean.size) > 0
-        return np.where(known, mean, np.nan).reshape(shape), _means(of, off, shape[1])
+        return np.where(known, mean, np.nan).reshape(shape), means(of, off, shape[1])
 
 
-def _key(config: Mapping[str, Value], names: Sequence[str]) -> Key:
-    return tuple(config.get(name) for name in names)
-
-
-def _means(at: Ints, values: Floats, count: int) -> Floats:
+def means(at: Ints, values: Floats, count: int) -> Floats:
     """float64[count] mean of the values at each place; 0 where there are none."""
     total = np.bincount(at, weights=values, minlength=count)
     mean: Floats = total / np.maximum(np.bincount(at, minlength=count), 1)
     return mean
 
 
-def _parameters(
-    configs: Sequence[Mapping[str, Value]], entries: _Entries, by_row: Floats, by_config: Floats
+def telling_parameters(
+    configs: Sequence[Mapping[str, Value]], entries: Entries, by_row: Floats, by_config: Floats
 ) -> tuple[str, ...]:
     """The parameters, one after the other, that take most of the scatter within classes away."""
     left = entries.log_ratio - by_row[entries.row] - by_config[entries.column]
