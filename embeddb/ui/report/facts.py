@@ -45,6 +45,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     matrices: int
     speedup: float | None = msgspec.field(name="speedup@1")
+    median_speedup: float | None = msgspec.field(name="speedup_q50@1", default=None)
+    most_speedup: float | None = msgspec.field(name="speedup_max@1", default=None)
     of_optimum: float | None = msgspec.field(name="of_optimum@1")
     of_optimum_5: float | None = msgspec.field(name="of_optimum@5")
     slower_than_default: float | None = None

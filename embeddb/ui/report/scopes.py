@@ -71,7 +71,8 @@ class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `of_optimum` and `static_best` are shares of the optimum with groups held out; `winner_hits`
     and `static_hits` the share of held-out winners met, where only winners were recorded. `model`
-    is the cost model's version and `model_of_optimum` what its answers reached, by method.
+    is the cost model's version, `model_dce` the data collection expense of what it learned from
+    (docs/models.md) and `model_of_optimum` what its answers reached, by method.
     `map_of` is the number of patterns the map was drawn from, `read` of those whose runs were read:
     of very many some, evenly drawn.
     """
@@ -99,6 +100,7 @@ class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
     winner_hits: float | None
     static_hits: float | None
     model: str
+    model_dce: float | None
     model_of_optimum: dict[str, float]
     noise: Noise
     winners: list[Winner]
@@ -254,8 +256,15 @@ def _quality(db: Database, platform: Platform, op: Op) -> dict[str, Any]:
         "winner_hits": told.get("winner_hits_held_out"),
         "static_hits": told.get("static_best_hits_held_out"),
         "model": "" if model is None else model.version,
+        "model_dce": None if model is None else _number(model.card.get("dce")),
         "model_of_optimum": {name: float(f["of_optimum@1"]) for name, f in held.items()},
     }
+
+
+def _number(told: Any) -> float | None:
+    """A figure of a card that anybody may have written."""
+    able = isinstance(told, int | float) and math.isfinite(told)
+    return float(told) if able else None
 
 
 def _map(db: Database, platform: Platform, op: Op) -> dict[str, Any]:

@@ -147,6 +147,7 @@ def test_progress_is_told_of_all_runs(db: Database) -> None:
 
 def rows() -> list[dict[str, Any]]:
     figures = {"speedup@1": 1.5, "of_optimum@1": 0.93, "of_optimum@5": 0.97, "spread": 0.0}
+    figures |= {"speedup_q50@1": 1.41, "speedup_max@1": 6.75}
     base = {"platform": "tiny", "op": "spmm:32", "matrices": 20, "opa": None, **figures}
     return [{**base, "method": m} for m in ("default", "embeddb")]
 
@@ -171,7 +172,17 @@ def test_the_page_is_valid_closed_and_complete(facts: DatabaseFacts) -> None:
         "embeddb report &#39;my runs.db&#39;",
     ):
         assert heading in html, heading
+    assert all(f"{x}×" in html for x in ("1.50", "1.41", "6.75"))
     assert "As evaluated" not in database_html(facts)
+
+
+def test_a_model_tells_what_its_data_cost(facts: DatabaseFacts) -> None:
+    known = msgspec.structs.replace(
+        facts.scopes[0], model="m1", model_dce=1234.0, model_of_optimum={"model": 0.9}
+    )
+    html = database_html(msgspec.structs.replace(facts, scopes=[known]))
+    assert "its data cost 1,234 samples" in html
+    assert "its data cost" not in database_html(facts)
 
 
 def test_an_empty_database_has_a_page() -> None:
