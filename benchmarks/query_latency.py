@@ -2,11 +2,14 @@
 
     python benchmarks/query_latency.py DATABASE > benchmarks/results/query_latency.json
     python benchmarks/query_latency.py DATABASE --only nests
+    python benchmarks/query_latency.py DATABASE --only whole > benchmarks/results/whole_query.json
 
 DATABASE holds CPU SpMM runs and runs of nests (the starter database). The pattern is a scale-free
 graph made here, read from a compressed .npz each time. Reading and answering are interleaved. The
 nests are those of our own programs at sizes that nobody measured, each asked once; `query` is the
-whole call, `depth_D` that of nests of so many loops, `embed` and `network` one vector of each.
+whole call, `depth_D` that of nests of so many loops, `embed` and `network` one vector of each. With
+`whole` DATABASE holds a model that was trained whole (`train costmodel --preset`): `embed` is its
+network on the pattern of a million, `score` its ranking of 500 configurations.
 """
 
 from __future__ import annotations
@@ -30,10 +33,13 @@ import scipy.sparse as sp
 from machine import about, spread
 
 import indexer.programs
+from embeddb.core.config import Op
 from embeddb.core.errors import NestError
 from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
 from embeddb.nests.nest import Nest
+from embeddb.platforms.of_subject import default_of, space_of
+from embeddb.store.models.files import model_entries
 from indexer.programs import nests_of, program_names, sizes_of
 
 ROUNDS = 15
@@ -138,6 +144,32 @@ def nests_cold(database: Path) -> dict[str, list[float]]:
     return {"query_s": [timed(query) for _ in range(CLI_ROUNDS)]}
 
 
+def whole_model(database: Path, file: Path) -> dict[str, list[float]]:
+    """What a model that embeds patterns itself adds to a question."""
+    pattern, rng = read_pattern(file), np.random.default_rng(0)
+    seen: dict[str, list[float]] = {"embed": [], "score": []}
+    with Database.open(database) as db:
+        cards = (entry.card for entry in model_entries(db.store))
+        card = next(c for c in cards if c.get("featurizer", {}).get("name", "").startswith("scnn@"))
+        platform, op = db.platform(card["platform"]["id"]), Op.parse(card["ops"][0])
+        model, plug = (
+            db.cost_model(platform, op),
+            db.featurizers().named(card["featurizer"]["name"]),
+        )
+        assert model is not None
+        configs = [default_of(platform, op, pattern)]
+        configs += space_of(platform, op, pattern).sample(500, rng=rng)
+        for at in range(ROUNDS + 2):
+            started = time.perf_counter()
+            vector = plug.embed(pattern)
+            embedded = time.perf_counter()
+            model.score(vector, platform, op, tuple(configs), pattern.sizes)
+            if at >= 2:
+                seen["embed"].append(embedded - started)
+                seen["score"].append(time.perf_counter() - embedded)
+    return seen
+
+
 def main(database: Path, only: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file, small = Path(folder) / "million.npz", Path(folder) / "small.npz"
@@ -148,10 +180,12 @@ def main(database: Path, only: str) -> None:
         with Database.open(copy) as db:
             runs = db.store.count_runs()
         result: dict[str, Any] = {"about": about(), "runs": runs}
-        if only != "nests":
+        if only == "whole":
+            result["whole"] = spreads(whole_model(copy, file))
+        if only in ("", "matrices"):
             result["stages"] = spreads(in_process(copy, file))
             result["cli"] = spreads(cold(copy, small))
-        if only != "matrices":
+        if only in ("", "nests"):
             result["nests"] = {
                 "stages": spreads(nests_in_process(copy)),
                 "cli": spreads(nests_cold(copy)),
@@ -166,6 +200,6 @@ def spreads(seen: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("database", type=Path)
-    parser.add_argument("--only", choices=["matrices", "nests"], default="")
+    parser.add_argument("--only", choices=["matrices", "nests", "whole"], default="")
     told = parser.parse_args()
     main(told.database, told.only)
