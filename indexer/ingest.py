@@ -41,6 +41,8 @@ BATCH = 10_000
 #: Reasons for rejected rows that are counted apart; those after them are `_OTHER` together.
 MOST_REASONS = 100
 _OTHER, _LONGEST_REASON = "other reasons", 300
+#: Subjects whose legal configurations are remembered: logs mostly tell of one after the other.
+_MOST_JUDGES = 64
 #: The instance of rows that the platform's own command has made.
 THIS = "this"
 
@@ -287,10 +289,12 @@ class _Job:
         matter to it."""
         fixed = not platform.space(op).unresolved
         key = (platform.id, op, "" if fixed else info.id)
-        found = self._judges.get(key)
+        found = self._judges.pop(key, None)
         if found is None:
-            space = space_of(platform, op, self.store.known(info))
-            found = self._judges[key] = (space, {})
+            found = space_of(platform, op, self.store.known(info)), {}
+        self._judges[key] = found
+        if len(self._judges) > _MOST_JUDGES:  # the one that was not asked for longest
+            del self._judges[next(iter(self._judges))]
         return found
 
     def _legal(self, row: RunRow) -> Config:

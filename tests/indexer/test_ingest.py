@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -487,6 +488,35 @@ def test_operations_of_one_file(tmp_path: Path) -> None:
     assert report.ops == {"spmm:32", "spmm:64", "spmv"}
     (found,) = _rejects(Path(report.rejects_file))
     assert "no sddmm" in found["reason"]
+
+
+def test_memory_does_not_grow_with_the_subjects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spaces, most = weakref.WeakSet[Any](), 0
+    real = module.space_of
+
+    def counted(*told: Any) -> Any:
+        nonlocal most
+        found = real(*told)
+        spaces.add(found)
+        most = max(most, len(spaces))
+        return found
+
+    monkeypatch.setattr(module, "space_of", counted)
+    head = ("matrix", "rows", "cols", "nnz", "tile", "time_us")
+    platform = parse_platform(
+        'name = "fitted"\nversion = "1"\ntitle = "Tiles that must fit"\n[[space]]\n'
+        'kernels = ["spmm"]\nconstraints = ["tile <= NUM_MATRIX_ROWS"]\n'
+        '[space.params]\ntile = { type = "int", values = [1, 16] }\n[space.default]\ntile = 1\n'
+    )
+    rows = [(f"m{n}", 500 + n, 500, 9000, tile, 5.0) for n in range(200) for tile in (1, 16)]
+    store = memory_store()
+    assert read(store, log(tmp_path / "a.csv", rows, head), platform=platform).added == 400
+    assert 60 < most < 70
+    # Subjects that take turns are judged again each time, to the same end.
+    turns = log(tmp_path / "b.csv", sorted(rows, key=lambda row: row[4]), head)
+    assert read(memory_store(), turns, platform=platform).added == 400
 
 
 def test_every_run_names_its_file(tmp_path: Path) -> None:
