@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -493,17 +492,14 @@ def test_operations_of_one_file(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_subjects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spaces, most = weakref.WeakSet[Any](), 0
-    real = module.space_of
+    jobs: list[Any] = []
 
-    def counted(*told: Any) -> Any:
-        nonlocal most
-        found = real(*told)
-        spaces.add(found)
-        most = max(most, len(spaces))
-        return found
+    class Seen(module._Job):
+        def __init__(self, *told: Any) -> None:
+            super().__init__(*told)
+            jobs.append(self)
 
-    monkeypatch.setattr(module, "space_of", counted)
+    monkeypatch.setattr(module, "_Job", Seen)
     head = ("matrix", "rows", "cols", "nnz", "tile", "time_us")
     platform = parse_platform(
         'name = "fitted"\nversion = "1"\ntitle = "Tiles that must fit"\n[[space]]\n'
@@ -513,7 +509,7 @@ def test_memory_does_not_grow_with_the_subjects(
     rows = [(f"m{n}", 500 + n, 500, 9000, tile, 5.0) for n in range(200) for tile in (1, 16)]
     store = memory_store()
     assert read(store, log(tmp_path / "a.csv", rows, head), platform=platform).added == 400
-    assert 60 < most < 70
+    assert len(jobs[0]._judges) == 64
     # Subjects that take turns are judged again each time, to the same end.
     turns = log(tmp_path / "b.csv", sorted(rows, key=lambda row: row[4]), head)
     assert read(memory_store(), turns, platform=platform).added == 400
