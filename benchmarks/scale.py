@@ -285,6 +285,7 @@ def main() -> None:
     for rows in asked.logs:
         told["logs"].append(from_log(asked.folder, Made(files), rows))
         print(told["logs"][-1], file=sys.stderr)
+    asked.out.write_text(json.dumps(told, indent=1) + "\n")
     for runs in asked.runs:
         folder = asked.folder / f"scale-{runs}.db"
         made = Made(files)
