@@ -120,6 +120,11 @@ def _missing(state: dict[str, Any]) -> list[str]:
             f"{plural(state['disagreeing'], 'configuration')} of one {kind} with runs that differ "
             "by more than 20 %: the median counts"
         )
+    if "fitted_on" in state:
+        lines.append(
+            f"very many {many_of(kind)}: figures rest on {state['fitted_on']:,} of them, "
+            f"neighbours are found among all ({share(state['recall'])} of the nearest)"
+        )
     lines += _quality(state)
     return lines
 

@@ -83,9 +83,18 @@ def _matrices(state: AppState, asked: Asked) -> dict[str, Any]:
         "page": page,
         "pages": last,
         "total": len(rows),
+        "unread": _unread(state, scope),
         "rows": rows[(page - 1) * _PAGE : page * _PAGE],
         "places": [{"platform": s.name, "op": str(s.op)} for s in state.scopes()],
     }
+
+
+def _unread(state: AppState, scope: Scope) -> int:
+    """Patterns that are not listed because there are very many."""
+    partition = state.db.partition(scope.op, scope.platform)
+    if partition is None or partition.lists is None:
+        return 0
+    return partition.indexed - len(partition.ids)
 
 
 def _matrix_rows(state: AppState, scope: Scope) -> list[dict[str, Any]]:

@@ -13,6 +13,9 @@ from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.large import sampling
 from embeddb.index.run_matrix import RunMatrix
+from embeddb.ui.serve import facts, measured
+from embeddb.ui.serve.app_state import AppState
+from indexer.coverage import scope_states
 from indexer.embed import embed
 
 MANY = patterns(15)
@@ -129,6 +132,17 @@ def test_new_runs_and_patterns_count_without_a_rebuild(folder: Path) -> None:
         fresh = _around(db, other)
         winner = fresh.evidence.winner(fresh.row_of(other.id))
         assert winner is not None and dict(fresh.evidence.configs[winner]) == {"variant": "d"}
+
+
+def test_pages_and_lists_say_that_they_tell_of_some(folder: Path) -> None:
+    with Database.open(folder, readonly=True) as db:
+        (state,) = scope_states(db)
+        assert any("figures rest on 20 of them" in line for line in state["missing"])
+        site = AppState(db, writable=False, max_upload=1)
+        assert measured.runs(site, {"platform": "tiny", "op": str(OP)})["unread"] == 40
+        left_out = next(p for p in MANY if p.id not in _partition(db).ids)
+        (near,) = facts.pattern(site, {"id": left_out.id})["neighbours"]
+        assert near["patterns"] and near["patterns"][0]["id"] != left_out.id
 
 
 def test_it_is_read_again_as_it_was(folder: Path) -> None:
