@@ -17,7 +17,7 @@ Requirements an engine must meet:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -175,6 +175,10 @@ class Engine(Protocol):
     def read(self) -> AbstractContextManager[Txn]: ...
 
     def write(self, body: Callable[[Txn], T]) -> T: ...
+
+    def version(self) -> Hashable:
+        """Another value after every commit, of this process or another."""
+        ...
 
     def close(self) -> None: ...
 

@@ -105,6 +105,10 @@ class _LmdbTxn(Txn):
         db = self._dbs[table]
         return 0 if db is None else int(self._txn.stat(db)["entries"])
 
+    def version(self) -> int:
+        """The number of the last commit that this transaction sees."""
+        return int(self._txn.id())
+
     def damaged(self, table: str) -> Iterator[str]:
         for key, raw in self._raw(table, b""):
             try:
@@ -235,6 +239,10 @@ class LmdbEngine:
                 self._gate.leave(thread)
                 raise
             self._remap(0)
+
+    def version(self) -> int:
+        with self.read() as txn:
+            return txn.version()
 
     def write(self, body: Callable[[Txn], T]) -> T:
         self._refuse_write()

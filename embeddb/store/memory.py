@@ -69,6 +69,7 @@ class MemoryEngine:
         self._tables: Tables = {name: {} for name in TABLES}
         self._gate = ReadGate()
         self._writing = threading.Lock()
+        self._version = 0
 
     @contextmanager
     def read(self) -> Iterator[Txn]:
@@ -84,7 +85,11 @@ class MemoryEngine:
             txn = _MemoryTxn(self._tables, writable=True)
             result = body(txn)
             self._tables = txn.tables
+            self._version += 1
             return result
+
+    def version(self) -> int:
+        return self._version
 
     def close(self) -> None:
         self._tables = {name: {} for name in TABLES}

@@ -42,6 +42,12 @@ def _fill(engine: Engine, table: str, pairs: Sequence[tuple[bytes, bytes]]) -> N
     engine.write(body)
 
 
+def _adding_then_failing(txn: Txn) -> None:
+    txn.put("run", b"never", b"1")
+    assert txn.count("run") == 3
+    raise ValueError("stop")
+
+
 class EngineContract:
     """Subclasses open their engine on an empty folder; `durable` is false if it keeps nothing."""
 
@@ -106,6 +112,41 @@ class EngineContract:
                 assert [key for key, _ in txn.scan("run", prefix)] == want
                 assert txn.count_under("run", prefix) == len(want)
             assert next(iter(txn.scan("run")))[0] == b"\x00"  # a scan may be left unfinished
+
+    def test_every_commit_has_a_version_of_its_own(self, engine: Engine) -> None:
+        seen = [engine.version()]
+        for at in range(3):
+            _fill(engine, "note", [(b"n", b"%d" % at)])
+            seen.append(engine.version())
+            assert engine.version() == seen[-1], "reading changes nothing"
+        assert len(set(seen)) == 4
+
+    def test_rows_are_counted_however_they_come_and_go(self, engine: Engine) -> None:
+        def first(txn: Txn) -> list[int]:
+            txn.get_many("run", [b"a", b"b"])
+            txn.put("run", b"a", b"1")
+            txn.put("run", b"b", b"1")
+            counts = [txn.count("run")]
+            txn.put("run", b"a", b"2")
+            txn.put("run", b"c", b"2")  # nobody asked whether it is there
+            txn.delete("run", b"b")
+            txn.delete("run", b"nobody")
+            return [*counts, txn.count("run")]
+
+        assert engine.write(first) == [2, 2]
+
+        def second(txn: Txn) -> None:
+            txn.put("run", b"a", b"3")
+            txn.put("run", b"d", b"3")
+            txn.delete("run", b"d")
+
+        engine.write(second)
+        with pytest.raises(ValueError, match="stop"):
+            engine.write(_adding_then_failing)
+        with engine.read() as txn:
+            assert txn.count("run") == len(list(txn.scan("run"))) == 2
+            assert txn.count("note") == 0
+        assert engine.problems() == []
 
     def test_a_write_that_raises_leaves_nothing(self, engine: Engine) -> None:
         engine.write(lambda txn: txn.put("note", b"old", b"1"))

@@ -10,6 +10,7 @@ from psycopg import sql
 
 from embeddb.core.errors import StoreError, StoreVersion
 from embeddb.store.engine import TABLES
+from embeddb.store.postgres.tallies import Tallies
 
 __all__ = ["Found", "inspect", "lock_key", "make"]
 
@@ -88,6 +89,7 @@ def make(connection: psycopg.Connection, schema: str) -> None:
             sql.SQL("INSERT INTO {} VALUES ('id', %s) ON CONFLICT DO NOTHING").format(about),
             (str(uuid.uuid4()),),
         )
+        Tallies(schema).count(connection)
 
 
 def _make_table(connection: psycopg.Connection, table: sql.Identifier, *, packed: bool) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import LiteralString, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -25,6 +25,7 @@ from embeddb.store.postgres.beside import folder_beside
 from embeddb.store.postgres.complaints import REFUSED, is_lost, speaking
 from embeddb.store.postgres.connections import Connections
 from embeddb.store.postgres.making import Found, inspect, make
+from embeddb.store.postgres.tallies import Tallies
 from embeddb.store.postgres.transactions import ReadTxn, Statements, WriteTxn
 from embeddb.store.postgres.writer_lock import WriterLock
 
@@ -69,7 +70,8 @@ class PostgresEngine:
         self._number, self._lock, self._wait_s = 0, Lock(), wait_s
         schema = self._server.schema
         self._statements = Statements.by_table(schema)
-        self._writer = WriterLock(schema, self.place, wait_s=wait_s)
+        self._tallies = Tallies(schema)
+        self._writer = WriterLock(schema, self.place, self._tallies, wait_s=wait_s)
         try:
             found = self._found(create=create)
         except BaseException:
@@ -113,19 +115,25 @@ class PostgresEngine:
         self._server.refuse_fork()
         thread = self._gate.enter()
         try:
-            connection = self._begun()
+            connection, _ = self._begun(_BEGIN_READ)
             with self._given_back(connection), speaking(self.place):
-                yield ReadTxn(connection, self._statements)
+                yield ReadTxn(connection, self._statements, self._tallies)
         finally:
             self._gate.leave(thread)
 
-    def _begun(self) -> psycopg.Connection:
-        """In a transaction that has its snapshot; a connection that was idle may be dead."""
+    def version(self) -> str:
+        self._server.refuse_fork()
+        connection, cursor = self._begun(self._tallies.version)
+        with self._given_back(connection), speaking(self.place):
+            row = cursor.fetchone()
+            return "" if row is None else str(row[0])
+
+    def _begun(self, text: LiteralString | bytes) -> tuple[psycopg.Connection, psycopg.Cursor]:
+        """A connection that has executed something; one that was idle may be dead."""
         for last in (False, True):
             connection = self._server.take()
             try:
-                connection.execute(_BEGIN_READ)
-                return connection
+                return connection, connection.execute(text)
             except psycopg.Error as e:
                 lost = is_lost(e, connection)
                 connection.close()
@@ -157,10 +165,10 @@ class PostgresEngine:
                     self._writer.begin(connection)
                     if results and self._writer.was_noted(connection, number):
                         return results[-1]  # only the answer to COMMIT was lost
-                    txn = WriteTxn(connection, self._statements)
+                    txn = WriteTxn(connection, self._statements, self._tallies)
                     results.append(body(txn))
                     txn.flush()
-                    self._writer.note(connection, number)
+                    self._writer.note(connection, number, txn.more)
                     connection.execute("COMMIT")
                     return results[-1]
             except _Lost as lost:
@@ -208,6 +216,7 @@ class PostgresEngine:
                 for table in TABLES:
                     name = sql.Identifier(self._server.schema, table)
                     connection.execute(sql.SQL("VACUUM (FULL, ANALYZE) {}").format(name))
+                self._tallies.count(connection)
             finally:
                 self._writer.leave(connection)
 

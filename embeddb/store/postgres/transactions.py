@@ -10,6 +10,7 @@ from psycopg import sql
 
 from embeddb.core.errors import StoreCorrupt, StoreError, StoreReadOnly
 from embeddb.store.engine import TABLES, Txn, sealed, unsealed
+from embeddb.store.postgres.tallies import Tallies
 
 __all__ = ["ReadTxn", "Statements", "WriteTxn"]
 
@@ -33,6 +34,7 @@ class Statements:
     scan_to: bytes
     count: bytes
     count_to: bytes
+    there: bytes
     delete: bytes
     copy: bytes
     upsert: bytes
@@ -54,6 +56,7 @@ class Statements:
             scan_to=made("SELECT k, v FROM {} WHERE k >= %b AND k < %b ORDER BY k LIMIT %b"),
             count=made("SELECT count(*) FROM {}"),
             count_to=made("SELECT count(*) FROM {} WHERE k >= %b AND k < %b"),
+            there=made("SELECT count(*) FROM {} WHERE k = ANY(%b)"),
             delete=made("DELETE FROM {} WHERE k = ANY(%b)"),
             copy=made("COPY {} (k, v) FROM STDIN (FORMAT BINARY)"),
             upsert=made(
@@ -67,11 +70,11 @@ class ReadTxn(Txn):
     """On a connection that is in a transaction of one snapshot."""
 
     def __init__(
-        self, connection: psycopg.Connection, statements: Mapping[str, Statements]
+        self, connection: psycopg.Connection, statements: Mapping[str, Statements], tallies: Tallies
     ) -> None:
         self._cursor = connection.cursor(binary=True)
-        self._sql = statements
-        self._counts: dict[str, int] = {}
+        self._sql, self._tallies = statements, tallies
+        self._counts: dict[str, int] | None = None
 
     def get(self, table: str, key: bytes) -> bytes | None:
         row = self._cursor.execute(self._sql[table].get, (key,)).fetchone()
@@ -114,10 +117,19 @@ class ReadTxn(Txn):
             most = max(1, min(_MOST_ROWS, 4 * most, most * _PIECE_BYTES // size))
 
     def count(self, table: str) -> int:
-        if table not in self._counts:
-            row = self._cursor.execute(self._sql[table].count).fetchone()
-            self._counts[table] = 0 if row is None else int(row[0])
-        return self._counts[table]
+        """As it was counted when it was written; by reading where it was not."""
+        found = self._stored(table)
+        return self.counted(table) if found is None else found
+
+    def _stored(self, table: str) -> int | None:
+        if self._counts is None:
+            self._counts = self._tallies.stored(self._cursor)
+        return self._counts.get(table)
+
+    def counted(self, table: str) -> int:
+        """By reading the table."""
+        row = self._cursor.execute(self._sql[table].count).fetchone()
+        return 0 if row is None else int(row[0])
 
     def count_under(self, table: str, prefix: bytes) -> int:
         end = _behind(prefix)
@@ -127,12 +139,16 @@ class ReadTxn(Txn):
         return 0 if row is None else int(row[0])
 
     def damaged(self, table: str) -> Iterator[str]:
-        """A line for every value that is not as it was written."""
+        """A line for every value that is not as it was written, and for a wrong number of them."""
+        rows = 0
         for key, raw in self._raw(table, b""):
+            rows += 1
             try:
                 unsealed(table, key, raw)
             except StoreCorrupt as e:
                 yield str(e)
+        if rows != (told := self.count(table)):
+            yield f"table {table!r}: {rows:,} rows, {told:,} were counted (`db compact` mends it)"
 
 
 class WriteTxn(ReadTxn):
@@ -140,14 +156,16 @@ class WriteTxn(ReadTxn):
     together: by COPY where it is known that the key is new."""
 
     def __init__(
-        self, connection: psycopg.Connection, statements: Mapping[str, Statements]
+        self, connection: psycopg.Connection, statements: Mapping[str, Statements], tallies: Tallies
     ) -> None:
-        super().__init__(connection, statements)
+        super().__init__(connection, statements, tallies)
         #: Values as they are on the server; None where there is none.
         self._known: dict[str, dict[bytes, bytes | None]] = {table: {} for table in TABLES}
         #: Values to be; None where the row is to go.
         self._new: dict[str, dict[bytes, bytes | None]] = {table: {} for table in TABLES}
         self._bytes = 0
+        #: Rows that were added, of what was sent, by table.
+        self.more = dict.fromkeys(TABLES, 0)
 
     def get(self, table: str, key: bytes) -> bytes | None:
         for values in (self._new[table], self._known[table]):
@@ -181,7 +199,6 @@ class WriteTxn(ReadTxn):
         return True
 
     def _change(self, table: str, key: bytes, value: bytes | None) -> None:
-        self._counts.pop(table, None)
         self._new[table][key] = value
 
     def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -190,7 +207,8 @@ class WriteTxn(ReadTxn):
 
     def count(self, table: str) -> int:
         self._send(table)
-        return super().count(table)
+        found = self._stored(table)
+        return self.counted(table) if found is None else found + self.more[table]
 
     def count_under(self, table: str, prefix: bytes) -> int:
         self._send(table)
@@ -211,14 +229,16 @@ class WriteTxn(ReadTxn):
         fresh = [row for row in kept if row[0] in known and known[row[0]] is None]
         other = [row for row in kept if row[0] not in known or known[row[0]] is not None]
         if gone:
-            self._cursor.execute(statements.delete, (gone,))
+            self.more[table] -= self._cursor.execute(statements.delete, (gone,)).rowcount
         if fresh:
+            self.more[table] += len(fresh)
             with self._cursor.copy(statements.copy) as copy:
                 copy.set_types(("bytea", "bytea"))
                 for row in fresh:
                     copy.write_row(row)
         if other:
             keys, values = [k for k, _ in other], [v for _, v in other]
+            self.more[table] += self._lacking([k for k in keys if k not in known], statements)
             self._cursor.execute(statements.upsert, (keys, values))
         for key, value in new.items():
             if value is None:
@@ -226,6 +246,13 @@ class WriteTxn(ReadTxn):
             else:  # read again if it is asked for: what is sent need not be kept
                 known.pop(key, None)
         self._new[table] = {}
+
+    def _lacking(self, keys: list[bytes], statements: Statements) -> int:
+        """How many of these keys there are none of."""
+        if not keys:
+            return 0
+        row = self._cursor.execute(statements.there, (keys,)).fetchone()
+        return len(keys) - (0 if row is None else int(row[0]))
 
 
 def _behind(prefix: bytes) -> bytes | None:

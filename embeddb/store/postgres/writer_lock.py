@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Mapping
 
 import psycopg
 from psycopg import errors, sql
@@ -11,6 +12,7 @@ from psycopg import errors, sql
 from embeddb.core.errors import StoreLocked
 from embeddb.store.engine import refuse_other_schema
 from embeddb.store.postgres.making import lock_key
+from embeddb.store.postgres.tallies import Tallies
 
 __all__ = ["WriterLock"]
 
@@ -21,8 +23,8 @@ _FORGET = "7 days"
 class WriterLock:
     """The lock of one schema, as one client takes it."""
 
-    def __init__(self, schema: str, place: str, *, wait_s: float) -> None:
-        self._place, self._wait_s = place, wait_s
+    def __init__(self, schema: str, place: str, tallies: Tallies, *, wait_s: float) -> None:
+        self._place, self._tallies, self._wait_s = place, tallies, wait_s
         self._key = lock_key(schema)
         self._client = uuid.uuid4()
         self._meta = sql.Identifier(schema, "meta")
@@ -48,16 +50,13 @@ class WriterLock:
         row = cursor.fetchone()
         refuse_other_schema(None if row is None else bytes(row[0])[:-4], self._place)
 
-    def note(self, connection: psycopg.Connection, number: int) -> None:
-        """Note in a transaction that it is this client's of that number."""
+    def note(self, connection: psycopg.Connection, number: int, more: Mapping[str, int]) -> None:
+        """Note in a transaction that it is this client's of that number, and how many rows it adds
+        to which table."""
         if number == 1:
             old = sql.SQL("DELETE FROM {} WHERE since < now() - %s::interval").format(self._writer)
             connection.execute(old, (_FORGET,))
-        noted = sql.SQL(
-            "INSERT INTO {} (client, number) VALUES (%s, %s)"
-            " ON CONFLICT (client) DO UPDATE SET number = EXCLUDED.number, since = now()"
-        ).format(self._writer)
-        connection.execute(noted, (self._client, number))
+        self._tallies.note(connection, self._client, number, more)
 
     def was_noted(self, connection: psycopg.Connection, number: int) -> bool:
         """Whether that transaction was committed."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from threading import Lock
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -22,13 +21,11 @@ _NOT_STORED = "the database is read-only"
 
 
 class AnswerCache:
-    """Answers questions, and gives the same answer to the same question while nothing changed."""
+    """Answers questions, and gives the same answer to the same question while nothing changed,
+    whichever worker is asked."""
 
     def __init__(self, state: AppState) -> None:
         self._state = state
-        self._given: dict[Hashable, str] = {}
-        self._generation = -1
-        self._lock = Lock()
 
     def ask(
         self, pattern: Pattern | PatternInfo, platform: Platform, op: Op, thumbnail: bytes = b""
@@ -41,14 +38,10 @@ class AnswerCache:
         """
         state = self._state
         state.version_token()  # raises where the database is gone
-        key = pattern.id, platform.id, op
-        with self._lock:
-            generation = state.db.store.generation
-            if generation != self._generation or len(self._given) > _MOST_GIVEN:
-                self._given.clear()
-                self._generation = generation
-            known = self._given.get(key)
-        if known is not None and self._is_there(known):
+        generation = state.db.store.generation
+        question = f"{generation}\0{pattern.id}\0{platform.id}\0{op}"
+        known = state.answers.known(question)
+        if known and self._is_there(known):
             return known
         made = state.db.query(pattern, platform=platform, op=op)
         if state.db.store.readonly:
@@ -57,9 +50,7 @@ class AnswerCache:
             state.answers.keep(made, _info(state.db, pattern, thumbnail))
         elif isinstance(pattern, Pattern):
             state.db.store.put_patterns([_info(state.db, pattern, thumbnail)])
-        with self._lock:
-            if generation == self._generation:
-                self._given[key] = made.id
+        state.answers.remember(question, made.id)
         return made.id
 
     def _is_there(self, answer_id: str) -> bool:
@@ -68,9 +59,6 @@ class AnswerCache:
             state.answers.get(answer_id) is not None
             or state.db.store.recommendations.get(answer_id) is not None
         )
-
-
-_MOST_GIVEN = 1000
 
 
 def _info(db: Database, pattern: Pattern | PatternInfo, thumbnail: bytes) -> PatternInfo:

@@ -26,13 +26,17 @@ from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, NothingFound, StoreError, UsageError
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform
+from embeddb.store import Store
 from embeddb.ui.serve import facts, mapping, measured
+from embeddb.ui.serve.access.address import Address
+from embeddb.ui.serve.access.gate import Gate
+from embeddb.ui.serve.access.guard import HEADERS, Guard
+from embeddb.ui.serve.access.token import Token
 from embeddb.ui.serve.answer_cache import AnswerCache, answer, answer_twin
 from embeddb.ui.serve.app_state import AppState
-from embeddb.ui.serve.guard import HEADERS, Guard
 from embeddb.ui.serve.page_cache import PageCache
 from embeddb.ui.serve.pictures import File, answer_page, compare_page, files, pattern_page, thumb
-from embeddb.ui.serve.rendering import link, render
+from embeddb.ui.serve.rendering import path_to, render
 from embeddb.ui.serve.upload import plain_name, read_upload, received
 
 __all__ = ["build_app"]
@@ -121,12 +125,19 @@ class _Pages:
         """GET: about a pattern of the database. POST: about the file that is the body."""
         asked = _asked(request)
         if request.method == "POST":
-            return _given(await self._upload(request, asked), 201)
+            return self._given(await self._upload(request, asked), 201)
         async with _turn(self._asks):
             made = await self._work(self._known, asked)
         if _is_twin(request):
-            return _given(made, 200)
-        return RedirectResponse(link(f"/answers/{made}"), 303)
+            return self._given(made, 200)
+        return RedirectResponse(self._answer_at(made), 303)
+
+    def _answer_at(self, made: str) -> str:
+        return self._state.root + path_to(f"/answers/{made}")
+
+    def _given(self, made: str, status: int) -> Response:
+        url = self._answer_at(made)
+        return JSONResponse({"id": made, "url": url}, status, headers={"location": url})
 
     async def _upload(self, request: Request, asked: dict[str, str]) -> str:
         name, most = plain_name(asked.get("name", "")), self._state.max_upload
@@ -153,20 +164,35 @@ class _Pages:
         return await anyio.to_thread.run_sync(partial(work, *args), limiter=self._pages)
 
 
-def build_app(db: Database, *, writable: bool = False, max_upload: int = 64_000_000) -> Starlette:
+def build_app(
+    db: Database,
+    *,
+    writable: bool = False,
+    max_upload: int = 64_000_000,
+    address: Address | None = None,
+    token: str = "",
+    scratch: Store | None = None,
+) -> Starlette:
     """The application over an open database, which stays the caller's. `max_upload` is in bytes.
 
-    Answers are stored if `writable`; of a database opened read-only they live as long as the app.
+    Answers are stored if `writable`; of a database opened read-only they live as long as the app,
+    or as `scratch`, a store that several apps share. With a `token` only those see anything who
+    give it.
 
-    Raises: UsageError for a database open for writing where that is not `writable`.
+    Raises: UsageError for a database open for writing where that is not `writable`, and for an
+    address that others reach without a token.
     """
+    address = address or Address()
     if not (writable or db.store.readonly):
         raise UsageError("answers would be stored", hint="open it read-only, or say writable=True")
-    state = AppState(db, writable=writable, max_upload=max_upload)
+    if address.others_see_it and not token:
+        raise UsageError("others can reach this address: it needs a token")
+    state = AppState(db, writable=writable, max_upload=max_upload, address=address, scratch=scratch)
+    gate = [Middleware(Gate, token=Token(token), address=address)] if token else []
     failed = partial(_failed, state)
     app = Starlette(
         routes=_routes(state),
-        middleware=[Middleware(Guard)],
+        middleware=[Middleware(Guard, address=address), *gate],
         exception_handlers={
             HTTPException: failed,
             EmbeddbError: failed,
@@ -224,7 +250,8 @@ def _address(request: Request) -> str:
 
 
 def _page(state: AppState, request: Request, template: str, found: dict[str, Any]) -> bytes:
-    return render(template, state=state, here=_address(request), f=found).encode()
+    here = _address(request)
+    return render(template, root=state.root, state=state, here=here, f=found).encode()
 
 
 def _sent(request: Request, file: File) -> Response:
@@ -234,11 +261,6 @@ def _sent(request: Request, file: File) -> Response:
     if request.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)
     return Response(file.body, media_type=file.kind, headers=headers)
-
-
-def _given(made: str, status: int) -> Response:
-    url = link(f"/answers/{made}")
-    return JSONResponse({"id": made, "url": url}, status, headers={"location": url})
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What every page reads from: the database, what is kept of it, and the answers in memory."""
+"""What every page reads from: the database, what is kept of it, and the answers of the server."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from embeddb.index.scopes import Scope, scopes
 from embeddb.platforms.platform import Platform, builtin_platforms
 from embeddb.query.answers import in_order
 from embeddb.query.recommendation import Recommendation
-from embeddb.ui.serve.memory_answers import AnswerHead, MemoryAnswers, stored_head
-from embeddb.ui.serve.page_cache import RESTART, PageCache, file_of, token_of
+from embeddb.store import Store, memory_store
+from embeddb.ui.serve.access.address import Address
+from embeddb.ui.serve.page_cache import RESTART, PageCache, file_of
+from embeddb.ui.serve.server_answers import AnswerHead, ServerAnswers, stored_head
 
 __all__ = ["AppState", "Catalog"]
 
@@ -40,13 +42,24 @@ class Catalog(NamedTuple):
 
 
 class AppState:
-    """A database being shown. `max_upload` is in bytes. Safe for several threads."""
+    """A database being shown. `max_upload` is in bytes; `scratch` is an empty store for what lives
+    as long as the server, in memory if none is given. Safe for several threads."""
 
-    def __init__(self, db: Database, *, writable: bool, max_upload: int) -> None:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        writable: bool,
+        max_upload: int,
+        address: Address | None = None,
+        scratch: Store | None = None,
+    ) -> None:
+        address = address or Address()
+        self.root, self.others_see_it = address.root, address.others_see_it
         self.db = db
         self.writable = writable and not db.store.readonly
         self.max_upload = max_upload
-        self.answers = MemoryAnswers()
+        self.answers = ServerAnswers(scratch or memory_store())
         self.cache = PageCache(self.version_token)
         #: As they were last read: a page that says that nothing can be read has a frame, too.
         self.kinds_seen: list[str] = []
@@ -61,14 +74,14 @@ class AppState:
         """
         if self._file() != self._opened:
             raise StoreError(f"{self.name} was replaced by another database", hint=RESTART)
-        return token_of(self.db.store)
+        return self.db.store.engine.version()
 
     def _file(self) -> tuple[int, int] | None:
         file = file_of(self.db.store)
         return None if file is None else (file.st_dev, file.st_ino)
 
     def answers_token(self) -> Hashable:
-        """The same, and with every answer that is kept in memory."""
+        """The same, and with every answer that the server keeps."""
         return self.version_token(), self.answers.version
 
     def scopes(self) -> list[Scope]:

@@ -26,7 +26,7 @@ from embeddb.platforms.space.space import Param
 from embeddb.query.kernels.view import kernel_view
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import side
-from embeddb.ui.serve.memory_answers import AnswerHead
+from embeddb.ui.serve.server_answers import AnswerHead
 
 __all__ = [
     "Asked",

@@ -12,18 +12,10 @@ from embeddb.core.errors import StoreError
 from embeddb.store import Store
 from embeddb.store.lmdb_engine import DATA_FILE
 
-__all__ = ["RESTART", "PageCache", "file_of", "token_of"]
+__all__ = ["RESTART", "PageCache", "file_of"]
 
 T = TypeVar("T")
 RESTART = "start the server again once it is back"
-
-
-def token_of(store: Store) -> Hashable:
-    """Changes with every commit, of this process or another. The generation counts evidence only;
-    names and answers show in the counts or in the time of the data file."""
-    file = file_of(store)
-    written = 0 if file is None else file.st_mtime_ns
-    return store.generation, tuple(store.counts().values()), written
 
 
 def file_of(store: Store) -> os.stat_result | None:

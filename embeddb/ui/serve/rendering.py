@@ -16,27 +16,28 @@ from embeddb.ui.report.page import MOST_SHOWN, environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from jinja2.runtime import Context
     from markupsafe import Markup
 
-__all__ = ["campaign_link", "link", "render"]
+__all__ = ["campaign_path", "path_to", "render"]
 
 _FOLDER = Path(__file__).parent / "templates"
 
 
-def render(template: str, **parts: Any) -> str:
-    """A whole page. Every text in it is escaped, and its control and direction characters are made
-    visible, whatever the template forgets."""
-    return _environment().get_template(template).render(version=__version__, **parts)
+def render(template: str, *, root: str, **parts: Any) -> str:
+    """A whole page; `root` comes before every path that it leads to. Every text in it is escaped,
+    and its control and direction characters are made visible, whatever the template forgets."""
+    return _environment().get_template(template).render(version=__version__, root=root, **parts)
 
 
-def link(path: str, **asked: object) -> str:
-    """An address on this server; what is empty is left out of the question."""
+def path_to(path: str, **asked: object) -> str:
+    """A path on this server; what is empty is left out of the question."""
     given = {k: str(v) for k, v in asked.items() if v not in (None, "")}
     return quote(path, safe="/@+:") + (f"?{urlencode(given)}" if given else "")
 
 
-def campaign_link(name: str) -> str:
-    """A campaign's address. A name that a path cannot carry (empty, dots that a browser resolves,
+def campaign_path(name: str) -> str:
+    """A campaign's path. A name that a path cannot carry (empty, dots that a browser resolves,
     the ending of a twin) goes into the question."""
     parts = name.split("/")
     if any(part in ("", ".", "..") for part in parts) or name.endswith(".json"):
@@ -81,8 +82,19 @@ def kind_of(op: str) -> str:
     return Op.parse(op).kind
 
 
+def _link(context: Context, path: str, **asked: object) -> str:
+    """The same as others see it: behind what comes before every path of ours."""
+    return str(context["root"]) + path_to(path, **asked)
+
+
+def _campaign_link(context: Context, name: str) -> str:
+    return str(context["root"]) + campaign_path(name)
+
+
 @cache
 def _environment() -> Environment:
+    from jinja2 import pass_context
+
     made = environment(_FOLDER, nothing="–")
     made.filters |= {
         "config": config,
@@ -92,6 +104,6 @@ def _environment() -> Environment:
         "twin": twin,
         "kind_of": kind_of,
     }
-    made.globals |= {"link": link, "campaign_link": campaign_link}
+    made.globals |= {"link": pass_context(_link), "campaign_link": pass_context(_campaign_link)}
     made.globals |= {"one_of": one_of, "many_of": many_of, "kind_of": kind_of}
     return made

@@ -1,4 +1,4 @@
-"""Running the page: one process, one port of this machine, until it is interrupted."""
+"""Running the page: one process on a socket, until it is interrupted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -15,50 +16,81 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from embeddb.core.errors import UsageError
+from embeddb.ui.serve.access.address import LOOPBACK
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 __all__ = ["config", "listening", "serve"]
 
-HOST = "127.0.0.1"
+#: Connections that wait to be taken.
+_WAITING = 128
 #: Connections at a time; a browser opens six. More are told 503.
 _CONNECTIONS = 200
+#: Who may say for whom it asks: a proxy on this machine.
+_PROXIES = ["127.0.0.1", "::1"]
 #: Seconds in which the head of a request must have come, from the connection's or its first byte.
 HEAD_S = 20.0
 #: Seconds in which the next request must come, and `HEAD_S` more for what was not read yet.
 KEEP_S = 15
 
 
-def listening(port: int) -> socket.socket:
-    """A bound socket of this machine alone; port 0 picks a free one.
+def listening(port: int, host: str = LOOPBACK) -> socket.socket:
+    """A bound socket of an IP address of this machine; port 0 picks a free one.
 
-    Raises: UsageError if the port is taken or not allowed.
+    Raises: UsageError if the port is taken or not allowed, or the address is no own one.
     """
-    place = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    place = socket.socket(family, socket.SOCK_STREAM)
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        place.bind((HOST, port))
-        place.listen(128)
+        place.bind((host, port))
+        place.listen(_WAITING)
     except OSError as e:
         place.close()
+        if e.errno == errno.EADDRNOTAVAIL:
+            raise UsageError(
+                f"--host {host}: not an address of this machine", hint="0.0.0.0 is all of them"
+            ) from None
         why = "in use" if e.errno == errno.EADDRINUSE else (e.strerror or str(e)).lower()
         raise UsageError(f"port {port}: {why}", hint="--port 0 picks a free one") from None
     return place
 
 
-def serve(app: Starlette, place: socket.socket) -> None:
-    """Until SIGINT or SIGTERM; what is being answered gets a moment to finish."""
+def serve(
+    app: Starlette,
+    place: socket.socket,
+    *,
+    behind_proxy: bool = False,
+    started: Callable[[], None] | None = None,
+) -> None:
+    """Until SIGINT or SIGTERM; what is being answered gets a moment to finish. `behind_proxy`: what
+    comes from this machine says for whom it asks. `started` is called once it answers."""
     log, told = logging.getLogger("uvicorn.error"), _WorthTelling()
     log.addFilter(told)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        uvicorn.Server(config(app)).run(sockets=[place])
+        _Server(config(app, behind_proxy=behind_proxy), started).run(sockets=[place])
     except KeyboardInterrupt:  # uvicorn raises the signal again once it has ended
         pass
     finally:
         signal.signal(signal.SIGTERM, before)
         log.removeFilter(told)
+
+
+class _Server(uvicorn.Server):
+    """Takes one connection at a time off the socket, so that others that have it get theirs."""
+
+    def __init__(self, how: uvicorn.Config, started: Callable[[], None] | None) -> None:
+        super().__init__(how)
+        self._told = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for place in sockets or ():
+            place.listen(_WAITING)  # asyncio has set it to the number that it takes at a time
+        if self._told is not None and self.started:
+            self._told()
 
 
 class _WorthTelling(logging.Filter):
@@ -81,7 +113,7 @@ class _WorthTelling(logging.Filter):
         return str(times).strip("0") == "1"
 
 
-def config(app: Starlette) -> uvicorn.Config:
+def config(app: Starlette, *, behind_proxy: bool = False) -> uvicorn.Config:
     """How uvicorn is to run it: bounded in connections and in the time a client may take."""
     return uvicorn.Config(
         app,
@@ -91,6 +123,9 @@ def config(app: Starlette) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=behind_proxy,
+        forwarded_allow_ips=_PROXIES,
+        backlog=1,
         limit_concurrency=_CONNECTIONS,
         timeout_keep_alive=KEEP_S,
         timeout_graceful_shutdown=3,

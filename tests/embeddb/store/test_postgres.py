@@ -253,3 +253,49 @@ def test_roles_as_the_page_says(server: Server, tmp_path: Path) -> None:
     server.sql("CREATE USER eve")
     with pytest.raises(StoreError, match="this user may not read there"):
         open_store(server.url("team", user="eve"))
+
+
+# -- counting ------------------------------------------------------------------------------------
+
+
+def test_rows_are_counted_by_who_writes_and_not_by_who_asks(url: str, server: Server) -> None:
+    store = open_store(url)
+    postgres_writer.append(store, 0)
+    postgres_writer.append(store, 1)
+    runs = 2 * postgres_writer.SPAN
+    assert store.counts()["run"] == store.count_runs() == runs and store.counts()["pattern"] == 2
+    inside = 'SET search_path TO "{}"'.format(url.partition("schema=")[2])
+    server.sql(inside, "DELETE FROM pattern")
+    assert store.counts()["pattern"] == 2, "nobody reads a table to count it"
+    assert "table 'pattern': 0 rows, 2 were counted" in "".join(store.engine.problems())
+    store.compact()
+    assert store.counts()["pattern"] == 0 and store.engine.problems() == []
+    store.close()
+
+
+def test_what_nobody_counted_yet_is_counted(url: str, server: Server) -> None:
+    """A database of a program that did not count."""
+    store = open_store(url)
+    postgres_writer.append(store, 0)
+    inside = 'SET search_path TO "{}"'.format(url.partition("schema=")[2])
+    server.sql(inside, "DELETE FROM about WHERE name <> 'id'")
+    assert store.counts()["run"] == postgres_writer.SPAN
+    before = store.engine.version()
+    postgres_writer.append(store, 1)
+    assert store.counts()["run"] == 2 * postgres_writer.SPAN
+    assert before != store.engine.version() and store.engine.problems() == []
+    server.sql(inside, "UPDATE about SET value = 'many' WHERE name = 'rows/run'")
+    assert store.counts()["run"] == 2 * postgres_writer.SPAN, "what is no number is none"
+    store.close()
+
+
+def test_two_clients_count_together(url: str) -> None:
+    one, two = open_store(url), open_store(url)
+    versions = [one.engine.version()]
+    for at in range(4):
+        postgres_writer.append((one, two)[at % 2], at)
+        versions.append((two, one)[at % 2].engine.version())
+    assert len(set(versions)) == 5
+    assert one.counts() == two.counts() and one.count_runs() == 4 * postgres_writer.SPAN
+    one.close()
+    two.close()

@@ -1,14 +1,26 @@
-"""`serve`: a small local page over a database."""
+"""`serve`: a page over a database, on this machine or behind a token."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from embeddb.core.errors import MissingDependency
+from embeddb.core.errors import MissingDependency, UsageError
 from embeddb.core.extras import install_hint
+from embeddb.store import open_store
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
-from embeddb.ui.cli.output import emit, json_option, say
+from embeddb.ui.cli.output import emit, json_option, note, say
+
+if TYPE_CHECKING:
+    import socket
+
+    from embeddb.ui.serve.access.address import Address
 
 __all__ = ["serve_verb"]
 
@@ -30,34 +42,145 @@ __all__ = ["serve_verb"]
     type=Number(0.001, 100_000),
     help="Megabytes of one file.",
 )
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Processes that answer.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Where to listen; elsewhere than on this machine with a token.",
+)
+@click.option(
+    "--token-file",
+    default="",
+    metavar="FILE",
+    help="What others have to give; else EMBEDDB_TOKEN.",
+)
+@click.option(
+    "--public-url", default="", metavar="URL", help="Where others see it: a reverse proxy's."
+)
 @json_option
-def serve_verb(db: str, port: int, write: bool, max_upload: float, as_json: bool) -> int:
-    """Look around in DB with a browser on this machine; Ctrl-C ends it.
+def serve_verb(db: str, as_json: bool, **asked: Any) -> int:
+    """Look around in DB with a browser; Ctrl-C ends it.
 
     Answers to 127.0.0.1 only, reads DB only unless told to --write, loads nothing from elsewhere.
+    Who listens elsewhere, or behind a proxy, needs a token, which a browser is asked for once.
     --json says where, in one document, before it serves.
 
     \b
     Example:
       embeddb serve starter
       embeddb serve runs.db --port 0 --write
+      embeddb serve runs.db --workers 4 --token-file token --public-url https://tuning.example.org
     """
+    with _needing_serve():
+        from embeddb.ui.serve.access.address import Address
+        from embeddb.ui.serve.access.token import read_token
+        from embeddb.ui.serve.running import listening
+    address = Address(asked["host"], asked["public_url"])
+    asked["token"] = read_token(asked["token_file"])
+    if address.others_see_it and not asked["token"]:
+        raise UsageError(
+            "others can reach this address: they need a token",
+            hint="give --token-file FILE, or set EMBEDDB_TOKEN; see docs/page.md",
+        )
+    if not (address.ip.is_loopback or address.secure):
+        note("what is sent can be read on the way, the token too: see docs/page.md for TLS")
+    with listening(asked["port"], address.host) as place:
+        serve_on = _serve_alone if asked["workers"] == 1 else _serve_together
+        serve_on(db, address, place, asked, as_json)
+    return 0
+
+
+@contextmanager
+def _needing_serve() -> Iterator[None]:
     try:
-        from embeddb.ui.serve.app import build_app
-        from embeddb.ui.serve.running import listening, serve
+        yield
     except ModuleNotFoundError as e:
         raise MissingDependency(
-            f"the page needs the package {e.name}",
-            hint=install_hint("serve"),
+            f"the page needs the package {e.name}", hint=install_hint("serve")
         ) from None
-    with open_database(db, readonly=not write) as opened, listening(port) as place:
-        app = build_app(opened, writable=write, max_upload=int(max_upload * 1e6))
-        url = f"http://127.0.0.1:{place.getsockname()[1]}/"
-        writable = write and not opened.store.readonly
-        if as_json:
-            emit({"url": url, "database": db, "writable": writable})
-        else:
-            how = "answers are stored" if writable else "read-only"
-            say(f"{url} shows {db} ({how}); Ctrl-C ends it")
-        serve(app, place)
-    return 0
+
+
+def _serve_alone(
+    db: str, address: Address, place: socket.socket, asked: dict[str, Any], as_json: bool
+) -> None:
+    """In this process."""
+    from embeddb.ui.serve.app import build_app
+    from embeddb.ui.serve.running import serve
+
+    write = asked["write"]
+    with open_database(db, readonly=not write) as opened:
+        app = build_app(
+            opened,
+            writable=write,
+            max_upload=_bytes(asked),
+            address=address,
+            token=asked["token"],
+        )
+        _say_where(db, address, place, asked, write and not opened.store.readonly, as_json)
+        serve(app, place, behind_proxy=bool(address.public))
+
+
+def _serve_together(
+    db: str, address: Address, place: socket.socket, asked: dict[str, Any], as_json: bool
+) -> None:
+    """In several processes, which this one looks after."""
+    from embeddb.ui.serve.workers.supervisor import Supervisor
+    from embeddb.ui.serve.workers.worker import Orders
+
+    with open_database(db, readonly=not asked["write"]) as opened:
+        writable = asked["write"] and not opened.store.readonly
+    with tempfile.TemporaryDirectory(prefix="embeddb-serve-") as folder:
+        scratch = Path(folder) / "answers"
+        open_store(scratch, create=True).close()
+        orders = Orders(
+            place=db,
+            socket=place.fileno(),
+            scratch=str(scratch),
+            writable=asked["write"],
+            max_upload=_bytes(asked),
+            host=address.host,
+            public=address.public,
+            token=asked["token"],
+        )
+        with Supervisor(orders, asked["workers"], note) as workers:
+            _say_where(db, address, place, asked, writable, as_json)
+            workers.run()
+
+
+def _bytes(asked: dict[str, Any]) -> int:
+    return int(asked["max_upload"] * 1e6)
+
+
+def _say_where(
+    db: str,
+    address: Address,
+    place: socket.socket,
+    asked: dict[str, Any],
+    writable: bool,
+    as_json: bool,
+) -> None:
+    url = address.url(place.getsockname()[1])
+    workers, token = asked["workers"], bool(asked["token"])
+    if as_json:
+        emit(
+            {
+                "url": url,
+                "database": db,
+                "writable": writable,
+                "workers": workers,
+                "token": token,
+            }
+        )
+        return
+    how = "answers are stored" if writable else "read-only"
+    how += f", {workers} workers" if workers > 1 else ""
+    how += ", with a token" if token else ""
+    say(f"{url} shows {db} ({how}); Ctrl-C ends it")

@@ -319,12 +319,12 @@
       picture.width = picture.height = 84;
       picture.alt = "";
       picture.addEventListener("error", () => (picture.hidden = true));
-      picture.src = `/thumbs/${this.data.ids[this.at]}.svg`;
+      picture.src = `${document.body.dataset.root}/thumbs/${this.data.ids[this.at]}.svg`;
       return picture;
     }
 
     open() {
-      if (this.at >= 0) location.assign(`/patterns/${this.data.ids[this.at]}`);
+      if (this.at >= 0) location.assign(`${document.body.dataset.root}/patterns/${this.data.ids[this.at]}`);
     }
 
     // Keeps the place under (px, py) where it is.

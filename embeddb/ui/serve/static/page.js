@@ -37,7 +37,7 @@
       name: file.name,
     });
     for (let tries = 0; tries < 5; tries++) {
-      const reply = await fetch(`/ask?${asked}`, { method: "POST", body: file });
+      const reply = await fetch(`${document.body.dataset.root}/ask?${asked}`, { method: "POST", body: file });
       if (reply.status !== 503) return reply;
       say("others are asking too; waiting for a turn");
       const wait = Number(reply.headers.get("Retry-After")) || 2;

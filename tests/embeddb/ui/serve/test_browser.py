@@ -77,6 +77,29 @@ def browser() -> Iterator[Browser]:
         found.close()
 
 
+TOKEN = "k3J9-vQx7_tYb2LmZp8RsWdF4hN6cGaE"
+
+
+def test_a_browser_is_asked_for_the_token_once(db: Database, browser: Browser) -> None:
+    """The form is sent with an origin of its own, which the guard wants to see."""
+    with serve_site.served(db, token=TOKEN) as port:
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/runs?platform=tiny")
+        assert Axe().run(page).violations_count == 0
+        page.get_by_label("Token").fill("wrong")
+        page.get_by_role("button", name="Go on").click()
+        expect(page.get_by_text("that is not the token")).to_be_visible()
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Go on").click()
+        expect(page).to_have_url(f"http://127.0.0.1:{port}/runs?platform=tiny")
+        page.goto(f"http://127.0.0.1:{port}/map")
+        expect(page.locator("[data-drawn]")).to_be_visible()
+        assert TOKEN not in page.evaluate("document.cookie") and not page.evaluate(
+            "document.cookie"
+        )
+        page.close()
+
+
 class Watched:
     """A page whose console and requests are kept."""
 

@@ -28,9 +28,10 @@ from serve_site import BASE, TestClient, ask, matrix
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
+from embeddb.store import memory_store
 from embeddb.ui.serve import app as serve_app
 from embeddb.ui.serve import running, upload
-from embeddb.ui.serve.memory_answers import MemoryAnswers
+from embeddb.ui.serve.server_answers import ServerAnswers
 
 FIRST = serve_site.first_id()
 
@@ -188,11 +189,11 @@ def test_a_damaged_database_is_500_without_a_trace(
 
 def test_held_answers_are_bounded(client: TestClient, db: Database) -> None:
     made = db.query(band(120, 6), platform="tiny", op="spmm:32")
-    held = MemoryAnswers(most=3)
+    held = ServerAnswers(memory_store(), most=3)
     for at in range(5):
         held.keep(replace(made, id=f"r{at}"), PatternInfo(id=f"p{at}"))
     assert [held.get(f"r{at}") is not None for at in range(5)] == [False, False, True, True, True]
-    small = MemoryAnswers(most_bytes=1)
+    small = ServerAnswers(memory_store(), most_bytes=1)
     small.keep(made, PatternInfo(id="p"))
     small.keep(replace(made, id="later"), PatternInfo(id="p"))
     assert small.get(made.id) is None and small.get("later") is not None
@@ -333,7 +334,7 @@ def test_the_verb_says_where_and_ends_cleanly(folder: Path, end: signal.Signals)
 def test_the_verb_as_json_and_on_a_busy_port(folder: Path) -> None:
     with started(folder, "--json") as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(5)]
+        lines = [process.stdout.readline() for _ in range(7)]
         found = json.loads("".join(lines))
         assert found["url"].startswith("http://127.0.0.1:") and found["writable"] is False
         port = found["url"].rpartition(":")[2].strip("/")

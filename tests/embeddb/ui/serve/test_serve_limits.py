@@ -158,7 +158,7 @@ def test_the_end_does_not_wait_for_a_file(folder: Path) -> None:
         [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None and process.stderr is not None
-        found = json.loads("".join(process.stdout.readline() for _ in range(5)))
+        found = json.loads("".join(process.stdout.readline() for _ in range(7)))
         port = int(found["url"].rpartition(":")[2].strip("/"))
         body = bomb(4000)  # seconds
         question = "/ask?platform=tiny@one&op=spmm:32&name=A.mtx.gz"

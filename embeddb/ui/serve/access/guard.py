@@ -1,4 +1,4 @@
-"""What every request passes first: a host that is this machine, no other site's hand in what
+"""What every request passes first: a host that is this server, no other site's hand in what
 changes something, and headers that forbid a page to load or run anything from elsewhere."""
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 
+from embeddb.ui.serve.access.address import Address
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["HEADERS", "HOSTS", "POLICY", "Guard"]
+__all__ = ["HEADERS", "POLICY", "Guard"]
 
-#: Names of this machine; another one in the Host header is a foreign site whose name was made to
-#: point here (DNS rebinding).
-HOSTS = ("127.0.0.1", "localhost")
 POLICY = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
@@ -33,10 +32,11 @@ _MOST_ADDRESS = 4096
 
 
 class Guard:
-    """Wraps the application. A header that a response sets itself is kept."""
+    """Wraps the application. A header that a response sets itself is kept; what a public address
+    has before our paths is taken off, which a proxy may do or leave to us."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, address: Address) -> None:
+        self._app, self._address = app, address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -50,7 +50,7 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        refused = _refused(scope)
+        refused = _refused(scope := _ours(scope, self._address.root), self._address)
         if refused is None:
             await self._app(scope, receive, guarded)
         else:
@@ -58,12 +58,22 @@ class Guard:
             await PlainTextResponse(text + "\n", status)(scope, receive, guarded)
 
 
-def _refused(scope: Scope) -> tuple[int, str] | None:
+def _ours(scope: Scope, root: str) -> Scope:
+    """A request with the path that it has here."""
+    path: str = scope["path"]
+    if not root or not (path == root or path.startswith(f"{root}/")):
+        return scope
+    raw = scope.get("raw_path", b"")
+    return {**scope, "path": path[len(root) :] or "/", "raw_path": raw[len(root) :] or b"/"}
+
+
+def _refused(scope: Scope, address: Address) -> tuple[int, str] | None:
     """Status and reason, or None for what may pass."""
     headers = Headers(scope=scope)
     host = headers.get("host", "")
-    if host.partition(":")[0].lower() not in HOSTS:
-        return 400, "this page answers to localhost and 127.0.0.1 only"
+    if not address.takes(host, (scope.get("server") or ("",))[0]):
+        seen = address.origin or ("localhost and " if address.ip.is_loopback else "") + address.host
+        return 400, f"this page answers to {seen} only"
     if len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > _MOST_ADDRESS:
         return 414, "this address is too long"
     if scope["method"] not in ("GET", "HEAD", "POST"):
@@ -73,6 +83,6 @@ def _refused(scope: Scope) -> tuple[int, str] | None:
         return None
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return 403, "another site asked for this; open the page itself"
-    if headers.get("origin", f"http://{host}").lower() != f"http://{host}".lower():
+    if "origin" in headers and not address.may_ask(headers["origin"], host):
         return 403, "another site asked for this; open the page itself"
     return None
