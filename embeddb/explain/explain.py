@@ -10,8 +10,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from embeddb.core.config import Config, Op
@@ -40,7 +42,9 @@ from embeddb.platforms.platform import Platform, builtin_platforms, load_platfor
 from embeddb.query.kernels.view import KernelView, kernel_view
 from embeddb.query.recommendation import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.store import Store
+from embeddb.store.codec import RunRow
 from embeddb.store.models.facts import ModelFacts, facts_of
+from embeddb.store.team.provenance import Provenance, Provenances
 from embeddb.store.usual_state import usual_at
 
 __all__ = ["explain", "near_ties", "novelty"]
@@ -59,8 +63,8 @@ _NEAR, _FAR, _STRANGE = 0.25, 0.9, 0.99
 
 def explain(made: Recommendation, store: Store) -> Explanation:
     """Raises: StoreCorrupt if the runs it rests on cannot be read."""
-    answer, counts = Config(made.best), Counter[str]()
-    shown = list(_neighbours(made, store, answer, counts))
+    answer, counts, whose = Config(made.best), Counter[str](), Provenances(store)
+    shown = list(_neighbours(made, store, answer, counts, whose))
     gain = _measured_gain(made)
     platform, pattern = store.sound_platform(made.platform), _pattern(made, store)
     if Op.parse(made.op).kind == "nest":
@@ -81,7 +85,7 @@ def explain(made: Recommendation, store: Store) -> Explanation:
         novelty=novelty(made),
         # What is measured leaves preparation out; where the prediction has it, they do not compare.
         within_interval=_within(made.first, gain) if made.calls is None else None,
-        own=list(_own(made, store, platform, pattern)),
+        own=list(_own(made, store, platform, pattern, whose)),
         runnable=platform is not None and bool(platform.runner),
         machines=list(_machines(made, store)),
         machine="" if platform is None else machine_words(platform.environment),
@@ -111,24 +115,34 @@ def _learned(made: Recommendation, store: Store) -> ModelFacts | None:
 
 
 def _own(
-    made: Recommendation, store: Store, platform: Platform | None, pattern: PatternView
+    made: Recommendation,
+    store: Store,
+    platform: Platform | None,
+    pattern: PatternView,
+    whose: Provenances,
 ) -> Iterator[OwnRuns]:
     """Of the answer and of the default, where they ran on the pattern itself."""
     op = Op.parse(made.op)
     if platform is None or op.kernel not in platform.ops:
         return
-    stored = platform.space(op, pattern.sizes).canonical
+    stored, pattern_id = platform.space(op, pattern.sizes).canonical, store.resolve(made.pattern_id)
     held: dict[Config, list[Run]] = {}
-    for run in store.runs(made.platform, op, store.resolve(made.pattern_id)):
+    for run in store.runs(made.platform, op, pattern_id):
         if run.measurement.ok and 0.0 < run.measurement.seconds < math.inf:
             held.setdefault(stored(run.config), []).append(run)
     answer = [c.config for c in made.candidates[:1]]
     for config in dict.fromkeys(map(Config, (*answer, made.default))):
         if config in held:
-            yield _own_runs(config, held[config])
+            told = {bytes.fromhex(run.config.id) for run in held[config]}
+            by = whose.of(made.platform, op, pattern_id, partial(_is_of, told))
+            yield _own_runs(config, held[config], by)
 
 
-def _own_runs(config: Config, runs: Sequence[Run]) -> OwnRuns:
+def _is_of(configs: set[bytes], row: RunRow) -> bool:
+    return row.config_id in configs and row.measurement.ok
+
+
+def _own_runs(config: Config, runs: Sequence[Run], whose: list[Provenance]) -> OwnRuns:
     measured = [run.measurement for run in runs]
     times = [t for m in measured for t in m.times_s]
     whens = [m.when for m in measured if m.when > 0.0]
@@ -142,11 +156,12 @@ def _own_runs(config: Config, runs: Sequence[Run]) -> OwnRuns:
         first=min(whens, default=0.0),
         last=max(whens, default=0.0),
         sources=sorted({m.source for m in measured}),
+        provenance=whose,
     )
 
 
 def _neighbours(
-    made: Recommendation, store: Store, answer: Config, counts: Counter[str]
+    made: Recommendation, store: Store, answer: Config, counts: Counter[str], whose: Provenances
 ) -> Iterator[NeighbourEvidence]:
     """What each neighbour ran; its runs are counted by status."""
     platforms: dict[str, Platform | None] = {}
@@ -161,7 +176,9 @@ def _neighbours(
         if platform is not None:
             default = default_of(platform, op, store.known(info))
         curve = timings_of(runs, usual_at(store, near.platform))
-        yield _evidence(near, info, curve, default, _there(made, near.pattern_id, answer))
+        found = _evidence(near, info, curve, default, _there(made, near.pattern_id, answer))
+        by = whose.of(near.platform, op, pattern_id)
+        yield msgspec.structs.replace(found, provenance=by) if by else found
 
 
 def _there(made: Recommendation, pattern_id: str, answer: Config) -> Config:

@@ -15,6 +15,7 @@ from embeddb.platforms.machines import machine_words
 from embeddb.query.kernels.view import KernelView
 from embeddb.query.recommendation import Candidate, Recommendation, TransferredSchedule
 from embeddb.store.models.facts import ModelFacts
+from embeddb.store.team.provenance import Provenance
 
 __all__ = [
     "BESIDE",
@@ -159,7 +160,8 @@ class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
     `ratios` are the seconds of its configurations that ran over those of its best, ascending,
     thinned to 200 where there are more; best, default and answer are always among them, the latter
     two at `default_at` and `answer_at` (None: did not run there). `failed` counts configurations by
-    how they failed. Sizes are -1 where unknown; `thumbnail` is uint8[1024] or empty.
+    how they failed. Sizes are -1 where unknown; `thumbnail` is uint8[1024] or empty. `provenance`
+    says whose its runs are, in a database that others pushed into.
     """
 
     pattern_id: str
@@ -183,6 +185,7 @@ class NeighbourEvidence(msgspec.Struct, frozen=True, kw_only=True):
     ratios: list[float] = []
     default_at: int | None = None
     answer_at: int | None = None
+    provenance: list[Provenance] = []
 
     @property
     def sizes(self) -> Sizes:
@@ -193,7 +196,8 @@ class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored of one configuration on the very pattern, at the width asked about: `runs`
     that are ok with `times` repeats in all, `seconds` the median over runs of their medians,
     `fastest` and `slowest` the extremes of all repeats, `first` and `last` when they ran, seconds
-    since the epoch (0: not known), `sources` where their times come from."""
+    since the epoch (0: not known), `sources` where their times come from, `provenance` whose they
+    are, in a database that others pushed into."""
 
     config: dict[str, Any]
     runs: int
@@ -204,6 +208,7 @@ class OwnRuns(msgspec.Struct, frozen=True, kw_only=True):
     first: float
     last: float
     sources: list[str]
+    provenance: list[Provenance] = []
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from embeddb.ui.cli.kernel_text import show_occluded
 from embeddb.ui.cli.nest_text import show_transfers
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.feature_words import feature_value, feature_words
+from embeddb.ui.whose_runs import each_source, whose_runs
 
 __all__ = ["change", "ranked_by", "show_choice", "show_explanation"]
 
@@ -116,7 +117,7 @@ def _ran(own: OwnRuns) -> str:
     if own.last > 0.0:
         days = sorted({_when(own.first)[:10], _when(own.last)[:10]})
         told += f", {' to '.join(days)}"
-    return f"{told}; {', '.join(own.sources)}"
+    return "; ".join([told, ", ".join(own.sources), *each_source(own.provenance)])
 
 
 def _when(created: float) -> str:
@@ -189,7 +190,7 @@ def _show_neighbours(e: Explanation) -> None:
     if not e.neighbours:
         _note("none: no neighbours were looked up")
         return
-    total = sum(n.weight for n in e.neighbours)
+    total, pushed = sum(n.weight for n in e.neighbours), any(n.provenance for n in e.neighbours)
     rows = [
         (
             _cut(n.name or n.pattern_id, _MOST_NAME),
@@ -202,6 +203,7 @@ def _show_neighbours(e: Explanation) -> None:
             factor(n.answer_gain),
             factor(n.best_gain),
             _behind(n),
+            *([_cut(whose_runs(n.provenance), 40)] if pushed else []),
         )
         for n in e.neighbours
     ]
@@ -212,7 +214,10 @@ def _show_neighbours(e: Explanation) -> None:
         "nearer",
         *(["vote"] if e.voted else []),
     ]
-    table((*head, "configs", "failed", "answer", "best", "behind"), rows, indent="  ")
+    by = ["whose runs"] if pushed else []
+    table((*head, "configs", "failed", "answer", "best", "behind", *by), rows, indent="  ")
+    for line in each_source(p for n in e.neighbours for p in n.provenance):
+        _note(line)
     for machine in e.machines if len(e.machines) > 1 or not all(m.own for m in e.machines) else ():
         whose = " (this one)" if machine.own else ""
         _note(f"{share(machine.share)} of it from {machine.platform}{whose}: {machine.words}")

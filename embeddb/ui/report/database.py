@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from embeddb.core.config import Op
+from embeddb.core.server_url import redacted
 from embeddb.core.wording import counted, many_of, one_of, value_text
 from embeddb.ui import draw
 from embeddb.ui.report.page import markup, render
@@ -17,11 +19,12 @@ from embeddb.ui.wording import factor, share, shown
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+    from embeddb.ui.report.contributors import Contributor
     from embeddb.ui.report.facts import DatabaseFacts, Judged
     from embeddb.ui.report.scopes import Place, ScopeFacts
     from embeddb.ui.report.winners import Preference
 
-__all__ = ["database_html"]
+__all__ = ["database_html", "source_html"]
 
 #: Scopes told in full, and those with a map, so that a file stays small; the tables hold the rest.
 _MOST_SCOPES = 24
@@ -74,6 +77,15 @@ def database_html(facts: DatabaseFacts) -> str:
             quality_bars=_quality(facts.scopes),
         )
     )
+
+
+def source_html(held: Sequence[Contributor], *, place: str) -> str:
+    """A whole file about one source, UTF-8 when written; `place` is how its user calls the
+    database."""
+    name = held[0].name
+    title = f"What {shown(name, 80)} brought"
+    parts = {"held": held, "name": name, "place": redacted(place), "made": time.time()}
+    return str(render("source.html", title=title, **parts))
 
 
 def _by_number(op: str) -> list[tuple[int, str]]:

@@ -22,6 +22,7 @@ from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_p
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
 from embeddb.ui.report.remarks import remarks
+from embeddb.ui.whose_runs import each_source, whose_runs
 from embeddb.ui.wording import line, shown
 
 if TYPE_CHECKING:
@@ -107,6 +108,9 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         measured=any(c.status for c in made.candidates),
         fails=fails if any(c.failure is not None for c in made.candidates) else None,
         **remarks(e, place),
+        whose_runs=whose_runs,
+        each_source=each_source,
+        sources=each_source(p for near in e.neighbours for p in near.provenance),
         paid_off=_paid_off
         if any(c.break_even_calls is not None for c in made.candidates)
         else None,

@@ -13,6 +13,7 @@ from embeddb.core import __version__
 from embeddb.core.server_url import redacted
 from embeddb.platforms.machines import described
 from embeddb.store import SCHEMA
+from embeddb.ui.report.contributors import Contributor, contributors_of
 from embeddb.ui.report.gaps import Gap, gaps_of
 from embeddb.ui.report.scopes import ScopeFacts, scope_facts
 
@@ -56,7 +57,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A database at one moment. `place` is how its user calls it, `counts` rows by table,
     `kinds` patterns by kind, `statuses` and `sources` count runs, `judged` are rows of an `eval`
-    that was handed in. `machines` says of each instance what is known of it, in words."""
+    that was handed in. `machines` says of each instance what is known of it, in words;
+    `contributors` who pushed what, where anybody did."""
 
     place: str
     made: float
@@ -73,6 +75,7 @@ class DatabaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     judged: list[Judged]
     gaps: list[Gap]
     machines: dict[str, list[tuple[str, str]]] = {}
+    contributors: list[Contributor] = []
 
 
 def database_facts(
@@ -110,6 +113,7 @@ def database_facts(
         judged=list(judged),
         gaps=gaps_of(db, scopes, infos, name),
         machines=_machines(db, scopes),
+        contributors=contributors_of(db, progress=progress),
     )
 
 

@@ -41,7 +41,8 @@ def listening(port: int, host: str = LOOPBACK) -> socket.socket:
     Raises: UsageError if the port is taken or not allowed, or the address is no own one.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    place = socket.socket(family, socket.SOCK_STREAM)
+    # Named, for asyncio sends what is small without delay only where it is.
+    place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         place.bind((host, port))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from embeddb.core.errors import InputError
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import InputError, UsageError
 from embeddb.core.wording import counted, factor, many_of, one_of, plural, share
+from embeddb.store.team.provenance import HERE
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table, write_page
 
 if TYPE_CHECKING:
+    from embeddb.ui.report.contributors import Brought, Contributor
     from embeddb.ui.report.facts import DatabaseFacts, Judged
     from embeddb.ui.report.scopes import ScopeFacts
 
@@ -29,8 +34,9 @@ _MOST_GAPS = 12
 @click.argument("db")
 @click.option("--html", default="", metavar="FILE", help="Write a report file that needs nothing.")
 @click.option("--eval", "judged", default="", metavar="FILE", help="Output of `eval DB --json`.")
+@click.option("--source", default="", metavar="NAME", help="Only what this contributor brought.")
 @json_option
-def report_verb(db: str, html: str, judged: str, as_json: bool) -> None:
+def report_verb(db: str, html: str, judged: str, source: str, as_json: bool) -> None:
     """What DB covers, which configurations win where, how good its answers are, how noisy its
     times, and what is worth measuring next.
 
@@ -41,7 +47,13 @@ def report_verb(db: str, html: str, judged: str, as_json: bool) -> None:
       embeddb report starter
       embeddb report runs.db --html report.html
       embeddb report runs.db --eval eval.json --html report.html
+      embeddb report runs.db --source ann@cluster7
     """
+    if source:
+        if judged:
+            raise UsageError("--eval is of the whole database", hint="leave --source out")
+        _report_source(db, source, html, as_json=as_json)
+        return
     from embeddb.ui.report.facts import database_facts
 
     rows = _judged(judged) if judged else []
@@ -55,6 +67,46 @@ def report_verb(db: str, html: str, judged: str, as_json: bool) -> None:
         emit(facts)
     elif not html:
         _show(facts)
+
+
+def _report_source(db: str, source: str, html: str, *, as_json: bool) -> None:
+    from embeddb.ui.report.contributors import contributors_of
+
+    with open_database(db, readonly=True) as opened, Progress() as progress:
+        held = contributors_of(opened, only=source, progress=progress)
+    if html:
+        from embeddb.ui.report.database import source_html
+
+        write_page(source_html(held, place=db), Path(html))
+    if as_json:
+        emit(held[0])
+    elif not html:
+        _show_contributors(held)
+
+
+def _show_contributors(held: Sequence[Contributor]) -> None:
+    for one in held:
+        by = f", pushed by {', '.join(one.pushed_by)}" if one.pushed_by else ""
+        gone = f", {one.withdrawn:,} withdrawn" if one.withdrawn else ""
+        say(f"{one.name or HERE}: {plural(one.runs, 'run')}{gone}{by}")
+        if not one.brought:
+            continue
+        head = ("op", "platform", "measured", "alone", "configs", "runs", "failed", "gain")
+        table((*head, "beside others", "last"), map(_brought, one.brought), indent="  ")
+        for b in one.brought:
+            if b.winners:
+                config, patterns = b.winners[0]
+                won = counted({Op.parse(b.op).kind: patterns})
+                say(f"  {b.op} on {b.platform}: fastest on {won}: {Config(config)}")
+    say("alone: measured there by nobody else; gain: of each one's best over the same source's")
+    say("default; beside others: time over that of all others, for the same configuration there")
+
+
+def _brought(b: Brought) -> tuple[object, ...]:
+    beside = f"{factor(b.beside_others)} of {b.in_common:,}" if b.in_common else "-"
+    last = time.strftime("%Y-%m-%d", time.gmtime(b.last)) if b.last else "-"
+    counts = (b.patterns, b.alone, b.configs, b.runs, b.failed)
+    return (b.op, b.platform, *counts, factor(b.gain), beside, last)
 
 
 def _judged(file: str) -> list[Judged]:
@@ -89,6 +141,9 @@ def _show(facts: DatabaseFacts) -> None:
     for s in facts.scopes:
         say()
         _show_scope(s)
+    if facts.contributors:
+        say()
+        _show_contributors(facts.contributors)
     if facts.gaps:
         say()
         say("worth measuring")
@@ -115,8 +170,6 @@ def _row(s: ScopeFacts) -> tuple[object, ...]:
 
 
 def _show_scope(s: ScopeFacts) -> None:
-    from embeddb.core.config import Config, Op
-
     say(f"{s.op} on {s.platform}: {plural(s.distinct_winners, 'configuration')} win somewhere")
     for winner in s.winners[:3]:
         say(f"  {counted({Op.parse(s.op).kind: winner.patterns})}: {Config(winner.config)}")

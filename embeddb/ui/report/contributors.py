@@ -1,0 +1,193 @@
+"""Who brought what into a team's database, and what it says: by source, operation and platform."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from embeddb.core.config import Config
+from embeddb.core.errors import UsageError
+from embeddb.core.records import PatternInfo
+from embeddb.core.timing import Timing, timings_of
+from embeddb.platforms.of_subject import default_of
+from embeddb.store.team.provenance import runs_by_source
+from embeddb.store.usual_state import usual_at
+
+if TYPE_CHECKING:
+    from embeddb.core.records import Run
+    from embeddb.database import Database
+    from embeddb.platforms.platform import Platform
+    from embeddb.store import Partition
+    from embeddb.store.team.sources import Source
+
+__all__ = ["Brought", "Contributor", "contributors_of"]
+
+#: Kept of each, so that a report stays small.
+_MOST_WINNERS = 3
+
+Progress = Callable[[str, int, int], None]
+
+
+class Brought(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of one source, of one operation on one platform instance; only those that count.
+
+    `alone` are patterns that nobody else ran there. `gain` is the geometric mean of what the best
+    of its configurations gain over its own default's time. `beside_others` is the median of its
+    seconds over those of all others, of the `in_common` configurations that both ran on the same
+    pattern there. `winners` count the patterns on which a configuration was its fastest.
+    """
+
+    op: str
+    platform: str
+    simulated: bool
+    runs: int
+    failed: int
+    patterns: int
+    alone: int
+    configs: int
+    first: float | None
+    last: float | None
+    gain: float | None
+    in_common: int
+    beside_others: float | None
+    winners: list[tuple[dict[str, Any], int]]
+
+
+class Contributor(msgspec.Struct, frozen=True, kw_only=True):
+    """One source (`name` empty: nobody pushed them) with its pushes, by `user@host`, and the runs
+    it brought; `withdrawn` ones count nowhere. Moments are in seconds since 1970."""
+
+    name: str
+    pushed_by: list[str]
+    pushes: int
+    first_push: float | None
+    last_push: float | None
+    runs: int
+    withdrawn: int
+    brought: list[Brought]
+
+
+@dataclass
+class _Sum:
+    """What passes by of one source in one partition."""
+
+    runs: int = 0
+    failed: int = 0
+    patterns: int = 0
+    alone: int = 0
+    first: float = math.inf
+    last: float = -math.inf
+    configs: set[Config] = field(default_factory=set)
+    gains: array[float] = field(default_factory=lambda: array("d"))
+    beside: array[float] = field(default_factory=lambda: array("d"))
+    winners: Counter[Config] = field(default_factory=Counter)
+
+    def see(self, runs: list[Run], own: dict[Config, Timing], others: dict[Config, Timing]) -> None:
+        self.runs += len(runs)
+        self.failed += sum(not run.measurement.ok for run in runs)
+        self.patterns += 1
+        self.alone += not others
+        whens = [run.measurement.when for run in runs if run.measurement.when > 0]
+        self.first = min([self.first, *whens])
+        self.last = max([self.last, *whens])
+        self.configs.update(own)
+        for config, timing in own.items():
+            other = others.get(config)
+            if other is not None and math.isfinite(timing.seconds + other.seconds):
+                self.beside.append(timing.seconds / other.seconds)
+
+    def judge(self, own: dict[Config, Timing], default: Config) -> None:
+        ok = {config: t.seconds for config, t in own.items() if math.isfinite(t.seconds)}
+        if ok:
+            best = min(ok, key=lambda config: (ok[config], config.json))
+            self.winners[best] += 1
+            if default in ok:
+                self.gains.append(math.log(ok[default] / ok[best]))
+
+    def told(self, op: str, platform: Platform) -> Brought:
+        gains, beside = self.gains, self.beside
+        return Brought(
+            op=op,
+            platform=platform.id,
+            simulated=platform.simulated,
+            runs=self.runs,
+            failed=self.failed,
+            patterns=self.patterns,
+            alone=self.alone,
+            configs=len(self.configs),
+            first=self.first if math.isfinite(self.first) else None,
+            last=self.last if math.isfinite(self.last) else None,
+            gain=math.exp(statistics.fmean(gains)) if gains else None,
+            in_common=len(beside),
+            beside_others=statistics.median(beside) if beside else None,
+            winners=[(dict(c), n) for c, n in self.winners.most_common(_MOST_WINNERS)],
+        )
+
+
+def contributors_of(
+    db: Database, *, only: str = "", progress: Progress | None = None
+) -> list[Contributor]:
+    """Every source, those that are known first; empty where nobody pushed. With `only` the source
+    of that name: partitions without runs of its machines are then not read.
+
+    Raises: UsageError for a name that is no source's; StoreCorrupt if something cannot be read.
+    """
+    entries = {source.number: source for source in db.store.sources.entries()}
+    wanted = {n for n, source in entries.items() if not only or source.name == only}
+    if only and not wanted:
+        raise UsageError(f"no source {only!r}", hint="`embeddb db sources` lists them")
+    if not entries:
+        return []
+    platforms = {p for n in wanted for push in entries[n].pushes for p in push.platforms}
+    parts = [p for p in db.store.partitions() if not only or p.platform in platforms]
+    brought: dict[int, list[Brought]] = {}
+    infos = {info.id: info for info in db.store.patterns()} if parts else {}
+    for at, part in enumerate(parts):
+        if progress is not None:
+            progress("contributors", at, len(parts))
+        for number, found in _summed(db, part, infos).items():
+            brought.setdefault(number, []).append(found)
+    withdrawn = db.store.sources.withdrawn()
+    numbers = [*sorted(wanted), *([] if only or 0 not in brought else [0])]
+    return [_contributor(entries.get(n), brought.get(n, []), withdrawn.get(n, 0)) for n in numbers]
+
+
+def _summed(db: Database, part: Partition, infos: Mapping[str, PatternInfo]) -> dict[int, Brought]:
+    platform = db.store.sound_platform(part.platform)
+    if platform is None:
+        return {}
+    sums: dict[int, _Sum] = {}
+    normal = usual_at(db.store, platform.id)
+    for by_source in runs_by_source(db.store, part):
+        runs = next(iter(by_source.values()))
+        info = infos.get(runs[0].pattern_id) or PatternInfo(id=runs[0].pattern_id)
+        default = default_of(platform, part.op, db.store.known(info))
+        for number, own in by_source.items():
+            timings = timings_of(own, normal)
+            rest = (run for other, held in by_source.items() if other != number for run in held)
+            seen = sums.setdefault(number, _Sum())
+            seen.see(own, timings, timings_of(rest, normal))
+            seen.judge(timings, default)
+    return {number: one.told(str(part.op), platform) for number, one in sums.items()}
+
+
+def _contributor(source: Source | None, brought: Iterable[Brought], withdrawn: int) -> Contributor:
+    pushes = () if source is None else source.pushes
+    held = sorted(brought, key=lambda one: (one.platform, one.op))
+    return Contributor(
+        name="" if source is None else source.name,
+        pushed_by=sorted({f"{push.user}@{push.host}" for push in pushes if push.user}),
+        pushes=len(pushes),
+        first_push=min((push.when for push in pushes), default=None),
+        last_push=max((push.when for push in pushes), default=None),
+        runs=sum(one.runs for one in held),
+        withdrawn=withdrawn,
+        brought=held,
+    )
