@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from embeddb.query.measure import Search
     from indexer.calibration.report import CalibrationReport
     from indexer.campaign.folder import Progress as CampaignProgress
+    from indexer.campaign.nodes.in_words import NodesWords
     from indexer.campaign.plan import PlanOptions
     from indexer.index_runs import IndexReport
     from indexer.readers.base.row import ReadOptions
@@ -320,23 +321,42 @@ class Database(Lookup):
         minutes: float = 5.0,
         matrices: str | Path = "",
         threads: int = 0,
+        campaign: str | Path = "",
         progress: Progress | None = None,
+        **nodes: Unpack[NodesWords],
     ) -> CalibrationReport:
         """Measure on this machine, for some minutes, what tells most of how it differs from others:
         `db.calibrate(ops=["spmm:32"], minutes=2)`. Without `ops`, all that any machine ran; on the
-        files of the folder `matrices`, else on generated ones.
+        files of the folder `matrices`, else on generated ones. With `executor="slurm"` other nodes
+        are measured, in the folder `campaign`, which they see.
 
         Raises: RunnerUnavailable if the platform cannot be measured here; UsageError for no op or
         no time; InputError for a folder without a matrix that can be measured.
         """
         from indexer.calibrate import Calibration, CalibrationRequest, measured_ops
+        from indexer.campaign.nodes.in_words import (
+            named_on_nodes,
+            nodes_job,
+            refuse_without_executor,
+        )
+        from indexer.campaign.plan import untold
+        from indexer.executors.base import Effort
 
-        where = self._named(platform)
+        where, files = self._named(platform), Path(matrices) if str(matrices) else None
         wish = CalibrationRequest(_ops(ops) or measured_ops(self, where), 60.0 * minutes, threads)
+        refuse_without_executor(nodes)
+        if nodes.get("executor"):
+            from indexer.calibration.on_nodes import NodesCalibration, calibrated
+
+            told = progress or untold
+            wanted = NodesCalibration(self, where, wish, Path(campaign), told)
+            effort = Effort(threads=threads, platform=named_on_nodes(platform))
+            with nodes_job(wanted.planned(files), self, effort, nodes, told=told) as nodes_work:
+                return calibrated(wanted, nodes_work)
         runner, _ = this_machine(where, threads=threads)
         job = Calibration(self, runner, wish)
         job = job if progress is None else replace(job, told=progress)
-        return job.run(Path(matrices) if str(matrices) else None)
+        return job.run(files)
 
     def campaign(
         self,
@@ -348,17 +368,25 @@ class Database(Lookup):
         options: PlanOptions | None = None,
         effort: RunOptions | None = None,
         progress: Progress | None = None,
+        **nodes: Unpack[NodesWords],
     ) -> CampaignProgress:
         """Measure every matrix file below `matrices` in shuffled rounds, into this database:
         `db.campaign("camp", platform="cpu", ops=["spmm:128"], matrices="matrices/")`. It may be
         stopped at any time; `db.campaign("camp")` goes on with what is planned in that folder
         (with `platform` again where a command of its file measures). `options` say how much is
-        measured, `effort` how carefully.
+        measured, `effort` how carefully. `executor="slurm"`, with the other words of `campaign run`
+        (`address`, `script`, `mixed`, `no_wait`), has nodes measure that see `folder`.
 
         Raises: UsageError if there is nothing to measure; InputError if another campaign is in
         `folder`; RunnerUnavailable if the platform cannot be measured here.
         """
         from indexer.campaign.folder import Campaign
+        from indexer.campaign.nodes.in_words import (
+            effort_on_nodes,
+            nodes_job,
+            refuse_without_executor,
+        )
+        from indexer.campaign.plan import untold
         from indexer.campaign.planning import plan_campaign, planned_matrices
         from indexer.campaign.run import CampaignJob, run_campaign
         from indexer.runners.base import RunOptions
@@ -375,6 +403,11 @@ class Database(Lookup):
             # A plan holds a platform's text; a command is only run out of a file named here.
             planned = campaign.plan.platform
             where = self._named(platform) if platform else parse_platform(planned, where=str(place))
+        refuse_without_executor(nodes)
+        if nodes.get("executor"):
+            asked, told = effort_on_nodes(effort, platform), progress or untold
+            with nodes_job(campaign, self, asked, nodes, told=told) as nodes_work:
+                return nodes_work.run()[1]
         runner, _ = this_machine(where, threads=effort.threads)
         job = CampaignJob(campaign, self, runner, effort)
         return run_campaign(job if progress is None else replace(job, told=progress))[1]

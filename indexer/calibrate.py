@@ -30,12 +30,11 @@ from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
-from embeddb.query.answer import first_answers
-from embeddb.query.build import build_query
 from indexer.calibration.choice import Chooser, panel_of
 from indexer.calibration.matrices import Candidates
 from indexer.calibration.pace import Pace, Timer, largest_nnz
 from indexer.calibration.report import CalibrationReport, Tally, op_report
+from indexer.calibration.task import AGAIN, TASK, measured_on_all, task_configs
 from indexer.campaign.plan import Told, untold
 from indexer.runners.base import RunOptions
 
@@ -44,12 +43,6 @@ __all__ = ["CAMPAIGN", "Calibration", "CalibrationRequest", "measured_ops"]
 #: What stored runs are called.
 CAMPAIGN = "calibrate"
 
-#: Of each task: configurations that all matrices run, the first answers for the matrix, and how
-#: many run once more at its end, the default among them: for the noise.
-_PANEL, _ANSWERS, _AGAIN = 17, 6, 3
-_TASK = 1 + _PANEL + _ANSWERS + _AGAIN
-#: Of a panel that was measured so far a task is not begun again: evidence of others moves it.
-_DONE = 0.8
 #: Matrices that are chosen together.
 _BATCH = 6
 #: Times every matrix is visited, each with the next part of the panel.
@@ -184,24 +177,16 @@ class _Work:
 
     def _chooser(self, folder: Path | None) -> Chooser:
         share = _GENERATED_SHARE if folder is None else _GIVEN_SHARE
-        most = [largest_nnz(op, _TASK, share * self._timer.total_s) for op in self._ops]
+        most = [largest_nnz(op, TASK, share * self._timer.total_s) for op in self._ops]
         self.candidates = Candidates(folder, max(min(most), _SMALL))
         featurizer = self._fullest.featurizer if self._fullest else "stats"
         return Chooser(
             iter(self.candidates),
             lambda pattern: self._db.vector(pattern, featurizer),
             self._fullest,
-            done=self._measured_on_all_ops(),
+            done=measured_on_all(self._db, self._here, self._ops),
             familiar=folder is None,
         )
-
-    def _measured_on_all_ops(self) -> list[str]:
-        members = [
-            set(self._db.store.members(p))
-            for op in self._ops
-            if (p := self._db.store.partition(self._here.id, op)) is not None
-        ]
-        return sorted(set.intersection(*members)) if len(members) == len(self._ops) else []
 
     def _without_vectors(self) -> set[str]:
         """Patterns that this machine ran and that lack a vector which could be computed here."""
@@ -277,18 +262,9 @@ class _Work:
     def _task(self, pattern: Pattern, op: Op, number: int) -> _Task | None:
         """What is missing of a matrix and op in a pass; None if nothing is."""
         known = timings_of(self._db.store.runs(self._here.id, op, pattern.id))
-        space = self._here.space(op, pattern.sizes)
-        legal = [space.canonical(c) for c in self._panel[op] if space.reason(c) is None]
-        part = list(dict.fromkeys(legal))[number * _PANEL : (number + 1) * _PANEL]
-        rest = [config for config in part if config not in known]
-        if (known and len(rest) <= (1 - _DONE) * len(part)) or (number and not part):
-            return None
-        query = build_query(self._db, pattern, self._here, op)
-        first = [query.default, *rest]
-        answers = first_answers(query, _ANSWERS + len(known) + len(first))
-        new = [space.canonical(c) for c in answers]
-        new = [c for c in dict.fromkeys(new) if c not in known and c not in first]
-        return _Task(pattern, op, list(dict.fromkeys([*first, *new[:_ANSWERS]])))
+        panel = self._panel[op]
+        configs = task_configs(self._db, pattern, self._here, op, panel, number=number, known=known)
+        return _Task(pattern, op, configs) if configs else None
 
     # -- measuring -------------------------------------------------------------------------
 
@@ -299,7 +275,7 @@ class _Work:
         return [c for c in task.configs if (task.op, c) not in built] if able else []
 
     def _expected_s(self, task: _Task) -> float:
-        count, fresh = len(task.configs) + _AGAIN, len(self._fresh(task))
+        count, fresh = len(task.configs) + AGAIN, len(self._fresh(task))
         return self._pace.expected_s(task.op, count, task.pattern.nnz, fresh=fresh)
 
     def _measure(self, task: _Task) -> None:
@@ -406,4 +382,4 @@ def _shuffled(task: _Task) -> list[Config]:
     """The configurations in an order of chance, so that drift is nobody's, and some once more."""
     seed = zlib.crc32(f"{task.pattern.id}{task.op}".encode())
     order = np.random.default_rng(seed).permutation(len(task.configs))
-    return [*(task.configs[at] for at in order), *task.configs[:_AGAIN]]
+    return [*(task.configs[at] for at in order), *task.configs[:AGAIN]]

@@ -15,7 +15,7 @@ from indexer.campaign.plan import Told, untold
 from indexer.executors.base import Effort
 from indexer.runners.base import RunOptions
 
-__all__ = ["chunk_logged", "work_chunk", "work_tasks"]
+__all__ = ["chunk_logged", "options_of", "work_chunk", "work_tasks"]
 
 #: A measurement is repeated at most so often where more repeats are not asked for.
 _MOST_REPEATS = 25
@@ -40,8 +40,7 @@ def work_tasks(
     # A plan holds a platform's text; a command is only run out of a file that the user names.
     planned = parse_platform(campaign.plan.platform, where=str(folder))
     runner = runner_for(load_platform(effort.platform) if effort.platform else planned)
-    most = max(_MOST_REPEATS, effort.repeats)
-    options = RunOptions(repeats=effort.repeats, max_repeats=most, threads=effort.threads)
+    options = options_of(effort)
     worker = Worker(
         campaign=campaign,
         runner=runner,
@@ -53,6 +52,12 @@ def work_tasks(
         told=told,
     )
     return worker.work(tasks)
+
+
+def options_of(effort: Effort) -> RunOptions:
+    """How carefully a node measures that is told this."""
+    most = max(_MOST_REPEATS, effort.repeats)
+    return RunOptions(repeats=effort.repeats, max_repeats=most, threads=effort.threads)
 
 
 def work_chunk(

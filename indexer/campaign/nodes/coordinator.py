@@ -34,7 +34,7 @@ from indexer.campaign.run import Settle, alone
 from indexer.embed import embed
 from indexer.executors.base import ChunkState, Effort, Executor, ExecutorOptions, Submission
 
-__all__ = ["NodesJob"]
+__all__ = ["NodesJob", "unheard"]
 
 #: Points measured, and the attempts that there are.
 _Mark = tuple[int, frozenset[str]]
@@ -42,7 +42,7 @@ _Mark = tuple[int, frozenset[str]]
 _LOOK_S, _LONGEST_LOOK_S = 0.2, 15.0
 
 
-def _unheard(_: str) -> None:
+def unheard(_: str) -> None:
     """Remarks that nobody reads."""
 
 
@@ -64,7 +64,7 @@ class NodesJob:
     chunk_s: float = CHUNK_S
     read: Callable[[Matrix], Pattern] = from_file
     told: Told = untold
-    note: Callable[[str], None] = _unheard
+    note: Callable[[str], None] = unheard
 
     def run(self, settle: Settle | None = None) -> tuple[Campaign, Progress]:
         """Have everything measured that is missing, in rounds, settled and bought as when one

@@ -9,18 +9,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.config import Config, Op
+from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, plural, share
 from embeddb.ui.cli.arguments import open_database, runner_here
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
+from embeddb.ui.cli.verbs.campaign.run import EXECUTOR_OPTIONS, nodes_words, noting_the_end
 
 if TYPE_CHECKING:
+    from embeddb.database import Database
+    from embeddb.platforms.platform import Platform
+    from indexer.calibrate import CalibrationRequest
     from indexer.calibration.report import CalibrationReport, OpReport
 
 __all__ = ["calibrate_verb"]
 
 #: Files named that cannot be used; `--json` has all.
 _NAMED = 5
+
+
+def _of_executors(command: Any) -> Any:
+    for option in reversed(EXECUTOR_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command()
@@ -36,6 +47,10 @@ _NAMED = 5
 )
 @click.option("--matrices", default="", help="Folder of your matrix files, else generated ones.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@_of_executors
+@click.option(
+    "--campaign", default="", metavar="DIR", help="With an executor: a folder that nodes see."
+)
 @json_option
 def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
     """Measure on this machine, for some minutes, what tells most of how it differs from others.
@@ -44,24 +59,40 @@ def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
     matrices or on generated ones, into DB. Answers for all matrices get better by it. It stops when
     the time is up; another call goes on where this one stopped, and so it does after Ctrl-C.
 
+    With --executor nodes measure, and they are what is calibrated: a campaign in DIR, which is
+    guessed to take all of them together so many minutes.
+
     \b
     Example:
       embeddb calibrate starter --op spmm:32 --op spmv --minutes 2
       embeddb calibrate runs.db --op spmm:128 --matrices my_matrices/
+      embeddb calibrate runs.db --op spmm:128 --executor slurm --campaign camp
     """
     from indexer.calibrate import Calibration, CalibrationRequest, measured_ops
+    from indexer.campaign.nodes.in_words import refuse_without_executor
+
+    refuse_without_executor(asked)
+    if bool(asked["executor"]) != bool(asked["campaign"]):
+        raise UsageError(
+            "--executor and --campaign go together", hint="name a folder that nodes see"
+        )
 
     with open_database(db) as opened, Progress() as progress:
         platform = opened.platform(asked["platform"])
         ops = tuple(dict.fromkeys(Op.parse(op) for op in asked["ops"])) or measured_ops(
             opened, platform
         )
-        runner, _ = runner_here(platform, asked["threads"])
         wish = CalibrationRequest(ops, 60.0 * asked["minutes"], asked["threads"])
         folder = Path(asked["matrices"]) if asked["matrices"] else None
-        report = Calibration(opened, runner, wish, told=progress).run(folder)
+        if asked["executor"]:
+            report = _on_nodes(opened, platform, wish, folder, asked, progress)
+        else:
+            runner, _ = runner_here(platform, asked["threads"])
+            report = Calibration(opened, runner, wish, told=progress).run(folder)
     if as_json:
         emit(report.document())
+    elif not report.platform:
+        say(f"submitted; this collects and reports: {_again(db, platform.name, asked)}")
     else:
         _show(report)
         if not report.complete:
@@ -70,10 +101,35 @@ def calibrate_verb(db: str, as_json: bool, **asked: Any) -> None:
             say(f"when there is time: {shlex.join(['embeddb', 'embed', db])}")
 
 
+def _on_nodes(
+    db: Database,
+    platform: Platform,
+    wish: CalibrationRequest,
+    folder: Path | None,
+    asked: dict[str, Any],
+    progress: Progress,
+) -> CalibrationReport:
+    """What nodes found, or with --no-wait have found so far."""
+    from indexer.calibration.on_nodes import NodesCalibration, calibrated
+    from indexer.campaign.nodes.in_words import named_on_nodes, nodes_job
+    from indexer.executors.base import Effort
+
+    wanted = NodesCalibration(db, platform, wish, Path(asked["campaign"]), told=progress)
+    campaign = wanted.planned(folder)
+    effort = Effort(threads=wish.threads, platform=named_on_nodes(asked["platform"]))
+    words = nodes_words(asked)
+    with (
+        nodes_job(campaign, db, effort, words, told=progress, note=note) as job,
+        noting_the_end(job),
+    ):
+        return calibrated(wanted, job)
+
+
 def _again(db: str, platform: str, asked: dict[str, Any]) -> str:
     words = ["embeddb", "calibrate", db, "--platform", platform]
     words += [word for op in asked["ops"] for word in ("--op", op)]
-    words += ["--matrices", asked["matrices"]] if asked["matrices"] else []
+    for name in ("matrices", "executor", "campaign"):
+        words += [f"--{name}", asked[name]] if asked[name] else []
     return shlex.join(words)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +19,20 @@ from embeddb.ui.cli.verbs.campaign.status import AGREE_OPTION, report
 
 if TYPE_CHECKING:
     from indexer.campaign.folder import Campaign
+    from indexer.campaign.nodes.coordinator import NodesJob
+    from indexer.campaign.nodes.in_words import NodesWords
 
-__all__ = ["resume_verb", "run_verb"]
+__all__ = ["EXECUTOR_OPTIONS", "nodes_words", "noting_the_end", "resume_verb", "run_verb"]
+
+#: Of a verb that other processes or nodes may work for.
+EXECUTOR_OPTIONS = (
+    click.option(
+        "--executor", default="", help="Who measures: local, slurm, dask; else this process does."
+    ),
+    click.option("--address", default="", help="Of the executor: Dask's scheduler."),
+    click.option("--script", default="", help="Of the executor: a slurm.sh that you have edited."),
+    click.option("--no-wait", is_flag=True, help="With an executor: submit and return."),
+)
 
 _RUNNING = (
     click.argument("db"),
@@ -34,15 +48,10 @@ _RUNNING = (
         help="Further rounds for matrices whose rounds disagree.",
     ),
     AGREE_OPTION,
-    click.option(
-        "--executor", default="", help="Who measures: local, slurm, dask; else this process does."
-    ),
-    click.option("--address", default="", help="Of the executor: Dask's scheduler."),
-    click.option("--script", default="", help="Of the executor: a slurm.sh that you have edited."),
+    *EXECUTOR_OPTIONS,
     click.option(
         "--mixed", is_flag=True, help="With an executor: nodes of several kinds may work."
     ),
-    click.option("--no-wait", is_flag=True, help="With an executor: submit and return."),
     click.option("--again", default="", metavar="STATUS,...", help="Repeat what failed like that."),
     json_option,
 )
@@ -87,6 +96,7 @@ def resume_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
 
 def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
     from indexer.campaign.folder import Campaign
+    from indexer.campaign.nodes.in_words import refuse_without_executor
     from indexer.campaign.run import CampaignJob, Settle, run_campaign
     from indexer.runners.base import RunOptions
 
@@ -96,7 +106,7 @@ def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
         campaign, done = _on_nodes(db, campaign, asked)
         report(campaign, done, asked["agree"], as_json=as_json)
         return
-    _refuse_options_of_executors(asked)
+    refuse_without_executor(asked)
     repeats, threads = asked["repeats"], asked["threads"]
     options = RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=threads)
     with open_database(db) as opened, Progress() as progress:
@@ -114,49 +124,45 @@ def _run(db: str, folder: str, as_json: bool, asked: dict[str, Any]) -> None:
     report(campaign, done, asked["agree"], as_json=as_json)
 
 
-def _refuse_options_of_executors(asked: dict[str, Any]) -> None:
-    """Raises: UsageError for an option that says something of an executor, where there is none."""
-    for name in ("address", "script", "mixed", "no_wait"):
-        if asked[name]:
-            raise UsageError(
-                f"--{name.replace('_', '-')} is of an --executor", hint="add --executor slurm"
-            )
-
-
 def _on_nodes(db: str, campaign: Campaign, asked: dict[str, Any]) -> tuple[Campaign, Any]:
     """The campaign run by an executor, and how far it is."""
-    from indexer.campaign.nodes.coordinator import NodesJob
-    from indexer.campaign.nodes.spread import executor_named
+    from indexer.campaign.nodes.in_words import named_on_nodes, nodes_job
     from indexer.campaign.run import Settle
-    from indexer.executors.base import Effort, ExecutorOptions
+    from indexer.executors.base import Effort
 
-    options = ExecutorOptions(address=asked["address"], script=asked["script"])
-    named = str(Path(asked["platform"]).resolve()) if asked["platform"] else ""
+    named = named_on_nodes(asked["platform"])
     effort = Effort(repeats=asked["repeats"], threads=asked["threads"], platform=named)
-    again = _failures(asked["again"])
-    executor = executor_named(asked["executor"], options)
-    with open_database(db) as opened, Progress() as progress:
-        job = NodesJob(
-            campaign=campaign,
-            db=opened,
-            executor=executor,
-            effort=effort,
-            options=options,
-            again=again,
-            mixed=asked["mixed"],
-            wait=not asked["no_wait"],
-            told=progress,
-            note=note,
-        )
-        try:
-            return job.run(Settle(asked["settle"], asked["agree"]))
-        except KeyboardInterrupt:
-            note("")
-            if executor.detached:
-                note("what was submitted goes on; the same command waits for it again")
-            raise
-        finally:
-            executor.close()
+    words, again = nodes_words(asked), _failures(asked["again"])
+    with (
+        open_database(db) as opened,
+        Progress() as progress,
+        nodes_job(campaign, opened, effort, words, again=again, told=progress, note=note) as job,
+        noting_the_end(job),
+    ):
+        return job.run(Settle(asked["settle"], asked["agree"]))
+
+
+def nodes_words(asked: Mapping[str, Any]) -> NodesWords:
+    """Those of a verb's options that are of an executor."""
+    return {
+        "executor": asked["executor"],
+        "address": asked["address"],
+        "script": asked["script"],
+        "mixed": asked.get("mixed", False),
+        "no_wait": asked["no_wait"],
+    }
+
+
+@contextmanager
+def noting_the_end(job: NodesJob) -> Iterator[None]:
+    """What is said after Ctrl-C of what was submitted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("")
+        if job.executor.detached:
+            note("what was submitted goes on; the same command waits for it again")
+        raise
 
 
 def _failures(text: str) -> frozenset[str]:
