@@ -25,8 +25,9 @@ from embeddb.store.postgres.beside import folder_beside
 from embeddb.store.postgres.complaints import REFUSED, is_lost, speaking
 from embeddb.store.postgres.connections import Connections
 from embeddb.store.postgres.making import Found, inspect, make
+from embeddb.store.postgres.statements import Statements
 from embeddb.store.postgres.tallies import Tallies
-from embeddb.store.postgres.transactions import ReadTxn, Statements, WriteTxn
+from embeddb.store.postgres.transactions import ReadTxn, WriteTxn
 from embeddb.store.postgres.writer_lock import WriterLock
 
 __all__ = ["PostgresEngine", "has_database"]

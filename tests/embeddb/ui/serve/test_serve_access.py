@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import time
 from pathlib import Path
@@ -357,6 +358,24 @@ def test_behind_a_proxy_links_cookies_and_checks_are_of_the_public_address(db: D
     for host in ("tuning.example.org:443", "TUNING.example.org", "127.0.0.1:8321"):
         assert client.get("/", headers={"host": host}).status_code == 200, host
     assert client.get("/embeddbx").status_code == 404
+
+
+def test_a_proxy_says_for_whom_it_asks_and_nobody_else(db: Database) -> None:
+    def wrong(port: int, who: str) -> int:
+        c = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        c.request("GET", "/", headers={"X-Forwarded-For": who, "Authorization": "Bearer x"})
+        status = c.getresponse().status
+        c.close()
+        return status
+
+    for proxy in (True, False):
+        with serve_site.served(db, token=TOKEN, behind_proxy=proxy) as port:
+            for _ in range(failures.MOST):
+                assert wrong(port, "198.51.100.7") == 401
+            assert wrong(port, "198.51.100.7") == 429
+            assert wrong(port, "198.51.100.8") == (401 if proxy else 429)
+            # What a client makes up stands before what the proxy adds.
+            assert wrong(port, "198.51.100.9, 198.51.100.7") == 429
 
 
 def test_a_public_address_without_a_path_or_with_a_port(db: Database) -> None:

@@ -125,6 +125,24 @@ def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(folder: Path) -> Non
         assert said.count("ended (signal 9); another takes its place") == 2, said
 
 
+def test_a_worker_that_cannot_start_is_told_less_and_less_often(
+    folder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "copy.db"
+    with open_database(folder, readonly=True) as db:
+        copy_database(db.store, str(place))
+    with site(place) as here:
+        place.rename(tmp_path / "gone.db")
+        os.kill(here.workers()[0], signal.SIGKILL)
+        assert here.process.stderr is not None
+        said = [here.process.stderr.readline() for _ in range(3)]
+        assert "(signal 9); another takes its place in 0.2 s" in said[0]
+        for line, pause in zip(said[1:], ("0.4 s", "0.8 s"), strict=True):
+            assert "no database there; another takes its place in " + pause in line, said
+        here.process.send_signal(signal.SIGINT)
+        assert here.process.wait(20) == 0
+
+
 def test_workers_end_with_a_supervisor_that_is_killed(folder: Path) -> None:
     with site(folder) as here:
         workers = here.workers()
