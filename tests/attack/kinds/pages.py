@@ -1,10 +1,12 @@
-"""Requests to the page, as its server hands them over."""
+"""Requests to the page, as its server hands them over: one that anybody here may ask, and one
+behind a token, which nobody of these has."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
+import secrets
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ _PATHS = (
     "/map?platform=tiny&op=spmm:32&color=winner", "/map.json?platform=tiny&op=spmm:32&color=winner",
     f"/compare?pattern={_ID}&op=spmm:32&left=tiny&right=other",
     f"/ask?pattern={_ID}&platform=tiny&op=spmm:32", f"/thumbs/{_ID}.svg", "/static/page.css",
+    "/login", "/team/", "/team/login", "/team/runs.json", "/team/static/page.css",
 )  # fmt: skip
 _VALUES = (
     "", "0", "-1", "99999999999999999999", "1" * 5000, "1e9", "nan", "%00", "%ff", "%ed%a0%80",
@@ -37,6 +40,9 @@ _HEADERS = (
     ("sec-fetch-site", "cross-site"), ("if-none-match", "*"), ("range", "bytes=0-"),
     ("content-encoding", "gzip"), ("content-length", "-1"), ("content-length", "9" * 30),
     ("cookie", "a" * 9000), ("x" * 100, "\xff"), ("accept-encoding", "gzip"),
+    ("authorization", "Bearer "), ("authorization", "bearer \xff\xfe"), ("authorization", "\xa0"),
+    ("cookie", "embeddb-000000000000=9999999999.\xb2;=;;a"), ("host", "tuning.example.org:99999"),
+    ("host", "tuning.example.org"), ("x-forwarded-for", "\xff, ::1%eth0"), ("host", "[::1"),
 )  # fmt: skip
 _MATRIX = b"%%MatrixMarket matrix coordinate pattern general\n3 3 2\n1 1\n3 2\n"
 _FILES = ("a.mtx", "a.npz", "../../x.mtx", ".mtx", "a.mtx.gz", "\0.mtx", "a" * 500, "<b>.mtx",
@@ -65,6 +71,9 @@ def mutate(rng: random.Random, case: Case, seeds: Sequence[Case]) -> Case:
         name = urllib.parse.quote(rng.choice(_FILES))
         data = mutated(rng, _MATRIX) if rng.random() < 0.5 else _MATRIX
         return _case("POST", f"/ask?platform=tiny&op=spmm:32&name={name}", headers, data)
+    if rng.random() < 0.05:
+        form = mutated(rng, b"token=wrong&after=%2Fruns%3Fplatform%3Dtiny")
+        return _case("POST", rng.choice(("/login", "/team/login")), headers, form)
     return _case(method, address, headers)
 
 
@@ -101,17 +110,29 @@ def _address(rng: random.Random, address: str) -> str:
 
 def prepare(scratch: Path) -> Any:
     from embeddb.database import Database
+    from embeddb.ui.serve.access.address import Address
     from embeddb.ui.serve.app import build_app
 
     folder = database.with_copy(database.base(), scratch / "served.db")
     db = Database.open(folder, readonly=True)
-    return build_app(db, max_upload=100_000), asyncio.new_event_loop()
+    address = Address(public="https://tuning.example.org/team")
+    closed = build_app(db, max_upload=100_000, address=address, token=secrets.token_urlsafe(32))
+    return build_app(db, max_upload=100_000), closed, asyncio.new_event_loop()
 
 
 def feed(case: Case, scratch: Path, state: Any) -> None:
-    app, loop = state
+    app, closed, loop = state
     method, address, headers = json.loads(case.how)
-    status, sent, body = loop.run_until_complete(_answer(app, method, address, headers, case.data))
+    _look(*loop.run_until_complete(_answer(app, method, address, headers, case.data)))
+    reply = loop.run_until_complete(_answer(closed, method, address, headers, case.data))
+    _look(*reply)
+    # The program's own files, and the form; nothing of a database.
+    free = urllib.parse.unquote(address).removeprefix("/team").startswith(("/static/", "/login"))
+    assert free or reply[0] >= 400, f"{reply[0]} without the token: {reply[2][:300]!r}"
+    assert reply[0] != 303, "a session without the token"
+
+
+def _look(status: int, sent: dict[bytes, bytes], body: bytes) -> None:
     assert status < 500 or status == 503, f"{status}: {body[:300]!r}"
     assert b"content-security-policy" in sent, f"no policy on a {status}"
     if b"html" in sent.get(b"content-type", b""):

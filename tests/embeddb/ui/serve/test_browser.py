@@ -22,6 +22,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from embeddb.database import Database
 from embeddb.index.projection import Projection
+from embeddb.ui.serve.access.address import Address
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 FLAGS = [
@@ -97,6 +98,32 @@ def test_a_browser_is_asked_for_the_token_once(db: Database, browser: Browser) -
         assert TOKEN not in page.evaluate("document.cookie") and not page.evaluate(
             "document.cookie"
         )
+        page.close()
+
+
+def test_a_page_behind_a_path_leads_nowhere_else(
+    db: Database, browser: Browser, tmp_path: Path
+) -> None:
+    """Scripts, pictures and the upload know what comes before every path."""
+    address = Address(public="http://localhost/team/page")
+    with serve_site.served(db, token=TOKEN, address=address) as port:
+        page, asked = browser.new_page(), list[str]()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"http://127.0.0.1:{port}/team/page/map?platform=tiny&op=spmm:32")
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Go on").click()
+        page.wait_for_selector(".map[data-drawn]")
+        page.locator("canvas").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/team/page/patterns/*")
+        page.get_by_role("link", name="embeddb").first.click()
+        page.set_input_files("#ask-file", matrix(tmp_path))
+        page.fill("#ask-op", "spmm:32")
+        page.select_option("#ask-platform", "tiny")
+        page.click("text=Ask >> nth=-1")
+        page.wait_for_url("**/team/page/answers/r*")
+        assert {url for url in asked if f":{port}/team/page/" not in url} == set()
         page.close()
 
 
