@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
 import msgspec
@@ -85,9 +85,12 @@ class Supervisor:
         self._workers: list[_Worker | None] = [None] * count
         self._pauses = [_FIRST_PAUSE_S] * count
         self._due = [0.0] * count
+        self._ended = threading.Event()
+        self._signals = ExitStack()
 
     def __enter__(self) -> Supervisor:
-        """Raises: StoreError where one does not answer."""
+        """Raises: StoreError where one does not answer; KeyboardInterrupt at the end's signal."""
+        self._signals.enter_context(_signalled(self._ended))
         try:
             self._workers = [_Worker(self._orders) for _ in self._workers]
             self._await()
@@ -103,24 +106,24 @@ class Supervisor:
         deadline = time.monotonic() + _END_S
         for worker in workers:
             worker.wait(deadline)
+        self._signals.close()
 
     def _await(self) -> None:
         deadline = time.monotonic() + _START_S
         for worker in self._workers:
             assert worker is not None
             while worker.told is None and time.monotonic() < deadline:
-                time.sleep(0.02)
+                if self._ended.wait(0.02):
+                    raise KeyboardInterrupt
             told = worker.told or Told(f"a worker did not answer within {_START_S:g} s")
             if told.error:
                 raise StoreError(told.error, hint=told.hint)
 
     def run(self) -> None:
         """Until SIGINT or SIGTERM."""
-        ended = threading.Event()
-        with _signalled(ended):
-            while not ended.wait(_LOOK_S):
-                for at in range(len(self._workers)):
-                    self._look_after(at)
+        while not self._ended.wait(_LOOK_S):
+            for at in range(len(self._workers)):
+                self._look_after(at)
 
     def _look_after(self, at: int) -> None:
         worker, now = self._workers[at], time.monotonic()

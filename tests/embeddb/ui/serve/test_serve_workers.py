@@ -143,6 +143,24 @@ def test_a_worker_that_cannot_start_is_told_less_and_less_often(
         assert here.process.wait(20) == 0
 
 
+def test_an_end_while_workers_start_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "embeddb.ui.cli.main", "serve", str(folder), "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--workers", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        until(lambda: bool(children.read_text(encoding="ascii").split()))
+        workers = [int(word) for word in children.read_text(encoding="ascii").split()]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) != 0 and process.stdout is not None
+        assert process.stdout.read() == "" and gone(workers)
+    assert list(tmp_path.glob("embeddb-serve-*")) == []
+
+
 def test_workers_end_with_a_supervisor_that_is_killed(folder: Path) -> None:
     with site(folder) as here:
         workers = here.workers()
