@@ -15,7 +15,6 @@ same.
 
 from __future__ import annotations
 
-import gzip
 import json
 import sys
 import time
@@ -32,8 +31,7 @@ import embeddb
 from embeddb.core.config import Config
 from embeddb.database import open_database
 from embeddb.handle.handle import Handle
-from indexer.exchange.exchange import import_file
-from indexer.starter import STARTER_FILE
+from indexer.exchange.exchange import export_file, import_file
 
 COUNT, LEAST, MOST = 40, 20_000, 1_500_000
 WIDTHS = (1, 16, 32, 100, 128, 512)
@@ -46,13 +44,12 @@ DOUBLE = (1, 32, 128)
 
 def chosen(folder: Path) -> list[tuple[str, str]]:
     """Name and family of one matrix a family, evenly by non-zeros."""
-    found = {}
-    with gzip.open(STARTER_FILE, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith('["pattern"'):
-                nnz, name, group = json.loads(line)[5:8]
-                if LEAST <= nnz <= MOST and (folder / f"{name}.npz").is_file():
-                    found[group] = (nnz, name)
+    with open_database("starter", readonly=True) as db:
+        found = {
+            info.group: (info.nnz, info.name)
+            for info in db.patterns(kind="matrix")
+            if LEAST <= info.nnz <= MOST and (folder / f"{info.name}.npz").is_file()
+        }
     ranked = sorted((nnz, name, group) for group, (nnz, name) in found.items())
     at = np.linspace(0, len(ranked) - 1, COUNT).round().astype(int)
     return [ranked[i][1:] for i in at]
@@ -61,10 +58,12 @@ def chosen(folder: Path) -> list[tuple[str, str]]:
 def hold_out(folder: Path, db: Path) -> None:
     """The starter without the runs of the chosen matrices' families."""
     groups = {group for _, group in chosen(folder)}
-    kept = db.with_suffix(".jsonl")
+    whole, kept = db.with_suffix(".whole.jsonl"), db.with_suffix(".jsonl")
+    with open_database("starter", readonly=True) as opened:
+        export_file(opened, whole, platform="cpu")
     dropped: set[Any] = set()
     gone: Counter[str] = Counter()
-    with gzip.open(STARTER_FILE, "rt", encoding="utf-8") as lines, kept.open("w") as out:
+    with whole.open(encoding="utf-8") as lines, kept.open("w", encoding="utf-8") as out:
         for line in lines:
             if line.startswith('["pattern"'):
                 parts = json.loads(line)

@@ -11,7 +11,6 @@ the vote with a guard of 2.2 times (log gain 0.79), which is what the product ha
 
 from __future__ import annotations
 
-import gzip
 import json
 import sys
 from collections.abc import Iterator
@@ -32,8 +31,7 @@ from embeddb.query.fallback import answer
 from embeddb.query.query import Query
 from embeddb.query.rankers.choose import Rankers
 from indexer.embed import embed
-from indexer.exchange.exchange import import_file
-from indexer.starter import STARTER_FILE
+from indexer.exchange.exchange import export_file, import_file
 
 OPS = ("spmm:32", "spmm:128")
 INSTANCES = ("cpu@0e3785dc", "cpu@bfb97e83", "cpu@cc58252c")
@@ -47,9 +45,13 @@ Truth = dict[str, dict[Config, float]]
 
 
 def lines() -> Iterator[tuple[str, Any]]:
-    with gzip.open(STARTER_FILE, "rt", encoding="utf-8") as file:
-        for line in file:
-            yield line, json.loads(line)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "starter.jsonl"
+        with open_database("starter", readonly=True) as db:
+            export_file(db, file, platform="cpu")
+        with file.open(encoding="utf-8") as told:
+            for line in told:
+                yield line, json.loads(line)
 
 
 class Starter:

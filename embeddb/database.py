@@ -69,8 +69,8 @@ def open_database(
     progress: Progress | None = None,
 ) -> Database:
     """The database at a path, or the shipped one by the word `starter`; with `create`, made if
-    there is none. `note` is told of the import of the shipped one and of indexes that take long to
-    make (else standard error is), and `progress` how far the import is.
+    there is none. `note` is told when the shipped one is unpacked and of indexes that take long to
+    make (else standard error is), and `progress` how far the unpacking is.
 
     Raises: StoreError if there is none; InputError if the shipped data is absent.
     """
@@ -87,7 +87,7 @@ def open_database(
 
 
 def _say(line: str) -> None:
-    """Half a minute without a word would look like a hang."""
+    """Seconds without a word would look like a hang."""
     sys.stderr.write(f"{line}\n")
 
 

@@ -168,7 +168,7 @@ def say(text: str) -> None:
 
 def fresh_database(folder: Path, starter: Path | None = None) -> Database:
     """What ships, in `folder`, ready to answer; what an earlier demo left is removed. It is copied
-    from the database that `starter` means, imported where it was not yet; or imported from the
+    from the database that `starter` means, unpacked where it was not yet; or imported from the
     export `starter`.
 
     Raises: EmbeddbError if the data are missing or damaged.

@@ -1,4 +1,4 @@
-"""The database that ships with embeddb: where it is, and its import on first use."""
+"""The database that ships with embeddb: where it is, and how it is unpacked on first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from embeddb.core.config import Op
-from embeddb.core.errors import InputError, StoreCorrupt
+from embeddb.core.errors import InputError
 
 __all__ = [
     "STARTER",
@@ -26,13 +26,7 @@ __all__ = [
 STARTER = "starter"
 #: The note that tells how many runs shipped.
 _SHIPPED_RUNS = "starter/runs"
-STARTER_FILE = Path(__file__).parents[1] / "embeddb" / "data" / "starter.jsonl.gz"
-
-
-def _data_files() -> list[Path]:
-    """The runs that ship: of matrices, and of loop nests where these are there."""
-    nests = STARTER_FILE.with_name("nests.jsonl.gz")
-    return [STARTER_FILE, *([nests] if nests.is_file() else [])]
+STARTER_FILE = Path(__file__).parents[1] / "embeddb" / "data" / "starter.rows"
 
 
 def is_shipped() -> bool:
@@ -45,17 +39,17 @@ def starter_folder(
     note: Callable[[str], None] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
-    """The folder of the shipped database, imported on first use into `starter_place`.
+    """The folder of the shipped database, unpacked on first use into `starter_place`.
 
     It is filled under another name and then renamed: a kill leaves no half of it. `note` is told
-    that an import begins, `progress` how far it is: (task, done, total), a total of 0 unknown.
+    that this begins, `progress` how far it is: (task, done, total), a total of 0 unknown.
     Raises: InputError if the data file is not there; StoreCorrupt if it is damaged.
     """
     folder = starter_place()
     if not (folder / "data.mdb").is_file():
         if note is not None:
-            note(f"importing the starter database into {folder} (once, up to a minute)")
-        _import_into(folder, progress or _silent)
+            note(f"unpacking the starter database into {folder} (once, some seconds)")
+        _unpack_into(folder, progress or _silent)
     return folder
 
 
@@ -66,8 +60,8 @@ def copy_starter(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> None:
     """Make `to` a database with what ships and nothing that was measured since: a copy of the
-    shipped one's folder, imported first where it was not yet; where runs were added to that, the
-    data are imported anew. Raises: as `starter_folder`; StoreLocked while another process writes.
+    shipped one's folder, unpacked first where it was not yet; where runs were added to that, the
+    data are unpacked anew. Raises: as `starter_folder`; StoreLocked while another process writes.
     """
     from embeddb.index.lookup import Lookup
     from embeddb.store.lmdb_files import WRITER_FILE
@@ -78,7 +72,7 @@ def copy_starter(
         as_shipped = db.store.notes.get(_SHIPPED_RUNS) == str(db.store.count_runs()).encode()
     if not as_shipped:
         if note is not None:
-            note("the starter database was added to: importing what ships anew")
+            note("the starter database was added to: unpacking what ships anew")
         to.mkdir(parents=True)
         _fill(to, progress or _silent)
         return
@@ -107,7 +101,7 @@ def starter_version() -> str:
             hint="name a database folder of your own, made with `embeddb index`",
         )
     digest = hashlib.blake2b(digest_size=6)
-    for file in (*_data_files(), *sorted(STARTER_FILE.parent.glob("*.safetensors"))):
+    for file in (STARTER_FILE, *sorted(STARTER_FILE.parent.glob("*.safetensors"))):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -144,10 +138,10 @@ def _silent(_: str, __: int, ___: int) -> None:
     """For whoever does not want to know."""
 
 
-def _import_into(folder: Path, progress: Callable[[str, int, int], None]) -> None:
+def _unpack_into(folder: Path, progress: Callable[[str, int, int], None]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _collect_leftovers(folder.parent)
-    # Of a name that nobody can have taken before: in a container a killed import had our number.
+    # Of a name that nobody can have taken before: in a container a killed process had our number.
     part = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.{os.getpid()}.part")
     part.mkdir()
     try:
@@ -165,22 +159,20 @@ def _fill(folder: Path, progress: Callable[[str, int, int], None]) -> None:
     # Whoever only asks where the database is (a shell's completion) must not wait for these.
     from embeddb.index.lookup import Lookup
     from indexer.embed import embed
-    from indexer.exchange.exchange import adopt_models, import_file
+    from indexer.exchange.models import adopt_models
+    from indexer.shipped.file import unpack
 
     with Lookup.create(folder) as db:
-        for file in _data_files():
-            report = import_file(db, file, rejects=False, progress=lambda n: progress("read", n, 0))
-            if report.rejected:
-                raise StoreCorrupt(
-                    f"{file}: {report.rejected} damaged lines", hint="install embeddb anew"
-                )
+        for runs in unpack(STARTER_FILE, db.store.engine):
+            progress("unpack", runs, 0)
+        # What ships has its vectors; a featurizer of the user's own, or a newer one, has not.
         embed(db, build=False, progress=progress)
         adopt_models(db, STARTER_FILE.parent)
         db.store.notes.put(_SHIPPED_RUNS, str(db.store.count_runs()).encode())
 
 
 def _collect_leftovers(home: Path) -> None:
-    """Remove what a killed import left behind."""
+    """Remove what was left behind at a kill."""
     for part in home.glob(f".{STARTER}-*.part"):
         pid = part.name.split(".")[-2]
         if pid.isdigit() and not _alive(int(pid)):

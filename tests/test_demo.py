@@ -20,6 +20,7 @@ from embeddb.matrix_files import read_pattern
 from indexer import starter as shipped
 from indexer.campaign.plan import choose_configs
 from indexer.exchange.exchange import export_file
+from indexer.shipped.made import ship
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CPU = load_platform("cpu").at("0badcafe", {"cpu": "made up"})
@@ -252,7 +253,7 @@ def test_without_a_compiler_the_answers_are_shown(
 def test_a_missing_or_damaged_starter_is_one_line(
     demo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shipped, "STARTER_FILE", tmp_path / "no.jsonl.gz")
+    monkeypatch.setattr(shipped, "STARTER_FILE", tmp_path / "no.rows")
     assert demo.main(["--out", str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     bad = tmp_path / "bad.jsonl"
@@ -269,10 +270,12 @@ def test_a_wrong_matrix_is_said_before_anything_long(
     assert "nope.mtx" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-def test_demo_and_starter_share_one_import(
+def test_demo_and_starter_are_unpacked_once(
     demo: Any, starter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped, "STARTER_FILE", starter)
+    data = tmp_path / "starter.rows"
+    ship([starter], data)
+    monkeypatch.setattr(shipped, "STARTER_FILE", data)
     monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
     filled: list[Path] = []
     fill = shipped._fill

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.gcc, needs_gcc]
 def program(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Any]:
-    """A program that asks an empty database, since importing the starter takes long."""
+    """A program that asks an empty database, since the index of the starter takes long."""
     if request.param == "gcn":
         pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(PROGRAMS))

@@ -18,7 +18,7 @@ from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.subject import Subject
 
-__all__ = ["SOURCES", "STATUSES", "Measurement", "PatternInfo", "Run", "in_context"]
+__all__ = ["SOURCES", "STATUSES", "Measurement", "PatternInfo", "Run", "id_parts", "in_context"]
 
 #: What can become of one run. Everything but `ok` is a failure of that configuration.
 STATUSES = ("ok", "invalid", "build", "crash", "timeout", "wrong", "oom")
@@ -63,6 +63,16 @@ def in_context(m: Measurement, facts: Mapping[str, float | str]) -> Measurement:
     return msgspec.structs.replace(m, context={**m.context, **facts}) if facts else m
 
 
+def id_parts(
+    pattern_id: str, op: str, platform: str, ends: tuple[str, str] = ("", "")
+) -> tuple[bytes, bytes]:
+    """What a run's id is made of before its configuration's JSON, and behind that (`ends`: the run
+    that it replaces, its campaign), where the bytes of its measurement follow."""
+    replaces, campaign = ends
+    before = f"{pattern_id}\0{op}\0{platform}\0"
+    return before.encode(), f"\0{replaces}\0{campaign}\0".encode()
+
+
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _decode = msgspec.msgpack.Decoder(Measurement).decode
 
@@ -83,13 +93,11 @@ class Run:
     @property
     def id(self) -> str:
         """Raises: UsageError if the measurement holds what cannot be stored."""
-        head = (
-            f"{self.pattern_id}\0{self.op}\0{self.platform}\0{self.config.json}"
-            f"\0{self.replaces}\0{self.campaign}\0"
-        )
+        op, ends = str(self.op), (self.replaces, self.campaign)
         try:
+            before, behind = id_parts(self.pattern_id, op, self.platform, ends)
             canonical = _decode(_encode(self.measurement))  # whole numbers become floats
-            h = hashlib.blake2b(head.encode(), digest_size=16)
+            h = hashlib.blake2b(before + self.config.json.encode() + behind, digest_size=16)
             h.update(_encode(canonical))
         except Exception as e:  # the fields are what anybody wrote into a log
             raise UsageError(f"a run of {self.op} cannot be stored: {reason_of(e)}") from e

@@ -149,6 +149,12 @@ class Txn(Protocol):
 
     def put(self, table: str, key: bytes, value: bytes) -> None: ...
 
+    def put_sorted(self, table: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Rows in ascending order of their keys, above every key of the table: an engine may write
+        them without looking for their places. Raises: StoreError, or not, if they are not."""
+        for key, value in rows:
+            self.put(table, key, value)
+
     def delete(self, table: str, key: bytes) -> bool: ...
 
     def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

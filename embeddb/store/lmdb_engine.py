@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import takewhile
 from pathlib import Path
@@ -71,6 +71,13 @@ class _LmdbTxn(Txn):
             # longer extent, which `lmdb.verify` takes for damage.
             self._txn.delete(key, db=db)
             self._txn.put(key, raw, db=db)
+
+    def put_sorted(self, table: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        raw = ((key, sealed(key, value)) for key, value in rows)
+        with self._txn.cursor(db=self._dbs[table]) as cursor:
+            told, added = cursor.putmulti(raw, append=True)
+        if told != added:
+            raise StoreError(f"{told - added} rows of table {table!r} are not in ascending order")
 
     def delete(self, table: str, key: bytes) -> bool:
         return bool(self._txn.delete(key, db=self._dbs[table]))

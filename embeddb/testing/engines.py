@@ -103,6 +103,14 @@ class EngineContract:
         with engine.read() as txn:
             assert set(txn.get_many("run", asked)) == {b"7", b"9", b"40"}
 
+    def test_sorted_rows_come_behind_those_that_are_there(self, engine: Engine) -> None:
+        rows = [(b"%06d" % i, b"%d" % i) for i in range(3000)]
+        engine.write(lambda txn: txn.put_sorted("run", iter(rows[:1000])))
+        engine.write(lambda txn: txn.put_sorted("run", rows[1000:]))
+        engine.write(lambda txn: txn.put_sorted("note", []))
+        assert contents(engine) == {t: rows if t == "run" else [] for t in TABLES}
+        assert engine.problems() == []
+
     def test_scans_are_ascending_and_end_with_the_prefix(self, engine: Engine) -> None:
         keys = [b"\x00", b"a", b"a\x00", b"a\xff", b"a\xff\xff", b"b", b"\xff", b"\xff\xff\x01"]
         _fill(engine, "run", [(key, key[:1]) for key in reversed(keys)])

@@ -45,9 +45,9 @@ from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.query.recommendation import Recommendation
 from indexer import starter
 from indexer.campaign.plan import PlanOptions
-from indexer.exchange.exchange import export_file
 from indexer.library import info_of
 from indexer.readers.base.row import ReadOptions
+from indexer.shipped.file import pack
 
 WIDE = Op("spmm", 64)
 
@@ -233,16 +233,16 @@ def test_a_place_is_opened_made_or_shipped(
 ) -> None:
     with open_database(tmp_path / "db", create=True) as db:
         fill(db, tiny(), patterns(1))
-        export_file(db, tmp_path / "starter.jsonl.gz")
+        pack(db.store.engine, tmp_path / "starter.rows")
     with embeddb.open(tmp_path / "db") as db:
         assert isinstance(db, Database) and db.scopes() == [(OP, "tiny")]
     with pytest.raises(StoreError):
         embeddb.open(tmp_path / "nothing")
-    monkeypatch.setattr(starter, "STARTER_FILE", tmp_path / "starter.jsonl.gz")
+    monkeypatch.setattr(starter, "STARTER_FILE", tmp_path / "starter.rows")
     monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
     with embeddb.open("starter") as db:
         assert db.scopes() == [(OP, "tiny")]
-    assert "importing the starter database" in capsys.readouterr().err
+    assert "unpacking the starter database" in capsys.readouterr().err
 
 
 def test_what_a_notebook_shows_is_found_by_one_door(lawful: Database) -> None:

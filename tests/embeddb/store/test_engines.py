@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from embeddb.core.errors import StoreError
 from embeddb.store import Engine, Txn
 from embeddb.store import lmdb_files as files
 from embeddb.store.lmdb_engine import LmdbEngine
@@ -36,6 +37,16 @@ class TestTinyMap(EngineContract):
 
     def open_engine(self, folder: Path) -> Engine:
         return LmdbEngine(folder, wait_s=20)
+
+
+def test_rows_that_are_not_sorted_are_refused(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path, create=True)
+    rows = [(b"b", b""), (b"a", b"")]
+    with pytest.raises(StoreError, match="ascending"):
+        engine.write(lambda txn: txn.put_sorted("run", rows))
+    with engine.read() as txn:
+        assert txn.count("run") == 0
+    engine.close()
 
 
 class LmdbMachine(EngineMachine):

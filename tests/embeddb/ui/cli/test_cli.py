@@ -27,6 +27,8 @@ from embeddb.database import Database, open_database
 from embeddb.ui.cli import output
 from embeddb.ui.cli.main import VERBS, cli
 from indexer import starter
+from indexer.exchange.exchange import export_file
+from indexer.shipped.made import ship
 
 ROOT = Path(__file__).resolve().parents[4]
 #: HLO of one kernel.
@@ -606,37 +608,43 @@ def test_names_cannot_write_to_the_terminal(
 # -- the starter database ----------------------------------------------------------------------
 
 
-def test_the_starter_is_imported_once(
+def ship_all(db: str, to: Path) -> None:
+    with open_database(db) as opened:
+        export_file(opened, to.with_suffix(".jsonl"))
+    ship([to.with_suffix(".jsonl")], to)
+
+
+def test_the_starter_is_unpacked_once(
     board: Board,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    data, home = tmp_path / "starter.jsonl.gz", tmp_path / "home"
+    data, home = tmp_path / "starter.rows", tmp_path / "home"
     monkeypatch.setattr(starter, "STARTER_FILE", data)
     monkeypatch.setenv("EMBEDDB_HOME", str(home))
     assert run_verb(board.query(db="starter")) == 1
     assert "not part of this installation" in capsys.readouterr().err
     assert not home.exists()
-    assert run_verb(["db", "export", board.db, str(data)]) == 0
+    ship_all(board.db, data)
     home.mkdir()
     (home / ".starter-0123.999999999.part").mkdir()
     assert run_verb(board.query(db="starter")) == 0
-    assert "importing the starter database" in capsys.readouterr().err
+    assert "unpacking the starter database" in capsys.readouterr().err
     (folder,) = home.iterdir()
     assert folder.name.startswith("starter-")
     assert run_verb(["explain", "starter", "last"]) == 0
-    assert "importing" not in capsys.readouterr().err
+    assert "unpacking" not in capsys.readouterr().err
     # A release that ships other models brings a database of its own.
     (tmp_path / "costmodel-cpu-spmm.safetensors").write_bytes(b"trained again")
     assert starter.starter_place() != folder
 
 
-def test_an_interrupted_import_leaves_no_half_database(
+def test_an_interrupted_unpacking_leaves_no_half_database(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, home = tmp_path / "starter.jsonl.gz", tmp_path / "home"
-    assert run_verb(["db", "export", board.db, str(data)]) == 0
+    data, home = tmp_path / "starter.rows", tmp_path / "home"
+    ship_all(board.db, data)
     monkeypatch.setattr(starter, "STARTER_FILE", data)
     monkeypatch.setenv("EMBEDDB_HOME", str(home))
     with pytest.MonkeyPatch.context() as patch:

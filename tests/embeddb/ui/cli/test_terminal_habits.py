@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import gzip
 import json
 import os
 import pty
@@ -21,11 +20,15 @@ from command_line import run_verb
 
 import embeddb
 from embeddb.database import Database
+from embeddb.store import Store
+from embeddb.store.memory import MemoryEngine
 from embeddb.ui.cli import output, terminal
 from embeddb.ui.cli.main import VERBS
 from embeddb.ui.cli.output import COMPLETING
 from embeddb.ui.cli.welcome import EXAMPLE, welcome
 from indexer import starter
+from indexer.shipped.file import unpack
+from indexer.shipped.made import ship
 
 HEAD = ("rank", "name", "seconds", "configuration")
 ROWS = [
@@ -251,8 +254,9 @@ def test_embeddb_alone_explains_itself(
 
 
 def test_the_example_is_in_the_starter() -> None:
-    with gzip.open(starter.STARTER_FILE, "rt", encoding="utf-8") as lines:
-        assert any(f'"{EXAMPLE}"' in line for line in lines)
+    engine = MemoryEngine()
+    next(unpack(starter.STARTER_FILE, engine))  # the runs come last
+    assert Store(engine).find(EXAMPLE)
 
 
 @pytest.mark.parametrize(
@@ -294,8 +298,9 @@ def test_an_empty_database_says_how_to_fill_it(
 def test_the_starter_opens_by_its_name(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = tmp_path / "starter.jsonl.gz"
-    assert run_verb(["db", "export", str(db), str(data)]) == 0
+    exported, data = tmp_path / "all.jsonl", tmp_path / "starter.rows"
+    assert run_verb(["db", "export", str(db), str(exported)]) == 0
+    ship([exported], data)
     monkeypatch.setattr(starter, "STARTER_FILE", data)
     monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
     with embeddb.open("starter") as opened:

@@ -1,0 +1,28 @@
+"""`python -m indexer.shipped EXPORT… FILE` makes the file that ships from exports. The exports of
+what ships now are `embeddb db export starter runs.jsonl.gz`, of one platform each with
+`--platform`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from embeddb.core.errors import EmbeddbError
+from indexer.shipped.made import ship
+
+
+def main(args: list[str]) -> int:
+    if len(args) < 2:
+        sys.stderr.write("python -m indexer.shipped EXPORT… FILE\n")
+        return 2
+    *exports, to = map(Path, args)
+    try:
+        ship(exports, to)
+    except (EmbeddbError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,37 @@
+"""The file that ships, made from exports."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from embeddb.core.errors import InputError
+from embeddb.index.lookup import Lookup
+from indexer.embed import embed
+from indexer.exchange.exchange import import_file
+from indexer.shipped.file import pack
+
+__all__ = ["import_all", "ship"]
+
+
+def import_all(db: Lookup, exports: Sequence[Path]) -> None:
+    """Read exports, one after the other, into an empty database, and compute its vectors.
+
+    Raises: InputError for a damaged line.
+    """
+    for file in exports:
+        report = import_file(db, file, rejects=False)
+        if report.rejected:
+            raise InputError(f"{report.rejected} damaged lines", where=str(file))
+    embed(db, build=False)
+
+
+def ship(exports: Sequence[Path], to: Path) -> None:
+    """Write the file that ships. The same exports and featurizers give the same bytes.
+
+    Raises: InputError for a damaged export; UsageError as `pack`; OSError.
+    """
+    with tempfile.TemporaryDirectory() as folder, Lookup.create(Path(folder) / "db") as db:
+        import_all(db, exports)
+        pack(db.store.engine, to)
