@@ -71,7 +71,7 @@ def pattern_key(pattern_id: str) -> bytes:
     return key
 
 
-class RunRow(msgspec.Struct, frozen=True, array_like=True):
+class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A run without the parts that its key holds (partition, pattern, run id). `told`: it came with
     an import, so that it stands back for what was run here (`embeddb.store.merge.runs`); `source`
     is the number of who pushed it (`embeddb.store.team.sources`), 0 where that is not kept."""
