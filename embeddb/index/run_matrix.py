@@ -8,7 +8,7 @@ across rows only through the *gain* log(t_default / t): raw seconds never cross 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -272,39 +272,44 @@ def join(
     Rows are ordered by pattern and platform, configurations by their canonical text, so that the
     same runs give the same arrays whatever order they were stored in.
     """
-    held = sorted(rows, key=lambda row: row[0])
-    configs = sorted({c for _, _, curve in held for c in curve}, key=lambda c: c.json)
+    held = sorted(map(_told, rows), key=lambda told: told.row)
+    configs = sorted(set().union(*(told.configs for told in held)), key=lambda c: c.json)
     position = {config: at for at, config in enumerate(configs)}
+    columns = [np.array([position[c] for c in told.configs], dtype=np.int32) for told in held]
+    orders = [column.argsort() for column in columns]
     indptr = np.zeros(len(held) + 1, dtype=np.int64)
-    entries = list(_entries(held, position, indptr))
-    column, seconds, conversion, spread = (
-        (np.array(x) for x in zip(*entries, strict=True)) if (entries) else (np.zeros(0),) * 4
-    )
-    default = [_default_seconds(curve, default) for _, default, curve in held]
+    np.cumsum([len(column) for column in columns], out=indptr[1:])
+    figures = [told.figures[order] for told, order in zip(held, orders, strict=True)]
+    joined = np.concatenate([np.zeros((0, 3)), *figures])
+    ordered = [column[order] for column, order in zip(columns, orders, strict=True)]
     return RunMatrix(
         op,
-        tuple(row for row, _, _ in held),
+        tuple(told.row for told in held),
         tuple(configs),
         indptr,
-        column.astype(np.int32),
-        seconds.astype(np.float64),
-        conversion.astype(np.float64),
-        spread.astype(np.float32),
-        np.array(default, dtype=np.float64),
+        np.concatenate([np.zeros(0, dtype=np.int32), *ordered]),
+        joined[:, 0].copy(),
+        joined[:, 2].copy(),
+        joined[:, 1].astype(np.float32),
+        np.array([told.default_s for told in held], dtype=np.float64),
         winners,
     )
 
 
-def _entries(
-    held: Sequence[tuple[MatrixRow, Config, dict[Config, Timing]]],
-    position: dict[Config, int],
-    indptr: NDArray[np.int64],
-) -> Iterator[tuple[int, float, float, float]]:
-    for at, (_, _, curve) in enumerate(held):
-        indptr[at + 1] = indptr[at] + len(curve)
-        for config in sorted(curve, key=lambda c: position[c]):
-            c = curve[config]
-            yield position[config], c.seconds, c.conversion_s, c.spread
+class _Told(NamedTuple):
+    """A row's curve without an object a run: `figures` float64[e, 3] of seconds, spread, conversion
+    of its e configurations."""
+
+    row: MatrixRow
+    configs: list[Config]
+    figures: NDArray[np.float64]
+    default_s: float
+
+
+def _told(given: tuple[MatrixRow, Config, dict[Config, Timing]]) -> _Told:
+    row, default, curve = given
+    figures = np.array([timing[:3] for timing in curve.values()], dtype=np.float64)
+    return _Told(row, list(curve), figures.reshape(-1, 3), _default_seconds(curve, default))
 
 
 def _default_seconds(curve: dict[Config, Timing], default: Config) -> float:
