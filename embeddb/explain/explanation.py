@@ -13,7 +13,12 @@ from embeddb.core.sizes import Sizes
 from embeddb.core.wording import many_of, one_of
 from embeddb.platforms.machines import machine_words
 from embeddb.query.kernels.view import KernelView
-from embeddb.query.recommendation import Candidate, Recommendation, TransferredSchedule
+from embeddb.query.recommendation import (
+    DEFAULT_FAILS,
+    Candidate,
+    Recommendation,
+    TransferredSchedule,
+)
 from embeddb.store.models.facts import ModelFacts
 from embeddb.store.team.provenance import Provenance
 
@@ -297,6 +302,17 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         """The answer's gain by the evidence that simpler methods are judged by."""
         told = self.recommendation.insight.answer_gain
         return self.expected_gain if told is None else told
+
+    @property
+    def evidence_ops(self) -> list[str]:
+        """The operations that the neighbours ran; the one that most of the vote ran comes first."""
+        main = self.recommendation.evidence_op
+        return list(dict.fromkeys([main, *(n.op for n in self.neighbours if n.op)]))
+
+    @property
+    def default_failed(self) -> bool:
+        """Whether the default ran on this very pattern and failed: no gain over it is known."""
+        return any(w.startswith(DEFAULT_FAILS) for w in self.recommendation.warnings)
 
     @property
     def voted(self) -> bool:

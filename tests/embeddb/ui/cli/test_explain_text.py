@@ -22,6 +22,7 @@ from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
 from embeddb.platforms.platform import parse_platform
 from embeddb.query.alternatives import renewed
+from embeddb.query.confidence import default_fails
 from embeddb.query.diagnostics import Counterfactual, Diagnostics, NextRun, SimplerAnswer
 from embeddb.query.recommendation import Recommendation
 from embeddb.store import memory_store
@@ -109,6 +110,33 @@ def test_only_winners_were_recorded(show: Show) -> None:
     text = show(_asked(db))
     assert "gain    not known: what the default takes was never measured" in text
     assert "is expected to be faster" in text
+
+
+def test_a_default_that_fails_here_was_not_never_measured(show: Show) -> None:
+    made, store = by_hand()
+    told = _replaced(made, default_seconds=None, warnings=[default_fails("oom")])
+    text = " ".join(show(explain(told, store)).split())
+    assert "gain not known: the default fails on this matrix; by its neighbours" in text
+    assert "never measured" not in text
+
+
+def test_every_width_that_neighbours_ran_is_named(show: Show) -> None:
+    made, store = by_hand()
+    near = [
+        msgspec.structs.replace(n, op=op)
+        for n, op in zip(made.neighbours, ("spmm:32", "spmm:512", ""), strict=False)
+    ]
+    text = show(explain(_replaced(made, neighbours=near, evidence_op="spmm:512"), store))
+    assert "runs behind it, of spmm:512 and spmm:32" in text
+
+
+def test_simpler_methods_say_whether_they_were_measured(show: Show) -> None:
+    e = _asked(fill(Database.in_memory(), tiny()))
+    assert "(gain by the same evidence: expected)" in show(e)
+    measured = msgspec.structs.replace(e, measured_gain=1.2)
+    assert "(gain by the same evidence: measured here where they ran, else expected)" in show(
+        measured
+    )
 
 
 def test_everything_failed_on_the_neighbours(show: Show) -> None:
