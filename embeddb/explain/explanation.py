@@ -51,6 +51,8 @@ LINK_WORDS = {
     "default": "the platform's default, for want of evidence",
     "tuner": "proposed by the tuner that was asked for",
 }
+#: Runs that are so far apart are of two sessions.
+_SESSION_S = 3600.0
 #: What an answer of a link rests on.
 RESTS = {
     "measured": "rests on its own measurements",
@@ -313,6 +315,22 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     def default_failed(self) -> bool:
         """Whether the default ran on this very pattern and failed: no gain over it is known."""
         return any(w.startswith(DEFAULT_FAILS) for w in self.recommendation.warnings)
+
+    @property
+    def sessions(self) -> str:
+        """What is to be borne in mind where answer and default ran on this very pattern at other
+        times, between which a machine may have changed; empty where they ran within an hour, in a
+        simulator, or when is not known."""
+        if len(self.own) < 2 or any(o.first <= 0.0 or o.sources == ["simulator"] for o in self.own):
+            return ""
+        one, other = self.own[:2]
+        apart_s = max(abs(one.first - other.first), abs(one.last - other.last))
+        if apart_s <= _SESSION_S:
+            return ""
+        return (
+            f"answer and default did not always run together (up to {apart_s / 3600:,.0f} h "
+            "apart), and the gain compares their medians: measure both once more to be sure"
+        )
 
     @property
     def voted(self) -> bool:

@@ -77,6 +77,8 @@ def _show_answer(e: Explanation) -> None:
     for own in e.own:
         what = "default" if Config(own.config) == Config(made.default) else "answer"
         _line("ran", f"{what}: {_ran(own)}")
+    if e.sessions:
+        _line("apart", e.sessions)
     kind = e.pattern.kind
     _line("counted", preparation(made.calls, measured=e.measured_gain is not None, kind=kind))
     if made.first is not None and made.first.failure is not None:
