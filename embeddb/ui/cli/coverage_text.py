@@ -12,12 +12,11 @@ from embeddb.ui.cli.output import note, say, table
 
 __all__ = ["show_states", "show_what_there_is"]
 
-_TENSORS = "`embeddb kernel import` and `embeddb kernel measure` or `embeddb tune` make some"
-#: What makes runs of a subject of this kind, where that is not `measure`.
-_MAKES = {
-    "nest": "`embeddb nest measure` makes some",
-    "kernel": _TENSORS,
-    "program": _TENSORS,
+#: What else makes runs of subjects of a kind, many at a time.
+_MANY = {
+    "nest": "`embeddb nest measure`",
+    "kernel": "`embeddb kernel measure`",
+    "program": "`embeddb kernel measure --op fusion`",
 }
 
 
@@ -51,7 +50,8 @@ def show_what_there_is(db: Lookup, platform: Platform, op: Op) -> None:
     would count."""
     scopes = db.scopes()
     have = ", ".join(f"{what} on {scope}" for what, scope in scopes[:8])
-    makes = f"`embeddb index` reads some, {_MAKES.get(op.kind, '`embeddb measure` makes some')}"
+    makes = "`embeddb index` reads some, `embeddb measure` makes some"
+    makes += f", {_MANY[op.kind]} those of many" if op.kind in _MANY else ""
     if have:
         note(f"no evidence for {op}; there are runs of: {have}; {makes}")
     else:
