@@ -58,7 +58,7 @@ _MOST_RATIOS = 200
 #: Bytes of a thumbnail: 32 x 32.
 _PICTURE = 1024
 #: Percentiles of the nearest distance: nearer than most, unusually far, unlike anything.
-_NEAR, _FAR, _STRANGE = 0.25, 0.9, 0.99
+_NEAR, _USUAL, _FAR, _STRANGE = 0.25, 0.8, 0.9, 0.99
 
 
 def explain(made: Recommendation, store: Store) -> Explanation:
@@ -266,6 +266,8 @@ def _how_near(percentile: float) -> str:
             f"unusually far from what was measured: {share} of the measured patterns have a nearer "
             "neighbour"
         )
+    if percentile > _USUAL:
+        return f"farther than most measured patterns: {share} of them have a nearer neighbour"
     if percentile > _NEAR:
         return f"as near as a typical measured pattern: {share} of them have a nearer neighbour"
     return f"nearer than most: only {share} of the measured patterns have a nearer neighbour"

@@ -13,7 +13,12 @@ from embeddb.core.sizes import Sizes
 from embeddb.core.wording import many_of, one_of
 from embeddb.platforms.machines import machine_words
 from embeddb.query.kernels.view import KernelView
-from embeddb.query.recommendation import Candidate, Recommendation, TransferredSchedule
+from embeddb.query.recommendation import (
+    DEFAULT_FAILS,
+    Candidate,
+    Recommendation,
+    TransferredSchedule,
+)
 from embeddb.store.models.facts import ModelFacts
 from embeddb.store.team.provenance import Provenance
 
@@ -46,6 +51,8 @@ LINK_WORDS = {
     "default": "the platform's default, for want of evidence",
     "tuner": "proposed by the tuner that was asked for",
 }
+#: Runs that are so far apart are of two sessions.
+_SESSION_S = 3600.0
 #: What an answer of a link rests on.
 RESTS = {
     "measured": "rests on its own measurements",
@@ -297,6 +304,33 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         """The answer's gain by the evidence that simpler methods are judged by."""
         told = self.recommendation.insight.answer_gain
         return self.expected_gain if told is None else told
+
+    @property
+    def evidence_ops(self) -> list[str]:
+        """The operations that the neighbours ran; the one that most of the vote ran comes first."""
+        main = self.recommendation.evidence_op
+        return list(dict.fromkeys([main, *(n.op for n in self.neighbours if n.op)]))
+
+    @property
+    def default_failed(self) -> bool:
+        """Whether the default ran on this very pattern and failed: no gain over it is known."""
+        return any(w.startswith(DEFAULT_FAILS) for w in self.recommendation.warnings)
+
+    @property
+    def sessions(self) -> str:
+        """What is to be borne in mind where answer and default ran on this very pattern at other
+        times, between which a machine may have changed; empty where they ran within an hour, in a
+        simulator, or when is not known."""
+        if len(self.own) < 2 or any(o.first <= 0.0 or o.sources == ["simulator"] for o in self.own):
+            return ""
+        one, other = self.own[:2]
+        apart_s = max(abs(one.first - other.first), abs(one.last - other.last))
+        if apart_s <= _SESSION_S:
+            return ""
+        return (
+            f"answer and default did not always run together (up to {apart_s / 3600:,.0f} h "
+            "apart), and the gain compares their medians: measure both once more to be sure"
+        )
 
     @property
     def voted(self) -> bool:

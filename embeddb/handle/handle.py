@@ -152,7 +152,8 @@ class Handle:
         if (choice := self._choice) is not None:
             lines.append(f"chosen: {Config(choice.config)} ({choice.source})")
             if choice.gain is not None:
-                lines.append(f"expected: {choice.gain:.2f} times the default, sure: {choice.sure}")
+                word = "measured" if choice.source.startswith("measured ") else "expected"
+                lines.append(f"{word}: {choice.gain:.2f} times the default, sure: {choice.sure}")
             if choice.break_even is not None:
                 lines.append(f"its conversion pays from {choice.break_even:.0f} calls on")
         if self._later is not None:

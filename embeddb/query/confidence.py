@@ -10,7 +10,7 @@ from embeddb.core.wording import many_of, one_of
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import Ranker
 from embeddb.query.rankers.failing import LIKELY, chances
-from embeddb.query.recommendation import Candidate
+from embeddb.query.recommendation import DEFAULT_FAILS, Candidate
 
 __all__ = [
     "GOOD",
@@ -76,9 +76,7 @@ def untried_doubt(link: str, candidates: Sequence[Candidate]) -> str:
 
 def default_fails(status: str) -> str:
     """What to say where the default has no time on the asked pattern."""
-    return (
-        f"the default does not run on this pattern ({status}): gains over it are of other patterns"
-    )
+    return f"{DEFAULT_FAILS} ({status}): gains over it are of other patterns"
 
 
 def failure_chance(query: Query, config: Config | None) -> float:
@@ -90,7 +88,9 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
     """What is known of how good such answers are, and on whose runs that was found."""
     query, doubts = ranker.query, list[str]()
     if query.vote.neighbours and query.vote.evidence_op not in (None, query.op):
-        doubts.append(f"hardly measured at {query.op}: this rests on {query.vote.evidence_op}")
+        ran = dict.fromkeys(near.op or query.op for near in query.vote.neighbours)
+        at = sorted(map(str, ran), key=lambda op: op != str(query.vote.evidence_op))
+        doubts.append(f"hardly measured at {query.op}: this rests on {' and '.join(at)}")
     held_out = ranker.held_out
     where = "held-out answers from these runs"
     if not ranker.by_model and query.vote.judged_by == "machines":

@@ -18,6 +18,7 @@ from embeddb.query.diagnostics import Diagnostics
 from embeddb.query.kernels.view import KernelView
 
 __all__ = [
+    "DEFAULT_FAILS",
     "Candidate",
     "CountersUse",
     "Recommendation",
@@ -26,6 +27,8 @@ __all__ = [
     "TransferredStep",
 ]
 
+#: How the warning begins that the default has no time on what is asked about, and why.
+DEFAULT_FAILS = "the default does not run on this pattern"
 
 #: What the names of features say that an answer may have found its neighbours by.
 _FEATURES = {

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from embeddb.core.config import Op
 from embeddb.core.wording import share
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.ui.cli.output import note, say, table
 
 __all__ = ["show_states", "show_what_there_is"]
+
+#: What else makes runs of subjects of a kind, many at a time.
+_MANY = {
+    "nest": "`embeddb nest measure`",
+    "kernel": "`embeddb kernel measure`",
+    "program": "`embeddb kernel measure --op fusion`",
+}
 
 
 def show_states(states: list[dict[str, Any]]) -> None:
@@ -37,13 +45,17 @@ def show_states(states: list[dict[str, Any]]) -> None:
             say(f"  {s['op']} on {s['platform']}: {line}")
 
 
-def show_what_there_is(db: Lookup, platform: Platform) -> None:
+def show_what_there_is(db: Lookup, platform: Platform, op: Op) -> None:
     """For whoever asked what nothing answers: what has runs, and how those of another instance
     would count."""
     scopes = db.scopes()
     have = ", ".join(f"{what} on {scope}" for what, scope in scopes[:8])
-    none = "there are no runs: `embeddb index` reads some, `embeddb measure` makes some"
-    note(f"no evidence; {f'there are runs of: {have}' if have else none}")
+    makes = "`embeddb index` reads some, `embeddb measure` makes some"
+    makes += f", {_MANY[op.kind]} those of many" if op.kind in _MANY else ""
+    if have:
+        note(f"no evidence for {op}; there are runs of: {have}; {makes}")
+    else:
+        note(f"no evidence: there are no runs; {makes}")
     kin = {scope for _, scope in scopes if scope.partition("@")[0] == platform.name}
     if kin - {platform.id, platform.name if platform.portable else platform.id}:
         note(

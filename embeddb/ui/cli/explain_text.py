@@ -77,6 +77,8 @@ def _show_answer(e: Explanation) -> None:
     for own in e.own:
         what = "default" if Config(own.config) == Config(made.default) else "answer"
         _line("ran", f"{what}: {_ran(own)}")
+    if e.sessions:
+        _line("apart", e.sessions)
     kind = e.pattern.kind
     _line("counted", preparation(made.calls, measured=e.measured_gain is not None, kind=kind))
     if made.first is not None and made.first.failure is not None:
@@ -157,6 +159,9 @@ def _gain(e: Explanation) -> str:
     if low is not None and high is not None:
         expected += f" (8 times of 10 between {factor(low)} and {factor(high)})"
     if e.measured_gain is None:
+        if e.default_failed:
+            said = f"not known: the default fails on this {one}"
+            return said if e.expected_gain is None else f"{said}; by its neighbours {expected}"
         if e.expected_gain is None:
             return "not known: what the default takes was never measured"
         return f"{expected} over the default, expected; not measured on this {one}"
@@ -222,10 +227,11 @@ def _show_neighbours(e: Explanation) -> None:
         whose = " (this one)" if machine.own else ""
         _note(f"{share(machine.share)} of it from {machine.platform}{whose}: {machine.words}")
     counts = ", ".join(f"{n:,} {s}" for s, n in e.evidence.items()) or "none is left"
-    _note(f"runs behind it, of {made.evidence_op}: {counts}")
+    _note(f"runs behind it, of {' and '.join(e.evidence_ops)}: {counts}")
     _note(
-        "answer, best: gain there over that pattern's own default; behind: how much slower the "
-        "answer is than the best there. nearer: share of measured patterns with a nearer neighbour"
+        "answer, best: gain there over that pattern's own default, on the machine whose runs count "
+        "most there; behind: how much slower the answer is than the best there. nearer: share of "
+        "measured patterns with a nearer neighbour"
     )
 
 
@@ -267,7 +273,8 @@ def _show_simpler(e: Explanation) -> None:
     simpler, answer = e.recommendation.insight.simpler, e.answer
     if not simpler:
         return
-    _head("what simpler methods would have said (gain by the same evidence)")
+    by = "measured here where they ran, else " if e.measured_gain is not None else ""
+    _head(f"what simpler methods would have said (gain by the same evidence: {by}expected)")
     rows = [("this answer", factor(e.compared_gain), "-")]
     rows += [
         (

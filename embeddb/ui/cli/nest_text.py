@@ -39,6 +39,8 @@ def show_transfers(e: Explanation) -> None:
     for one in e.transfers[:_MOST_TRANSFERS]:
         say()
         said = f"{clean(one.name or one.pattern_id)}, where it is {factor(one.gain)} the default"
+        # The table of neighbours has what ran on one machine each, which may say otherwise.
+        said += " over all machines that ran it" if len(e.machines) > 1 else ""
         say(f"carried over from {said}")
         rows = [
             (clean(step.text), clean(step.made) or "left out", _pairs(step), clean(step.reason))

@@ -167,7 +167,7 @@ def simpler(e: Explanation) -> Markup | None:
         return None
     if e.compared_gain is not None:
         rows.append(draw.Bar("this answer", e.compared_gain, marked=True))
-    title = "expected gain over the default, by method"
+    title = "gain over the default, by method"
     return markup(
         draw.bars(rows, title=title, unit="×", reference=1.0, width=_WIDTH, key="simpler")
     )

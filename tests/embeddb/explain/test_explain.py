@@ -91,6 +91,7 @@ def test_a_long_curve_is_thinned_and_keeps_what_matters() -> None:
     [
         (0.1, "nearer than most: only 10 %"),
         (0.5, "as near as a typical measured pattern: 50 %"),
+        (0.87, "farther than most measured patterns: 87 %"),
         (0.95, "unusually far from what was measured: 95 %"),
         (0.995, "nothing like this was ever measured here"),
         (1.0, "nothing like this was ever measured here"),

@@ -304,13 +304,13 @@ def test_an_answer_is_asked_once(
         assert embeddb.compile(a, "spmm", k=16, db=db).config == first.config
 
 
-def chosen(monkeypatch: pytest.MonkeyPatch, break_even: float) -> None:
+def chosen(monkeypatch: pytest.MonkeyPatch, break_even: float, source: str = "test") -> None:
     """Blocks are the answer, and the default comes next."""
     choice = Choice(
         config=dict(Config.parse(BLOCKS)),
         default=dict(Config.parse(ROWS)),
         others=[dict(Config.parse(PIECES))],
-        source="test",
+        source=source,
         gain=1.5,
         break_even=break_even,
     )
@@ -330,6 +330,16 @@ def test_a_conversion_comes_when_it_pays(a: Any, b: Any, monkeypatch: pytest.Mon
     assert "conversion took" in f.why()
     assert embeddb.compile(a, "spmm", k=16, calls=1000, build=True).config == Config.parse(BLOCKS)
     assert embeddb.compile(a, "spmm", k=16, calls=3, build=True).config == Config.parse(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("source", "word"), [("measured of cpu@here", "measured"), ("neighbours of cpu", "expected")]
+)
+def test_a_measured_gain_is_told_from_an_expected_one(
+    a: Any, monkeypatch: pytest.MonkeyPatch, source: str, word: str
+) -> None:
+    chosen(monkeypatch, 4.0, source)
+    assert f"{word}: 1.50 times the default" in embeddb.compile(a, "spmm", k=16).why()
 
 
 def test_the_best_of_few_are_measured(a: Any, b: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import platform
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from indexer.runners.cpu_kernels import build as cpu_build
+from indexer.runners.cpu_kernels import codegen
 
 needs_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="needs x86-64")
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
@@ -98,3 +101,23 @@ def test_an_unwritable_cache_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with pytest.raises(RunnerUnavailable, match="cannot keep compiled kernels") as caught:
         cpu_build.build("int x;")
     assert "XDG_CACHE_HOME" in caught.value.hint
+
+
+def test_looking_for_nan_in_a_result_gathers_nothing(tmp_path: Path) -> None:
+    """With the address read anew for every number it took four times as long as the kernel."""
+    found = cpu_build.compiler()
+    assert found is not None
+    if "gcc" not in Path(found[0]).name:
+        pytest.skip("another compiler tells of its loops in other words")
+    blocks = "block=2x1,format=bcsr,ktile=64,order=ik1jk0,schedule=guided,threads=all"
+    variant, _ = codegen.plan(Config.parse(blocks), Op.parse("spmm:64"), vector_bytes=32)
+    (tmp_path / "called.c").write_text(text := codegen.source(variant, entry="called"))
+    line = next(i for i, told in enumerate(text.splitlines(), 1) if "bad |=" in told)
+    command = [found[0], *cpu_build.flags(), "-fopt-info-vec-all", "-o", "/dev/null"]
+    done = subprocess.run(
+        [*command, "called.c"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    here = (f"called.c:{line}:", f"called.c:{line - 1}:")
+    told = [one for one in done.stderr.splitlines() if one.startswith(here)]
+    assert any("loop vectorized" in one for one in told), told
+    assert not any("gather" in one for one in told), told

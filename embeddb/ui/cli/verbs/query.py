@@ -92,7 +92,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
                 msgspec.structs.replace(made, stages_s={"read": read_s, **made.stages_s})
             )
         if any(made.link == "default" for made in answers):
-            show_what_there_is(opened, platform)
+            show_what_there_is(opened, platform, op)
         if asked["emit_to"]:
             emit_schedules(opened, subjects, answers, asked["emit_to"])
     if as_json:

@@ -19,15 +19,17 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
 from embeddb.explain.explain import explain
-from embeddb.explain.explanation import Explanation
+from embeddb.explain.explanation import Explanation, OwnRuns
 from embeddb.platforms.platform import parse_platform
 from embeddb.query.alternatives import renewed
+from embeddb.query.confidence import default_fails
 from embeddb.query.diagnostics import Counterfactual, Diagnostics, NextRun, SimplerAnswer
 from embeddb.query.recommendation import Recommendation
 from embeddb.store import memory_store
 from embeddb.ui.cli.explain_text import change, show_explanation
 from embeddb.ui.cli.main import cli
 from embeddb.ui.feature_words import feature_value, feature_words
+from embeddb.ui.report.explanation import explanation_html
 from indexer.embed import embed
 
 A, B, C, D = CONFIGS
@@ -109,6 +111,56 @@ def test_only_winners_were_recorded(show: Show) -> None:
     text = show(_asked(db))
     assert "gain    not known: what the default takes was never measured" in text
     assert "is expected to be faster" in text
+
+
+def test_a_default_that_fails_here_was_not_never_measured(show: Show) -> None:
+    made, store = by_hand()
+    told = _replaced(made, default_seconds=None, warnings=[default_fails("oom")])
+    text = " ".join(show(explain(told, store)).split())
+    assert "gain not known: the default fails on this matrix; by its neighbours" in text
+    assert "never measured" not in text
+
+
+def test_every_width_that_neighbours_ran_is_named(show: Show) -> None:
+    made, store = by_hand()
+    near = [
+        msgspec.structs.replace(n, op=op)
+        for n, op in zip(made.neighbours, ("spmm:32", "spmm:512", ""), strict=False)
+    ]
+    text = show(explain(_replaced(made, neighbours=near, evidence_op="spmm:512"), store))
+    assert "runs behind it, of spmm:512 and spmm:32" in text
+
+
+def test_simpler_methods_say_whether_they_were_measured(show: Show) -> None:
+    e = _asked(fill(Database.in_memory(), tiny()))
+    assert "(gain by the same evidence: expected)" in show(e)
+    measured = msgspec.structs.replace(e, measured_gain=1.2)
+    assert "(gain by the same evidence: measured here where they ran, else expected)" in show(
+        measured
+    )
+
+
+def test_runs_of_two_sessions_are_told(show: Show) -> None:
+    made, store = by_hand()
+    own = OwnRuns(
+        config={"variant": "c"},
+        runs=1,
+        times=5,
+        seconds=1.0,
+        fastest=1.0,
+        slowest=1.0,
+        first=1e9,
+        last=1e9,
+        sources=["hardware"],
+    )
+    default = msgspec.structs.replace(own, config={"variant": "a"}, first=1e9 - 7200.0)
+    e = msgspec.structs.replace(explain(made, store), own=[own, default])
+    assert "did not always run together (up to 2 h apart)" in " ".join(show(e).split())
+    assert "did not always run together" in explanation_html(e)
+    together = msgspec.structs.replace(default, first=1e9 - 60.0)
+    simulated = msgspec.structs.replace(default, sources=["simulator"])
+    for other in (together, simulated):
+        assert not msgspec.structs.replace(e, own=[own, other]).sessions
 
 
 def test_everything_failed_on_the_neighbours(show: Show) -> None:

@@ -182,3 +182,14 @@ def test_a_file_is_what_the_operation_runs_on(tmp_path: Path) -> None:
         (program,) = known_subjects(db, str(tmp_path / "dense.txt"), Op("fusion"))
         several = known_subjects(db, str(FOLDER / "mlp.after.txt"), Op("fused"))
     assert (kernel.kind, program.kind, len(several)) == ("kernel", "program", 7)
+
+
+def test_where_nothing_ran_what_makes_runs_of_kernels_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, toy = str(tmp_path / "t.db"), tmp_path / "toy.toml"
+    toy.write_text(TOML, encoding="utf-8")
+    assert run_verb(["init", db]) == 0
+    code, told = refused(capsys, "query", db, MLP, "--platform", str(toy), "--op", "tile")
+    assert code == 3 and "no evidence: there are no runs" in told
+    assert "`embeddb measure` makes some, `embeddb kernel measure` those of many" in told
