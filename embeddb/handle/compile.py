@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALL", "compile"]
 
-#: Answers that first calls need not try: of this machine's own runs.
+#: Answers of this machine's own runs: tried only where that is a small part of all calls. Runs are
+#: of bare kernels, and beside them a handle looks for NaN.
 _SURE = ("high", "measured")
 #: So many times the calls of a trial do not count among all.
 _MANY_TIMES = 4
-#: The same where scipy, which needs no preparation, is likely to win it.
-_LEVEL_TIMES = 16
+#: The same where an answer is sure, and where scipy, which needs no preparation, is likely to win.
+_SURE_TIMES = _LEVEL_TIMES = 16
 _KERNELS = ("spmm", "spmv", "sddmm")
 _said: set[str] = set()
 
@@ -196,12 +197,12 @@ def _compiled(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Handle:
 
 
 def _tried(made: Handle, held: Matrix, wishes: Wishes, *, sure: bool = True) -> Handle:
-    """Let the first calls try the usual configuration beside an answer that is not sure, and scipy
-    where it may be as fast, if calls are many enough and their sums may vary."""
+    """Let the first calls try the usual configuration beside an answer, and scipy where it may be
+    as fast, if calls are many enough and their sums may vary."""
     op, usual, rivals = made.op, usual_config(made.op), [made.running]
     if wishes.reproducible or made.config is None:
         return made
-    if not sure and made.config != usual and _many(wishes, 2):
+    if made.config != usual and _many(wishes, 2, _SURE_TIMES if sure else _MANY_TIMES):
         with suppress(EmbeddbError):
             if is_built(usual, op) or worth_building(op, held, wishes):
                 rivals.append((by_kernel(held, op, usual), usual))

@@ -110,6 +110,21 @@ def test_nothing_is_tried_where_it_would_not_pay_or_change_results(
     assert "first calls" not in f.why()
 
 
+@pytest.mark.parametrize(("calls", "tried"), [(127, False), (128, True), (None, True)])
+def test_a_sure_answer_is_tried_where_calls_are_many(
+    a: Any, calls: float | None, *, tried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(pattern: Any, op: Op, *_: object, **__: object) -> Choice:
+        choice = given(BLOCKS, pattern, op)
+        return Choice(config=choice.config, default=dict(BLOCKS), source="own", sure="high")
+
+    monkeypatch.setattr(of_compile, "asked", asked)
+    f = embeddb.compile(a, "spmm", k=16, calls=calls, build=True)
+    for _ in range(CALLS + 2):
+        f(np.ones((200, 16), np.float32))
+    assert ("first calls tried" in f.why()) == tried
+
+
 @pytest.mark.usefixtures("answered")
 def test_an_update_in_the_middle_ends_the_trial(a: Any) -> None:
     f = embeddb.compile(a, "spmm", k=16, calls=1e6, build=True)
