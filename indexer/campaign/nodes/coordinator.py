@@ -36,8 +36,10 @@ from indexer.executors.base import ChunkState, Effort, Executor, ExecutorOptions
 
 __all__ = ["NodesJob", "unheard"]
 
-#: Points measured, and the attempts that there are.
-_Mark = tuple[int, frozenset[str]]
+#: Points measured, the attempts that there are, and after how many submissions they were no more.
+_Mark = tuple[int, frozenset[str], int]
+#: So many submissions in a row may die without a word, as what is killed does.
+_SILENT = 3
 #: Between two looks at the queue: short at first, for a short job.
 _LOOK_S, _LONGEST_LOOK_S = 0.2, 15.0
 
@@ -194,16 +196,19 @@ class NodesJob:
         )
 
     def _moved_on(self, before: _Mark | None) -> _Mark:
-        """How far things are. Raises: InputError if no farther than before the last submission."""
+        """How far things are. Raises: InputError if no farther than before the last submission,
+        whose workers said why, or before several that ended without a word."""
         begun = frozenset(one.file for one in Attempts(self.campaign.folder).all())
-        mark = (self.campaign.progress().measured, begun)
-        if mark == before:
-            submissions = Submissions(self.campaign.folder)
-            last = submissions.numbers()[-1]
-            said = submissions.last_words(last)
+        measured = self.campaign.progress().measured
+        if before is None or (measured, begun) != before[:2]:
+            return measured, begun, 0
+        submissions = Submissions(self.campaign.folder)
+        last = submissions.numbers()[-1]
+        said = submissions.last_words(last)
+        if said or before[2] + 1 == _SILENT:
             raise InputError(
                 f"nothing came of submission {last}" + (f": {said}" if said else ""),
                 where=str(self.campaign.folder),
                 hint=f"what its workers printed is in {self._work(last, 0).logs}",
             )
-        return mark
+        return measured, begun, before[2] + 1

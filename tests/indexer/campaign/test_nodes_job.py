@@ -20,6 +20,7 @@ from indexer.campaign.nodes.coordinator import NodesJob
 from indexer.campaign.nodes.spread import spread_of
 from indexer.campaign.nodes.submissions import Submissions, Submitted, SubmittedJob, in_chunks
 from indexer.campaign.run import Settle, alone
+from indexer.executors.base import Submission
 
 
 def job(folder: Path, db: Database, executor: InlineExecutor, **more: Any) -> NodesJob:
@@ -106,16 +107,33 @@ def test_a_point_that_kills_its_node_does_not_end_the_campaign(folder: Path) -> 
     assert any(len(chunk) == 1 for chunk in suspects), "it does not take others with it"
 
 
+class Speaking(InlineExecutor):
+    """Its workers say why they do nothing."""
+
+    def start(self, work: Submission, *, after: str = "") -> str:
+        (Path(work.logs) / "0.log").write_text("module: command not found\n\n")
+        return super().start(work, after=after)
+
+
 def test_nothing_came_of_it(folder: Path) -> None:
     executor = InlineExecutor(lambda *_: None)
-    with pytest.raises(InputError, match=r"nothing came of submission 2") as caught:
+    with pytest.raises(InputError, match=r"nothing came of submission 6$") as caught:
         job(folder, Database.in_memory(), executor).run()
-    assert "submit/0002" in caught.value.hint
-    (folder / "submit" / "0002" / "0.log").write_text("module: command not found\n\n")
-    (folder / "submit" / "0004").mkdir()
-    with pytest.raises(InputError, match=r"nothing came of submission 5$|submission 5\b"):
+    assert "submit/0006" in caught.value.hint and len(executor.started) == 6
+
+
+def test_workers_that_say_why_they_do_nothing_are_believed(folder: Path) -> None:
+    executor = Speaking(lambda *_: None)
+    with pytest.raises(InputError, match=r"submission 2: module: command not found"):
         job(folder, Database.in_memory(), executor).run()
-    assert Submissions(folder).last_words(2) == "module: command not found"
+    assert len(executor.started) == 2
+
+
+def test_what_is_killed_before_it_begins_is_submitted_again(folder: Path) -> None:
+    executor = InlineExecutor(lambda number, _: None if number <= 4 else LawRunner())
+    db = Database.in_memory()
+    _, done = job(folder, db, executor).run(Settle(rounds=0))
+    assert done.tasks_stored == TASKS and db.store.count_runs() == POINTS
 
 
 def test_a_cancelled_job_is_not_submitted_behind_the_users_back(folder: Path) -> None:
