@@ -29,8 +29,8 @@ from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.index_folder import IndexFolder, PartitionNote
+from embeddb.index.large import sampling
 from embeddb.index.large.neighbourhood import wanted, widened
-from embeddb.index.large.sampling import held_of
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import facts_of, pooled_partitions, run_matrix_of
 from embeddb.index.vote import VoteSettings
@@ -132,8 +132,9 @@ class IndexFiles:
         op, scope, counters = which
         generation = self._store.generation
         chosen = pooled_partitions(self._store, op, scope)
-        ids = {i for p in chosen for i in self._store.members(p)}
-        only = held_of(ids)
+        members = [self._store.members(p) for p in chosen]
+        ids = set[str]().union(*members)
+        only = sampling.held_of(members)
         evidence = run_matrix_of(self._store, op, scope, only=only, partitions=chosen)
         readable = self.readable(evidence, featurizers)
         if not readable or (counters and not any(map(counted_parts, readable))):
@@ -333,9 +334,10 @@ class IndexFiles:
         featurizer = featurizers[partition.featurizer]
         facts = facts_of(self._store, op, scope)
         if partition.lists is not None:
-            held = changed.intersection(partition.ids)
+            held = changed & (self._of_small_sources(op, scope) | set(partition.ids))
             vectors = self._vectors(featurizer, changed)
-            return partition.grown(self._rows(partition, held), {}, facts).listing(vectors)
+            new = {i: v for i, v in vectors.items() if i in held.difference(partition.ids)}
+            return partition.grown(self._rows(partition, held), new, facts).listing(vectors)
         vectors = self._vectors(featurizer, changed - set(partition.ids))
         return partition.grown(self._rows(partition, changed), vectors, facts)
 
@@ -366,6 +368,12 @@ class IndexFiles:
             return self.around(anew, vector, pattern_id, platform, featurizers)
         known = self._vectors(featurizers[partition.featurizer], ids)
         return partition.beside(self._rows(partition, ids), known)
+
+    def _of_small_sources(self, op: Op, scope: str) -> set[str]:
+        """Patterns of sources all of whose are held, a machine's that was just calibrated, say."""
+        chosen = pooled_partitions(self._store, op, scope)
+        members = (self._store.members(p) for p in chosen)
+        return {i for held in members if len(held) <= sampling.OF_EACH for i in held}
 
     def _rows(self, partition: AnswerIndex, ids: Collection[str]) -> RunMatrix:
         """What was measured on some patterns, as of now."""

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-__all__ = ["held_of", "read_of"]
+__all__ = ["OF_EACH", "held_of", "read_of"]
 
-#: A partition of more patterns holds `HELD` of them, in memory and in its file.
-MOST_HELD, HELD = 4000, 2000
+#: A partition of more patterns holds `HELD` of them, in memory and in its file, and of each source
+#: at least `OF_EACH`: what a machine with few runs says of itself must not be lost among others'.
+MOST_HELD, HELD, OF_EACH = 4000, 2000, 250
 #: Reports, evaluations and training read the runs of at most so many patterns.
 MOST_READ = 10_000
 
 
-def held_of(ids: Collection[str]) -> list[str] | None:
-    """Patterns that a partition holds; None: all."""
-    return None if len(ids) <= MOST_HELD else _evenly(ids, HELD)
+def held_of(members: Sequence[Collection[str]]) -> list[str] | None:
+    """Patterns that a partition holds, of those that each source ran; None: all."""
+    ids = set[str]().union(*members)
+    if len(ids) <= MOST_HELD:
+        return None
+    held = set(_evenly(ids, HELD))
+    for part in members:
+        least = min(OF_EACH, len(part))
+        if len(held.intersection(part)) < least:
+            held.update(_evenly(part, least))
+    return sorted(held)
 
 
 def read_of(ids: Collection[str]) -> list[str] | None:

@@ -27,6 +27,7 @@ PLATFORM = tiny()
 def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "MOST_HELD", 24)
     monkeypatch.setattr(sampling, "HELD", 20)
+    monkeypatch.setattr(sampling, "OF_EACH", 8)
 
 
 @pytest.fixture
@@ -143,6 +144,25 @@ def test_pages_and_lists_say_that_they_tell_of_some(folder: Path) -> None:
         left_out = next(p for p in MANY if p.id not in _partition(db).ids)
         (near,) = facts.pattern(site, {"id": left_out.id})["neighbours"]
         assert near["patterns"] and near["patterns"][0]["id"] != left_out.id
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_machine_with_few_runs_is_not_lost_among_others(tmp_path: Path, *, anew: bool) -> None:
+    pair = tiny("pair", portable=True)
+    one, two = pair.at("one", {"cpu": "a"}), pair.at("two", {"cpu": "b"})
+    with Database.create(tmp_path / "db") as db:
+        fill(db, one, MANY)
+        base = db.partition(OP, one)
+        assert base is not None and base.view(two).own == 0
+        calibrated = [p for p in MANY if p.id not in base.ids][:5]
+        db.store.put_platform(two)
+        db.store.append(run for p in calibrated for run in runs_of(p, two))
+        if anew:
+            db.forget_partitions()
+        now = db.partition(OP, two)
+        assert now is not None and now.lists is not None
+        assert now.view(two).own == 5
+        assert db.query(ASKED[0], platform="pair@two", op=OP).best == {"variant": "a"}
 
 
 def test_it_is_read_again_as_it_was(folder: Path) -> None:
