@@ -39,8 +39,9 @@ from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.spec import GNNS, REDUCTIONS
 from embeddb.tensors.roofline.machine import Machine
 from embeddb.tensors.roofline.tiled import TileModel
-from indexer.training.tensors.baselines import BASELINES, trees_beyond
+from indexer.training.tensors.baselines import BASELINES
 from indexer.training.tensors.figures import program_seconds, tile_figures
+from indexer.training.tensors.grown_trees import grown, said_by
 from indexer.training.tensors.presets import Preset, preset
 from indexer.training.tensors.samples import (
     SPLITS,
@@ -55,8 +56,8 @@ from indexer.training.tensors.train import KernelTraining
 OP = Op("tile")
 SEEDS = (0, 1, 2)
 #: Those that learn nothing slow first.
-BEYOND = "analytic and trees"
-METHODS = ("analytic", "untiled", "static best", "nearest", "trees", BEYOND, "learned")
+BEYOND = "analytical and trees"
+METHODS = ("analytical", "untiled", "static best", "nearest", "trees", BEYOND, "learned")
 #: Of a training: epochs of so many batches, which one core does in about four minutes.
 HIDDEN, EPOCHS, STEPS, PATIENCE, KERNELS, TILES = 64, 24, 80, 6, 16, 16
 #: Of a cell of Tables 3 and 4.
@@ -109,26 +110,12 @@ class Told:
 
     def __init__(self, runs: KernelRuns, kernels: Mapping[str, Computation]) -> None:
         self.samples, self.kernels = runs.samples, kernels
-        self.content = content_of(runs.samples)
+        self.content, self.analysis = content_of(runs.samples), runs.analysis
         self.machine = Machine.of(runs.platform.environment)
-        self._analytic: dict[str, list[float]] = {}
-        self._said = ""
-
-    def analytic(self, sample: KernelSample) -> list[float]:
-        """Once: it learns from nothing, so all splits have the same."""
-        if sample.id not in self._analytic:
-            model = TileModel(self.kernels[sample.id], self.machine)
-            self._analytic[sample.id] = [model.seconds(config) for config in sample.configs]
-        return self._analytic[sample.id]
-
-    @property
-    def said(self) -> str:
-        """A digest of what the analytical model says, so that a row is made again when it says
-        something else."""
-        if not self._said:
-            every = np.concatenate([self.analytic(sample) for sample in self.samples])
-            self._said = hashlib.blake2b(every.tobytes(), digest_size=8).hexdigest()
-        return self._said
+        # Of what the analytical model says: a row is made again when it says something else.
+        every = [s.analysed for s in self.samples if s.analysed is not None]
+        told = np.concatenate([np.empty(0), *every]).tobytes()
+        self.said = hashlib.blake2b(told, digest_size=8).hexdigest()
 
     def scores(self, network: KernelNetwork, samples: Sequence[KernelSample]) -> list[Floats]:
         return [
@@ -158,7 +145,7 @@ def key_of(
 ) -> dict[str, Any]:
     """All that a row depends on."""
     key = {"method": method, "by": by, "seed": seed, "data": told.content}
-    if method in ("analytic", BEYOND):
+    if method in ("analytical", BEYOND):
         key["said"] = told.said
     if method == "learned":
         key |= {"epochs": given.epochs, "steps": STEPS, "hidden": given.hidden}
@@ -178,7 +165,7 @@ def of_split(found: Mapping[tuple[str, str], Mapping[int, Any]], by: str) -> dic
             "figure_4": figure_4([row["seconds"] for row in rows]),
             **{name: row for name, row in {"training": rows[0].get("training")}.items() if row},
         }
-        for other in ("trees", "analytic", BEYOND):
+        for other in ("trees", "analytical", BEYOND):
             both = sorted(done.keys() & found.get((by, other), {}).keys())
             if method != "learned" or not both:
                 continue
@@ -194,20 +181,19 @@ def judged(told: Told, rows: Rows, key: Mapping[str, Any]) -> dict[str, Any]:
     """Figures and seconds by program of what is held out, and what its training took."""
     train, tests = split(told.samples, key["by"], key["seed"])
     method, more = key["method"], {}
-    if method == "analytic":
-        scores = [np.array(told.analytic(sample)) for sample in tests]
-    elif method == "learned":
+    if method == "learned":
         how = training(preset("tile", hidden=key["hidden"]), key)
         network, more["training"] = trained(train, how, rows.file(key))
         scores = told.scores(network, tests)
     else:
         began = time.process_time()
         if method == BEYOND:
-            ranking = trees_beyond(train, lambda s: np.log(told.analytic(s)), key["seed"])
+            trees = grown(train, "tile", key["seed"], told.analysis)
+            scores = [said_by(trees, sample, analysed=True) for sample in tests]
         else:
             ranking = BASELINES[method](train, key["seed"])
+            scores = [ranking(sample) for sample in tests]
         more["training"] = {"train_cpu_s": round(time.process_time() - began, 1)}
-        scores = [ranking(sample) for sample in tests]
     return {"programs": figures(tests, scores), "seconds": seconds(tests, scores), **more}
 
 
@@ -354,7 +340,7 @@ def rates(told: Told, rows: Rows, given: argparse.Namespace) -> dict[str, float]
     began, count = time.process_time(), 0
     for sample in some:
         model = TileModel(told.kernels[sample.id], told.machine)
-        count += sum(model.seconds(config) > 0 for config in sample.configs)
+        count += len(model.seconds(sample.configs))
     found["analytic"] = count / (time.process_time() - began)
     return found
 

@@ -25,7 +25,6 @@ from embeddb.cost_model.kernel_trees import predictor_of
 from embeddb.cost_model.model import space_digest
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import graph_of, hidden
 from embeddb.tensors.encoding.predictor import KernelPredictor, is_trees
 
@@ -76,6 +75,11 @@ class GraphModel:
         return is_trees(self.card)
 
     @property
+    def analysed(self) -> bool:
+        """Whether it tells what the analytical model misses (`kernel_trees`)."""
+        return "machine" in self.card["network"]
+
+    @property
     def instance(self) -> str:
         """The platform instance whose runs it learned from."""
         return str(self.card["platform"]["id"])
@@ -110,7 +114,7 @@ class GraphModel:
     def without(self, kernel: Computation, configs: Sequence[Config]) -> Floats:
         """float64[n,c] what it would predict of each configuration if of the n-th operation it saw
         the edges alone. Raises: ModelError as `predict`."""
-        graph, tiles = graph_of(kernel), tile_rows(kernel, configs)
+        graph, tiles = graph_of(kernel), self.network.rows(kernel, configs)
         rows = [self.network.predicted(hidden(graph, at), tiles) for at in range(len(graph))]
         return np.array([_finite(row) for row in rows])
 

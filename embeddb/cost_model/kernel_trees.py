@@ -1,12 +1,14 @@
 """Boosted trees on flat features of kernels, in the place of a network: seconds of fused kernels,
 or which tiles are faster.
 
-Trees have no embedding of a kernel. Their file has a member's tensors (`trees_numpy.TENSORS`).
+Trees whose card names a machine tell what the analytical model misses there: what that says is a
+column of theirs, and is added to what they say. Trees have no embedding of a kernel. Their file has
+a member's tensors (`trees_numpy.TENSORS`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,23 @@ from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
 from embeddb.core.files.model_file import arrays_of
 from embeddb.cost_model.trees_numpy import Forest
-from embeddb.tensors.encoding.features import encoding_version
-from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows, statistics
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.encoding.features import TILE, encoding_version
+from embeddb.tensors.encoding.flat import (
+    STATISTICS,
+    TILED,
+    TOLD,
+    flat_rows,
+    statistics,
+    told_rows,
+)
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph
 from embeddb.tensors.encoding.predictor import KernelPredictor, is_trees
 from embeddb.tensors.encoding.spec import TASKS
+from embeddb.tensors.roofline.analysis import Analysis
 
-__all__ = ["KernelTrees", "predictor_from", "predictor_of"]
+__all__ = ["KernelTrees", "predictor_from", "predictor_of", "table_of"]
 
 _AGAIN = "train it again with `embeddb train kernels`"
 #: What is the same for all tiles of a kernel is looked at once.
@@ -50,18 +61,55 @@ class KernelTrees(KernelPredictor):
                 raise ModelError(f"its trees are of {read['task']!r}")
             if read["encoding"] != encoding_version():
                 raise ModelError("its trees read kernels that are encoded otherwise")
-            self._forest = Forest([weights], _BLOCKS[self.task])
+            self._analysis = _analysis(read)
+            blocks = _BLOCKS[self.task]
+            if self._analysis is not None:
+                blocks = [*blocks, slice(blocks[-1].stop, blocks[-1].stop + TOLD)]
+            self._forest = Forest([weights], blocks)
 
     @property
     def task(self) -> str:
         return str(self.card["network"]["task"])
 
-    def predicted(self, graph: KernelGraph, tiles: NDArray[np.float32]) -> NDArray[np.float32]:
-        if self.task == "tile":
-            rows = flat_rows(graph, tiles)
-            return np.asarray(self._forest.score(rows)[0], dtype=np.float32)
-        said = self._forest.score(statistics(graph)[None])[0]
-        return np.full(len(tiles), said[0], dtype=np.float32)
+    def rows(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+        """float32[c,t], the last column what the analytical model says, where there is one."""
+        rows = super().rows(kernel, tiles)
+        if self._analysis is None:
+            return rows
+        said = self._analysis.logs(kernel, tiles).astype(np.float32)
+        return np.concatenate([rows, said[:, None]], axis=1)
+
+    def predicted(self, graph: KernelGraph, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        said = rows[:, len(TILE)] if self._analysis is not None else None
+        table = table_of(self.task, graph, rows[:, : len(TILE)], said)
+        missed = np.asarray(self._forest.score(table)[0], dtype=np.float32)
+        return missed if said is None else said + missed
+
+
+def table_of(
+    task: str,
+    graph: KernelGraph,
+    tiles: NDArray[np.float32],
+    said: NDArray[np.float32] | None = None,
+) -> NDArray[np.float32]:
+    """float32[c,f] that trees read of a kernel under tiles float32[c,t]; `said` float32[c] is what
+    the analytical model says, if it is asked."""
+    if task == "tile":
+        table = flat_rows(graph, tiles)
+    else:
+        own = statistics(graph)
+        table = np.broadcast_to(own, (len(tiles), len(own)))
+    return table if said is None else np.concatenate([table, told_rows(said)], axis=1)
+
+
+def _analysis(read: Mapping[str, Any]) -> Analysis | None:
+    """Raises: ModelError for facts of a machine that are none."""
+    facts = read.get("machine")
+    if facts is None:
+        return None
+    if not isinstance(facts, dict) or not all(isinstance(v, str) for v in facts.values()):
+        raise ModelError("the machine in its card is none")
+    return Analysis(read["task"], facts)
 
 
 def predictor_from(

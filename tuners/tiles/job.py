@@ -20,29 +20,28 @@ from embeddb.platforms.platform import Platform
 from embeddb.query.build import build_query
 from embeddb.query.fallback import answer
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.roofline.machine import Machine
-from embeddb.tensors.roofline.tiled import TileModel
+from embeddb.tensors.roofline.analysis import ANALYSED, Analysis
 from embeddb.tensors.tiles import why_not
 from indexer.runners.base import RunOptions
 from tuners.hardware.outcome import Tuned
 from tuners.hardware.trials import Hardware, Trials
 from tuners.hardware.turns import Effort, final_rounds, in_order
 
-__all__ = ["ANALYSED", "RanksTiles", "TileTuneRequest", "TileTuning"]
+__all__ = ["RanksTiles", "TileTuneRequest", "TileTuning"]
 
 _OP = Op("tile")
 #: Tiles that a model is asked about; of more legal ones, some of every size.
 _MOST_RANKED = 2000
-#: The same for the analytical model, which takes some 1.5 ms a tile.
-_MOST_ANALYSED = 600
-#: What it is written for: the code of this platform.
-ANALYSED = "tile-cpu"
 
 
 class RanksTiles(Protocol):
     """A model of op `tile` (`embeddb.cost_model.graph_model.GraphModel`)."""
 
     version: str
+
+    @property
+    def analysed(self) -> bool:
+        """Whether it tells what the analytical model misses."""
 
     def predict(self, kernel: Computation, configs: Sequence[Config]) -> NDArray[np.float64]:
         """float64[c], lower is faster. Raises: ModelError where it cannot say."""
@@ -53,7 +52,8 @@ class TileTuneRequest:
     """The first `count` tiles run once, then the fastest of them and the default in so many
     `rounds`. `seed` is that of what is drawn where there are too many tiles, or nothing is known.
     `by` says who chooses: `analytical`, which knows the code of `tile-cpu` alone, `model` or
-    `neighbours`; empty: the first of these that there is.
+    `neighbours`; empty: a model that knows what the analytical one says, else the first of these
+    that there is.
     """
 
     by: str = ""
@@ -112,16 +112,12 @@ class TileTuning:
         space, default = space_of(self.here, _OP, kernel), default_of(self.here, _OP, kernel)
         rng = np.random.default_rng(asked.seed)
         legal = designed_tiles(space, default, _MOST_RANKED, rng=rng)
-        by = asked.by or (self.model is not None and "model") or "neighbours"
-        if not asked.by and self.here.name == ANALYSED:
-            by = "analytical"
+        by = asked.by or self._usual()
         if by == "analytical":
-            legal = designed_tiles(space, default, _MOST_ANALYSED, rng=rng)
-            analysed = TileModel(kernel, Machine.of(self.here.environment))
-            first = sorted(legal, key=analysed.seconds)
+            analysis = Analysis("tile", self.here.environment)
+            first = _ranked(legal, analysis.logs(kernel, legal))
         elif by == "model" and self.model is not None:
-            order = np.argsort(self.model.predict(kernel, legal), kind="stable")
-            first = [legal[int(at)] for at in order]
+            first = _ranked(legal, self.model.predict(kernel, legal))
         else:
             told = answer(build_query(self.db, kernel, self.here, _OP), asked.count + 1, rng=rng)
             by, first = "neighbours", [*before, *(Config(c.config) for c in told.candidates)]
@@ -131,6 +127,16 @@ class TileTuning:
         done = Tuned(subject=kernel, default=default, by=by, ranked=len(legal))
         return done, others[: asked.count]
 
+    def _usual(self) -> str:
+        """Who chooses where nobody is asked for."""
+        if self.model is not None and (self.model.analysed or self.here.name != ANALYSED):
+            return "model"
+        return "analytical" if self.here.name == ANALYSED else "neighbours"
+
     def _campaign(self) -> str:
         version = "" if self.model is None else self.model.version[:8]
         return f"tune:tiles/{self.request.by}/{version}/{self.request.seed}"
+
+
+def _ranked(tiles: Sequence[Config], scores: NDArray[np.float64]) -> list[Config]:
+    return [tiles[int(at)] for at in np.argsort(scores, kind="stable")]

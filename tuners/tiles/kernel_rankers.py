@@ -17,6 +17,7 @@ from embeddb.cost_model.kernel_trees import KernelTrees
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.roofline.analysis import Analysis, analysis_of
 from indexer.training.tensors.grown_trees import grown
 from indexer.training.tensors.samples import KernelSample, sample_of
 from tuners.evaluation.fit import Fit
@@ -71,12 +72,18 @@ def kernel_rankers(
     ) -> KernelTreesScorer:
         if op.kernel != "tile":
             raise UsageError(f"trees of kernels rank tiles, not {op}")
-        return KernelTreesScorer(grown(_samples(evidence, known), "tile"), found)
+        analysis = analysis_of(where.name, op.kernel, where.environment)
+        samples = _samples(evidence, known, analysis)
+        return KernelTreesScorer(grown(samples, "tile", analysis=analysis), found)
 
     return {"kernel-trees": fit}
 
 
-def _samples(evidence: RunMatrix, known: Callable[[str], Computation | None]) -> list[KernelSample]:
+def _samples(
+    evidence: RunMatrix,
+    known: Callable[[str], Computation | None],
+    analysis: Analysis | None,
+) -> list[KernelSample]:
     """Raises: NothingFound for fewer than two kernels."""
     made = []
     for at, row in enumerate(evidence.rows):
@@ -84,7 +91,8 @@ def _samples(evidence: RunMatrix, known: Callable[[str], Computation | None]) ->
         if kernel is None:
             continue
         seconds = zip(runs.column, runs.seconds, strict=True)
-        sample = sample_of(kernel, {evidence.configs[c]: float(s) for c, s in seconds})
+        told = {evidence.configs[c]: float(s) for c, s in seconds}
+        sample = sample_of(kernel, told, analysis=analysis)
         if len(sample.seconds) > 1:
             made.append(sample)
     if len(made) < 2:

@@ -10,9 +10,10 @@ from embeddb.core.errors import UsageError
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.roofline.analysis import ANALYSED
 from indexer.programs.tensors.cutting import pieces_of
 from tuners.hardware.outcome import Tuned
-from tuners.tiles.job import ANALYSED, TileTuneRequest, TileTuning
+from tuners.tiles.job import TileTuneRequest, TileTuning
 
 __all__ = ["TilesTuned", "tune_tiles"]
 
@@ -55,9 +56,9 @@ def tune_tiles(
         )
     runner, here = this_machine(platform, threads=1)
     model, reason = None, ""
-    if request.by == "model" or (not request.by and here.name != ANALYSED):
+    if request.by in ("", "model"):
         model, reason = db.graph_model(here, Op("tile"))
-        if model is None:
+        if model is None and (request.by or here.name != ANALYSED):
             why = reason or "no model of tile kernels: `embeddb train kernels` makes one"
             note(f"{why}; neighbours choose")
     job = TileTuning(db, runner, here, request, model, progress)

@@ -28,15 +28,19 @@ class KernelPredictor(ABC):
         """`tile` or `fused`."""
 
     @abstractmethod
-    def predicted(self, graph: KernelGraph, tiles: NDArray[np.float32]) -> NDArray[np.float32]:
-        """float32[c] under tiles float32[c,t] as `tile_rows` gives them."""
+    def predicted(self, graph: KernelGraph, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """float32[c] under tiles float32[c,t] as `rows` gives them."""
+
+    def rows(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+        """float32[c,t]: what is read of a kernel beside its graph."""
+        return tile_rows(kernel, tiles)
 
     def scores(
         self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float32]:
         """float32[c]: lower is faster; of use only among tiles of one kernel, unless it learned
         seconds, of which these are then the natural logarithms."""
-        return self.predicted(graph_of(kernel), tile_rows(kernel, tiles))
+        return self.predicted(graph_of(kernel), self.rows(kernel, tiles))
 
     def seconds(self, kernel: Computation) -> float:
         """Of a fused kernel. Raises: ModelError for what ranks tiles."""

@@ -8,12 +8,13 @@ from embeddb.tensors.tiling.forms import Var
 from embeddb.tensors.tiling.plan import Stage
 from embeddb.tensors.tiling.spans import Span
 
-__all__ = ["CHOICE", "INDEX", "Access", "Nest", "Step"]
+__all__ = ["BRANCH", "CHOICE", "INDEX", "Access", "Nest", "Step"]
 
 #: A part of a form (`//`, `%`) as a step.
 INDEX = "index"
-#: A condition, around what is read beside a padding or of one of several joined arrays.
-CHOICE = "choice"
+#: A condition, around what is read beside a padding or of one of two joined arrays; and one of more
+#: arrays, of which gcc 12 makes no vectors.
+CHOICE, BRANCH = "choice", "branch"
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from embeddb.tensors.roofline.accesses import CHOICE, INDEX, Access, Nest, Step
-from embeddb.tensors.roofline.extents import Extents
-from embeddb.tensors.roofline.loops import ROWS, Loops, lengths
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.tensors.roofline.accesses import BRANCH, CHOICE, INDEX, Access, Nest, Step
+from embeddb.tensors.roofline.extents import Extents, Floats, Ints
+from embeddb.tensors.roofline.loops import ROWS, Loops, blocked, lengths
 from embeddb.tensors.roofline.machine import LINE, Machine, function_cycles
 from embeddb.tensors.roofline.traffic import Layout
 from embeddb.tensors.tiling.forms import Var
@@ -27,17 +29,21 @@ _GATHERED, _SCATTERED = 1.2, 1.5
 #: What half a vector costs of a whole one.
 _HALF = 0.6
 #: Steps that are more than one operation: of a vector, and of one number.
-_STEPS = {INDEX: (6.0, 4.0), CHOICE: (2.0, 1.5)}
+_STEPS = {INDEX: (6.0, 4.0), CHOICE: (2.0, 1.5), BRANCH: (2.0, 1.5)}
+
+
+#: Of every tile, or the same for all.
+Number = float | Floats
 
 
 @dataclass(slots=True)
 class _Cycles:
     """Of a turn over a vector, and of one over a number."""
 
-    vector: float = 0.0
-    number: float = 0.0
+    vector: Number = 0.0
+    number: Number = 0.0
 
-    def add(self, times: float, vector: float, number: float) -> None:
+    def add(self, times: float, vector: Number, number: Number) -> None:
         self.vector += times * vector
         self.number += times * number
 
@@ -53,22 +59,27 @@ class _Turn:
     functions: _Cycles = field(default_factory=_Cycles)
     entered: float = 0.0
 
-    def loop(self, turns: int, lanes: int) -> float:
+    def loop(self, turns: Ints, lanes: Ints) -> Floats:
         """The innermost loop: whole vectors, half a one, numbers one by one."""
         beside = (self.reads, self.writes, self.steps)
-        vector = max(1.0, max(one.vector for one in beside) + self.functions.vector)
-        number = max(1.0, max(one.number for one in beside)) + self.functions.number
-        whole, rest = divmod(turns, lanes) if lanes > 1 else (0, turns)
-        half, single = divmod(rest, lanes // 2) if lanes > 2 else (0, rest)
-        entered = self.entered + (_KNOWN if whole + single <= _SHORT else _ENTERED)
-        if whole + single > _FORESEEN:
-            entered += _MISSED
-        return (whole + _HALF * half) * vector + single * number + entered
+        vector: Number = 1.0
+        number: Number = 1.0
+        for one in beside:
+            vector = np.maximum(vector, one.vector + self.functions.vector)
+            number = np.maximum(number, one.number)
+        number = number + self.functions.number
+        whole, rest = np.divmod(turns, lanes)
+        whole, rest = np.where(lanes > 1, whole, 0), np.where(lanes > 1, rest, turns)
+        half, single = np.divmod(rest, np.maximum(lanes // 2, 1))
+        half, single = np.where(lanes > 2, half, 0), np.where(lanes > 2, single, rest)
+        entered = self.entered + np.where(whole + single <= _SHORT, _KNOWN, _ENTERED)
+        entered = entered + np.where(whole + single > _FORESEEN, _MISSED, 0.0)
+        return np.asarray((whole + _HALF * half) * vector + single * number + entered)
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Of a nest under a tile. `layouts` are those of its accesses."""
+    """Of a nest under tiles that have the same loops. `layouts` are those of its accesses."""
 
     nest: Nest
     loops: Loops
@@ -76,16 +87,17 @@ class Arithmetic:
     layouts: Sequence[Layout]
     machine: Machine
 
-    def cycles(self) -> float:
-        """Of all runs of the nest in the kernel."""
-        around = float(self.extents.turns(self.extents.depth(self.nest.depends)))
-        blocked, block = self.nest.blocked, self.extents.tile.reduced
-        if blocked is not None and 0 < block < blocked.extent:
-            around *= -(-blocked.extent // block)
+    def cycles(self) -> Floats:
+        """float64[c] of all runs of the nest in the kernel."""
+        nest, block = self.nest, np.maximum(self.extents.reduced, 1)
+        around = self.extents.turns(self.extents.depth(nest.depends))
+        if nest.blocked is not None:
+            blocks = -(-nest.blocked.extent // block)
+            around = around * np.where(blocked(nest, self.extents), blocks, 1)
         total = around * self._once(None, self.loops.inside(0))
         for at, var in enumerate(self.loops.outside):
-            told = lengths(self.nest, var, self.extents)
-            around *= math.fsum(n * share for n, share in told)
+            told = lengths(nest, var, self.extents)
+            around = around * np.sum([n * share for n, share in told], axis=0)
             total += around * (_TURN + self._once(var, self.loops.inside(at + 1)))
         return total + around * self._innermost()
 
@@ -99,27 +111,28 @@ class Arithmetic:
         ]
         return sum(step.share * self._step(step)[1] for step in own)
 
-    def _innermost(self) -> float:
+    def _innermost(self) -> Floats:
         """All turns of the rows and of the loop inside."""
         rows, inner = self.loops.rows, self.loops.inner
-        lanes = self.machine.lanes(self.nest.each) if self._in_vectors() else 1
+        lanes = np.where(self._in_vectors(), self.machine.lanes(self.nest.each), 1)
         one, together = self._turn(1), self._turn(ROWS)
-        told = lengths(self.nest, inner, self.extents) if inner is not None else [(1, 1.0)]
-        total = 0.0
-        for turns, share in told:
+        once = [(np.ones(len(self.extents), dtype=np.int64), np.ones(len(self.extents)))]
+        total = np.zeros(len(self.extents))
+        for turns, share in lengths(self.nest, inner, self.extents) if inner else once:
             single = one.loop(turns, lanes)
             if rows is None:
                 total += share * single
                 continue
             four = together.loop(turns, lanes)
             for count, part in lengths(self.nest, rows, self.extents):
-                whole, rest = divmod(count, ROWS)
+                whole, rest = np.divmod(count, ROWS)
                 total += share * part * (whole * (four + _TURN) + rest * (single + _TURN))
         return total
 
     def _turn(self, rows: int) -> _Turn:
         """Of so many rows."""
         turn, inner = _Turn(), self.loops.inner
+        written = {var for var, _ in self.loops.written}
         # A sum over the innermost loop stays in registers.
         kept = bool(self.nest.summed) and (inner is None or inner in self.nest.summed)
         for access, layout in zip(self.nest.accesses, self.layouts, strict=True):
@@ -134,27 +147,27 @@ class Arithmetic:
             if inner is not None and inner in step.variables:
                 function = vector > 2 * self.machine.units
                 (turn.functions if function else turn.steps).add(times, vector, number)
-            elif self.loops.rows in step.variables or step.variables & self.loops.written.keys():
+            elif self.loops.rows in step.variables or step.variables & written:
                 turn.entered += times * number
         if kept:
             # Where the innermost loop of a sum has one turn, four terms are added at once instead.
             waits = _LATENCY if inner == self.nest.inner else _LATENCY / ROWS
-            turn.steps.vector = max(turn.steps.vector, waits)
-            turn.steps.number = max(turn.steps.number, waits)
+            turn.steps.vector = np.maximum(turn.steps.vector, waits)
+            turn.steps.number = np.maximum(turn.steps.number, waits)
         return turn
 
     def _access(self, turn: _Turn, times: float, access: Access, layout: Layout) -> None:
         """One that moves with the innermost loop."""
-        cycles, each = (turn.writes, 1.0) if access.written else (turn.reads, _NUMBER)
         lanes = self.machine.lanes(self.nest.each)
-        if self._stride(access, layout) == 1:
-            wide = 2 * each * self.machine.units * (1 + self._crossing(access, layout))
-            cycles.add(times, wide, each)
-        elif access.written:
-            cycles.add(times, lanes * _SCATTERED, each)
+        stride = self._stride(access, layout)
+        each = 1.0 if access.written else _NUMBER
+        row = np.asarray(False if stride is None else stride == 1)
+        wide = 2 * each * self.machine.units * (1 + self._crossing(access, layout))
+        if access.written:
+            turn.writes.add(times, np.where(row, wide, lanes * _SCATTERED), each)
         else:
-            cycles.add(times, 0.0, each)
-            turn.steps.add(times, lanes * _GATHERED, 0.0)
+            turn.reads.add(times, np.where(row, wide, 0.0), each)
+            turn.steps.add(times, np.where(row, 0.0, lanes * _GATHERED), 0.0)
 
     def _step(self, step: Step) -> tuple[float, float]:
         """Cycles of a vector, and of one number."""
@@ -164,24 +177,29 @@ class Arithmetic:
         vector, number = function_cycles(step.opcode, step.each, self.machine.vector_bytes)
         return (vector, number) if vector else (self.machine.units, 0.5)
 
-    def _in_vectors(self) -> bool:
-        """Whether a compiler makes vectors of the innermost loop: it is no loop of rows, nothing is
-        divided by it, and what it writes lies in a row or can be scattered."""
-        nest, inner = self.nest, self.loops.inner
+    def _in_vectors(self) -> NDArray[np.bool_]:
+        """bool[c]: whether a compiler makes vectors of the innermost loop: it is no loop of rows,
+        nothing is divided by it, and what it writes lies in a row or can be scattered."""
+        nest, inner, found = self.nest, self.loops.inner, np.ones(len(self.extents), dtype=bool)
         if inner is None or (nest.summed and inner != nest.inner and not self.loops.written):
-            return False
+            return ~found
         if any(step.opcode == INDEX and inner in step.variables for step in nest.steps):
-            return False
-        pairs = zip(nest.accesses, self.layouts, strict=True)
-        strides = [self._stride(access, layout) for access, layout in pairs if access.written]
-        if self.machine.scatters and not nest.summed:
-            return None not in strides
-        return all(stride in (0, 1) for stride in strides)
+            return ~found
+        if any(step.opcode == BRANCH for step in nest.steps):
+            return ~found
+        anywhere = self.machine.scatters and not nest.summed
+        for access, layout in zip(nest.accesses, self.layouts, strict=True):
+            stride = self._stride(access, layout) if access.written else np.zeros(1)
+            if stride is None:
+                return ~found
+            if not anywhere:
+                found &= (stride == 0) | (stride == 1)
+        return found
 
-    def _stride(self, access: Access, layout: Layout) -> int | None:
-        """Elements from one turn of the innermost loop to the next; None where that is not the same
-        everywhere."""
-        total = 0
+    def _stride(self, access: Access, layout: Layout) -> Ints | None:
+        """int64[c] elements from one turn of the innermost loop to the next; None where that is not
+        the same everywhere."""
+        total = np.zeros(len(self.extents), dtype=np.int64)
         for terms, stride in zip(access.terms, layout.strides, strict=True):
             for var, by in terms:
                 if var == self.loops.inner and by is None:
@@ -190,11 +208,12 @@ class Arithmetic:
                     total += by * stride
         return total
 
-    def _crossing(self, access: Access, layout: Layout) -> float:
-        """The share of its vectors that lie in two lines: of those that begin anywhere."""
+    def _crossing(self, access: Access, layout: Layout) -> Floats:
+        """float64[c]: the share of its vectors that lie in two lines: of those that begin
+        anywhere."""
         wide = min(self.machine.vector_bytes, LINE)
+        anywhere = np.zeros(len(self.extents), dtype=bool)
         for terms, stride in zip(access.terms, layout.strides, strict=True):
-            moves = any(var != self.loops.inner for var, _ in terms)
-            if moves and stride * access.each % wide:
-                return (wide - access.each) / LINE
-        return 0.0
+            if any(var != self.loops.inner for var, _ in terms):
+                anywhere |= stride * access.each % wide != 0
+        return np.where(anywhere, (wide - access.each) / LINE, 0.0)

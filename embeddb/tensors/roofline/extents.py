@@ -1,63 +1,108 @@
-"""How long the loops of a tile are, and how many of them there are."""
+"""How long the loops of tiles are, and how many of them there are."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import Plan
 from embeddb.tensors.tiling.spans import Span
 
-__all__ = ["Extents"]
+__all__ = ["Extents", "Floats", "Ints", "Lengths", "longest"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+#: How long a loop is, int64[c] each, and in which share float64[c] of its runs; shares may be 0.
+Lengths = list[tuple[Ints, Floats]]
 
 
+def longest(told: Lengths) -> Ints:
+    """int64[c]: of the lengths that there are."""
+    return np.asarray(np.max([np.where(share > 0, n, 0) for n, share in told], axis=0))
+
+
+@dataclass(frozen=True, eq=False)
 class Extents:
-    """Of a kernel under one tile. `sizes` are those of a whole tile, `counts` how many there are
-    along each dimension of the root, `ends` how long the last one is."""
+    """Of a kernel under c tiles: `told` int64[c,r] are their sizes along the dimensions of the
+    root, `reduced` int64[c] the blocks of sums, 0 being the whole."""
 
-    def __init__(self, plan: Plan, tile: Tile) -> None:
-        self.plan, self.tile = plan, tile
-        self.sizes = plan.whole(tile.sizes)
-        self.counts = [-(-n // t) for n, t in zip(plan.dims, self.sizes, strict=True)]
-        self.ends = [
-            n - (c - 1) * t for n, c, t in zip(plan.dims, self.counts, self.sizes, strict=True)
-        ]
+    plan: Plan
+    told: Ints
+    reduced: Ints
 
-    def depth(self, depends: Iterable[int]) -> int:
-        """Within how many loops over dimensions, of the plan's order, it stands."""
-        return self.plan.depth(depends, self.tile.sizes)
+    @classmethod
+    def of(cls, plan: Plan, tiles: Sequence[Tile]) -> Extents:
+        told = np.array([tile.sizes for tile in tiles], dtype=np.int64)
+        reduced = np.array([tile.reduced for tile in tiles], dtype=np.int64)
+        return cls(plan, told.reshape(len(tiles), len(plan.dims)), reduced)
 
-    def open(self, depth: int) -> list[int]:
-        """The dimensions whose tiles are looped over there, from outside."""
-        return [d for d in self.plan.order[:depth] if self.tile.sizes[d]]
+    def __len__(self) -> int:
+        return len(self.told)
 
-    def turns(self, depth: int) -> int:
-        """How often what stands there is run."""
-        return math.prod(self.counts[d] for d in self.open(depth))
+    def take(self, places: NDArray[np.intp]) -> Extents:
+        """Some of the tiles."""
+        return Extents(self.plan, self.told[places], self.reduced[places])
 
-    def size(self, span: Span, covered: frozenset[int] = frozenset()) -> int:
-        """Indices, all tiles taken together along the dimensions that are `covered`."""
-        sizes = [
-            n if d in covered else t
-            for d, (n, t) in enumerate(zip(self.plan.dims, self.sizes, strict=True))
-        ]
-        return self._size(span, sizes)
+    @cached_property
+    def sizes(self) -> Ints:
+        """int64[c,r] of a whole tile."""
+        return np.where(self.told > 0, self.told, np.array(self.plan.dims))
 
-    def lengths(self, span: Span) -> list[tuple[int, float]]:
-        """How long a loop over it is, in a whole tile and in the last, and the shares of tiles."""
-        found = [(self._size(span, self.sizes), 1.0)]
-        for d in span.depends:
-            if self.ends[d] == self.sizes[d]:
-                continue
-            last = 1 / self.counts[d]
-            short = [self.ends[d] if e == d else t for e, t in enumerate(self.sizes)]
-            end = self._size(span, short)
-            found = [(n, share * (1 - last)) for n, share in found] + [(end, last)]
-        return [(max(n, 0), share) for n, share in found if share > 0]
+    @cached_property
+    def counts(self) -> Ints:
+        """int64[c,r]: how many tiles there are along each dimension."""
+        return np.asarray(-(-np.array(self.plan.dims) // self.sizes))
 
-    def mean(self, span: Span) -> float:
-        return sum(n * share for n, share in self.lengths(span))
+    @cached_property
+    def ends(self) -> Ints:
+        """int64[c,r] of the last tile along each dimension."""
+        return np.asarray(np.array(self.plan.dims) - (self.counts - 1) * self.sizes)
 
-    def _size(self, span: Span, sizes: Sequence[int]) -> int:
-        return max(span.size(sizes), 0)
+    def depth(self, depends: Iterable[int]) -> Ints:
+        """int64[c]: within how many loops over dimensions, of the plan's order, it stands."""
+        found = np.zeros(len(self), dtype=np.int64)
+        for d in depends:
+            at = self.plan.order.index(d) + 1
+            found = np.maximum(found, np.where(self.told[:, d] > 0, at, 0))
+        return found
+
+    def turns(self, depth: Ints) -> Floats:
+        """float64[c]: how often what stands there is run."""
+        found = np.ones(len(self))
+        for at, d in enumerate(self.plan.order):
+            found *= np.where(at < depth, self.counts[:, d], 1)
+        return found
+
+    def size(self, span: Span, covered: Collection[int] = ()) -> Ints:
+        """int64[c] indices, all tiles taken together along the dimensions that are `covered`."""
+        dims = self.plan.dims
+        sides = {d: dims[d] if d in covered else self.sizes[:, d] for d in span.depends}
+        return self._size(span, sides)
+
+    def lengths(self, span: Span) -> Lengths:
+        """Of a loop over it, in a whole tile and in the last."""
+        whole = {d: self.sizes[:, d] for d in span.depends}
+        found = [(self._size(span, whole), np.ones(len(self)))]
+        for d in sorted(span.depends):
+            uneven = self.ends[:, d] != self.sizes[:, d]
+            if uneven.any():
+                last = np.where(uneven, 1 / self.counts[:, d], 0.0)
+                end = self._size(span, {**whole, d: self.ends[:, d]})
+                found = [(n, share * (1 - last)) for n, share in found] + [(end, last)]
+        return found
+
+    def mean(self, span: Span) -> Floats:
+        """float64[c]"""
+        return np.asarray(np.sum([n * share for n, share in self.lengths(span)], axis=0))
+
+    def _size(self, span: Span, sides: Mapping[int, int | Ints]) -> Ints:
+        constant, by_side = span.length
+        found = np.full(len(self), constant, dtype=np.int64)
+        for d, by in by_side:
+            found += by * sides[d]
+        return np.clip(found, 0, span.dim)

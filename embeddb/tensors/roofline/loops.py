@@ -4,19 +4,28 @@ out."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embeddb.tensors.roofline.accesses import Nest
-from embeddb.tensors.roofline.extents import Extents
+from embeddb.tensors.roofline.extents import Extents, Lengths, longest
 from embeddb.tensors.tiling.forms import Var
 
-__all__ = ["ROWS", "Loops", "lengths", "loops_of", "turned"]
+__all__ = ["ROWS", "Loops", "blocked", "by_loops", "lengths"]
 
 #: Rows that one turn of the loop around the innermost one takes.
 ROWS = 4
 #: Turns in all of loops in each other that are written out.
 _MOST_WRITTEN = 16
+#: What is known of a loop: that it has one turn; so many that it can be written out, always the
+#: same; `ROWS` or more; fewer, but not always as many.
+_ONE, _LONG, _UNEVEN = 1, ROWS + 1, ROWS + 2
+
+#: By loop, what is known of it.
+Known = Mapping[Var, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,72 +36,95 @@ class Loops:
     outside: tuple[Var, ...]
     rows: Var | None
     inner: Var | None
-    written: Mapping[Var, int]
+    written: tuple[tuple[Var, int], ...]
 
     def copies(self, variables: frozenset[Var], rows: int) -> float:
         """How often what moves with these is there in one turn of the innermost loop."""
-        times = math.prod(n for var, n in self.written.items() if var in variables)
+        times = math.prod(n for var, n in self.written if var in variables)
         return times * (rows if self.rows in variables else 1)
 
     def inside(self, at: int) -> frozenset[Var]:
         """The variables of all loops within the first so many of `outside`."""
-        found = {*self.outside[at:], *self.written}
+        found = {*self.outside[at:], *(var for var, _ in self.written)}
         return frozenset(found | {var for var in (self.rows, self.inner) if var is not None})
 
 
-def turned(nest: Nest, extents: Extents) -> list[Var]:
-    """The loops that turn more than once, from outside."""
-    return [var for var in nest.loops if _longest(nest, var, extents) > 1]
+def by_loops(nest: Nest, extents: Extents) -> Iterator[tuple[Loops, NDArray[np.intp]]]:
+    """The loops of a nest, with the places intp[p] of the tiles under which they are these."""
+    known = [_known(lengths(nest, var, extents)) for var in nest.loops]
+    table = np.stack([np.zeros(len(extents), dtype=np.int64), *known], axis=1)
+    kinds, of = np.unique(table, axis=0, return_inverse=True)
+    found = [
+        _loops_of(nest, dict(zip(nest.loops, kind, strict=True))) for _, *kind in kinds.tolist()
+    ]
+    same: dict[Loops, list[int]] = {}
+    for at, loops in enumerate(found):
+        same.setdefault(loops, []).append(at)
+    for loops, ats in same.items():
+        yield loops, np.flatnonzero(np.isin(of.reshape(-1), ats))
 
 
-def loops_of(nest: Nest, order: Sequence[Var], extents: Extents) -> Loops:
-    """Of the loops that turn."""
-    left, written = _written_out(nest, order, extents)
-    inner = left.pop() if left else None
-    rows = _rows(nest, left, inner, extents)
-    return Loops(tuple(var for var in left if var != rows), rows, inner, written)
-
-
-def lengths(nest: Nest, var: Var, extents: Extents) -> list[tuple[int, float]]:
+def lengths(nest: Nest, var: Var, extents: Extents) -> Lengths:
     """How long a loop is, and in which share of its runs."""
-    block = extents.tile.reduced
-    if var == nest.blocked and 0 < block < var.extent:
-        blocks = -(-var.extent // block)
-        last = var.extent - (blocks - 1) * block
-        return [(block, 1 - 1 / blocks), (last, 1 / blocks)]
+    if var == nest.blocked:
+        block, in_blocks = extents.reduced, blocked(nest, extents)
+        if in_blocks.any():
+            size = np.where(in_blocks, block, var.extent)
+            blocks = -(-var.extent // size)
+            last = np.where(in_blocks, 1 / blocks, 0.0)
+            return [(size, 1 - last), (var.extent - (blocks - 1) * size, last)]
     return extents.lengths(nest.spans[var])
 
 
-def _longest(nest: Nest, var: Var, extents: Extents) -> int:
-    return max(n for n, _ in lengths(nest, var, extents))
+def blocked(nest: Nest, extents: Extents) -> NDArray[np.bool_]:
+    """bool[c]: whether its longest sum is run block by block."""
+    block, most = extents.reduced, 0 if nest.blocked is None else nest.blocked.extent
+    return (block > 0) & (block < most)
+
+
+def _known(told: Lengths) -> NDArray[np.int64]:
+    most = longest(told)
+    same = told[0][1] == 1
+    found = np.where(most >= ROWS, _LONG, _UNEVEN)
+    found = np.where(same & (most <= ROWS), most, found)
+    return np.where(most <= 1, _ONE, found)
+
+
+def _loops_of(nest: Nest, known: Known) -> Loops:
+    """Of the loops that turn more than once."""
+    order = [var for var in nest.loops if known[var] != _ONE]
+    left, written = _written_out(nest, order, known)
+    inner = left.pop() if left else None
+    rows = _rows(nest, left, inner, known)
+    return Loops(tuple(var for var in left if var != rows), rows, inner, tuple(written.items()))
 
 
 def _written_out(
-    nest: Nest, order: Sequence[Var], extents: Extents
+    nest: Nest, order: Sequence[Var], known: Known
 ) -> tuple[list[Var], dict[Var, int]]:
     """The loops that are left, and short ones inside of all that a compiler writes out: where it is
     not told to take rows together."""
     left, written = list(order), dict[Var, int]()
-    if order and (_rows(nest, left[:-1], left[-1], extents) or _fourfold(nest, left[-1], extents)):
+    if order and (_rows(nest, left[:-1], left[-1], known) or _fourfold(nest, left[-1], known)):
         return left, written
     while len(left) > 1:
-        (turns, _), *others = lengths(nest, left[-1], extents)
-        if others or turns > ROWS or turns * math.prod(written.values()) > _MOST_WRITTEN:
+        turns = known[left[-1]]
+        if turns > ROWS or turns * math.prod(written.values()) > _MOST_WRITTEN:
             break
         written[left.pop()] = turns
     return left, written
 
 
-def _fourfold(nest: Nest, last: Var, extents: Extents) -> bool:
+def _fourfold(nest: Nest, last: Var, known: Known) -> bool:
     """Whether the loop, although it is innermost, is one of rows: the loop inside has one turn."""
-    return last != nest.inner and last in nest.summed and _longest(nest, last, extents) >= ROWS
+    return last != nest.inner and last in nest.summed and known[last] in (ROWS, _LONG)
 
 
-def _rows(nest: Nest, around: Sequence[Var], inner: Var | None, extents: Extents) -> Var | None:
+def _rows(nest: Nest, around: Sequence[Var], inner: Var | None, known: Known) -> Var | None:
     """The loop of which several turns are taken together: of a sum alone."""
     if not nest.summed or inner is None or inner != nest.inner or not around:
         return None
     last = around[-1]
     if (last in nest.summed) == (inner in nest.summed):
         return None
-    return last if _longest(nest, last, extents) >= ROWS else None
+    return last if known[last] in (ROWS, _LONG) else None

@@ -14,6 +14,9 @@ LINE, PAGE = 64, 4096
 _UNITS, _UNIT_BYTES = 2, 32
 _SCATTERING = 64
 _FLOPS = 2.0 * _UNITS * _UNIT_BYTES / 4
+#: No thread is clocked higher: what multiplies and adds more has units as wide as its vectors. What
+#: gcc compiles does not use them whole: its vectors are half as wide on these machines.
+_MOST_HERTZ = 5e9
 #: Pages that are found without asking the second table of pages; what asking costs, in cycles.
 _PAGES, _ASKED = 64, 0.8
 #: Bytes that move in a stream for those that are counted: of three arrays one is written, and its
@@ -85,11 +88,18 @@ class Machine:
     vector_bytes: int
     caches: tuple[Cache, ...]
 
+    @staticmethod
+    def facts(told: Mapping[str, str]) -> dict[str, str]:
+        """Those that are asked for here."""
+        return {name: told[name] for name in _USUAL if name in told}
+
     @classmethod
     def of(cls, facts: Mapping[str, str]) -> Machine:
         """From what a platform's instance tells of its machine; what it does not tell is usual."""
         known = {name: _number(facts.get(name), usual) for name, usual in _USUAL.items()}
         hertz = known["multiply_add_gflop_s"] * 1e9 / _FLOPS
+        if hertz > _MOST_HERTZ:
+            hertz *= _UNIT_BYTES / max(known["vector_bytes"], _UNIT_BYTES)
         near, far = (hertz / (known[f"gather_{n}_m_s"] * 1e6) for n in ("l2", "memory"))
         others = (0.0, (near * far) ** 0.5, far)  # the second level hides where a line lies
         caches = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from embeddb.tensors.roofline.accesses import CHOICE, INDEX, Access, Nest, Step
+from embeddb.tensors.roofline.accesses import BRANCH, CHOICE, INDEX, Access, Nest, Step
 from embeddb.tensors.tiling.forms import ZERO, Form, Forms, Part, Var, of_var, whole
 from embeddb.tensors.tiling.plan import BYTES, Plan, Stage, Write
 from embeddb.tensors.tiling.spans import Span, whole_span
@@ -176,7 +176,8 @@ class _Turn:
                 turn = frozenset[Var]().union(*needed, filled)
                 return self._step(CHOICE, each, turn)
             case "join":
-                return self._step(CHOICE, each, self._joined(value, pairs) | self.of(forms))
+                opcode = BRANCH if len(pairs) > 2 else CHOICE
+                return self._step(opcode, each, self._joined(value, pairs) | self.of(forms))
         return self.at(*pairs[0])
 
     def _padding(self, value: Value, forms: Forms) -> frozenset[Var]:

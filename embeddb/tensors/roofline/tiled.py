@@ -13,19 +13,20 @@ for platform `tile-cpu`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline import traffic
-from embeddb.tensors.roofline.accesses import Nest
 from embeddb.tensors.roofline.arithmetic import Arithmetic
-from embeddb.tensors.roofline.extents import Extents
-from embeddb.tensors.roofline.loops import loops_of, turned
+from embeddb.tensors.roofline.extents import Extents, Floats
+from embeddb.tensors.roofline.loops import by_loops
 from embeddb.tensors.roofline.machine import Cache, Machine
 from embeddb.tensors.roofline.nests import nests_of
-from embeddb.tensors.roofline.traffic import Level
+from embeddb.tensors.roofline.traffic import Levels
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of
 
@@ -33,6 +34,8 @@ __all__ = ["TileModel"]
 
 #: Cycles of a call.
 _CALLED = 20.0
+#: Tiles that are looked at together: what is known of them stays in the caches of a processor.
+_TOGETHER = 512
 
 
 class TileModel:
@@ -45,52 +48,79 @@ class TileModel:
         self.machine, self.plan = machine, plan_of(kernel)
         self.nests = nests_of(self.plan)
 
-    def seconds(self, config: Mapping[str, Any]) -> float:
-        """Of the tile that a configuration tells."""
-        cycles = sum(math.hypot(*part) for part in self.cycles(config))
-        return (cycles + _CALLED) / self.machine.hertz
+    def seconds(self, configs: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+        """float64[c] of the tiles that configurations tell."""
+        tiles = [Tile.of(config, len(self.plan.dims)) for config in configs]
+        parts = [
+            self._cycles(Extents.of(self.plan, tiles[at : at + _TOGETHER]))
+            for at in range(0, len(tiles), _TOGETHER)
+        ]
+        return (np.concatenate([np.empty(0), *parts]) + _CALLED) / self.machine.hertz
 
-    def cycles(self, config: Mapping[str, Any]) -> list[tuple[float, ...]]:
-        """By nest of loops: those of its operations, then those of its data through each cache."""
-        extents = Extents(self.plan, Tile.of(config, len(self.plan.dims)))
-        computed, levels = [], []
+    def _cycles(self, extents: Extents) -> Floats:
+        """float64[c]. Of each nest of loops the cycles of its operations, and those of its data
+        through each cache, overlap in part."""
+        parts = [np.square(self._computed(extents))]
+        levels = []
         for nest in self.nests:
-            layouts = [traffic.layout_of(access, extents) for access in nest.accesses]
-            order = turned(nest, extents)
-            loops = loops_of(nest, order, extents)
-            computed.append(Arithmetic(nest, loops, extents, layouts, self.machine).cycles())
-            levels.append(traffic.levels_of(nest, order, extents, layouts))
-        moved = (self._moved(extents, levels, cache) for cache in self.machine.caches)
-        return list(zip(computed, *moved, strict=True))
+            layouts = tuple(traffic.layout_of(access, extents) for access in nest.accesses)
+            levels.append(traffic.levels_of(nest, extents, layouts))
+        parts += [np.square(self._moved(extents, levels, cache)) for cache in self.machine.caches]
+        return np.asarray(np.sqrt(np.sum(parts, axis=0)).sum(axis=0))
 
-    def _moved(self, extents: Extents, levels: list[list[Level]], cache: Cache) -> list[float]:
-        """Cycles by nest. What several nests find where another left it is brought once."""
-        found = [0.0] * len(self.nests)
-        open_ = [len(extents.open(extents.depth(nest.depends))) for nest in self.nests]
-        together = _together(self.nests, levels, open_, cache)
-        shared: dict[str, tuple[float, int]] = {}
+    def _computed(self, extents: Extents) -> Floats:
+        """float64[n,c] by nest."""
+        found = np.zeros((len(self.nests), len(extents)))
         for at, nest in enumerate(self.nests):
-            own, common = traffic.cycles_of(nest, levels[at], together[open_[at] :: -1], cache)
-            found[at] += sum(own.values())
-            for array, cycles in common.items():
-                shared[array] = max(shared.get(array, (0.0, at)), (cycles, at))
-        for cycles, at in shared.values():
-            found[at] += cycles
+            for loops, places in by_loops(nest, extents):
+                some = extents.take(places)
+                layouts = [traffic.layout_of(access, some) for access in nest.accesses]
+                found[at, places] = Arithmetic(nest, loops, some, layouts, self.machine).cycles()
         return found
 
+    def _moved(self, extents: Extents, levels: Sequence[Levels], cache: Cache) -> Floats:
+        """float64[n,c] by nest. What several nests find where another left it is brought once."""
+        found = np.zeros((len(self.nests), len(extents)))
+        held = [traffic.held_by(n, own, cache) for n, own in zip(self.nests, levels, strict=True)]
+        within = self._within(extents)
+        together = self._together(levels, held, within)
+        common: dict[str, Floats] = {}
+        for at, (nest, own) in enumerate(zip(self.nests, levels, strict=True)):
+            alone = sum(held[at].values(), np.zeros(own.turns.shape))[: own.own]
+            tiles = np.where(within[at], together, 0.0)
+            moved, beyond = traffic.cycles_of(nest, own, np.concatenate([alone, tiles]), cache)
+            shares = beyond > own.own + np.count_nonzero(~within[at], axis=0)
+            for array, cycles in moved.items():
+                found[at] += np.where(shares, 0.0, cycles)
+                by_nest = common.setdefault(array, np.zeros(found.shape))
+                by_nest[at] = np.where(shares, cycles, 0.0)
+        for by_nest in common.values():
+            # The last of those that need most of it.
+            most = len(by_nest) - 1 - np.argmax(by_nest[::-1], axis=0)[None]
+            cycles = np.take_along_axis(by_nest, most, axis=0)
+            np.put_along_axis(found, most, np.take_along_axis(found, most, axis=0) + cycles, axis=0)
+        return found
 
-def _together(
-    nests: tuple[Nest, ...], levels: list[list[Level]], open_: list[int], cache: Cache
-) -> list[float]:
-    """Bytes that all nests hold within so many loops over tiles, from none on."""
-    found = []
-    for depth in range(max(open_, default=0) + 1):
-        by_array: dict[str, float] = {}
-        for nest, own, most in zip(nests, levels, open_, strict=True):
-            if depth > most:
-                continue
-            for access, part in zip(nest.accesses, own[-1 - depth].touched, strict=True):
-                held = part.held(cache)
-                by_array[access.array] = max(by_array.get(access.array, 0.0), held)
-        found.append(sum(by_array.values()))
-    return found
+    def _within(self, extents: Extents) -> NDArray[np.bool_]:
+        """bool[n,l,c]: whether a nest stands within so many loops over tiles, from all to none."""
+        order = list(self.plan.order)
+        turn = np.zeros((len(order) + 1, len(extents)), dtype=np.int64)
+        np.cumsum(extents.told[:, order].T > 0, axis=0, out=turn[1:])
+        depths = [extents.depth(nest.depends)[None] for nest in self.nests]
+        most = [np.take_along_axis(turn, depth, axis=0) for depth in depths]
+        return np.stack([turn[::-1] <= own for own in most])
+
+    def _together(
+        self,
+        levels: Sequence[Levels],
+        held: Sequence[Mapping[str, Floats]],
+        within: NDArray[np.bool_],
+    ) -> Floats:
+        """float64[l,c] bytes that all nests hold within so many loops over tiles."""
+        found: dict[str, Floats] = {}
+        for own, arrays, inside in zip(levels, held, within, strict=True):
+            for array, each in arrays.items():
+                found[array] = np.maximum(
+                    found.get(array, 0.0), np.where(inside, each[own.own :], 0.0)
+                )
+        return np.asarray(np.sum(list(found.values()), axis=0))

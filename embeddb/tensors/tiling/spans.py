@@ -27,11 +27,11 @@ class Span:
 
     def size(self, tile: Sequence[int]) -> int:
         """How long it is at most, for a tile of these sizes."""
-        constant, by_side = self._length
+        constant, by_side = self.length
         return min(self.dim, constant + sum(by * tile[d] for d, by in by_side))
 
     @cached_property
-    def _length(self) -> tuple[int, tuple[tuple[int, int], ...]]:
+    def length(self) -> tuple[int, tuple[tuple[int, int], ...]]:
         """What it is for a tile of no size that begins at 0, and by how much it grows with each of
         its sides."""
         form = self.high + self.low * -1

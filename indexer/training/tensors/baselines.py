@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.tensors.encoding.flat import flat_rows, statistics
-from indexer.training.tensors.grown_trees import boosted_by_family, grown
+from embeddb.tensors.encoding.flat import statistics
+from indexer.training.tensors.grown_trees import grown, said_by
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["BASELINES", "SECONDS", "Ranking", "trees_beyond"]
+__all__ = ["BASELINES", "SECONDS", "Ranking"]
 
 Floats = NDArray[np.float64]
 #: Scores float64[c] of a kernel's configurations.
@@ -34,41 +34,12 @@ def trees(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
     Raises: MissingDependency without LightGBM.
     """
     own = grown(train, "tile", seed)
-    return lambda sample: own.predicted(sample.graph, sample.tiles).astype(np.float64)
+    return lambda sample: said_by(own, sample, analysed=False)
 
 
-def trees_beyond(train: Sequence[KernelSample], rough: Ranking, seed: int = 0) -> Ranking:
-    """What `rough` says, in log seconds float64[c], with what it misses told by boosted trees on
-    `flat_rows`, it, and its ranks.
-
-    Raises: MissingDependency without LightGBM.
-    """
-
-    def rows(sample: KernelSample) -> tuple[NDArray[np.float32], Floats]:
-        said = rough(sample)
-        said = said - said.mean()
-        ranks = np.argsort(np.argsort(said, kind="stable"), kind="stable") / len(said)
-        flat = flat_rows(sample.graph, sample.tiles)
-        return np.concatenate([flat, said[:, None], ranks[:, None]], axis=1), said
-
-    made = [rows(sample) for sample in train]
-    wanted = [s.logs - s.logs.mean() - said for s, (_, said) in zip(train, made, strict=True)]
-    table, families = np.concatenate([r for r, _ in made]), [s.group for s in train for _ in s.logs]
-    missed = _boosted(table, np.concatenate(wanted), families, seed)
-
-    def ranking(sample: KernelSample) -> Floats:
-        table, said = rows(sample)
-        return said + missed(table)
-
-    return ranking
-
-
-def _boosted(
-    table: NDArray[np.float32], wanted: Floats, families: Sequence[str], seed: int
-) -> Callable[[NDArray[np.float32]], Floats]:
-    """From rows of features to what is wanted of them."""
-    booster = boosted_by_family(table, wanted, families, seed)
-    return lambda rows: np.asarray(booster.predict(rows, num_threads=1))
+def analytical(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
+    """What the analysis says, which learns from nothing."""
+    return lambda sample: np.array(sample.analysed)
 
 
 def nearest(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
@@ -114,7 +85,13 @@ def untiled(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
 
 
 BASELINES: Mapping[str, Callable[[Sequence[KernelSample], int], Ranking]] = MappingProxyType(
-    {"trees": trees, "nearest": nearest, "static best": static_best, "untiled": untiled}
+    {
+        "analytical": analytical,
+        "trees": trees,
+        "nearest": nearest,
+        "static best": static_best,
+        "untiled": untiled,
+    }
 )
 
 
@@ -136,7 +113,7 @@ def tree_seconds(train: Sequence[KernelSample], seed: int = 0) -> Seconds:
     Raises: MissingDependency without LightGBM.
     """
     own = grown(train, "fused", seed)
-    return lambda sample: float(np.exp(own.predicted(sample.graph, sample.tiles[:1])[0]))
+    return lambda sample: float(np.exp(said_by(own, sample, analysed=False)[0]))
 
 
 SECONDS: Mapping[str, Callable[[Sequence[KernelSample], int], Seconds]] = MappingProxyType(

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.cost_model.kernel_trees import KernelTrees
+from embeddb.cost_model.kernel_trees import KernelTrees, table_of
 from embeddb.tensors.encoding.features import encoding_version
-from embeddb.tensors.encoding.flat import flat_rows, statistics
+from embeddb.tensors.roofline.analysis import Analysis
 from indexer.training.cost_model.trees import boosted, weights
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["boosted_by_family", "grown", "tree_weights", "trees_card"]
+__all__ = ["boosted_by_family", "grown", "said_by", "tree_weights", "trees_card"]
 
 _SETTINGS = MappingProxyType(
     {
@@ -46,32 +46,46 @@ def boosted_by_family(
 
 
 def tree_weights(
-    train: Sequence[KernelSample], task: str, seed: int = 0
+    train: Sequence[KernelSample], task: str, seed: int = 0, *, analysed: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """Tensors of trees on `statistics`, of log seconds (`fused`), or on `flat_rows`, of log seconds
-    less the kernel's mean (`tile`).
+    """Tensors of trees on `table_of`, of log seconds (`fused`) or of log seconds less the kernel's
+    mean (`tile`); with `analysed`, of what the analytical model misses of these.
 
     Raises: MissingDependency without LightGBM.
     """
-    if task == "tile":
-        table = np.concatenate([flat_rows(sample.graph, sample.tiles) for sample in train])
-        wanted = np.concatenate([sample.logs - sample.logs.mean() for sample in train])
-        families = [sample.group for sample in train for _ in sample.configs]
-    else:
-        table = np.stack([statistics(sample.graph) for sample in train])
-        wanted = np.array([sample.logs.min() for sample in train])
-        families = [sample.group for sample in train]
-    return weights(boosted_by_family(table, wanted, families, seed))
+    rows = [sample.rows(analysed=analysed) for sample in train]
+    tables = [table_of(task, s.graph, *told) for s, told in zip(train, rows, strict=True)]
+    wanted = []
+    for sample, (_, said) in zip(train, rows, strict=True):
+        missed = sample.logs if said is None else sample.logs - said
+        wanted.append(missed - missed.mean() if task == "tile" else missed)
+    families = [sample.group for sample in train for _ in sample.configs]
+    booster = boosted_by_family(np.concatenate(tables), np.concatenate(wanted), families, seed)
+    return weights(booster)
 
 
-def trees_card(task: str) -> dict[str, Any]:
+def said_by(trees: KernelTrees, sample: KernelSample, *, analysed: bool) -> NDArray[np.float64]:
+    """float64[c] what trees say of a sample, which was analysed as theirs were."""
+    tiles, said = sample.rows(analysed=analysed)
+    rows = tiles if said is None else np.concatenate([tiles, said[:, None]], axis=1)
+    return trees.predicted(sample.graph, rows).astype(np.float64)
+
+
+def trees_card(task: str, analysis: Analysis | None = None) -> dict[str, Any]:
     """What of a card tells of trees."""
+    machine = {} if analysis is None else {"machine": dict(analysis.facts)}
     return {
-        "network": {"task": task, "encoding": encoding_version()},
+        "network": {"task": task, "encoding": encoding_version(), **machine},
         "settings": {"predictor": "trees", **_SETTINGS},
     }
 
 
-def grown(train: Sequence[KernelSample], task: str, seed: int = 0) -> KernelTrees:
-    """Trees of these kernels, ready to be asked. Raises: MissingDependency without LightGBM."""
-    return KernelTrees(trees_card(task), tree_weights(train, task, seed))
+def grown(
+    train: Sequence[KernelSample], task: str, seed: int = 0, analysis: Analysis | None = None
+) -> KernelTrees:
+    """Trees of these kernels, ready to be asked; beyond an analysis, if there is one.
+
+    Raises: MissingDependency without LightGBM.
+    """
+    made = tree_weights(train, task, seed, analysed=analysis is not None)
+    return KernelTrees(trees_card(task, analysis), made)

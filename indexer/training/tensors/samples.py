@@ -24,6 +24,7 @@ from embeddb.store.usual_state import usual_at
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import encoding_version, tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of
+from embeddb.tensors.roofline.analysis import Analysis, analysis_of
 
 __all__ = [
     "SPLITS",
@@ -50,7 +51,8 @@ class KernelSample:
     operation in the name of a kernel that a partition made; `group` is its model family, `default`
     the place of the default among `configs`, -1 where it did not run.
 
-    Shapes: `tiles` float32[c,t] as `tile_rows` gives them, `seconds` float64[c], all finite.
+    Shapes: `tiles` float32[c,t] as `tile_rows` gives them, `seconds` float64[c], all finite,
+    `analysed` float64[c], natural logarithms of what an analysis says, where there is one.
     """
 
     id: str
@@ -61,6 +63,7 @@ class KernelSample:
     tiles: NDArray[np.float32]
     seconds: NDArray[np.float64]
     default: int = -1
+    analysed: NDArray[np.float64] | None = None
 
     @property
     def program(self) -> str:
@@ -73,19 +76,31 @@ class KernelSample:
         """float64[c] natural logarithms of seconds."""
         return np.log(self.seconds)
 
+    def rows(self, *, analysed: bool) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """`tiles`, and float32[c] what the analysis says, where it is asked for."""
+        if not analysed:
+            return self.tiles, None
+        assert self.analysed is not None, "samples are made with the analysis they are learned by"
+        return self.tiles, self.analysed.astype(np.float32)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelRuns:
-    """The kernels that ran `op` on a platform; `left_out` counts others by reason."""
+    """The kernels that ran `op` on a platform; `left_out` counts others by reason. `analysis` is
+    what the samples are analysed by."""
 
     platform: Platform
     op: Op
     samples: list[KernelSample]
     left_out: Mapping[str, int] = field(default_factory=dict)
+    analysis: Analysis | None = None
 
 
 def sample_of(
-    kernel: Computation, seconds: Mapping[Config, float], default: Config | None = None
+    kernel: Computation,
+    seconds: Mapping[Config, float],
+    default: Config | None = None,
+    analysis: Analysis | None = None,
 ) -> KernelSample:
     """A kernel with the seconds of each of its configurations, those that failed left out."""
     there = [(c, s) for c, s in seconds.items() if 0 < s < np.inf]
@@ -99,11 +114,15 @@ def sample_of(
         tile_rows(kernel, configs),
         np.array([s for _, s in there]),
         configs.index(default) if default in configs else -1,
+        None if analysis is None else analysis.logs(kernel, configs),
     )
 
 
-def runs_of(store: Store, op: Op, platform: str = "") -> KernelRuns:
-    """What ran on the one instance there is, or the one named by id or name.
+def runs_of(
+    store: Store, op: Op, platform: str = "", analysis: Analysis | None = None
+) -> KernelRuns:
+    """What ran on the one instance there is, or the one named by id or name, analysed for that
+    machine or by the analysis that is given.
 
     A kernel counts for `tile` with two configurations that ran, for `fused` with one.
     Raises: NothingFound where nothing ran; UsageError where several instances did.
@@ -115,6 +134,7 @@ def runs_of(store: Store, op: Op, platform: str = "") -> KernelRuns:
         raise UsageError(f"{op} ran on several", hint=f"--platform, one of {', '.join(names)}")
     if where is None:
         raise NothingFound(f"nothing ran {op}" + (f" on {platform}" if platform else ""))
+    analysis = analysis or analysis_of(where.name, op.kernel, where.environment)
     partition = store.partition(where.id, op)
     usual, samples, left = usual_at(store, where.id), [], Counter[str]()
     for kernel_id in sorted(store.members(partition)) if partition else ():
@@ -124,14 +144,14 @@ def runs_of(store: Store, op: Op, platform: str = "") -> KernelRuns:
             continue
         timings = timings_of(store.runs(where.id, op, kernel_id), usual)
         seconds = {config: timing.seconds for config, timing in timings.items()}
-        found = sample_of(kernel, seconds, default_of(where, op, kernel))
+        found = sample_of(kernel, seconds, default_of(where, op, kernel), analysis)
         if len(found.seconds) < (2 if op.kernel == "tile" else 1):
             left["too few runs were ok"] += 1
             continue
         samples.append(found)
     if not samples:
         raise NothingFound(f"no kernel has runs of {op} to learn from")
-    return KernelRuns(where, op, samples, dict(left))
+    return KernelRuns(where, op, samples, dict(left), analysis)
 
 
 def about(runs: KernelRuns) -> dict[str, Any]:

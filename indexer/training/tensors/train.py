@@ -20,10 +20,11 @@ from embeddb.core import __version__
 from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
 from embeddb.cost_model.kernel_trees import KernelTrees
+from embeddb.tensors.roofline.analysis import Analysis
 from indexer.training.cost_model.trees import available
 from indexer.training.tensors.calibration import calibration
 from indexer.training.tensors.fitting import fitted_network
-from indexer.training.tensors.grown_trees import tree_weights, trees_card
+from indexer.training.tensors.grown_trees import said_by, tree_weights, trees_card
 from indexer.training.tensors.how import KernelTraining
 from indexer.training.tensors.judging import figures_of, said_of
 from indexer.training.tensors.samples import KernelSample, content_of, split
@@ -67,14 +68,16 @@ def train_kernels(
     *,
     tests: Sequence[KernelSample] = (),
     about: dict[str, Any] | None = None,
+    analysis: Analysis | None = None,
     judge: Judge | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
     """Train on `samples` but for what is held out, write the model to `out`; returns its card with
     `version` and, of a network, `curve`. With the predictor `auto`, what loses or errs less there;
     `others` are then the other's figures. `tests` are kernels of which nothing is learned, for the
-    card's figures; `about` joins the card, and so does what `judge` says of a model of tiles. Goes
-    on with an unfinished training of `out`.
+    card's figures; `about` joins the card, and so does what `judge` says of a model of tiles. With
+    the `analysis` that samples are made with, trees learn what it misses. Goes on with an
+    unfinished training of `out`.
 
     Raises: InputError for too few programs or families; UsageError for a loss that does not fit the
     task; ModelError as `fit` and `save` do; MissingDependency for trees without LightGBM.
@@ -84,7 +87,12 @@ def train_kernels(
         raise UsageError("seconds of fused kernels are learned by `squared` errors alone")
     train, valid = split(samples, how.by, how.seed)
     parts = _Parts(train, {"valid": valid} | ({"tests": list(tests)} if tests else {}))
-    made = {name: _made(name, parts, how, out, progress) for name in _candidates(how)}
+    made = {
+        name: _network(parts, how, out, progress)
+        if name == "network"
+        else _trees(parts, how, analysis)
+        for name in _candidates(how)
+    }
     best = _better(task, parts, made)
     own, others = made.pop(best), {name: one.figures(task, parts) for name, one in made.items()}
     card = {
@@ -134,23 +142,25 @@ def _better(task: str, parts: _Parts, made: Mapping[str, _Made]) -> str:
     return min(made, key=lambda which: missed(made[which])) if len(made) > 1 else next(iter(made))
 
 
-def _made(name: str, parts: _Parts, how: KernelTraining, out: Path, progress: Progress) -> _Made:
-    if name == "network":
-        network, fitted = fitted_network(
-            parts.train, parts.judged["valid"], how, out, progress=progress
-        )
-        weights = {name: array.numpy() for name, array in network.state_dict().items()}
-        said = {name: said_of(network, part) for name, part in parts.judged.items()}
-        return _Made(_network_card(how, fitted), weights, said)
-    task = how.preset.spec.task
-    trees = tree_weights(parts.train, task, how.seed)
-    grown = KernelTrees(trees_card(task), trees)
+def _network(parts: _Parts, how: KernelTraining, out: Path, progress: Progress) -> _Made:
+    network, fitted = fitted_network(
+        parts.train, parts.judged["valid"], how, out, progress=progress
+    )
+    weights = {name: array.numpy() for name, array in network.state_dict().items()}
+    said = {name: said_of(network, part) for name, part in parts.judged.items()}
+    return _Made(_network_card(how, fitted), weights, said)
+
+
+def _trees(parts: _Parts, how: KernelTraining, analysis: Analysis | None) -> _Made:
+    task, analysed = how.preset.spec.task, analysis is not None
+    trees = tree_weights(parts.train, task, how.seed, analysed=analysed)
+    grown = KernelTrees(trees_card(task, analysis), trees)
     said = {
-        name: [grown.predicted(s.graph, s.tiles).astype(np.float64) for s in part]
+        name: [said_by(grown, sample, analysed=analysed) for sample in part]
         for name, part in parts.judged.items()
     }
     told = figures_of(task, parts.judged["valid"], said["valid"], least_s=0.0)
-    card = {**_card(how), **trees_card(task)}
+    card = {**_card(how), **trees_card(task, analysis)}
     card["settings"] = {**card["settings"], "by": how.by}
     return _Made({**card, "metrics": {f"valid_{n}": v for n, v in told.items()}}, trees, said)
 

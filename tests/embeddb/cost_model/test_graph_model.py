@@ -69,7 +69,7 @@ def test_seconds_of_fused_kernels(
 ) -> None:
     out = tmp_path / "fused.safetensors"
     words = (str(board), "--task", "fused", "--preset", "none-lstm", "-o", str(out))
-    told = train(capsys, *words)
+    told = train(capsys, *words, "--predictor", "network")
     assert told["settings"]["loss"] == "squared" and "mape" in told["figures"]["valid"]
     assert GraphModel.load(out).seconds(next(kernels(2))) > 0
     # A file that is there is not written over, and a training that ended is not gone on with.

@@ -43,7 +43,7 @@ def test_features_of_nothing_known_are_told() -> None:
     row = SimpleNamespace(column=range(4), seconds=[1.0, 2.0, 3.0, 4.0])
     rows = [SimpleNamespace(pattern_id=one.id) for one in made]
     evidence: Any = SimpleNamespace(rows=rows, configs=configs, row=lambda _: row)
-    somewhere: Any = None
+    somewhere: Any = SimpleNamespace(name="tile-cpu", environment={})
     fit = kernel_rankers({one.id: one for one in made}.get, {})["kernel-trees"]
     learned = fit(evidence, {}, {}, somewhere, Op("tile"))
     with pytest.raises(NothingFound, match="structure of every kernel"):

@@ -50,6 +50,7 @@ class Model:
 
     sign: float = 1.0
     version: str = "0123456789abcdef"
+    analysed: bool = False
 
     def predict(self, kernel: Computation, configs: Sequence[Config]) -> NDArray[np.float64]:
         return self.sign * np.array([law.seconds(kernel, config) for config in configs])
@@ -120,8 +121,17 @@ def test_the_analytical_model_needs_nothing_that_is_known(db: Database) -> None:
     (found,), _ = TileTuning(db, Tiles(), HERE, TileTuneRequest(count=5)).run([kernel])
     assert found.by == "analytical" and len(found.tried) == 6
     analysed = TileModel(kernel, Machine.of(HERE.environment))
-    said = [analysed.seconds(tile) for tile in found.tried if tile != found.default]
-    assert said == sorted(said)
+    said = analysed.seconds([tile for tile in found.tried if tile != found.default])
+    assert said.tolist() == sorted(said)
+
+
+@pytest.mark.parametrize(("analysed", "by"), [(True, "model"), (False, "analytical")])
+def test_a_model_goes_first_that_knows_what_the_analytical_one_says(
+    db: Database, analysed: bool, by: str
+) -> None:
+    model = Model(analysed=analysed)
+    (found,), _ = TileTuning(db, Tiles(), HERE, TileTuneRequest(count=3), model).run([law.asked()])
+    assert found.by == by
 
 
 def test_kernels_without_tiles_are_named(db: Database) -> None:

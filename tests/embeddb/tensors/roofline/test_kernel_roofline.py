@@ -3,9 +3,12 @@ hold of any."""
 
 from __future__ import annotations
 
-import math
+import itertools
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tensors import conv, dot_add, op, row_sum
 
 from embeddb.core.config import Config
@@ -41,6 +44,16 @@ LINES = Cache(1 << 20, 64, 1.0, 1.0)
 
 def tile(*sizes: int, tr: int = 0) -> Config:
     return Config({**{f"t{at + 1}": size for at, size in enumerate(sizes)}, "tr": tr})
+
+
+def at(*values: int) -> NDArray[np.int64]:
+    return np.array(values)
+
+
+def seconds(kernel: Computation, *configs: Config, machine: Machine = MACHINE) -> Any:
+    """Of each tile; of one, its alone."""
+    found = TileModel(kernel, machine).seconds(configs)
+    return found if len(configs) > 1 else float(found[0])
 
 
 def dot(m: int, k: int, n: int) -> Computation:
@@ -92,11 +105,12 @@ def test_lines_of_a_block_of_a_matrix() -> None:
     nests = nests_of(plan_of(added(50, 100)))
     access = next(a for a in nests[-1].accesses if not a.written)
     row, column = (terms[0][0] for terms in access.terms)
-    found = touched(access, Layout((50, 100), (100, 1)), {row: 16, column: 32})
+    layout = Layout((at(50), at(100)), (at(100), at(1)), (1, 0))
+    found = touched(access, layout, {row: at(16), column: at(32)})
     assert (found.pieces, found.bytes, found.apart) == (16, 128.0, 400.0)
     # Two lines each, and three quarters of a third: a piece begins anywhere in a line.
     assert found.lines(LINES) == 16 * 2.75
-    whole = touched(access, Layout((50, 100), (100, 1)), {row: 50, column: 100})
+    whole = touched(access, layout, {row: at(50), column: at(100)})
     assert (whole.pieces, whole.bytes) == (1, 20_000.0)
 
 
@@ -105,18 +119,21 @@ def test_pieces_that_share_places_hold_more_of_a_cache() -> None:
     first = Cache(32768, 64, 1.0, 1.0, period=4096)
     access = nests_of(plan_of(added(64, 1024)))[-1].accesses[0]
     row, _ = (terms[0][0] for terms in access.terms)
-    found = touched(access, Layout((64, 1024), (1024, 1)), {row: 8})
+    layout = Layout((at(64), at(1024)), (at(1024), at(1)), (1, 0))
+    found = touched(access, layout, {row: at(8)})
     assert found.held(first) == pytest.approx(8 * 4096)
     assert found.held(LINES) == pytest.approx(8 * 64)
 
 
 def test_the_last_tile_is_shorter() -> None:
     plan = plan_of(added(50, 100))
-    extents = Extents(plan, Tile((0, 32)))
+    extents = Extents.of(plan, [Tile((0, 32)), Tile((0, 25))])
     write = plan.writes[0]
-    assert extents.lengths(write.spans[1]) == [(32, 0.75), (4, 0.25)]
-    assert extents.mean(write.spans[1]) == 25
-    assert extents.turns(1) == 1 and extents.turns(2) == 4
+    told = [(n.tolist(), share.tolist()) for n, share in extents.lengths(write.spans[1])]
+    assert told == [([32, 25], [0.75, 1.0]), ([4, 25], [0.25, 0.0])]
+    assert extents.mean(write.spans[1]).tolist() == [25, 25]
+    assert extents.turns(at(1, 1)).tolist() == [1, 1]
+    assert extents.turns(at(2, 2)).tolist() == [4, 4]
 
 
 # -- tiles -----------------------------------------------------------------------------------------
@@ -124,55 +141,52 @@ def test_the_last_tile_is_shorter() -> None:
 
 def test_a_big_product_is_no_faster_than_the_machine_and_not_much_slower() -> None:
     kernel = dot(512, 512, 512)
-    best = min(TileModel(kernel, MACHINE).seconds(tile(m, 128, tr=64)) for m in (16, 64, 128))
+    best = min(seconds(kernel, *(tile(m, 128, tr=64) for m in (16, 64, 128))))
     peak = 2 * 512**3 / 118.4e9
     assert peak < best < 4 * peak
 
 
 def test_a_big_product_wants_blocks_that_fit_and_vectors_that_are_full() -> None:
-    model = TileModel(dot(1024, 1024, 1024), MACHINE)
-    sensible = model.seconds(tile(64, 128, tr=64))
-    assert sensible < model.seconds(tile(0, 0))
-    assert 4 * sensible < model.seconds(tile(64, 1, tr=64))
-    assert 2 * sensible < model.seconds(tile(64, 4, tr=64))
+    tried = [tile(64, 128, tr=64), tile(0, 0), tile(64, 1, tr=64), tile(64, 4, tr=64)]
+    sensible, untiled, thin, narrow = seconds(dot(1024, 1024, 1024), *tried)
+    assert sensible < untiled
+    assert 4 * sensible < thin
+    assert 2 * sensible < narrow
 
 
 def test_untiled_is_best_where_everything_fits() -> None:
-    model = TileModel(dot(48, 64, 64), MACHINE)
     tried = [tile(m, n, tr=r) for m in (0, 2, 8) for n in (0, 4, 16) for r in (0, 8)]
-    assert min(tried, key=model.seconds)["t2"] == 0
+    assert tried[int(np.argmin(seconds(dot(48, 64, 64), *tried)))]["t2"] == 0
 
 
 def test_ends_that_do_not_fill_a_vector_cost() -> None:
     """Both have four tiles to a row: of 16, and of 15."""
-    even = TileModel(added(500, 64), MACHINE).seconds(tile(0, 16))
-    uneven = TileModel(added(500, 60), MACHINE).seconds(tile(0, 15))
+    even, uneven = seconds(added(500, 64), tile(0, 16)), seconds(added(500, 60), tile(0, 15))
     assert uneven > even
 
 
 def test_a_tile_that_leaves_a_short_end_is_slower_than_one_that_fits() -> None:
-    model = TileModel(dot(64, 64, 96), MACHINE)
-    assert model.seconds(tile(0, 64)) > model.seconds(tile(0, 48))
+    short_end, fitting = seconds(dot(64, 64, 96), tile(0, 64), tile(0, 48))
+    assert short_end > fitting
 
 
 @pytest.mark.parametrize("rows", [100, 1000, 10_000, 100_000])
 def test_more_of_the_same_takes_longer(rows: int) -> None:
-    fewer, more = (TileModel(added(m, 256), MACHINE) for m in (rows, 2 * rows))
-    for sizes in ((0, 0), (16, 0), (0, 32)):
-        assert fewer.seconds(tile(*sizes)) < more.seconds(tile(*sizes))
+    tiles = [tile(0, 0), tile(16, 0), tile(0, 32)]
+    fewer, more = (seconds(added(m, 256), *tiles) for m in (rows, 2 * rows))
+    assert (fewer < more).all()
 
 
 def test_what_does_not_fit_the_caches_runs_at_the_speed_of_memory() -> None:
     """256 MB in, 256 MB out that are read before: 0.75 GB at 13 GB/s counted."""
     kernel = added(1 << 14, 1 << 12)
-    seconds = TileModel(kernel, MACHINE).seconds(tile(0, 0))
-    assert seconds == pytest.approx(3 * 2**28 / (13e9 * 4 / 3), rel=0.25)
+    assert seconds(kernel, tile(0, 0)) == pytest.approx(3 * 2**28 / (13e9 * 4 / 3), rel=0.25)
 
 
 def test_a_slower_machine_is_slower() -> None:
     slow = Machine.of({**FACTS, "stream_memory_gb_s": "6"})
-    model, other = (TileModel(added(1 << 14, 1 << 11), machine) for machine in (MACHINE, slow))
-    assert model.seconds(tile(0, 0)) < other.seconds(tile(0, 0))
+    kernel = added(1 << 14, 1 << 11)
+    assert seconds(kernel, tile(0, 0)) < seconds(kernel, tile(0, 0), machine=slow)
 
 
 def test_functions_cost() -> None:
@@ -180,21 +194,40 @@ def test_functions_cost() -> None:
         shape = (100, 256)
         return computation([op("parameter", shape, number=0), op(opcode, shape, 0)], [1])
 
-    told = [TileModel(mapped(o), MACHINE).seconds(tile(0, 0)) for o in ("abs", "log", "atan2")[:2]]
-    assert told[0] * 3 < told[1]
+    assert seconds(mapped("abs"), tile(0, 0)) * 3 < seconds(mapped("log"), tile(0, 0))
 
 
 @pytest.mark.parametrize("kernel", [dot_add(), row_sum(), conv(), conv(2, 20)])
 def test_every_tile_has_finite_seconds(kernel: Computation) -> None:
-    model = TileModel(kernel, MACHINE)
-    rank = kernel.sizes.symbols["RANK"]
-    for size in (0, 1, 2, 4, 8):
-        for block in (0, 8, 32):
-            for at in range(rank):
-                sizes = [0] * rank
-                sizes[at] = size if size < model.plan.dims[at] else 0
-                seconds = model.seconds(tile(*sizes, tr=block))
-                assert math.isfinite(seconds) and seconds > 0
+    tiles = some_of(kernel)
+    found = seconds(kernel, *tiles)
+    assert found.shape == (len(tiles),)
+    assert np.isfinite(found).all() and (found > 0).all()
+
+
+def some_of(kernel: Computation) -> list[Config]:
+    """Of every size along every dimension, and along two."""
+    dims = plan_of(kernel).dims
+    found = []
+    for size, block, d in itertools.product((0, 1, 2, 4, 8), (0, 8, 32), range(len(dims))):
+        sizes = [0] * len(dims)
+        sizes[d] = size if size < dims[d] else 0
+        found.append(tile(*sizes, tr=block))
+        sizes[d - 1] = min(3, dims[d - 1] - 1)
+        found.append(tile(*sizes, tr=block))
+    return found
+
+
+@pytest.mark.parametrize("kernel", [dot_add(), row_sum(), conv(), conv(2, 20)])
+def test_a_tile_takes_as_long_among_others_as_alone(kernel: Computation) -> None:
+    """Though tiles of other loops, with other last tiles, stand beside it."""
+    tiles = some_of(kernel)
+    alone = [seconds(kernel, one) for one in tiles]
+    assert seconds(kernel, *tiles) == pytest.approx(alone, rel=1e-12)
+
+
+def test_no_tiles_take_no_seconds() -> None:
+    assert TileModel(dot_add(), MACHINE).seconds([]).shape == (0,)
 
 
 def test_a_kernel_without_tiles_is_refused() -> None:

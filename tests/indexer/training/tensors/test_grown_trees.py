@@ -13,22 +13,31 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 pytest.importorskip("lightgbm")
 
-from tiled_kernels import fused_samples, kernels, tiled_samples  # noqa: E402
+from tiled_kernels import (  # noqa: E402
+    fused_samples,
+    kernels,
+    seconds,
+    tiled_samples,
+    tiles,
+)
 
+from embeddb.core.config import Config  # noqa: E402
 from embeddb.core.errors import ModelError  # noqa: E402
 from embeddb.core.files import model_file  # noqa: E402
 from embeddb.cost_model.kernel_trees import KernelTrees, predictor_of  # noqa: E402
 from embeddb.featurizers.kernel_embedding import KernelEmbedding  # noqa: E402
 from embeddb.tensors.encoding.flat import flat_rows, statistics  # noqa: E402
+from embeddb.tensors.roofline.analysis import Analysis  # noqa: E402
 from indexer.training.cost_model.trees import weights  # noqa: E402
 from indexer.training.tensors.grown_trees import (  # noqa: E402
     boosted_by_family,
     grown,
+    said_by,
     tree_weights,
     trees_card,
 )
 from indexer.training.tensors.presets import preset  # noqa: E402
-from indexer.training.tensors.samples import split  # noqa: E402
+from indexer.training.tensors.samples import sample_of, split  # noqa: E402
 from indexer.training.tensors.train import KernelTraining, train_kernels  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -44,12 +53,12 @@ def how(task: str, predictor: str, epochs: int = 1) -> KernelTraining:
 
 
 def test_they_say_what_lightgbm_says() -> None:
-    tiles, fused = tiled_samples(4), fused_samples(6)
-    table = np.concatenate([flat_rows(s.graph, s.tiles) for s in tiles])
-    wanted = np.concatenate([s.logs - s.logs.mean() for s in tiles])
-    booster = boosted_by_family(table, wanted, [s.group for s in tiles for _ in s.configs], 0)
+    tiled, fused = tiled_samples(4), fused_samples(6)
+    table = np.concatenate([flat_rows(s.graph, s.tiles) for s in tiled])
+    wanted = np.concatenate([s.logs - s.logs.mean() for s in tiled])
+    booster = boosted_by_family(table, wanted, [s.group for s in tiled for _ in s.configs], 0)
     own = KernelTrees(trees_card("tile"), weights(booster))
-    said = np.concatenate([own.predicted(s.graph, s.tiles) for s in tiles])
+    said = np.concatenate([own.predicted(s.graph, s.tiles) for s in tiled])
     np.testing.assert_allclose(said, booster.predict(table), rtol=1e-5, atol=1e-6)
     rows = np.stack([statistics(s.graph) for s in fused])
     booster = boosted_by_family(rows, np.array([s.logs[0] for s in fused]), ["a"] * len(fused), 0)
@@ -58,6 +67,40 @@ def test_they_say_what_lightgbm_says() -> None:
     np.testing.assert_allclose(of_kernels, np.exp(booster.predict(rows)), rtol=1e-5)
     with pytest.raises(ModelError, match="knows no seconds"):
         own.seconds(next(iter(kernels(1))))
+
+
+@pytest.mark.parametrize("task", ["tile", "fused"])
+def test_trees_tell_what_an_analysis_misses(tmp_path: Path, task: str) -> None:
+    """Of a kernel what they say of its sample; the machine is in the file."""
+    analysis = Analysis(task, {"l2_bytes": "1048576"})
+    made = list(kernels(6))
+    whole = {"t1": 0, "t2": 0}
+    configs = [tiles(kernel) if task == "tile" else [Config({})] for kernel in made]
+    samples = [
+        sample_of(
+            kernel, {c: seconds(kernel, Config({**whole, **c})) for c in own}, analysis=analysis
+        )
+        for kernel, own in zip(made, configs, strict=True)
+    ]
+    out = tmp_path / "models" / f"kernels-tile-cpu-{task}.safetensors"
+    out.parent.mkdir()
+    asked = how(task, "trees")
+    card = train_kernels(samples, asked, out, analysis=analysis, progress=quiet)
+    assert card["network"]["machine"] == {"l2_bytes": "1048576"}
+    again, own = predictor_of(out), grown(split(samples, "family", 0)[0], task, 0, analysis)
+    for kernel, sample, tried in zip(made, samples, configs, strict=True):
+        told = said_by(own, sample, analysed=True)
+        np.testing.assert_array_equal(again.scores(kernel, tried), told.astype(np.float32))
+    # What they add is not nothing, and what they say is near what they learned.
+    valid = split(samples, "family", 0)[1]
+    off = [np.abs(said_by(own, s, analysed=True) - s.logs).mean() for s in valid]
+    plain = [np.abs(np.array(s.analysed) - s.logs).mean() for s in valid]
+    assert task == "tile" or np.mean(off) < np.mean(plain) / 2
+
+
+def test_samples_without_an_analysis_are_no_ground_for_trees_beyond_it() -> None:
+    with pytest.raises(AssertionError, match="analysis"):
+        grown(tiled_samples(3), "tile", 0, Analysis("tile", {}))
 
 
 def test_the_better_one_is_kept_and_the_card_tells_of_the_other(tmp_path: Path) -> None:
@@ -107,6 +150,8 @@ def test_files_that_are_no_trees_are_refused(tmp_path: Path) -> None:
         ("encoding", {"network": {"task": "tile", "encoding": "00000000"}}, "encoded otherwise"),
         ("columns", {"network": {**trees_card("tile")["network"], "task": "fused"}}, "feature"),
         ("nothing", {"network": {}}, "a.safetensors"),
+        ("machine", {"network": {**trees_card("tile")["network"], "machine": 3}}, "machine"),
+        ("facts", {"network": {**trees_card("tile")["network"], "machine": {"a": 1}}}, "machine"),
     ):
         model_file.save(file, made, {**card, **wrong})
         with pytest.raises(ModelError, match=told):

@@ -11,11 +11,8 @@ from tiled_kernels import tiled_samples
 
 from embeddb.core.config import Config
 from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows, statistics
-from indexer.training.tensors.baselines import (
-    BASELINES,
-    SECONDS,
-    trees_beyond,
-)
+from embeddb.tensors.roofline.analysis import Analysis
+from indexer.training.tensors.baselines import BASELINES, SECONDS
 from indexer.training.tensors.draws import drawn_batches
 from indexer.training.tensors.figures import (
     fused_figures,
@@ -23,10 +20,12 @@ from indexer.training.tensors.figures import (
     summary,
     tile_figures,
 )
+from indexer.training.tensors.grown_trees import grown, said_by
 from indexer.training.tensors.presets import preset, preset_names
 from indexer.training.tensors.samples import KernelSample, split
 
-SAMPLES = tiled_samples(4)
+ANALYSIS = Analysis("tile", {})
+SAMPLES = tiled_samples(4, ANALYSIS)
 
 
 def of_optimum(samples: Sequence[KernelSample], scores: Sequence[np.ndarray]) -> float:
@@ -87,16 +86,24 @@ def test_trees_mend_what_a_rough_model_misses_of_other_families() -> None:
     train, held = split(SAMPLES, "family", 0)
     noise = np.random.default_rng(0)
 
-    def rough(sample: KernelSample) -> np.ndarray:
-        return 0.3 * sample.logs + noise.normal(0, sample.logs.std(), len(sample.logs))
+    def rough(sample: KernelSample) -> KernelSample:
+        said = 0.3 * sample.logs + noise.normal(0, sample.logs.std(), len(sample.logs))
+        return replace(sample, analysed=said)
 
-    def tau(ranking: object) -> float:
-        found = [kendall(ranking(sample), sample.seconds) for sample in held]  # type: ignore[operator]
+    def mean_tau(parts: Sequence[KernelSample], scores: Sequence[np.ndarray]) -> float:
+        pairs = zip(parts, scores, strict=True)
+        found = [kendall(score, sample.seconds) for sample, score in pairs]
         return float(np.mean([one for one in found if one is not None]))
 
-    assert tau(trees_beyond(train, rough)) > tau(rough) + 0.1
-    exact = trees_beyond(train, lambda sample: sample.logs)
-    assert tau(exact) == pytest.approx(1.0)
+    rough_train, rough_held = ([rough(s) for s in part] for part in (train, held))
+    trees = grown(rough_train, "tile", 0, ANALYSIS)
+    mended = [said_by(trees, sample, analysed=True) for sample in rough_held]
+    alone = mean_tau(rough_held, [np.array(s.analysed) for s in rough_held])
+    assert mean_tau(rough_held, mended) > alone + 0.1
+    exact = [replace(sample, analysed=sample.logs) for sample in SAMPLES]
+    trees = grown(exact[: len(train)], "tile", 0, ANALYSIS)
+    said = [said_by(trees, sample, analysed=True) for sample in exact]
+    assert mean_tau(exact, said) == pytest.approx(1.0)
 
 
 def test_flat_features_tell_kernels_and_tiles_apart() -> None:
@@ -150,7 +157,12 @@ def test_kernels_of_a_partition_are_of_the_program_that_was_cut() -> None:
 
 def test_seconds_are_told_by_what_is_near_or_usual() -> None:
     samples = [
-        replace(sample, seconds=np.array([1e-3 * 2.0 ** (at % 4)]), configs=sample.configs[:1])
+        replace(
+            sample,
+            seconds=np.array([1e-3 * 2.0 ** (at % 4)]),
+            configs=sample.configs[:1],
+            tiles=sample.tiles[:1],
+        )
         for at, sample in enumerate(SAMPLES)
     ]
     usual = SECONDS["constant"](samples, 0)(samples[0])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from embeddb.platforms.platform import Platform
+    from embeddb.tensors.roofline.analysis import Analysis
     from indexer.training.tensors.presets import Preset
     from indexer.training.tensors.samples import KernelRuns
 
@@ -74,11 +75,11 @@ def kernels_verb(db: str, as_json: bool, **asked: Any) -> None:
     --task tile learns to rank the tiles of a kernel, --task fused its seconds (A Learned
     Performance Model for Tensor Processing Units). --predictor auto: the paper's network, or
     boosted trees on flat features (where lightgbm is installed), whichever is better on what was
-    held out. --preset is a row of the paper's Tables 6 and 7
-    (`sage-lstm`, `none-transformer`, ...) or `default`, ours for two cores; --hidden makes it
-    narrower. A batch has --tiles tiles of each of --batch kernels, drawn evenly from the model
-    families; whole families are held out for early stopping and for that choice. Ctrl-C keeps
-    finished epochs.
+    held out; trees learn what the analytical model misses, where it knows the code. --preset is a
+    row of the paper's Tables 6 and 7 (`sage-lstm`, `none-transformer`, ...) or `default`, ours for
+    two cores; --hidden makes it narrower. A batch has --tiles tiles of each of --batch kernels,
+    drawn evenly from the model families; whole families are held out for early stopping and for
+    that choice. Ctrl-C keeps finished epochs.
 
     \b
     Example:
@@ -117,7 +118,7 @@ def _train(
         predictor=asked["predictor"],
     )
     runs = _runs(db, asked)
-    tests = _runs(asked["tests"], asked).samples if asked["tests"] else []
+    tests = _runs(asked["tests"], asked, runs.analysis).samples if asked["tests"] else []
     with open_database(db, readonly=True) as opened:
         file = own_file(opened.store, "kernels", runs.platform, runs.op, asked["out"])
         home = opened.store.path
@@ -128,7 +129,14 @@ def _train(
     judge = partial(_judged, db, runs.platform)
     about_runs = about(runs)
     card = train_kernels(
-        runs.samples, how, file, tests=tests, about=about_runs, judge=judge, progress=progress
+        runs.samples,
+        how,
+        file,
+        tests=tests,
+        about=about_runs,
+        analysis=runs.analysis,
+        judge=judge,
+        progress=progress,
     )
     for line in written(file, before, home, partial(open_database, db)):
         note(f"warning: {file} is saved and in use but not registered: {line}")
@@ -170,11 +178,11 @@ def _preset(asked: dict[str, Any]) -> Preset:
     return replace(found, spec=replace(found.spec, **changed), **trained)
 
 
-def _runs(db: str, asked: dict[str, Any]) -> KernelRuns:
+def _runs(db: str, asked: dict[str, Any], analysis: Analysis | None = None) -> KernelRuns:
     from indexer.training.tensors.samples import runs_of
 
     with open_database(db, readonly=True) as opened:
-        runs = runs_of(opened.store, Op(asked["task"]), asked["platform"])
+        runs = runs_of(opened.store, Op(asked["task"]), asked["platform"], analysis)
     for reason, count in runs.left_out.items():
         note(f"warning: {plural(count, 'kernel')} of {db} left out: {reason}")
     families = len({sample.group for sample in runs.samples})
