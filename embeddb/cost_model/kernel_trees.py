@@ -39,11 +39,6 @@ from embeddb.tensors.roofline.analysis import Analysis
 __all__ = ["KernelTrees", "predictor_from", "predictor_of", "table_of"]
 
 _AGAIN = "train it again with `embeddb train kernels`"
-#: What is the same for all tiles of a kernel is looked at once.
-_BLOCKS = {
-    "fused": [slice(0, STATISTICS)],
-    "tile": [slice(0, STATISTICS), slice(STATISTICS, TILED)],
-}
 
 
 class KernelTrees(KernelPredictor):
@@ -62,10 +57,11 @@ class KernelTrees(KernelPredictor):
             if read["encoding"] != encoding_version():
                 raise ModelError("its trees read kernels that are encoded otherwise")
             self._analysis = _analysis(read)
-            blocks = _BLOCKS[self.task]
-            if self._analysis is not None:
-                blocks = [*blocks, slice(blocks[-1].stop, blocks[-1].stop + TOLD)]
-            self._forest = Forest([weights], blocks)
+            told = 0 if self._analysis is None else TOLD
+            # What is the same for all tiles of a kernel is looked at once.
+            tiled = [slice(0, STATISTICS), slice(STATISTICS, TILED + told)]
+            fused = [slice(0, STATISTICS + told)]
+            self._forest = Forest([weights], tiled if self.task == "tile" else fused)
 
     @property
     def task(self) -> str:

@@ -79,7 +79,8 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Of a nest under tiles that have the same loops. `layouts` are those of its accesses."""
+    """Of a nest under tiles that have the same loops. `layouts` are those of its accesses, which
+    the innermost loops alone look at."""
 
     nest: Nest
     loops: Loops
@@ -87,8 +88,8 @@ class Arithmetic:
     layouts: Sequence[Layout]
     machine: Machine
 
-    def cycles(self) -> Floats:
-        """float64[c] of all runs of the nest in the kernel."""
+    def cycles(self, innermost: Floats) -> Floats:
+        """float64[c] of all runs of the nest in the kernel, of so many of the innermost loops."""
         nest, block = self.nest, np.maximum(self.extents.reduced, 1)
         around = self.extents.turns(self.extents.depth(nest.depends))
         if nest.blocked is not None:
@@ -99,7 +100,7 @@ class Arithmetic:
             told = lengths(nest, var, self.extents)
             around = around * np.sum([n * share for n, share in told], axis=0)
             total += around * (_TURN + self._once(var, self.loops.inside(at + 1)))
-        return total + around * self._innermost()
+        return total + around * innermost
 
     def _once(self, last: Var | None, inside: frozenset[Var]) -> float:
         """Steps that are made once for each turn of an outer loop `last`, or for each run of the
@@ -111,8 +112,8 @@ class Arithmetic:
         ]
         return sum(step.share * self._step(step)[1] for step in own)
 
-    def _innermost(self) -> Floats:
-        """All turns of the rows and of the loop inside."""
+    def innermost(self) -> Floats:
+        """float64[c] of all turns of the rows and of the loop inside; not of the loops outside."""
         rows, inner = self.loops.rows, self.loops.inner
         lanes = np.where(self._in_vectors(), self.machine.lanes(self.nest.each), 1)
         one, together = self._turn(1), self._turn(ROWS)

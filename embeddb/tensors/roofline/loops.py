@@ -43,6 +43,11 @@ class Loops:
         times = math.prod(n for var, n in self.written if var in variables)
         return times * (rows if self.rows in variables else 1)
 
+    @property
+    def innermost(self) -> tuple[object, ...]:
+        """What is the same where nothing but the loops outside differs."""
+        return self.rows, self.inner, self.written
+
     def inside(self, at: int) -> frozenset[Var]:
         """The variables of all loops within the first so many of `outside`."""
         found = {*self.outside[at:], *(var for var, _ in self.written)}

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline import traffic
+from embeddb.tensors.roofline.accesses import Nest
 from embeddb.tensors.roofline.arithmetic import Arithmetic
 from embeddb.tensors.roofline.extents import Extents, Floats
-from embeddb.tensors.roofline.loops import by_loops
+from embeddb.tensors.roofline.loops import Loops, by_loops
 from embeddb.tensors.roofline.machine import Cache, Machine
 from embeddb.tensors.roofline.nests import nests_of
-from embeddb.tensors.roofline.traffic import Levels
+from embeddb.tensors.roofline.traffic import Layout, Levels
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of
 
@@ -60,22 +61,29 @@ class TileModel:
     def _cycles(self, extents: Extents) -> Floats:
         """float64[c]. Of each nest of loops the cycles of its operations, and those of its data
         through each cache, overlap in part."""
-        parts = [np.square(self._computed(extents))]
-        levels = []
+        levels, computed = [], []
         for nest in self.nests:
             layouts = tuple(traffic.layout_of(access, extents) for access in nest.accesses)
             levels.append(traffic.levels_of(nest, extents, layouts))
+            computed.append(self._computed(nest, extents, layouts))
+        parts = [np.square(computed)]
         parts += [np.square(self._moved(extents, levels, cache)) for cache in self.machine.caches]
         return np.asarray(np.sqrt(np.sum(parts, axis=0)).sum(axis=0))
 
-    def _computed(self, extents: Extents) -> Floats:
-        """float64[n,c] by nest."""
-        found = np.zeros((len(self.nests), len(extents)))
-        for at, nest in enumerate(self.nests):
-            for loops, places in by_loops(nest, extents):
-                some = extents.take(places)
-                layouts = [traffic.layout_of(access, some) for access in nest.accesses]
-                found[at, places] = Arithmetic(nest, loops, some, layouts, self.machine).cycles()
+    def _computed(self, nest: Nest, extents: Extents, layouts: Sequence[Layout]) -> Floats:
+        """float64[c] of one nest."""
+        alike: dict[Any, list[tuple[Loops, NDArray[np.intp]]]] = {}
+        for loops, places in by_loops(nest, extents):
+            alike.setdefault(loops.innermost, []).append((loops, places))
+        turns, found = np.zeros(len(extents)), np.zeros(len(extents))
+        for each in alike.values():
+            places = np.concatenate([own for _, own in each])
+            some = [layout.take(places) for layout in layouts]
+            own = Arithmetic(nest, each[0][0], extents.take(places), some, self.machine)
+            turns[places] = own.innermost()
+            for loops, at in each:
+                outer = Arithmetic(nest, loops, extents.take(at), (), self.machine)
+                found[at] = outer.cycles(turns[at])
         return found
 
     def _moved(self, extents: Extents, levels: Sequence[Levels], cache: Cache) -> Floats:

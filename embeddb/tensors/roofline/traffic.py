@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embeddb.tensors.roofline.accesses import Access, Nest
 from embeddb.tensors.roofline.extents import Extents, Floats, Ints
@@ -78,6 +79,11 @@ class Layout:
     dims: tuple[Ints, ...]
     strides: tuple[Ints, ...]
     order: tuple[int, ...]
+
+    def take(self, places: NDArray[np.intp]) -> Layout:
+        """Under some of the tiles."""
+        dims, strides = (tuple(n[places] for n in told) for told in (self.dims, self.strides))
+        return Layout(dims, strides, self.order)
 
 
 def layout_of(access: Access, extents: Extents) -> Layout:
