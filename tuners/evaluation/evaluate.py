@@ -37,13 +37,13 @@ from tuners.evaluation.fit import Fit
 from tuners.evaluation.learned import JOINED, Learned
 from tuners.evaluation.plain_neighbours import PlainNeighbours
 from tuners.evaluation.replayed import Replayed
+from tuners.fusion.judged import judged_fusions
 from tuners.static_best import StaticBestTuner
 from tuners.static_top_k import StaticTopKTuner
 
 __all__ = ["Table", "evaluate"]
 
-_RANDOM_DRAWS = 20
-_K = 5
+_RANDOM_DRAWS, _K = 20, 5
 
 Progress = Callable[[str, int, int], None]
 
@@ -66,7 +66,8 @@ def evaluate(
     configuration, so that the oracle is the best of the space. Each of `rankers` learns twice in
     every fold (once to choose its weight) and has two rows: by itself, and `+transfer`, joined
     with the neighbours' vote. One that cannot learn from a scope has none there; `note` is told.
-    Each of `tuners`, names of plug-ins, has a row: asked and told by replay.
+    Each of `tuners`, names of plug-ins, has a row: asked and told by replay. Programs (op `fusion`)
+    have rows of their own (`judged_fusions`).
 
     Raises: NothingFound if no scope has matrices of at least two groups to hold out;
     MissingDependency if a ranker needs a package that is not installed; UsageError for a tuner
@@ -77,6 +78,10 @@ def evaluate(
         tuner_class(name)
     rows: list[EvalRow] = []
     for op, scope, instance in _questions(db, scopes):
+        if op.kind == "program":
+            own = (db, instance, seeds, folds, progress, told)
+            rows += judged_fusions(*own, learned=bool(rankers))
+            continue
         bench = Bench(db, op, scope, complete=complete, instance=instance)
         if not bench.ready:
             continue
@@ -93,8 +98,7 @@ def evaluate(
         for name, what in replayed.illegal.items():
             told(f"{op} on {instance or scope}: {name} wastes steps on what is not legal: {what}")
     if not rows:
-        asked = scopes if scopes is not None else db.scopes()
-        many = many_of(*(op.kind for op, _ in asked))
+        many = many_of(*(op.kind for op, _ in (db.scopes() if scopes is None else scopes)))
         raise NothingFound(
             f"nothing to judge: no op and platform has two or more groups of {many} that ran the "
             "platform's default and something else that most of them ran",
@@ -109,7 +113,8 @@ def _questions(
     """Op, scope and, where several machines ran it, each of these: an answer is for one."""
     for op, scope in scopes if scopes is not None else db.scopes():
         named = sorted({p.platform for p in scope_partitions(db.store, op, scope)})
-        for instance in named if len(named) > 1 else [""]:
+        # Programs have cuts of their own: nothing is shared by instances.
+        for instance in named if len(named) > 1 or op.kind == "program" else [""]:
             yield op, scope, instance
 
 

@@ -16,7 +16,9 @@ __all__ = ["CutPrices", "PredictsKernels"]
 class PredictsKernels(Protocol):
     """A model of op `fused` (`embeddb.cost_model.graph_model.GraphModel`)."""
 
-    version: str
+    @property
+    def version(self) -> str:
+        """Of its weights: what it says of a kernel is the same under the same version."""
 
     def seconds(self, kernel: Computation) -> float:
         """Raises: ModelError where it cannot say."""
