@@ -25,7 +25,7 @@ from indexer.runners.tile_code.sum_loops import SumLoops
 __all__ = ["GENERATION", "PRELUDE", "arguments", "c_function"]
 
 #: Raised when the same tile becomes other code: times of different generations are not mixed.
-GENERATION = 2
+GENERATION = 3
 #: What stands once above all functions of a file.
 PRELUDE = "#include <math.h>\n#include <stdint.h>\n"
 

@@ -1,0 +1,39 @@
+"""Calls of what was compiled: as many as are asked for."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from indexer.runners.compiled.building import build_one, command, one_file
+from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.cpu_kernels import build
+
+pytestmark = pytest.mark.skipif(build.compiler() is None, reason="no C compiler")
+
+#: Faster than any processor stores a number.
+_NEVER_S = 5e-11
+_CALLS = 10_000_000
+
+
+def test_a_short_call_is_made_as_often_as_it_is_counted(tmp_path: Path) -> None:
+    """Gcc knows that each writes the same again."""
+    text = "static void v0(const float *restrict p, float *restrict o) { o[0] = 2 * p[0]; }"
+    source = one_file("", [(text, "a[0], a[1]")], openmp=False)
+    assert build_one(tmp_path / "short.so", source, command("-O3", "-ffast-math")) == ""
+    arrays = [np.ones(1, np.float32), np.zeros(1, np.float32)]
+    seconds = Libraries().call(str(tmp_path / "short.so"), 0, arrays, 1, _CALLS)
+    assert seconds > _NEVER_S and arrays[1].tolist() == [2.0]
+
+
+def test_functions_are_called_by_number(tmp_path: Path) -> None:
+    functions = [(f"static void v{n}(double *o) {{ o[0] = {n + 1}; }}", "a[0]") for n in range(3)]
+    source = one_file("", functions, openmp=False)
+    assert build_one(tmp_path / "three.so", source, command("-O2")) == ""
+    libraries, array = Libraries(), np.zeros(1)
+    for which, times in itertools.product(range(3), (1, 2)):
+        libraries.call(str(tmp_path / "three.so"), which, [array], 1, times)
+        assert array[0] == which + 1
