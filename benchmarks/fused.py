@@ -39,7 +39,6 @@ from embeddb.tensors.roofline.fused import fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Machine
 from indexer.training.tensors.baselines import SECONDS
 from indexer.training.tensors.figures import LEAST_S, fused_figures
-from indexer.training.tensors.grown_trees import grown, said_by
 from indexer.training.tensors.presets import preset
 from indexer.training.tensors.samples import (
     SPLITS,
@@ -53,9 +52,7 @@ from indexer.training.tensors.train import KernelTraining
 
 OP = Op("fused")
 SEEDS = (0, 1, 2)
-#: Trees that learn what the roofline misses: those of `train kernels`.
-BEYOND = "analytic and trees"
-METHODS = ("constant", "analytic", "trees", BEYOND, "nearest", "learned")
+METHODS = ("constant", "analytic", "trees", "nearest", "learned")
 #: Of a training: what one core does in two minutes.
 EPOCHS, PATIENCE, KERNELS = 60, 10, 64
 
@@ -104,7 +101,7 @@ class Told:
 
     def __init__(self, runs: KernelRuns, kernels: Mapping[str, Computation]) -> None:
         self.samples, self.kernels = runs.samples, kernels
-        self.content, self.analysis = content_of(runs.samples), runs.analysis
+        self.content = content_of(runs.samples)
         machine = Machine.of(runs.platform.environment)
         self.types = {at: type_of(kernel) for at, kernel in kernels.items()}
         self.roofline = {at: fused_seconds(kernel, machine) for at, kernel in kernels.items()}
@@ -180,9 +177,6 @@ def judged(told: Told, rows: Rows, key: Mapping[str, Any]) -> dict[str, Any]:
     began = time.process_time()
     if key["method"] == "analytic":
         predicting = told.analytic(train)
-    elif key["method"] == BEYOND:
-        trees = grown(train, "fused", key["seed"], told.analysis)
-        predicting = lambda s: float(np.exp(said_by(trees, s, analysed=True)[0]))  # noqa: E731
     elif key["method"] == "learned":
         how = KernelTraining(
             preset("fused", hidden=key["hidden"]),

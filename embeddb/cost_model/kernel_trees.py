@@ -57,11 +57,12 @@ class KernelTrees(KernelPredictor):
             if read["encoding"] != encoding_version():
                 raise ModelError("its trees read kernels that are encoded otherwise")
             self._analysis = _analysis(read)
-            told = 0 if self._analysis is None else TOLD
             # What is the same for all tiles of a kernel is looked at once.
-            tiled = [slice(0, STATISTICS), slice(STATISTICS, TILED + told)]
-            fused = [slice(0, STATISTICS + told)]
-            self._forest = Forest([weights], tiled if self.task == "tile" else fused)
+            blocks = [slice(0, STATISTICS)]
+            if self.task == "tile":
+                told = 0 if self._analysis is None else TOLD
+                blocks.append(slice(STATISTICS, TILED + told))
+            self._forest = Forest([weights], blocks)
 
     @property
     def task(self) -> str:
@@ -89,12 +90,11 @@ def table_of(
     said: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """float32[c,f] that trees read of a kernel under tiles float32[c,t]; `said` float32[c] is what
-    the analytical model says, if it is asked."""
-    if task == "tile":
-        table = flat_rows(graph, tiles)
-    else:
+    the analytical model says of them, if it is asked."""
+    if task == "fused":
         own = statistics(graph)
-        table = np.broadcast_to(own, (len(tiles), len(own)))
+        return np.broadcast_to(own, (len(tiles), len(own)))
+    table = flat_rows(graph, tiles)
     return table if said is None else np.concatenate([table, told_rows(said)], axis=1)
 
 
@@ -103,9 +103,10 @@ def _analysis(read: Mapping[str, Any]) -> Analysis | None:
     facts = read.get("machine")
     if facts is None:
         return None
-    if not isinstance(facts, dict) or not all(isinstance(v, str) for v in facts.values()):
-        raise ModelError("the machine in its card is none")
-    return Analysis(read["task"], facts)
+    right = isinstance(facts, dict) and all(isinstance(v, str) for v in facts.values())
+    if not right or read["task"] != "tile":
+        raise ModelError("the machine in its card is none, or not of tiles")
+    return Analysis(facts)
 
 
 def predictor_from(

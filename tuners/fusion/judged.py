@@ -24,7 +24,8 @@ from embeddb.platforms.platform import Platform
 from embeddb.store.usual_state import usual_at
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, Cut, edges_of
-from embeddb.tensors.roofline.analysis import Analysis
+from embeddb.tensors.roofline.fused import fused_seconds
+from embeddb.tensors.roofline.machine import Machine
 from indexer.training.tensors.grown_trees import grown
 from indexer.training.tensors.samples import KernelSample, runs_of
 from tuners.evaluation.figures import (
@@ -50,6 +51,8 @@ _K = 5
 #: Cuts whose times are closer are no pair to be ordered: two processes that time the same kernel
 #: differ by as much (`benchmarks/results/fusion_noise.json`).
 _NOISE = 0.05
+#: A kernel is not called in less.
+_LEAST_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +72,11 @@ class _Asked:
 class _Roofline:
     """Seconds of kernels by bytes, flops and functions, for `CutPrices`."""
 
-    analysis: Analysis
+    machine: Machine
     version: str = "roofline"
 
     def seconds(self, kernel: Computation) -> float:
-        return float(np.exp(self.analysis.logs(kernel, [Config({})])[0]))
+        return max(fused_seconds(kernel, self.machine), _LEAST_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ def judged_fusions(
     if platform is None or len(set(groups)) < 2:
         return []
     kernels = _kernels(db, instance, note) if learned else []
-    roofline = _Roofline(Analysis(_FUSED.kernel, platform.environment))
+    roofline = _Roofline(Machine.of(platform.environment))
     priced = [_ordered(one, roofline) for one in asked]
     done: dict[str, list[list[Outcome]]] = {}
     for turn, seed in enumerate(seeds):
@@ -118,7 +121,7 @@ def judged_fusions(
                 progress(f"{_FUSION} on {instance}", turn * folds + number, len(seeds) * folds)
             places = np.flatnonzero(fold == number)
             out = set(groups[places].tolist())
-            trees = _trees([s for s in kernels if s.group not in out], roofline.analysis)
+            trees = _trees([s for s in kernels if s.group not in out])
             for at in places:
                 for method, outcome in _methods(asked[at], priced[at], trees, seed):
                     found.setdefault(method, []).append(outcome)
@@ -150,12 +153,12 @@ def _kernels(db: Lookup, instance: str, note: Callable[[str], None]) -> list[Ker
         return []
 
 
-def _trees(train: Sequence[KernelSample], analysis: Analysis) -> PredictsKernels | None:
+def _trees(train: Sequence[KernelSample]) -> PredictsKernels | None:
     """None where nothing can be learned."""
     if not train:
         return None
     try:
-        return _Grown(grown(train, _FUSED.kernel, 0, analysis))
+        return _Grown(grown(train, _FUSED.kernel))
     except MissingDependency:
         return None
 

@@ -114,7 +114,7 @@ class TileTuning:
         legal = designed_tiles(space, default, _MOST_RANKED, rng=rng)
         by = asked.by or self._usual()
         if by == "analytical":
-            analysis = Analysis("tile", self.here.environment)
+            analysis = Analysis(self.here.environment)
             first = _ranked(legal, analysis.logs(kernel, legal))
         elif by == "model" and self.model is not None:
             first = _ranked(legal, self.model.predict(kernel, legal))

@@ -39,8 +39,8 @@ def flat_rows(graph: KernelGraph, tiles: Floats) -> Floats:
 
 
 def told_rows(said: Floats) -> Floats:
-    """float32[c,2] of natural logarithms of seconds float32[c] that someone says of a kernel under
-    c tiles: they, and how far each is above the least."""
+    """float32[c,2] of natural logarithms of seconds float32[c] that someone says of the tiles of a
+    kernel: they, and how far each is above the least."""
     return np.stack([said, said - said.min(initial=np.inf)], axis=1)
 
 

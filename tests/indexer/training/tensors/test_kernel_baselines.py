@@ -24,7 +24,7 @@ from indexer.training.tensors.grown_trees import grown, said_by
 from indexer.training.tensors.presets import preset, preset_names
 from indexer.training.tensors.samples import KernelSample, split
 
-ANALYSIS = Analysis("tile", {})
+ANALYSIS = Analysis({})
 SAMPLES = tiled_samples(4, ANALYSIS)
 
 
