@@ -134,39 +134,45 @@ def touched(access: Access, layout: Layout, length: Mapping[Var, Ints]) -> Touch
 def levels_of(nest: Nest, extents: Extents, layouts: tuple[Layout, ...]) -> Levels:
     """From one turn of the innermost loop to the whole kernel: loops of the nest, its blocks of
     terms, the nest, then the tiles around it."""
-    order = list(reversed(nest.loops))
-    one = np.ones(len(extents))
-    in_blocks = blocked(nest, extents)
-    whole = len(order) + 2  # the level of the nest without its blocks
-    turns, far = [one] * whole, []
-    for at, var in enumerate(order):
-        cut = in_blocks if var == nest.blocked else np.zeros(len(extents), dtype=bool)
-        mean = np.where(cut, extents.reduced, extents.mean(nest.spans[var]))
-        turns[at] = np.maximum(mean, 1.0)
-    if nest.blocked is not None:
-        blocks = -(-nest.blocked.extent // np.maximum(extents.reduced, 1))
-        turns[whole - 2] = np.where(in_blocks, blocks, 1).astype(float)
-    depth = extents.depth(nest.depends)
-    covered: list[int] = []
-    for at in reversed(range(len(extents.plan.order))):
-        d = extents.plan.order[at]
-        turns.append(np.where(at < depth, extents.counts[:, d], 1).astype(float))
-        far.append(tuple(covered))
-        covered.append(d)
-    turns.append(one)
-    far.append(tuple(covered))
-    length = {}
-    for at, var in enumerate(order):
-        near = extents.size(nest.spans[var])
-        cut = in_blocks if var == nest.blocked else np.zeros(len(extents), dtype=bool)
-        inside = np.where(cut, np.minimum(near, extents.reduced), near)
-        rows = [one] * (at + 1) + [inside] * (whole - 2 - at) + [near]
-        rows += [extents.size(nest.spans[var], dims) for dims in far]
-        length[var] = np.maximum(np.stack(rows), 1).astype(np.int64)
+    turns, length = _turns(nest, extents), _lengths(nest, extents)
     each = zip(nest.accesses, layouts, strict=True)
-    shape = len(turns), len(extents)
-    parts = tuple(_filled(touched(a, layout, length), shape) for a, layout in each)
-    return Levels(parts, np.stack(turns), whole)
+    parts = tuple(_filled(touched(a, layout, length), turns.shape) for a, layout in each)
+    return Levels(parts, turns, len(nest.loops) + 2)
+
+
+def _turns(nest: Nest, extents: Extents) -> Floats:
+    """float64[l,c]"""
+    in_blocks, one = blocked(nest, extents), np.ones(len(extents))
+    found: list[Floats | Ints] = []
+    for var in reversed(nest.loops):
+        mean = extents.mean(nest.spans[var])
+        if var == nest.blocked:
+            mean = np.where(in_blocks, extents.reduced, mean)
+        found.append(np.maximum(mean, 1.0))
+    terms = 1 if nest.blocked is None else nest.blocked.extent
+    found += [np.where(in_blocks, -(-terms // np.maximum(extents.reduced, 1)), 1), one]
+    depth, order = extents.depth(nest.depends), extents.plan.order
+    for at in reversed(range(len(order))):
+        found.append(np.where(at < depth, extents.counts[:, order[at]], 1))
+    return np.stack([*found, one]).astype(np.float64)
+
+
+def _lengths(nest: Nest, extents: Extents) -> dict[Var, Ints]:
+    """How many values in a row each variable takes in one turn of a level, int64[l,c]: inside of
+    its own loop one, then those of a block, of a tile, and of more and more tiles."""
+    inside, one = list(reversed(nest.loops)), np.ones(len(extents), dtype=np.int64)
+    order = list(reversed(extents.plan.order))
+    found = {}
+    for at, var in enumerate(inside):
+        span = nest.spans[var]
+        tile = extents.size(span)
+        block = tile
+        if var == nest.blocked:
+            block = np.where(blocked(nest, extents), np.minimum(tile, extents.reduced), tile)
+        tiles = [extents.size(span, order[:covered]) for covered in range(len(order) + 1)]
+        rows = [*[one] * (at + 1), *[block] * (len(inside) - at), tile, *tiles]
+        found[var] = np.maximum(np.stack(rows), 1)
+    return found
 
 
 def _filled(part: Touched, shape: tuple[int, int]) -> Touched:
