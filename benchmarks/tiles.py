@@ -113,7 +113,7 @@ class Told:
         self.content, self.analysis = content_of(runs.samples), runs.analysis
         self.machine = Machine.of(runs.platform.environment)
         # Of what the analytical model says: a row is made again when it says something else.
-        every = [s.analysed for s in self.samples if s.analysed is not None]
+        every = [s.analysed.ravel() for s in self.samples if s.analysed is not None]
         told = np.concatenate([np.empty(0), *every]).tobytes()
         self.said = hashlib.blake2b(told, digest_size=8).hexdigest()
 

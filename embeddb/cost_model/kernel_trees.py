@@ -1,9 +1,9 @@
 """Boosted trees on flat features of kernels, in the place of a network: seconds of fused kernels,
 or which tiles are faster.
 
-Trees whose card names a machine tell what the analytical model misses there: what that says is a
-column of theirs, and is added to what they say. Trees have no embedding of a kernel. Their file has
-a member's tensors (`trees_numpy.TENSORS`).
+Trees whose card names a machine tell what the analytical model misses there: what that says are
+columns of theirs, and is added to what they say. Trees have no embedding of a kernel. Their file
+has a member's tensors (`trees_numpy.TENSORS`).
 """
 
 from __future__ import annotations
@@ -22,19 +22,12 @@ from embeddb.core.files.model_file import arrays_of
 from embeddb.cost_model.trees_numpy import Forest
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import TILE, encoding_version
-from embeddb.tensors.encoding.flat import (
-    STATISTICS,
-    TILED,
-    TOLD,
-    flat_rows,
-    statistics,
-    told_rows,
-)
+from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows, statistics
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph
 from embeddb.tensors.encoding.predictor import KernelPredictor, is_trees
 from embeddb.tensors.encoding.spec import TASKS
-from embeddb.tensors.roofline.analysis import Analysis
+from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, TOLD, Analysis
 
 __all__ = ["KernelTrees", "predictor_from", "predictor_of", "table_of"]
 
@@ -69,43 +62,45 @@ class KernelTrees(KernelPredictor):
         return str(self.card["network"]["task"])
 
     def rows(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
-        """float32[c,t], the last column what the analytical model says, where there is one."""
+        """float32[c,t], the last columns what the analytical model says, where there is one."""
         rows = super().rows(kernel, tiles)
         if self._analysis is None:
             return rows
-        said = self._analysis.logs(kernel, tiles).astype(np.float32)
-        return np.concatenate([rows, said[:, None]], axis=1)
+        told = self._analysis.rows(kernel, tiles).astype(np.float32)
+        return np.concatenate([rows, told], axis=1)
 
     def predicted(self, graph: KernelGraph, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        said = rows[:, len(TILE)] if self._analysis is not None else None
-        table = table_of(self.task, graph, rows[:, : len(TILE)], said)
+        told = rows[:, len(TILE) :] if self._analysis is not None else None
+        table = table_of(self.task, graph, rows[:, : len(TILE)], told)
         missed = np.asarray(self._forest.score(table)[0], dtype=np.float32)
-        return missed if said is None else said + missed
+        return missed if told is None else told[:, 0] + missed
 
 
 def table_of(
     task: str,
     graph: KernelGraph,
     tiles: NDArray[np.float32],
-    said: NDArray[np.float32] | None = None,
+    told: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """float32[c,f] that trees read of a kernel under tiles float32[c,t]; `said` float32[c] is what
-    the analytical model says of them, if it is asked."""
+    """float32[c,f] that trees read of a kernel under tiles float32[c,t]; `told` float32[c,2] is
+    what the analytical model says of them (`Analysis.rows`), if it is asked."""
     if task == "fused":
         own = statistics(graph)
         return np.broadcast_to(own, (len(tiles), len(own)))
     table = flat_rows(graph, tiles)
-    return table if said is None else np.concatenate([table, told_rows(said)], axis=1)
+    return table if told is None else np.concatenate([table, told], axis=1)
 
 
 def _analysis(read: Mapping[str, Any]) -> Analysis | None:
-    """Raises: ModelError for facts of a machine that are none."""
+    """Raises: ModelError for facts of a machine that are none, and for another version of it."""
     facts = read.get("machine")
     if facts is None:
         return None
     right = isinstance(facts, dict) and all(isinstance(v, str) for v in facts.values())
     if not right or read["task"] != "tile":
         raise ModelError("the machine in its card is none, or not of tiles")
+    if read.get("analysis") != ANALYSIS_VERSION:
+        raise ModelError("its trees mend another version of the analytical model")
     return Analysis(facts)
 
 

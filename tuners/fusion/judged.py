@@ -26,7 +26,6 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.roofline.fused import fused_seconds
 from embeddb.tensors.roofline.machine import Machine
-from indexer.training.tensors.grown_trees import grown
 from indexer.training.tensors.samples import KernelSample, runs_of
 from tuners.evaluation.figures import (
     EvalRow,
@@ -146,9 +145,13 @@ def _programs(db: Lookup, platform: Platform) -> Iterator[_Asked]:
 
 
 def _kernels(db: Lookup, instance: str, note: Callable[[str], None]) -> list[KernelSample]:
+    """What trees can learn from; none, and why is told, where they cannot."""
+    from indexer.training.cost_model.trees import require  # loads torch
+
     try:
+        require()
         return runs_of(db.store, _FUSED, instance).samples
-    except NothingFound as error:
+    except (MissingDependency, NothingFound) as error:
         note(f"{_FUSION} on {instance}: no trees: {error}")
         return []
 
@@ -157,10 +160,9 @@ def _trees(train: Sequence[KernelSample]) -> PredictsKernels | None:
     """None where nothing can be learned."""
     if not train:
         return None
-    try:
-        return _Grown(grown(train, _FUSED.kernel))
-    except MissingDependency:
-        return None
+    from indexer.training.tensors.grown_trees import grown  # loads torch
+
+    return _Grown(grown(train, _FUSED.kernel))
 
 
 def _methods(

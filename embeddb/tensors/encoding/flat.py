@@ -9,15 +9,14 @@ from embeddb.tensors.encoding.features import NODE, STATIC, TILE
 from embeddb.tensors.encoding.graph import KernelGraph
 from embeddb.tensors.encoding.opcodes import OPCODES
 
-__all__ = ["STATISTICS", "TILED", "TOLD", "flat_rows", "statistics", "told_rows"]
+__all__ = ["STATISTICS", "TILED", "flat_rows", "statistics"]
 
 Floats = NDArray[np.float32]
 _SHAPE = slice(NODE.index("shape_1"), NODE.index("shape_sum"))
 _SIDES = slice(TILE.index("tile_1"), TILE.index("tile_sum"))
-#: Numbers of `statistics`, and of a row of `flat_rows`; `told_rows` have `TOLD` more.
+#: Numbers of `statistics`, and of a row of `flat_rows`.
 STATISTICS = len(STATIC) + len(OPCODES) + 3 * len(NODE) + 1
 TILED = STATISTICS + len(TILE) + _SIDES.stop - _SIDES.start
-TOLD = 2
 
 
 def statistics(graph: KernelGraph) -> Floats:
@@ -36,12 +35,6 @@ def flat_rows(graph: KernelGraph, tiles: Floats) -> Floats:
     blocks = graph.features[_root(graph), _SHAPE] - tiles[:, _SIDES]
     shared = np.broadcast_to(own, (len(tiles), len(own)))
     return np.concatenate([shared, tiles, blocks], axis=1)
-
-
-def told_rows(said: Floats) -> Floats:
-    """float32[c,2] of natural logarithms of seconds float32[c] that someone says of the tiles of a
-    kernel: they, and how far each is above the least."""
-    return np.stack([said, said - said.min(initial=np.inf)], axis=1)
 
 
 def _root(graph: KernelGraph) -> int:

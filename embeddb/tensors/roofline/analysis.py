@@ -13,11 +13,16 @@ from numpy.typing import NDArray
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline.machine import Machine
 from embeddb.tensors.roofline.tiled import TileModel
+from embeddb.tensors.tiles import untiled
 
-__all__ = ["ANALYSED", "Analysis", "analysis_of"]
+__all__ = ["ANALYSED", "ANALYSIS_VERSION", "TOLD", "Analysis", "analysis_of"]
 
 #: The platform whose code the model knows.
 ANALYSED = "tile-cpu"
+#: Raised with every change of what it says: trees know what one version of it misses.
+ANALYSIS_VERSION = "2"
+#: Numbers that `Analysis.rows` tells of a tile, the first its seconds.
+TOLD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,14 @@ class Analysis:
         """float64[c] natural logarithms of seconds. Raises: TensorError for a kernel without
         tiles."""
         return np.log(TileModel(kernel, Machine.of(self.facts)).seconds(configs))
+
+    def rows(
+        self, kernel: Computation, configs: Sequence[Mapping[str, Any]]
+    ) -> NDArray[np.float64]:
+        """float64[c,2]: `logs`, and these over that of the untiled kernel, so that what is told of
+        a tile does not hang on which others are asked. Raises: as `logs`."""
+        *said, whole = self.logs(kernel, [*configs, untiled(kernel).config])
+        return np.stack([said, np.subtract(said, whole)], axis=1)
 
 
 def analysis_of(platform: str, task: str, environment: Mapping[str, str]) -> Analysis | None:

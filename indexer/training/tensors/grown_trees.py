@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embeddb.cost_model.kernel_trees import KernelTrees, table_of
 from embeddb.tensors.encoding.features import encoding_version
-from embeddb.tensors.roofline.analysis import Analysis
+from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis
 from indexer.training.cost_model.trees import boosted, weights
 from indexer.training.tensors.samples import KernelSample
 
@@ -54,10 +54,10 @@ def tree_weights(
     Raises: MissingDependency without LightGBM.
     """
     rows = [sample.rows(analysed=analysed) for sample in train]
-    tables = [table_of(task, s.graph, *told) for s, told in zip(train, rows, strict=True)]
+    tables = [table_of(task, s.graph, *own) for s, own in zip(train, rows, strict=True)]
     wanted = []
-    for sample, (_, said) in zip(train, rows, strict=True):
-        missed = sample.logs if said is None else sample.logs - said
+    for sample, (_, told) in zip(train, rows, strict=True):
+        missed = sample.logs if told is None else sample.logs - told[:, 0]
         wanted.append(missed - missed.mean() if task == "tile" else missed)
     families = [sample.group for sample in train for _ in sample.configs]
     booster = boosted_by_family(np.concatenate(tables), np.concatenate(wanted), families, seed)
@@ -66,16 +66,18 @@ def tree_weights(
 
 def said_by(trees: KernelTrees, sample: KernelSample, *, analysed: bool) -> NDArray[np.float64]:
     """float64[c] what trees say of a sample, which was analysed as theirs were."""
-    tiles, said = sample.rows(analysed=analysed)
-    rows = tiles if said is None else np.concatenate([tiles, said[:, None]], axis=1)
+    tiles, told = sample.rows(analysed=analysed)
+    rows = tiles if told is None else np.concatenate([tiles, told], axis=1)
     return trees.predicted(sample.graph, rows).astype(np.float64)
 
 
 def trees_card(task: str, analysis: Analysis | None = None) -> dict[str, Any]:
     """What of a card tells of trees."""
-    machine = {} if analysis is None else {"machine": dict(analysis.facts)}
+    beyond: dict[str, Any] = {}
+    if analysis is not None:
+        beyond = {"machine": dict(analysis.facts), "analysis": ANALYSIS_VERSION}
     return {
-        "network": {"task": task, "encoding": encoding_version(), **machine},
+        "network": {"task": task, "encoding": encoding_version(), **beyond},
         "settings": {"predictor": "trees", **_SETTINGS},
     }
 

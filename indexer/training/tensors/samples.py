@@ -41,6 +41,7 @@ __all__ = [
 SPLITS = ("program", "family")
 #: With fewer, one more or less in the validation decides what is learned.
 FEWEST_GROUPS = 5
+_UNANALYSED = "samples are made with the analysis they are learned by"
 #: The name of an operation at the end of that of a kernel.
 _OPERATION = re.compile(r"\.[\w-]+(\.\d+)?$")
 
@@ -52,7 +53,7 @@ class KernelSample:
     the place of the default among `configs`, -1 where it did not run.
 
     Shapes: `tiles` float32[c,t] as `tile_rows` gives them, `seconds` float64[c], all finite,
-    `analysed` float64[c], natural logarithms of what an analysis says, where there is one.
+    `analysed` float64[c,2], `Analysis.rows`, where there is one.
     """
 
     id: str
@@ -76,11 +77,17 @@ class KernelSample:
         """float64[c] natural logarithms of seconds."""
         return np.log(self.seconds)
 
+    @property
+    def said(self) -> NDArray[np.float64]:
+        """float64[c] natural logarithms of the seconds that the analysis says."""
+        assert self.analysed is not None, _UNANALYSED
+        return self.analysed[:, 0]
+
     def rows(self, *, analysed: bool) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """`tiles`, and float32[c] what the analysis says, where it is asked for."""
+        """`tiles`, and float32[c,2] what the analysis says, where it is asked for."""
         if not analysed:
             return self.tiles, None
-        assert self.analysed is not None, "samples are made with the analysis they are learned by"
+        assert self.analysed is not None, _UNANALYSED
         return self.tiles, self.analysed.astype(np.float32)
 
 
@@ -114,7 +121,7 @@ def sample_of(
         tile_rows(kernel, configs),
         np.array([s for _, s in there]),
         configs.index(default) if default in configs else -1,
-        None if analysis is None else analysis.logs(kernel, configs),
+        None if analysis is None else analysis.rows(kernel, configs),
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +69,25 @@ def test_trees_learn_from_other_families_what_the_roofline_misses(db: Database) 
     trees, roofline = (rows[name].figures for name in ("kernel-trees", "roofline"))
     assert trees["of_optimum@1"] > roofline["of_optimum@1"] and trees["tau"] > roofline["tau"]
     assert trees["of_optimum@1"] > 0.9 and trees["opa"] > 0.8
+
+
+def test_without_lightgbm_is_told_once_why_trees_have_no_row(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from indexer.training.cost_model import trees
+
+    monkeypatch.setattr(trees, "available", lambda: False)
+    told: list[str] = []
+    learned = {"costmodel": lambda *_: None}
+    rows = evaluate(db, seeds=[0], folds=3, rankers=learned, note=told.append)  # type: ignore[arg-type]
+    assert "kernel-trees" not in {row.method for row in rows}
+    assert len([line for line in told if "lightgbm" in line]) == 1
+
+
+def test_judging_without_what_is_learned_loads_no_torch() -> None:
+    asked = "import sys, tuners.evaluation.evaluate; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
 
 
 def test_one_family_is_not_judged() -> None:

@@ -20,7 +20,7 @@ from embeddb.core.files import model_file  # noqa: E402
 from embeddb.cost_model.kernel_trees import KernelTrees, predictor_of  # noqa: E402
 from embeddb.featurizers.kernel_embedding import KernelEmbedding  # noqa: E402
 from embeddb.tensors.encoding.flat import flat_rows, statistics  # noqa: E402
-from embeddb.tensors.roofline.analysis import Analysis  # noqa: E402
+from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis  # noqa: E402
 from indexer.training.cost_model.trees import weights  # noqa: E402
 from indexer.training.tensors.figures import kendall  # noqa: E402
 from indexer.training.tensors.grown_trees import (  # noqa: E402
@@ -72,16 +72,20 @@ def test_trees_tell_what_an_analysis_misses(tmp_path: Path) -> None:
     asked = how("tile", "trees")
     card = train_kernels(samples, asked, out, analysis=analysis, progress=quiet)
     assert card["network"]["machine"] == {"l2_bytes": "1048576"}
+    assert card["network"]["analysis"] == ANALYSIS_VERSION
     again, own = predictor_of(out), grown(split(samples, "family", 0)[0], "tile", 0, analysis)
     for kernel, sample in zip(made, samples, strict=True):
         told = said_by(own, sample, analysed=True)
         np.testing.assert_array_equal(again.scores(kernel, sample.configs), told.astype(np.float32))
+        # Of a tile alone what is said of it among others.
+        alone = [again.scores(kernel, [config])[0] for config in sample.configs]
+        np.testing.assert_allclose(alone, told, rtol=1e-6)
     valid = split(samples, "family", 0)[1]
     mended, alone = (
         np.mean([kendall(said, s.seconds) or 0.0 for s, said in zip(valid, told, strict=True)])
         for told in (
             [said_by(own, s, analysed=True) for s in valid],
-            [np.array(s.analysed) for s in valid],
+            [s.said for s in valid],
         )
     )
     assert mended > alone + 0.1
@@ -141,6 +145,7 @@ def test_files_that_are_no_trees_are_refused(tmp_path: Path) -> None:
         ("nothing", {"network": {}}, "a.safetensors"),
         ("machine", {"network": {**trees_card("tile")["network"], "machine": 3}}, "machine"),
         ("facts", {"network": {**trees_card("tile")["network"], "machine": {"a": 1}}}, "machine"),
+        ("older", {"network": {**trees_card("tile")["network"], "machine": {}}}, "another version"),
         ("task", {"network": {**trees_card("fused")["network"], "machine": {}}}, "machine"),
     ):
         model_file.save(file, made, {**card, **wrong})
