@@ -8,7 +8,8 @@ The database is made here: kernels of our own programs whose runs are made up by
 model of another machine, which trees have something to learn beyond their own of (what they took
 does not matter to how long an answer takes), of 40 tiles each. Every fourth
 kernel has none and is asked about; up to 500 of its tiles are predicted. Seconds of the processor,
-one thread, each question a second time: medians of rounds, by kernel.
+one thread, each question a second time: medians of rounds, by kernel. Beside them what the
+analytical model alone takes of the same tiles, together and one by one.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from machine import about
 
-from embeddb.core.config import Op
+from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database, open_database
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.roofline.analysis import Analysis
 from embeddb.tensors.roofline.machine import Machine
 from embeddb.tensors.roofline.tiled import TileModel
 from embeddb.tensors.tiles import why_not
@@ -63,7 +65,9 @@ def main() -> None:
         for name in ("trees", "network"):
             learn(place, name)
             found[name] = answered(place, unmeasured, asked.rounds)
-    print(json.dumps({"machine": about(), "known": len(measured), "asked": found}, indent=1))
+        alone = analysed(place, unmeasured, asked.rounds)
+    told = {"machine": about(), "known": len(measured), "asked": found, "analytical": alone}
+    print(json.dumps(told, indent=1))
 
 
 def chosen(count: int) -> list[Computation]:
@@ -130,17 +134,11 @@ def answered(place: Path, kernels: Sequence[Computation], rounds: int) -> dict[s
         assert model is not None, why
         took, predicted = [], []
         for kernel in kernels:
-            each = []
-            for turn in range(rounds + 1):
-                began = time.process_time()
-                db.query(kernel, platform=platform, op=OP)
-                if turn:
-                    each.append(1e3 * (time.process_time() - began))
-            took.append(float(np.median(each)))
-            predicted.append(tiles_predicted(db, kernel))
+            took.append(median_ms(lambda k=kernel: db.query(k, platform=platform, op=OP), rounds))
+            predicted.append(len(tiles_predicted(db, kernel)))
     sizes = [len(kernel.operations) for kernel in kernels]
     return {
-        "ms": {f"{q}th": round(float(np.percentile(took, q)), 1) for q in (50, 90, 100)},
+        "ms": percentiles(took),
         "by_kernel_ms": [round(one, 1) for one in took],
         "tiles": predicted,
         "operations": sizes,
@@ -148,18 +146,46 @@ def answered(place: Path, kernels: Sequence[Computation], rounds: int) -> dict[s
     }
 
 
-def tiles_predicted(db: Database, kernel: Computation) -> int:
+def median_ms(asked: Callable[[], object], rounds: int) -> float:
+    """Of the processor, the first time left out."""
+    each = []
+    for turn in range(rounds + 1):
+        began = time.process_time()
+        asked()
+        if turn:
+            each.append(1e3 * (time.process_time() - began))
+    return float(np.median(each))
+
+
+def percentiles(took: Sequence[float]) -> dict[str, float]:
+    return {f"{q}th": round(float(np.percentile(took, q)), 1) for q in (50, 90, 100)}
+
+
+def tiles_predicted(db: Database, kernel: Computation) -> Sequence[Config]:
     from embeddb.query.build import build_query
 
-    return len(build_query(db, kernel, db.platform("tile-cpu"), OP).prediction.configs)
+    return build_query(db, kernel, db.platform("tile-cpu"), OP).prediction.configs
+
+
+def analysed(place: Path, kernels: Sequence[Computation], rounds: int) -> dict[str, Any]:
+    """Milliseconds of the analytical model on what is predicted of each kernel."""
+    with open_database(place, readonly=True) as db:
+        analysis = Analysis(db.platform("tile-cpu").environment)
+        together, alone, tiles = [], [], []
+        for kernel in kernels:
+            configs = tiles_predicted(db, kernel)
+            tiles.append(len(configs))
+            together.append(median_ms(lambda k=kernel, c=configs: analysis.logs(k, c), rounds))
+            each = lambda k=kernel, cs=configs: [analysis.logs(k, [c]) for c in cs]  # noqa: E731
+            alone.append(median_ms(each, 1))
+    return {"ms": percentiles(together), "one_by_one_ms": percentiles(alone), "tiles": tiles}
 
 
 def of_most(took: Sequence[float], predicted: Sequence[int]) -> dict[str, float]:
     most = [ms for ms, count in zip(took, predicted, strict=True) if count >= 450]
     if not most:
         return {"kernels": 0}
-    percentiles = {f"{q}th": round(float(np.percentile(most, q)), 1) for q in (50, 90, 100)}
-    return {"kernels": len(most), **percentiles}
+    return {"kernels": len(most), **percentiles(most)}
 
 
 if __name__ == "__main__":
