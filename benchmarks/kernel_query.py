@@ -9,7 +9,7 @@ model of another machine, which trees have something to learn beyond their own o
 does not matter to how long an answer takes), of 40 tiles each. Every fourth
 kernel has none and is asked about; up to 500 of its tiles are predicted. Seconds of the processor,
 one thread, each question a second time: medians of rounds, by kernel. Beside them what the
-analytical model alone takes of the same tiles, together and one by one.
+analytical model alone takes of the same tiles.
 """
 
 from __future__ import annotations
@@ -171,14 +171,12 @@ def analysed(place: Path, kernels: Sequence[Computation], rounds: int) -> dict[s
     """Milliseconds of the analytical model on what is predicted of each kernel."""
     with open_database(place, readonly=True) as db:
         analysis = Analysis(db.platform("tile-cpu").environment)
-        together, alone, tiles = [], [], []
+        took, tiles = [], []
         for kernel in kernels:
             configs = tiles_predicted(db, kernel)
             tiles.append(len(configs))
-            together.append(median_ms(lambda k=kernel, c=configs: analysis.logs(k, c), rounds))
-            each = lambda k=kernel, cs=configs: [analysis.logs(k, [c]) for c in cs]  # noqa: E731
-            alone.append(median_ms(each, 1))
-    return {"ms": percentiles(together), "one_by_one_ms": percentiles(alone), "tiles": tiles}
+            took.append(median_ms(lambda k=kernel, c=configs: analysis.logs(k, c), rounds))
+    return {"ms": percentiles(took), "of_500_tiles_ms": of_most(took, tiles)}
 
 
 def of_most(took: Sequence[float], predicted: Sequence[int]) -> dict[str, float]:
