@@ -2,7 +2,7 @@
 Model for Tensor Processing Units", Sections 7.2 and 7.3), replayed on complete grids.
 
     python benchmarks/tuning_replay.py DATABASE MATRICES CONSTANTS [--op spmm:128 ...] [--limit 0]
-        [--trees] > benchmarks/results/tuning_replay.json
+        [--learned boosted costmodel] > benchmarks/results/tuning_replay.json
 
 DATABASE is the starter, MATRICES the folder of its files; of each op the matrices of the machine
 that ran most on which nearly every configuration ran. Whole families are held out (five folds, one
@@ -23,7 +23,7 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels import codegen
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth
+from tuners.evaluation.learned_rankers import learned_rankers
 from tuners.hardware.annealing import Annealer, anneal
 from tuners.hardware.turns import SpaceSteps
 from tuners.matrices.job import MatrixTuneRequest
@@ -147,7 +148,7 @@ class Judge:
 
 
 def rankings(
-    bench: Bench, row: int, query: Query, pattern: Any, trees: Any
+    bench: Bench, row: int, query: Query, pattern: Any, learned: Mapping[str, Any]
 ) -> Iterator[tuple[str, list[Config]]]:
     yield "neighbours", [Config(c.config) for c in NeighbourVote(query).candidates()]
     platform = bench.platforms[bench.instance]
@@ -156,9 +157,9 @@ def rankings(
         model = Roofline(pattern, machine_of(platform.environment))
         order = np.argsort(model.seconds(platform, bench.op, configs), kind="stable")
         yield "analytical", [configs[int(at)] for at in order]
-    if trees is not None:
-        gain, _ = trees.score(bench.raw(row), platform, bench.op, configs, query.pattern.sizes)
-        yield "trees", [configs[int(at)] for at in np.argsort(-gain, kind="stable")]
+    for name, model in learned.items():
+        gain, _ = model.score(bench.raw(row), platform, bench.op, configs, query.pattern.sizes)
+        yield name, [configs[int(at)] for at in np.argsort(-gain, kind="stable")]
 
 
 def judged(bench: Bench, asked: Any, files: dict[str, Path], constants: Any, db: Any) -> Any:
@@ -167,13 +168,14 @@ def judged(bench: Bench, asked: Any, files: dict[str, Path], constants: Any, db:
     kept = set(np.random.default_rng(0).permutation(bench.counted)[: asked.limit or None].tolist())
     for train, test in bench.folds(FOLDS, 0):
         test = np.array([row for row in test if int(row) in kept], dtype=np.int64)
-        trees = bench.learned(_trees(), train) if asked.trees and test.size else None
+        fits = learned_rankers() if asked.learned and test.size else {}
+        learned = {name: bench.learned(fits[name], train) for name in asked.learned if fits}
         for row, query in bench.queries_of(train, test):
             truth, costs = _truth_and_costs(bench, row, constants, db)
             name = bench.infos[query.pattern.id].name
             pattern = read_pattern(files[name]) if name in files else None
             found.add("default", truth, truth.default_s, 0)
-            for by, order in rankings(bench, row, query, pattern, trees):
+            for by, order in rankings(bench, row, query, pattern, learned):
                 found.add(f"{by} alone", truth, truth.after(order, 1), 0)
                 for budget, (best, count) in replayed(order, costs, query.default).items():
                     found.add(f"{by} + hardware {budget:g} s", truth, best, count)
@@ -227,12 +229,6 @@ def _errors(query: Query, truth: Truth) -> list[float]:
     return found
 
 
-def _trees() -> Any:
-    from tuners.evaluation.learned_rankers import learned_rankers
-
-    return learned_rankers()["boosted"]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("database", type=Path)
@@ -240,7 +236,7 @@ def main() -> None:
     parser.add_argument("constants", type=Path)
     parser.add_argument("--op", action="append", default=[])
     parser.add_argument("--limit", type=int, default=0, help="so many matrices, by chance")
-    parser.add_argument("--trees", action="store_true", help="boosted trees too, learned in folds")
+    parser.add_argument("--learned", nargs="+", default=[], help="boosted, costmodel: in folds")
     asked = parser.parse_args()
     with (asked.matrices / "MANIFEST.csv").open(newline="", encoding="utf-8") as lines:
         files = {row["name"]: asked.matrices / row["file"] for row in csv.DictReader(lines)}
