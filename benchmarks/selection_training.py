@@ -13,7 +13,9 @@ A strategy is named as for `campaign plan`, or with another number of matrices (
 `+model` its rewards are those of the very network that is being fine-tuned, warm from round to
 round; with `+additive` those of the ridge regression. Clusters are those of the autoencoder. The
 final network goes on from the CPU's on all that was bought, alike for every strategy; `warm` is the
-one that buying has left behind. For each strategy the result has the mean difference of log shares
+one that buying has left behind. `--whole MATRICES` has COGNATE whole in the place of the network on
+statistics, smaller in everything, as `whole_models.py` has it with `--sites 32 --epochs 50 --from
+50 --most 100000`. For each strategy the result has the mean difference of log shares
 of the optimum to random matrices, as many as it bought of, and two standard errors of it: over
 seeds, and over the held-out families.
 
@@ -36,18 +38,27 @@ from typing import Any
 import numpy as np
 from machine import about
 from numpy.typing import NDArray
+from whole_models import small
 
 from embeddb.core.config import Config, Op
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from indexer.campaign.budget.by_name import clusters_of, strategy
 from indexer.campaign.budget.in_training import InTraining
-from indexer.campaign.budget.pupils import Ground, Known, Pupil, StatisticsPupil
+from indexer.campaign.budget.pupils import (
+    Ground,
+    Known,
+    Pupil,
+    StatisticsPupil,
+    WholePupil,
+)
 from indexer.campaign.budget.reward import Told
 from indexer.campaign.budget.sampler import Pool, Sampler
-from indexer.training.cost_model.samples import samples_of
-from indexer.training.cost_model.settings import paper
+from indexer.training.cost_model.encoder import Encoder, StructureReader, Structures
+from indexer.training.cost_model.samples import Samples, samples_of
+from indexer.training.cost_model.settings import paper, preset
 from indexer.training.cost_model.train import train
+from indexer.training.cost_model.whole import Whole, load_whole, train_whole
 from tuners.evaluation.bench import Bench, split_groups
 
 _PARTS, _HELD_PARTS = 5, 2
@@ -63,6 +74,10 @@ _SETTINGS = paper(
     few_epochs=30,
     patience=10,
 )
+_WHOLE = preset("cognate", sites=32, epochs=50, few_epochs=50)
+_WHOLE_SOURCE = (50, 100)
+#: Non-zeros of the CPU's matrices that teach it.
+_MOST = 100_000
 #: Epochs of a round.
 _EPOCHS = 4
 _STRATEGIES = (
@@ -75,7 +90,7 @@ _STRATEGIES = (
 class Board:
     """One op and seed: complete grids, the rows held out and those to buy from, the CPU's model."""
 
-    def __init__(self, bench: Bench, seed: int, start: CostModel, clustered: str) -> None:
+    def __init__(self, bench: Bench, seed: int, clustered: str) -> None:
         self.op, self.seed = bench.op, seed
         self.platform = next(iter(bench.platforms.values()))
         self.evidence = bench.evidence.take(bench.counted)
@@ -85,18 +100,25 @@ class Board:
         held = split_groups(self.evidence.groups, _PARTS, seed) < _HELD_PARTS
         self.test, self.rows = np.flatnonzero(held), np.flatnonzero(~held)
         self.clustered = np.stack([bench.vectors[clustered][self.infos[i].id] for i in self.rows])
-        known = [
-            Known(self.infos[row], bench.vectors["stats"][self.infos[row].id])
-            for row in [*self.rows, *self.test]  # the pool, and behind it what is held out
-        ]
-        self.ground = Ground(
-            self.platform,
-            self.op,
-            known.__getitem__,
-            tuple(start.card["featurizer"].values()),
-        )
-        settings = replace(_SETTINGS, seed=seed)
-        self.first = StatisticsPupil.begin(self.ground, settings, start)
+        self.statistics = bench.vectors["stats"]
+        self.first: Any = None
+
+    def begin(self, start: CostModel | Whole, structures: Structures) -> None:
+        """From the CPU's model, on statistics or whole."""
+        order = [self.infos[row] for row in [*self.rows, *self.test]]  # the pool, then held out
+        if isinstance(start, Whole):
+            none = np.zeros(0, dtype=np.float32)
+            known = [Known(info, none) for info in order]
+            of = start.encoder.name, start.encoder.version
+            ground = Ground(self.platform, self.op, known.__getitem__, of)
+            settings = replace(_WHOLE, seed=self.seed)
+            self.first = WholePupil.begin(ground, settings, start, structures)
+        else:
+            known = [Known(info, self.statistics[info.id]) for info in order]
+            of = tuple(start.card["featurizer"].values())
+            ground = Ground(self.platform, self.op, known.__getitem__, of)
+            settings = replace(_SETTINGS, seed=self.seed)
+            self.first = StatisticsPupil.begin(ground, settings, start)
         self.in_rounds = replace(self.first, settings=replace(settings, few_epochs=_EPOCHS))
 
     def buy(self, name: str, budget: int) -> tuple[Sampler, InTraining | None]:
@@ -188,12 +210,39 @@ def board(asked: argparse.Namespace, op: Op, seed: int) -> Board:
     groups = bench.evidence.take(bench.counted).groups
     held = set(groups[split_groups(groups, _PARTS, seed) < _HELD_PARTS].tolist())
     file = asked.folder / f"cpu-{op.kernel}-{seed}.safetensors"
-    if not file.exists():
-        with Database.open(asked.cpu, readonly=True) as db:
-            known = samples_of(db, db.platform(asked.instance), [op])
-        apart = known.take([i for i, row in enumerate(known.rows) if row.group not in held])
-        train(apart.limited(*_SOURCE, seed), replace(_SETTINGS, seed=seed)).save(file)
-    return Board(bench, seed, CostModel.load(file), asked.clusters)
+    place, structures = Board(bench, seed, asked.clusters), Structures({})
+    with Database.open(asked.cpu, readonly=True) as db:
+        found = db.platform(asked.instance)
+        if asked.whole is None:
+            if not file.exists():
+                known = apart(samples_of(db, found, [op]), held)
+                train(known.limited(*_SOURCE, seed), replace(_SETTINGS, seed=seed)).save(file)
+            place.begin(CostModel.load(file), structures)
+            return place
+        encoder = Encoder.drawn(replace(_WHOLE, seed=seed))
+        read = StructureReader(db, encoder, asked.whole, structures=structures)
+        if not file.exists():
+            known = apart(samples_of(db, found, [op], read=small(db, read, _MOST)), held)
+            taught(known.limited(*_WHOLE_SOURCE, seed), encoder, structures, seed, file)
+    with Database.open(asked.spade, readonly=True) as db:
+        StructureReader(db, encoder, asked.whole, structures=structures)(
+            [info.id for info in place.infos]
+        )
+    place.begin(load_whole(file), structures)
+    return place
+
+
+def apart(samples: Samples, held: set[str]) -> Samples:
+    return samples.take([i for i, row in enumerate(samples.rows) if row.group not in held])
+
+
+def taught(
+    samples: Samples, encoder: Encoder, structures: Structures, seed: int, file: Path
+) -> None:
+    """The CPU's model whole, into a file."""
+    made = train_whole(samples, replace(_WHOLE, seed=seed), encoder, structures)
+    made.save_encoder(file)
+    made.model.save(file)
 
 
 def runs(asked: argparse.Namespace, op: Op, seed: int) -> None:
@@ -296,13 +345,16 @@ def main() -> None:
     parser.add_argument("--strategies", nargs="+", default=list(_STRATEGIES))
     parser.add_argument("--clusters", default="scnn", help="the featurizer that clusters")
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--whole", type=Path, metavar="MATRICES", help="COGNATE whole")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     for seed in asked.seed:
         for op in asked.op:
             runs(asked, Op.parse(op), seed)
     lines = [line for file in sorted(asked.folder.glob("runs-*.jsonl")) for line in lines_of(file)]
-    settings = {"source": _SOURCE, "epochs": _SETTINGS.few_epochs, "epochs_a_round": _EPOCHS}
+    own, source = (_WHOLE, _WHOLE_SOURCE) if asked.whole else (_SETTINGS, _SOURCE)
+    settings = {"whole": asked.whole is not None, "source": source}
+    settings |= {"epochs": own.few_epochs, "epochs_a_round": _EPOCHS}
     found = {"about": about(), "source_of_times": "timing model", **settings}
     print(json.dumps({**found, "rows": summary(lines)}, indent=1))
 

@@ -357,7 +357,7 @@ def fill(table: Table, wanted: Iterable[Cell]) -> None:
 
 
 def summary(folder: Path) -> list[dict[str, Any]]:
-    """Mean over seeds of every figure, and the spread of `of_optimum@1`."""
+    """Mean over seeds of every figure, and `of_optimum@1` of each seed."""
     held: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for file in sorted(folder.glob("*.jsonl")):
         for line in lines(file):
@@ -375,6 +375,7 @@ def summary(folder: Path) -> list[dict[str, Any]]:
                 "seeds": len(found),
                 **{n: float(np.mean([line[n] for line in found])) for n in numbers},
                 "spread": max(of_optimum) - min(of_optimum),
+                "by_seed": {line["seed"]: line["of_optimum@1"] for line in found},
             }
         )
     return rows

@@ -160,7 +160,7 @@ def _read(asked: argparse.Namespace, op: str, encoder: Encoder) -> _Read:
     for place, platform in ((asked.cpu, asked.source), (asked.spade, asked.target)):
         with Database.open(place, readonly=True) as db:
             reader = StructureReader(db, encoder, asked.matrices, structures=structures)
-            read = _small(db, reader, asked.most)
+            read = small(db, reader, asked.most)
             found.append(samples_of(db, db.platform(platform), [what], read=read))
             statistics |= db.evidence(what, scope_of(db.platform(platform)))[1]["stats"]
             evidence, _ = db.evidence(what, found[-1].platform.id)
@@ -168,7 +168,7 @@ def _read(asked: argparse.Namespace, op: str, encoder: Encoder) -> _Read:
     return _Read(what, source, target, evidence, structures, statistics)
 
 
-def _small(db: Database, reader: StructureReader, most: int) -> Reads:
+def small(db: Database, reader: StructureReader, most: int) -> Reads:
     """Reads the matrices of at most so many non-zeros."""
 
     def read(ids: Collection[str]) -> Mapping[str, NDArray[np.float32]]:
