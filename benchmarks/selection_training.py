@@ -13,11 +13,12 @@ A strategy is named as for `campaign plan`, or with another number of matrices (
 `+model` its rewards are those of the very network that is being fine-tuned, warm from round to
 round; with `+additive` those of the ridge regression. Clusters are those of the autoencoder. The
 final network goes on from the CPU's on all that was bought, alike for every strategy; `warm` is the
-one that buying has left behind. `--whole MATRICES` has COGNATE whole in the place of the network on
-statistics, smaller in everything, as `whole_models.py` has it with `--sites 32 --epochs 50 --from
-50 --most 100000`. For each strategy the result has the mean difference of log shares
-of the optimum to random matrices, as many as it bought of, and two standard errors of it: over
-seeds, and over the held-out families.
+one that buying has left behind. A strategy that ends in `/trees` teaches boosted trees in the
+network's place, which know nothing of the CPU. `--whole MATRICES` has COGNATE whole in the place of
+the network on statistics, smaller in everything, as `whole_models.py` has it with `--sites 32
+--epochs 50 --from 50 --most 100000`. For each strategy the result has the mean difference of log
+shares of the optimum to random matrices, as many as it bought of, and two standard errors of it:
+over seeds, and over the held-out families.
 
 FOLDER gets the CPU's networks, and by op and seed a file with a line for every run; those it has
 are not made again. So `--op` and `--seed` may be spread over processes; the result is of all files.
@@ -31,7 +32,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ from indexer.campaign.budget.reward import Told
 from indexer.campaign.budget.sampler import Pool, Sampler
 from indexer.training.cost_model.encoder import Encoder, StructureReader, Structures
 from indexer.training.cost_model.samples import Samples, samples_of
-from indexer.training.cost_model.settings import paper, preset
+from indexer.training.cost_model.settings import forest, paper, preset
 from indexer.training.cost_model.train import train
 from indexer.training.cost_model.whole import Whole, load_whole, train_whole
 from tuners.evaluation.bench import Bench, split_groups
@@ -78,13 +79,33 @@ _WHOLE = preset("cognate", sites=32, epochs=50, few_epochs=50)
 _WHOLE_SOURCE = (50, 100)
 #: Non-zeros of the CPU's matrices that teach it.
 _MOST = 100_000
+_TREES = "/trees"
 #: Epochs of a round.
 _EPOCHS = 4
 _STRATEGIES = (
     *("zero-shot", "random:5", "random:10", "random:20", "random:25", "binned:5", "kmeans:25"),
     *("ea10+model", "ea25+model", "mab25+model", "ea10+additive", "ea25+additive"),
-    "mab25+additive",
+    *("mab25+additive", "random:5/trees", "random:10/trees", "random:25/trees"),
+    *("kmeans:25/trees", "ea10+additive/trees", "ea25+additive/trees"),
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """Boosted trees in the place of a pupil; they begin anew each time."""
+
+    ground: Ground
+    seed: int
+    model: CostModel | None = None
+
+    def taught(self, told: Sequence[Told], progress: None) -> Trees:
+        return replace(self, model=train(self.ground.samples(told), forest(seed=self.seed)))
+
+    def score(self, matrix: int, configs: Sequence[Config]) -> NDArray[np.float64] | None:
+        info, vector = self.ground.known(matrix)
+        assert self.model is not None
+        platform, op = self.ground.platform, self.ground.op
+        return self.model.score(vector, platform, op, configs, info.sizes)[0]
 
 
 class Board:
@@ -102,6 +123,7 @@ class Board:
         self.clustered = np.stack([bench.vectors[clustered][self.infos[i].id] for i in self.rows])
         self.statistics = bench.vectors["stats"]
         self.first: Any = None
+        self.trees: Trees | None = None
 
     def begin(self, start: CostModel | Whole, structures: Structures) -> None:
         """From the CPU's model, on statistics or whole."""
@@ -119,11 +141,12 @@ class Board:
             ground = Ground(self.platform, self.op, known.__getitem__, of)
             settings = replace(_SETTINGS, seed=self.seed)
             self.first = StatisticsPupil.begin(ground, settings, start)
+            self.trees = Trees(ground, self.seed)
         self.in_rounds = replace(self.first, settings=replace(settings, few_epochs=_EPOCHS))
 
     def buy(self, name: str, budget: int) -> tuple[Sampler, InTraining | None]:
         """A strategy's buyer when the budget is used, and the model that gave its rewards."""
-        known, _, judge = name.partition("+")
+        known, _, judge = name.removesuffix(_TREES).partition("+")
         known, _, most = known.partition(":")
         chosen = strategy(known)
         count = int(most) if most else chosen.most
@@ -146,7 +169,7 @@ class Board:
         default = self.place[self.platform.default(self.op, self.infos[row].sizes)]
         return [self.evidence.configs[i] for i in dict.fromkeys([default, *ran])]
 
-    def judged(self, pupil: Pupil) -> dict[str, list[float]]:
+    def judged(self, pupil: Pupil | Trees) -> dict[str, list[float]]:
         """By figure, of each held-out matrix: the share of the optimum and the gain over the
         default of the best of the first k; what fails is followed by the default."""
         found: dict[str, list[float]] = {name: [] for name in _FIGURES}
@@ -178,7 +201,7 @@ class Board:
             more["rewards"] = [float(np.mean([r for _, r in one.rewards])) for one in buyer.rounds]
         bought_s = time.process_time() - began
         told = [one for r in rounds for one in r]
-        final = self.first.taught(told, None)
+        final = (self.trees if name.endswith(_TREES) else self.first).taught(told, None)
         return {
             "matrices": len({one.matrix for one in told}),
             "samples": buyer.spent,
@@ -308,9 +331,14 @@ def over_random(
     names = []
     for one in mine:
         drawn = [
-            x for x in peers if x["seed"] == one["seed"] and x["strategy"].startswith("random")
+            x
+            for x in peers
+            if x["seed"] == one["seed"]
+            and x["strategy"].startswith("random")
+            and not x["strategy"].endswith(_TREES)
         ]
-        if not drawn or one["strategy"].startswith("random") or not one["matrices"]:
+        itself = one["strategy"] in [x["strategy"] for x in drawn]
+        if not drawn or itself or not one["matrices"]:
             continue
         other = min(drawn, key=lambda x: abs(x["matrices"] - one["matrices"]))
         gain = np.log(one[figure]) - np.log(other[figure])
