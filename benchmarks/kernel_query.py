@@ -9,7 +9,7 @@ model of another machine, which trees have something to learn beyond their own o
 does not matter to how long an answer takes), of 40 tiles each. Every fourth
 kernel has none and is asked about; up to 500 of its tiles are predicted. Seconds of the processor,
 one thread, each question a second time: medians of rounds, by kernel. Beside them what the
-analytical model alone takes of the same tiles.
+analytical model alone takes of the tiles that trees are asked for.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
         place = Path(folder) / "tiles.db"
         made_up(place, measured)
         found = {}
-        for name in ("trees", "network"):
+        for name in ("network", "trees"):
             learn(place, name)
             found[name] = answered(place, unmeasured, asked.rounds)
         alone = analysed(place, unmeasured, asked.rounds)
