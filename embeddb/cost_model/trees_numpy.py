@@ -47,6 +47,8 @@ TENSORS = {
 _ALL = np.uint32(0xFFFFFFFF)
 #: Of all members; and trees times rows that are scored at once. Both bound the memory.
 _MOST_TREES, _CELLS = 1 << 16, 1 << 20
+#: Splits times rows that are looked at together: what is known of them stays in a cache.
+_TOGETHER = 1 << 18
 #: Where the exponent of a float32 is, and what is added to it.
 _EXPONENT, _BIAS = 23, 127
 
@@ -114,10 +116,14 @@ class _Block:
     def narrow(self, bits: Bits, rows: NDArray[np.float32]) -> None:
         """Take from bits uint32[c,trees] the leaves where rows float32[c,columns] do not go."""
         distinct, at = _distinct(rows[:, self.columns])
-        left = distinct.T[self.feature] <= self.threshold[:, None]
-        each = np.where(left, self.kept[0][:, None], self.kept[1][:, None])
         found = np.full((len(distinct), bits.shape[1]), _ALL)
-        found[:, self.trees] = np.bitwise_and.reduceat(each, self.first, axis=0).T
+        most = max(1, _TOGETHER // len(self.feature))
+        for start in range(0, len(distinct), most):
+            rows = distinct[start : start + most]
+            left = rows.T[self.feature] <= self.threshold[:, None]
+            each = np.where(left, self.kept[0][:, None], self.kept[1][:, None])
+            kept = np.bitwise_and.reduceat(each, self.first, axis=0)
+            found[start : start + most, self.trees] = kept.T
         bits &= found if len(distinct) == 1 else found[at]
 
 

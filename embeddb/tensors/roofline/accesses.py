@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from embeddb.tensors.tiling.forms import Var
 from embeddb.tensors.tiling.plan import Stage
@@ -33,7 +34,7 @@ class Access:
     dims: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def variables(self) -> frozenset[Var]:
         return frozenset(var for terms in self.terms for var, _ in terms)
 

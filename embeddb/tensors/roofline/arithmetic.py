@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from embeddb.tensors.roofline.accesses import BRANCH, CHOICE, INDEX, Access, Nest, Step
 from embeddb.tensors.roofline.extents import Extents, Floats, Ints
-from embeddb.tensors.roofline.loops import ROWS, Loops, blocked, lengths
+from embeddb.tensors.roofline.loops import ROWS, Loops, lengths
 from embeddb.tensors.roofline.machine import LINE, Machine, function_cycles
 from embeddb.tensors.roofline.traffic import Layout
 from embeddb.tensors.tiling.forms import Var
@@ -88,16 +88,12 @@ class Arithmetic:
     layouts: Sequence[Layout]
     machine: Machine
 
-    def cycles(self, innermost: Floats) -> Floats:
-        """float64[c] of all runs of the nest in the kernel, of so many of the innermost loops."""
-        nest, block = self.nest, np.maximum(self.extents.reduced, 1)
-        around = self.extents.turns(self.extents.depth(nest.depends))
-        if nest.blocked is not None:
-            blocks = -(-nest.blocked.extent // block)
-            around = around * np.where(blocked(nest, self.extents), blocks, 1)
+    def cycles(self, runs: Floats, innermost: Floats) -> Floats:
+        """float64[c] of so many runs of the nest, with so many of the innermost loops."""
+        around = runs
         total = around * self._once(None, self.loops.inside(0))
         for at, var in enumerate(self.loops.outside):
-            told = lengths(nest, var, self.extents)
+            told = lengths(self.nest, var, self.extents)
             around = around * np.sum([n * share for n, share in told], axis=0)
             total += around * (_TURN + self._once(var, self.loops.inside(at + 1)))
         return total + around * innermost
@@ -116,7 +112,8 @@ class Arithmetic:
         """float64[c] of all turns of the rows and of the loop inside; not of the loops outside."""
         rows, inner = self.loops.rows, self.loops.inner
         lanes = np.where(self._in_vectors(), self.machine.lanes(self.nest.each), 1)
-        one, together = self._turn(1), self._turn(ROWS)
+        one = self._turn(1)
+        together = one if rows is None else self._turn(ROWS)
         once = [(np.ones(len(self.extents), dtype=np.int64), np.ones(len(self.extents)))]
         total = np.zeros(len(self.extents))
         for turns, share in lengths(self.nest, inner, self.extents) if inner else once:

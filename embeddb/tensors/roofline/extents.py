@@ -105,4 +105,4 @@ class Extents:
         found = np.full(len(self), constant, dtype=np.int64)
         for d, by in by_side:
             found += by * sides[d]
-        return np.clip(found, 0, span.dim)
+        return np.minimum(np.maximum(found, 0), span.dim)

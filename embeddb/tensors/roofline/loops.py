@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.tensors.roofline.accesses import Nest
-from embeddb.tensors.roofline.extents import Extents, Lengths, longest
+from embeddb.tensors.roofline.extents import Extents, Floats, Lengths, longest
 from embeddb.tensors.tiling.forms import Var
 
-__all__ = ["ROWS", "Loops", "blocked", "by_loops", "lengths"]
+__all__ = ["ROWS", "Loops", "blocked", "by_loops", "lengths", "runs_of"]
 
 #: Rows that one turn of the loop around the innermost one takes.
 ROWS = 4
@@ -57,16 +57,19 @@ class Loops:
 def by_loops(nest: Nest, extents: Extents) -> Iterator[tuple[Loops, NDArray[np.intp]]]:
     """The loops of a nest, with the places intp[p] of the tiles under which they are these."""
     known = [_known(lengths(nest, var, extents)) for var in nest.loops]
-    table = np.stack([np.zeros(len(extents), dtype=np.int64), *known], axis=1)
-    kinds, of = np.unique(table, axis=0, return_inverse=True)
-    found = [
-        _loops_of(nest, dict(zip(nest.loops, kind, strict=True))) for _, *kind in kinds.tolist()
-    ]
-    same: dict[Loops, list[int]] = {}
-    for at, loops in enumerate(found):
-        same.setdefault(loops, []).append(at)
-    for loops, ats in same.items():
-        yield loops, np.flatnonzero(np.isin(of.reshape(-1), ats))
+    # What is known of all loops as one number: rows of a table are compared one by one.
+    kind = np.zeros(len(extents), dtype=np.int64)
+    for own in known:
+        kind = kind * (_UNEVEN + 1) + own
+    _, first, of = np.unique(kind, return_index=True, return_inverse=True)
+    same: dict[Loops, int] = {}
+    numbers = []
+    for at in first.tolist():
+        told = {var: int(own[at]) for var, own in zip(nest.loops, known, strict=True)}
+        numbers.append(same.setdefault(_loops_of(nest, told), len(same)))
+    loops_of = np.array(numbers)[of]
+    for loops, number in same.items():
+        yield loops, np.flatnonzero(loops_of == number)
 
 
 def lengths(nest: Nest, var: Var, extents: Extents) -> Lengths:
@@ -85,6 +88,15 @@ def blocked(nest: Nest, extents: Extents) -> NDArray[np.bool_]:
     """bool[c]: whether its longest sum is run block by block."""
     block, most = extents.reduced, 0 if nest.blocked is None else nest.blocked.extent
     return (block > 0) & (block < most)
+
+
+def runs_of(nest: Nest, extents: Extents) -> Floats:
+    """float64[c]: how often a nest is run in the kernel."""
+    around = extents.turns(extents.depth(nest.depends))
+    if nest.blocked is None:
+        return around
+    blocks = -(-nest.blocked.extent // np.maximum(extents.reduced, 1))
+    return np.asarray(around * np.where(blocked(nest, extents), blocks, 1))
 
 
 def _known(told: Lengths) -> NDArray[np.int64]:

@@ -24,7 +24,7 @@ from embeddb.tensors.roofline import traffic
 from embeddb.tensors.roofline.accesses import Nest
 from embeddb.tensors.roofline.arithmetic import Arithmetic
 from embeddb.tensors.roofline.extents import Extents, Floats
-from embeddb.tensors.roofline.loops import Loops, by_loops
+from embeddb.tensors.roofline.loops import Loops, by_loops, runs_of
 from embeddb.tensors.roofline.machine import Cache, Machine
 from embeddb.tensors.roofline.nests import nests_of
 from embeddb.tensors.roofline.traffic import Layout, Levels
@@ -76,6 +76,7 @@ class TileModel:
         for loops, places in by_loops(nest, extents):
             alike.setdefault(loops.innermost, []).append((loops, places))
         turns, found = np.zeros(len(extents)), np.zeros(len(extents))
+        runs = runs_of(nest, extents)
         for each in alike.values():
             places = np.concatenate([own for _, own in each])
             some = [layout.take(places) for layout in layouts]
@@ -83,7 +84,7 @@ class TileModel:
             turns[places] = own.innermost()
             for loops, at in each:
                 outer = Arithmetic(nest, loops, extents.take(at), (), self.machine)
-                found[at] = outer.cycles(turns[at])
+                found[at] = outer.cycles(runs[at], turns[at])
         return found
 
     def _moved(self, extents: Extents, levels: Sequence[Levels], cache: Cache) -> Floats:
