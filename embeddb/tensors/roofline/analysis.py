@@ -43,8 +43,8 @@ class Analysis:
     ) -> NDArray[np.float64]:
         """float64[c,2]: `logs`, and these over that of the untiled kernel, so that what is told of
         a tile does not hang on which others are asked. Raises: as `logs`."""
-        *said, whole = self.logs(kernel, [*configs, untiled(kernel).config])
-        return np.stack([said, np.subtract(said, whole)], axis=1)
+        logs = self.logs(kernel, [*configs, untiled(kernel).config])
+        return np.stack([logs[:-1], logs[:-1] - logs[-1]], axis=1)
 
 
 def analysis_of(platform: str, task: str, environment: Mapping[str, str]) -> Analysis | None:

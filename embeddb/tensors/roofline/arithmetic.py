@@ -90,8 +90,7 @@ class Arithmetic:
 
     def cycles(self, runs: Floats, innermost: Floats) -> Floats:
         """float64[c] of so many runs of the nest, with so many of the innermost loops."""
-        around = runs
-        total = around * self._once(None, self.loops.inside(0))
+        around, total = runs, runs * self._once(None, self.loops.inside(0))
         for at, var in enumerate(self.loops.outside):
             told = lengths(self.nest, var, self.extents)
             around = around * np.sum([n * share for n, share in told], axis=0)
