@@ -38,6 +38,7 @@ from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import scope_of
+from embeddb.platforms.platform import Platform
 from indexer.training.cost_model.encoder import Encoder, StructureReader, Structures
 from indexer.training.cost_model.samples import Reads, Samples, samples_of
 from indexer.training.cost_model.settings import CostSettings, forest, preset
@@ -163,9 +164,15 @@ def _read(asked: argparse.Namespace, op: str, encoder: Encoder) -> _Read:
             read = small(db, reader, asked.most)
             found.append(samples_of(db, db.platform(platform), [what], read=read))
             statistics |= db.evidence(what, scope_of(db.platform(platform)))[1]["stats"]
-            evidence, _ = db.evidence(what, found[-1].platform.id)
+            evidence = _of_instance(db, what, found[-1].platform)
     source, target = found
     return _Read(what, source, target, evidence, structures, statistics)
+
+
+def _of_instance(db: Database, op: Op, platform: Platform) -> RunMatrix:
+    """What ran on it, of a scope that other machines may share."""
+    evidence, _ = db.evidence(op, scope_of(platform))
+    return evidence.take([i for i, row in enumerate(evidence.rows) if row.platform == platform.id])
 
 
 def small(db: Database, reader: StructureReader, most: int) -> Reads:
