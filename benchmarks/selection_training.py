@@ -375,6 +375,8 @@ def main() -> None:
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--whole", type=Path, metavar="MATRICES", help="COGNATE whole")
     asked = parser.parse_args()
+    if asked.whole and any(name.endswith(_TREES) for name in asked.strategies):
+        parser.error(f"trees read statistics: with --whole, --strategies have no {_TREES}")
     asked.folder.mkdir(parents=True, exist_ok=True)
     for seed in asked.seed:
         for op in asked.op:

@@ -57,10 +57,12 @@ class Loops:
 def by_loops(nest: Nest, extents: Extents) -> Iterator[tuple[Loops, NDArray[np.intp]]]:
     """The loops of a nest, with the places intp[p] of the tiles under which they are these."""
     known = [_known(lengths(nest, var, extents)) for var in nest.loops]
-    # What is known of all loops as one number: rows of a table are compared one by one.
+    # What differs as one number, for rows of a table are compared one by one. It fits: only loops
+    # that are tiled or run in blocks differ, whatever the rank.
     kind = np.zeros(len(extents), dtype=np.int64)
     for own in known:
-        kind = kind * (_UNEVEN + 1) + own
+        if (own != own[:1]).any():
+            kind = kind * (_UNEVEN + 1) + own
     _, first, of = np.unique(kind, return_index=True, return_inverse=True)
     same: dict[Loops, int] = {}
     numbers = []
