@@ -48,7 +48,7 @@ def drawn_tiles(
     every = math.prod(map(len, domains.values()))
     places: Sequence[int] = range(every)
     if every > _TRIES * count:
-        places = [int(rng.integers(every)) for _ in range(_TRIES * count)]
+        places = rng.integers(every, size=_TRIES * count).tolist()
     untried, found = dict(default), list[Config]()
     for place in dict.fromkeys(places):
         if len(found) == count:

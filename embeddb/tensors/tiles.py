@@ -59,7 +59,8 @@ class Tile:
 
 class TileJudge:
     """The rules of a kernel as one more constraint of a space that has some of `PARAMETERS`: sizes
-    below the dimensions, bounded scratch memory, a bounded number of tiles."""
+    below the dimensions, a bounded number of tiles. Scratch memory bounds kernels: no tile needs
+    more than the kernel as it stands."""
 
     def __init__(self, kernel: Computation, given: frozenset[str] = frozenset(PARAMETERS)) -> None:
         self.plan, self._refused = _planned(kernel)
@@ -73,7 +74,7 @@ class TileJudge:
         return not self.reason(env)
 
     def seen(self, name: str, value: Value) -> Value:
-        """Everything: scratch memory depends on each size."""
+        """Everything: how many tiles there are depends on each size."""
         return value
 
     def reason(self, values: Mapping[str, Any]) -> str:
@@ -104,8 +105,9 @@ def _planned(kernel: Computation) -> tuple[Plan | None, str]:
         return None, error.reason
     if len(plan.dims) > MOST_RANKS:
         return None, f"{len(plan.dims)} dimensions, at most {MOST_RANKS} are tiled"
-    reason = _reason(plan, Tile((0,) * len(plan.dims)))
-    return (None, reason) if reason else (plan, "")
+    if plan.scratch > MOST_SCRATCH:
+        return None, f"{plan.scratch:,} bytes of scratch memory, at most {MOST_SCRATCH:,} are taken"
+    return plan, ""
 
 
 def _reason(plan: Plan, tile: Tile) -> str:
@@ -116,6 +118,4 @@ def _reason(plan: Plan, tile: Tile) -> str:
         return f"tr={tile.reduced}: sums run over {plan.reduced}, of which 0 is the whole"
     if (blocks := plan.blocks(tile.sizes)) > MOST_BLOCKS:
         return f"{blocks:,} tiles, at most {MOST_BLOCKS:,} are run"
-    if (scratch := plan.scratch(tile.sizes)) > MOST_SCRATCH:
-        return f"{scratch:,} bytes of scratch memory, at most {MOST_SCRATCH:,} are taken"
     return ""

@@ -100,10 +100,10 @@ class Plan:
         """The sizes of a tile with the whole dimension in place of 0."""
         return tuple(t or dim for t, dim in zip(tile, self.dims, strict=True))
 
-    def scratch(self, tile: Sequence[int]) -> int:
-        """Bytes of all buffers for a tile of these sizes (0: the whole dimension)."""
-        sizes = self.whole(tile)
-        return sum(self.bytes(stage, sizes) for stage in self.stages)
+    @cached_property
+    def scratch(self) -> int:
+        """Bytes of all buffers of the kernel as it stands: no tile needs more."""
+        return sum(self.bytes(stage, self.dims) for stage in self.stages)
 
     def bytes(self, stage: Stage, sizes: Sequence[int]) -> int:
         """Of one buffer, rounded up."""

@@ -15,6 +15,7 @@ from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile, why_not
+from embeddb.tensors.tiling.plan import plan_of
 from indexer.runners.compiled.libraries import Libraries
 from indexer.runners.cpu_kernels.build import compiler
 from indexer.runners.tile_code import measured
@@ -53,6 +54,14 @@ def tiles_of(kernel: Computation, count: int, seed: int) -> list[Tile]:
     space, default = space_of(platform, OP, kernel), default_of(platform, OP, kernel)
     drawn = designed_tiles(space, default, count, rng=np.random.default_rng(seed))
     return [Tile.of(config, kernel.sizes.symbols["RANK"]) for config in drawn]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_tile_needs_more_scratch_memory_than_the_kernel(name: str) -> None:
+    plan = plan_of(KERNELS[name])
+    for tile in tiles_of(KERNELS[name], 60, 0):
+        sizes = plan.whole(tile.sizes)
+        assert sum(plan.bytes(stage, sizes) for stage in plan.stages) <= plan.scratch
 
 
 @pytest.mark.gcc
