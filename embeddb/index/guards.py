@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MOST_SLOWER", "NEVER", "safe_guard", "usual_guard"]
+__all__ = ["MOST_SLOWER", "NEVER", "Limit", "safe_guard", "usual_guard"]
 
 Floats = NDArray[np.float64]
 
@@ -19,11 +20,18 @@ _CAUTION = 0.003
 _GUARDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 #: Where slower answers are limited: further guards, the last of which nothing is ever promised.
 _HIGH_GUARDS = (1.5, 2.0, 3.0, 8.0)
-#: The share of answers that may be slower than the default, by what is tuned: a schedule or tile
-#: that does not suit costs far more than a format (docs/decisions/nests.md, docs/tensors.md).
-MOST_SLOWER = {"nest": 0.02, "kernel": 0.02}
-#: What counts as slower there.
-_SLOWER = math.log(0.98)
+
+
+class Limit(NamedTuple):
+    """At most a `share` of the answers may take more than `times` what the default takes."""
+
+    share: float
+    times: float
+
+
+#: By what is tuned: a schedule or tile that does not suit costs more than a format
+#: (docs/decisions/nests.md, docs/decisions/tensors.md).
+MOST_SLOWER = {"nest": Limit(0.02, 1.02), "kernel": Limit(0.02, 1.2)}
 #: The guard that nothing passes.
 NEVER = _HIGH_GUARDS[-1]
 
@@ -40,12 +48,12 @@ def usual_guard(by_machine: Sequence[Floats]) -> float:
     return _GUARDS[int(able[slower[able].argmin()])]
 
 
-def safe_guard(by_machine: Sequence[Floats], most_slower: float) -> float:
-    """The least guard under which first choices float64[q,2] are slower than the default by more
-    than 2 % in at most that share; one more that was not seen is counted as slower."""
-    every = np.concatenate(list(by_machine))
+def safe_guard(by_machine: Sequence[Floats], most: Limit) -> float:
+    """The least guard under which first choices float64[q,2] keep to the limit; one more that was
+    not seen is counted as slower."""
+    every, slower_than = np.concatenate(list(by_machine)), -math.log(most.times)
     for guard in (*_GUARDS, *_HIGH_GUARDS):
-        slower = int(((every[:, 0] > guard) & (every[:, 1] < _SLOWER)).sum())
-        if slower + 1 <= most_slower * (len(every) + 1):
+        slower = int(((every[:, 0] > guard) & (every[:, 1] < slower_than)).sum())
+        if slower + 1 <= most.share * (len(every) + 1):
             return guard
     return NEVER

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.index.guards import safe_guard, usual_guard
+from embeddb.index.guards import Limit, safe_guard, usual_guard
 from embeddb.index.vote import (
     CLIP,
     PSEUDO_RUNS,
@@ -104,16 +104,16 @@ def fit_policy(
     groups: NDArray[np.str_],
     trust: Floats | None = None,
     *,
-    most_slower: float | None = None,
+    most_slower: Limit | None = None,
     judged: NDArray[np.bool_] | None = None,
 ) -> Fitted:
     """Metric and policy for `raw` float32[r,d], `gains` float64[r,c] and `groups` str[r] of the
     same rows; `trust` float64[r,c] is what each gain counts as a vote, else 1.
 
     Rows with a single run cannot be judged and are left out. Where none can be judged the vote is
-    an unproven but moderate one. With `most_slower` the guard lets at most that share of the first
-    choices be slower than the default by more than 2 %, at whatever loss of gain. Rows that are not
-    `judged` bool[r] vote alone: the features were learned from them.
+    an unproven but moderate one. With `most_slower` the guard keeps first choices to that limit,
+    at whatever loss of gain. Rows that are not `judged` bool[r] vote alone: the features were
+    learned from them.
     """
     taught = np.flatnonzero(np.isfinite(gains).sum(axis=1) >= 2)
     if taught.size > _MOST_FITTED:
@@ -208,7 +208,7 @@ def leave_out(
     group: NDArray[np.int64],
     *,
     promised: Sequence[Judged] = (),
-    most_slower: float | None = None,
+    most_slower: Limit | None = None,
 ) -> LeftOut | None:
     """Policy for a machine that was never measured: the least loss on `parts`, each a machine's
     rows judged by all others, which count alike however many rows they have; `group` int64[p]. What
@@ -242,7 +242,7 @@ def refit(
     *,
     base: VoteSettings,
     left_out: LeftOut | None,
-    most_slower: float | None = None,
+    most_slower: Limit | None = None,
 ) -> VoteSettings:
     """The policy with the least loss on a machine's own rows, in parts that are each judged by what
     is known without them. What leaving machines out has shown counts as `_PSEUDO_ROWS` more rows;
@@ -409,7 +409,7 @@ def _promises(near: Near, part: Judged, group: NDArray[np.int64], k: int, shrink
 
 
 def _kept(
-    by_machine: Sequence[Floats], most_slower: float | None = None
+    by_machine: Sequence[Floats], most_slower: Limit | None = None
 ) -> tuple[float, float, float, float]:
     """Bias, low, high and guard of a policy from float64[q,2] of each machine that was judged."""
     known = [first[np.isfinite(first).all(axis=1)] for first in by_machine]

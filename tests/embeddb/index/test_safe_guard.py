@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from embeddb.index.guards import MOST_SLOWER
+from embeddb.index.guards import MOST_SLOWER, Limit
 from embeddb.index.vote_fit import fit_policy
 
 #: What the first choices of forty patterns were promised and got: one in four of those that were
@@ -34,16 +34,21 @@ def test_matrices_have_no_limit() -> None:
 def test_the_guard_rises_until_few_are_slower() -> None:
     raw, gains, groups = _evidence(8)
     free = fit_policy(raw, gains, groups).policy.guard
-    safe = fit_policy(raw, gains, groups, most_slower=0.05).policy.guard
+    safe = fit_policy(raw, gains, groups, most_slower=Limit(0.05, 1.02)).policy.guard
     assert free <= 0.02 < safe
     assert safe <= _MUCH, "what is promised much is believed"
 
 
+def test_what_is_slower_by_less_than_the_limit_says_is_let_through() -> None:
+    raw, gains, groups = _evidence(8)
+    assert fit_policy(raw, gains, groups, most_slower=Limit(0.05, 2.1)).policy.guard == 0.0
+
+
 def test_without_a_slower_one_nothing_is_held_back() -> None:
     raw, gains, groups = _evidence(0)
-    assert fit_policy(raw, gains, groups, most_slower=0.05).policy.guard == 0.0
+    assert fit_policy(raw, gains, groups, most_slower=Limit(0.05, 1.02)).policy.guard == 0.0
 
 
 def test_too_few_patterns_to_know_promise_nothing() -> None:
     raw, gains, groups = (part[:12] for part in _evidence(0))
-    assert fit_policy(raw, gains, groups, most_slower=0.02).policy.guard > 2.0
+    assert fit_policy(raw, gains, groups, most_slower=Limit(0.02, 1.02)).policy.guard > 2.0
