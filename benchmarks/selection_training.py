@@ -232,7 +232,7 @@ def board(asked: argparse.Namespace, op: Op, seed: int) -> Board:
         bench = Bench(db, op, db.platform("spade").id, complete=True)
     groups = bench.evidence.take(bench.counted).groups
     held = set(groups[split_groups(groups, _PARTS, seed) < _HELD_PARTS].tolist())
-    file = asked.folder / f"cpu-{op.kernel}-{seed}.safetensors"
+    file = asked.folder / f"{network_of(asked)}cpu-{op.kernel}-{seed}.safetensors"
     place, structures = Board(bench, seed, asked.clusters), Structures({})
     with Database.open(asked.cpu, readonly=True) as db:
         found = db.platform(asked.instance)
@@ -270,7 +270,7 @@ def taught(
 
 def runs(asked: argparse.Namespace, op: Op, seed: int) -> None:
     """Add a line for every run of an op and seed that is not there yet, budget by budget."""
-    file = asked.folder / f"runs-{op.kernel}-{seed}.jsonl"
+    file = asked.folder / f"{network_of(asked)}runs-{op.kernel}-{seed}.jsonl"
     have = {(line["budget"], line["strategy"]) for line in lines_of(file)}
     wanted = [(budget, name) for budget in asked.budget for name in asked.strategies]
     missing = [pair for pair in wanted if pair not in have]
@@ -286,6 +286,11 @@ def runs(asked: argparse.Namespace, op: Op, seed: int) -> None:
             out.flush()
             told = [f"{geomean(line[f]):.3f}" for f in _FIGURES[::2]]
             print(op, seed, budget, name, *told, f"{line['cpu_s']:.1f} s", file=sys.stderr)
+
+
+def network_of(asked: argparse.Namespace) -> str:
+    """What the names of its files begin with."""
+    return "whole-" if asked.whole else ""
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
@@ -370,18 +375,22 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--op", nargs="+", default=["spmm:128", "sddmm:128"])
     parser.add_argument("--budget", nargs="+", type=int, default=[500, 100, 250])
-    parser.add_argument("--strategies", nargs="+", default=list(_STRATEGIES))
+    parser.add_argument("--strategies", nargs="+")
     parser.add_argument("--clusters", default="scnn", help="the featurizer that clusters")
     parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--whole", type=Path, metavar="MATRICES", help="COGNATE whole")
     asked = parser.parse_args()
-    if asked.whole and any(name.endswith(_TREES) for name in asked.strategies):
+    if asked.strategies is None:
+        able = (name for name in _STRATEGIES if not (asked.whole and name.endswith(_TREES)))
+        asked.strategies = list(able)
+    elif asked.whole and any(name.endswith(_TREES) for name in asked.strategies):
         parser.error(f"trees read statistics: with --whole, --strategies have no {_TREES}")
     asked.folder.mkdir(parents=True, exist_ok=True)
     for seed in asked.seed:
         for op in asked.op:
             runs(asked, Op.parse(op), seed)
-    lines = [line for file in sorted(asked.folder.glob("runs-*.jsonl")) for line in lines_of(file)]
+    files = sorted(asked.folder.glob(f"{network_of(asked)}runs-*.jsonl"))
+    lines = [line for file in files for line in lines_of(file)]
     own, source = (_WHOLE, _WHOLE_SOURCE) if asked.whole else (_SETTINGS, _SOURCE)
     settings = {"whole": asked.whole is not None, "source": source}
     settings |= {"epochs": own.few_epochs, "epochs_a_round": _EPOCHS}

@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("constants", type=Path)
     parser.add_argument("--op", action="append", default=[])
     parser.add_argument("--limit", type=int, default=0, help="so many matrices, by chance")
-    parser.add_argument("--learned", nargs="+", default=[], help="boosted, costmodel: in folds")
+    parser.add_argument("--learned", nargs="+", default=[], choices=sorted(learned_rankers()))
     asked = parser.parse_args()
     with (asked.matrices / "MANIFEST.csv").open(newline="", encoding="utf-8") as lines:
         files = {row["name"]: asked.matrices / row["file"] for row in csv.DictReader(lines)}

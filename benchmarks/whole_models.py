@@ -68,7 +68,7 @@ def cells(changes: dict[str, int], source: int) -> Iterator[Cell]:
     yield Cell("COGNATE, 20 x 25", source, 20, cognate, per=25)
     for kind in ("static", "neighbours", "trees"):
         for count in (3, 7, 100, ALL):
-            yield Cell(f"{kind}, TL {_told(count)}", 0, count, forest(), kind=kind)
+            yield Cell(f"{kind}, NT {_told(count)}", 0, count, forest(), kind=kind)
         yield Cell(f"{kind}, 20 x 25", 0, 20, forest(), kind=kind, per=25)
     yield Cell("COGNATE, binary sites", source, 5, replace(cognate, binary=True))
 

@@ -79,6 +79,9 @@ def known_pattern(db: Lookup, text: str, *, kind: str = "") -> Content | Pattern
         ids = ", ".join(f"{i.id} ({_sizes(i)})" for i in known[:5])
         raise UsageError(f"{len(known)} patterns are called {text}", hint=f"give an id: {ids}")
     found = known[0] if known else _by_id(db, text)
+    if found is None and (others := db.store.find(text)):
+        asked = f"ask for an operation on a {others[0].kind}"
+        raise UsageError(f"{text} is a {others[0].kind}, not a {kind}", hint=asked)
     if found is None:
         raise MatrixError(
             "no such file, and no pattern of that name in the database",

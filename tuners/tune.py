@@ -68,18 +68,15 @@ def _matrix(db: Lookup, subject: Any) -> Pattern:
 
 
 def _tensors(db: Lookup, named: Any, *kinds: str) -> Sequence[Computation]:
-    """Those given, or the one of that name, of the first kind that has it."""
+    """Those given, or the one of that name or id, of the first kind that has it."""
     if isinstance(named, Computation):
         return [named]
     if not isinstance(named, str):
         return list(named)
-    infos = sorted(
-        (info for info in db.store.find(named) if info.kind in kinds),
-        key=lambda info: kinds.index(info.kind),
-    )
-    found = (db.store.tensor(info.id) for info in infos)
-    one = next((tensor for tensor in found if tensor is not None), None)
-    if one is None:
+    there = {info.kind for info in db.store.find(named)}
+    found = subject_of(db, named, kind=next((kind for kind in kinds if kind in there), kinds[0]))
+    one = db.store.tensor(found.id) if isinstance(found, PatternInfo) else found
+    if not isinstance(one, Computation) or one.kind not in kinds:
         many = f"no {' or '.join(kinds)} is called {named}"
         raise NothingFound(many, hint="`embeddb kernel import` reads programs and kernels")
     return [one]

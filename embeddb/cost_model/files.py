@@ -95,10 +95,10 @@ class CostModelFiles:
         try:
             found = load(path)
         except EmbeddbError as e:
+            found = f"{e}: {e.hint}" if e.hint else str(e)
             # What is not installed now may be later.
             if not isinstance(e, ModelError):
-                return str(e)
-            found = str(e)
+                return found
         self._read[path] = (stamp, found)
         return found
 

@@ -33,6 +33,7 @@ from embeddb.index.vote import (
     surely_positive,
 )
 from embeddb.index.vote_fit import (
+    FIT_VERSION,
     Fitted,
     LeftOut,
     Near,
@@ -217,7 +218,7 @@ class AnswerIndex:
     @cached_property
     def stamp(self) -> str:
         """16 hex digits that change with what a policy is found from."""
-        h = hashlib.blake2b(self.policy.to_json().encode(), digest_size=8)
+        h = hashlib.blake2b((FIT_VERSION + self.policy.to_json()).encode(), digest_size=8)
         for array in (self.evidence.indptr, self.evidence.column, self.evidence.seconds):
             h.update(array.tobytes())
         return h.hexdigest()

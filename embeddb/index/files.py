@@ -34,7 +34,7 @@ from embeddb.index.large.neighbourhood import wanted, widened
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import facts_of, pooled_partitions, run_matrix_of
 from embeddb.index.vote import VoteSettings
-from embeddb.index.vote_fit import MOST_ASKED
+from embeddb.index.vote_fit import FIT_VERSION, MOST_ASKED
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.tables import decoded, reading
@@ -396,7 +396,8 @@ class IndexFiles:
         stem = f"{what}-{os.getpid()}-{partition.generation}"
         lists = "" if partition.lists is None else self._folder.write_lists(stem, partition.lists)
         digest = self._folder.write(stem, answer_file.to_bytes(partition))
-        note = PartitionNote(stem, partition.generation, partition.indexed, versions, digest, lists)
+        at, rows = partition.generation, partition.indexed
+        note = PartitionNote(stem, at, rows, versions, digest, lists, FIT_VERSION)
         self._store.derived.put(name, msgspec.json.encode(note))
         self._collect()
 

@@ -20,6 +20,7 @@ from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.files.own_files import OwnFolder
 from embeddb.index.vectors.inverted_lists import InvertedLists
+from embeddb.index.vote_fit import FIT_VERSION
 from embeddb.store import Store
 from embeddb.store.tables import decoded
 
@@ -37,7 +38,8 @@ _MOST_BYTES = 64 << 20
 class PartitionNote(msgspec.Struct, frozen=True):
     """What the store keeps of a saved partition: `stem` of its files, `npz` the blake2b-128 of it,
     `rows` vectors, `chosen_among` the versions of all featurizers that its own was chosen among,
-    `lists` the blake2b-128 of the head of the lists of very many patterns (empty: none)."""
+    `lists` the blake2b-128 of the head of the lists of very many patterns (empty: none), `fit` how
+    votes were fitted."""
 
     stem: str
     generation: int
@@ -45,8 +47,11 @@ class PartitionNote(msgspec.Struct, frozen=True):
     chosen_among: dict[str, str]
     npz: str
     lists: str = ""
+    fit: str = ""
 
     def __post_init__(self) -> None:
+        if self.fit != FIT_VERSION:
+            raise ValueError("votes were fitted in another way")
         if not re.fullmatch(_STEM, self.stem):
             raise ValueError("its files have a name that is none of ours")
 

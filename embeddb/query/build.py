@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
+from embeddb.core.errors import EmbeddbError, NothingFound, TensorError, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.core.timing import Timing, timings_of
 from embeddb.featurizers import missing
@@ -54,7 +54,8 @@ def build_query(
     added to `stages_s` by stage.
 
     Raises: UsageError if the platform has no such op, or the op is of another kind of subject;
-    NothingFound for a pattern known by name only where the evidence needs its structure.
+    NothingFound for a pattern known by name only where the evidence needs its structure;
+    TensorError for a kernel that has no tiles.
     """
     clock = _Clock(stages_s if stages_s is not None else {})
     info = PatternInfo.of(pattern)
@@ -62,6 +63,8 @@ def build_query(
     partition = lookup.answering(op, platform, nest_id=info.id)
     clock.lap("open")
     space, default = space_of(platform, op, subject), default_of(platform, op, subject)
+    if op.kernel == "tile" and (reason := space.reason(default)) is not None:
+        raise TensorError(f"{info.name or info.id[:12]} has no tiles: {reason}")
     problem = Problem(info, platform, op, space, default, calls=calls)
     query = Query(problem, own=_own(lookup, problem))
     if partition is not None:

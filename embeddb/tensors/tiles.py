@@ -74,7 +74,7 @@ class TileJudge:
         return not self.reason(env)
 
     def seen(self, name: str, value: Value) -> Value:
-        """Everything: how many tiles there are depends on each size."""
+        """Everything: how many tiles there are depends on the sizes together."""
         return value
 
     def reason(self, values: Mapping[str, Any]) -> str:

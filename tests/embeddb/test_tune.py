@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import measured_kernels as law
@@ -11,7 +12,7 @@ from played_xla import HERE, Played, chain, crowded_s
 from scipy import sparse
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.errors import MatrixError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, PatternInfo
 from embeddb.database import Database
@@ -19,6 +20,7 @@ from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
 from tuners.fusion import tune as fusion
 from tuners.fusion.job import TuneRequest
+from tuners.hardware.outcome import Tuned
 from tuners.matrices import tune as matrices
 from tuners.matrices.job import MatrixTuneRequest
 from tuners.tiles import tune as tiles
@@ -54,9 +56,30 @@ def test_tiles_of_a_kernel_by_name_or_given(db: Database, monkeypatch: pytest.Mo
     assert len(one.tried) == 6 and one.gain is not None and one.gain >= 1
     again = db.tune(kernel.name, TileTuneRequest(count=5), note=notes.append)
     assert again.kernels[0].fresh == 0 and again.kernels[0].best == one.best
+    by_id = db.tune(kernel.id, TileTuneRequest(count=5), note=notes.append)
+    assert by_id.kernels[0].best == one.best
     asked = TileTuneRequest(by="analytical")
     with pytest.raises(UsageError, match="analytical"):
         db.tune([kernel], asked, platform=load_platform("tpu-graphs"))
+
+
+def test_a_name_of_several_programs_is_refused(db: Database) -> None:
+    for steps in (3, 4):
+        program = replace(chain(steps), name="twice")
+        db.store.put_structure(program, PatternInfo.of(program))
+    with pytest.raises(UsageError, match="2 patterns are called twice"):
+        db.tune("twice", TuneRequest())
+    with pytest.raises(UsageError, match="is a program, not a matrix"):
+        db.query("twice", op="spmm:4", platform="cpu")
+
+
+def test_the_default_is_best_where_the_rounds_say_so() -> None:
+    default, first = Config({"t1": 0}), Config({"t1": 8})
+    done = Tuned(subject=law.asked(), default=default, by="sizes", ranked=2)
+    done.tried, done.finalists = {default: 2.0, first: 1.0}, (first,)
+    assert done.best == first and done.gain == 2.0
+    done.rounds = {default: [1.0, 1.1], first: [1.2, 1.3]}
+    assert done.best == default and done.gain == 1.0
 
 
 def test_without_a_model_it_says_who_is_asked_instead(
@@ -80,10 +103,9 @@ def test_a_program_without_a_model_is_tuned_by_hardware(
 
 
 def test_what_is_not_there_is_told(db: Database) -> None:
-    with pytest.raises(NothingFound, match="no program is called vgg"):
-        db.tune("vgg", TuneRequest(hardware_s=1))
-    with pytest.raises(NothingFound, match="no kernel or program is called vgg"):
-        db.tune("vgg", TileTuneRequest())
+    for request in (TuneRequest(hardware_s=1), TileTuneRequest()):
+        with pytest.raises(MatrixError, match="vgg: no such file, and no pattern of that name"):
+            db.tune("vgg", request)
 
 
 def test_a_matrix_by_name_or_given(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,9 +41,8 @@ class Tuned:
 
     @property
     def best(self) -> Config:
-        """Of the fastest of the first turn that which was fastest again; the default where nothing
-        ran."""
-        return min(self.finalists, key=self.again_s, default=self.default)
+        """What was fastest again, of the fastest of the first turn and the default."""
+        return min((*self.finalists, self.default), key=self.again_s)
 
     def again_s(self, config: Config) -> float:
         """The median of its rounds, else what it took at first; infinite without."""

@@ -58,9 +58,13 @@ def tune_tiles(
     model, reason = None, ""
     if request.by in ("", "model"):
         model, reason = db.graph_model(here, Op("tile"))
-        if model is None and (request.by or here.name != ANALYSED):
-            why = reason or "no model of tile kernels: `embeddb train kernels` makes one"
-            note(f"{why}; neighbours choose")
+        others = "neighbours choose"
+        if not request.by and here.name == ANALYSED:
+            others = "the analytical model chooses"
+        elif not reason:
+            reason = "no model of tile kernels: `embeddb train kernels` makes one"
+        if model is None and reason:
+            note(f"{reason}; {others}")
     job = TileTuning(db, runner, here, request, model, progress)
     tuned, skipped = job.run(list(kernels.values()))
     return TilesTuned(here.id, tuned, times, skipped)

@@ -239,6 +239,7 @@ NOTES: dict[str, Any] = {
     "a huge generation": {"generation": 2**70},
     "versions that are none": {"chosen_among": []},
     "no versions": {"chosen_among": {}},
+    "fitted in another way": {"fit": "1"},
 }
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import measured_kernels as law
 import pytest
 from command_line import run_verb
-from tensors import dot_add, row_sum
+from tensors import dot_add, op, row_sum
 
 from embeddb.core.config import Config
+from embeddb.core.errors import TensorError
 from embeddb.database import Database
-from embeddb.index.guards import MOST_SLOWER
 from embeddb.platforms.of_subject import default_of, space_of
+from embeddb.tensors.check import computation
+from embeddb.tensors.operation import Operation, Shape
 from embeddb.tensors.tensor_text import tensor_text
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import evaluate
@@ -51,6 +53,19 @@ def test_a_kernel_that_nobody_ran_gets_a_tile_of_its_neighbours(folder: Path) ->
     assert {near.name.partition("_")[0] for near in made.neighbours} == {"dot"}
 
 
+def test_a_kernel_without_tiles_is_refused_with_the_reason(folder: Path) -> None:
+    operations = [
+        op("parameter", (8,), number=0),
+        Operation("sort", (Shape("f32", (8,)),), (0,), {"dimension": 0}),
+    ]
+    asked = computation(operations, [1], name="sorted")
+    with (
+        Database.open(folder, readonly=True) as db,
+        pytest.raises(TensorError, match=r"sorted has no tiles: .*sort"),
+    ):
+        db.query(asked, platform=law.here(), op=law.OP)
+
+
 def test_what_is_not_legal_here_is_rejected_with_the_reason(folder: Path) -> None:
     """Tiles as long as the dimension; those of kernels of another rank are not told of at all."""
     with Database.open(folder, readonly=True) as db:
@@ -72,7 +87,6 @@ def test_the_judge_of_tiles_says_why_not(folder: Path) -> None:
 
 def test_too_few_kernels_promise_nothing(tmp_path: Path) -> None:
     """The default goes first; tiles of neighbours are behind it."""
-    assert MOST_SLOWER["kernel"].share == 0.02
     few = [one for one in law.measured() if one.name.startswith("row")]
     with Database.open(law.make(tmp_path / "few.db", kernels=few)) as db:
         asked = row_sum(300, 1000)

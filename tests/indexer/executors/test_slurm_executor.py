@@ -92,6 +92,7 @@ def test_a_requeued_chunk_waits_in_the_queue(
     node.until(lambda: "running" not in (SlurmExecutor().states(name) or {}).values(), "an end")
     # A stop in order blames no configuration. SLURM may say that a job ended before it has written
     # its last line.
+    assert list(Attempts(campaign.folder).all())
     node.until(lambda: all(one.ended for one in Attempts(campaign.folder).all()), "a stop in order")
 
 

@@ -494,6 +494,7 @@ def test_stubs_get_their_structure_when_the_matrices_arrive(
             "not one of 4, 8, 16",
         ),
         (["calibrate", "DB", "--platform", "gpu-kernels", "--op", "spmm:4"], 1, "no runner"),
+        (["kernel", "measure", "DB", "--op", "fusion", "--platform", "tile-cpu"], 2, "no fusion"),
         (["calibrate", "DB", "--platform", "toy", "--op", "spmv"], 2, "has no spmv"),
         (["calibrate", "DB", "--platform", "toy", "--minutes", "0"], 2, "range"),
         (["calibrate", "DB", "--platform", "toy", "--matrices", "gone"], 1, "not a folder"),

@@ -89,7 +89,8 @@ def _show(db: str, done: Added[Computation]) -> None:
     table(("name", "kind", "sizes", "id", ""), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         say(f"and {len(rows) - _MOST_ROWS:,} more")
-    say(f"{db}: {_counted(done.added)} added, {len(done.known):,} known already")
+    added = _counted(done.added) if done.added else "nothing"
+    say(f"{db}: {added} added, {len(done.known):,} known already")
     if done.adopted_runs:
         say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their kernel")
 

@@ -41,7 +41,7 @@ _MOST_NOTES = 10
 def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Measure the tensor kernels or programs in DB on this machine, on one thread.
 
-    Of each kernel NAME, or of all in DB, the untiled one and --tiles others run, some of every
+    Of each kernel NAME, or of all in DB, --tiles run, the untiled one among them, some of every
     size, in --rounds whose orders are compared: where Kendall's tau of the first two is below 0.8 a
     third follows. Kernels that were done before are left out, so after Ctrl-C the same command goes
     on. Those that have no tiles are named with the reason.
@@ -58,6 +58,7 @@ def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -
     asked["platform"] = asked["platform"] or _PLATFORMS[asked["op"]]
     op = Op(asked["op"])
     with open_database(db) as opened:
+        opened.platform(asked["platform"]).kernel(op)
         subjects = _asked(opened, names, op)
         if op.kernel == "tile":
             _tiles(opened, subjects, asked, as_json=as_json)
@@ -123,8 +124,9 @@ def _asked(db: Database, names: Sequence[str], op: Op) -> list[Computation]:
         if isinstance(made, Computation):
             found[made.id] = made
     if not found:
-        raise NothingFound(
-            f"no tensor {op.kind} is known here by more than its name",
-            hint="`embeddb kernel import DB FILE` adds those of HLO text",
-        )
+        hint = "`embeddb kernel import DB FILE` adds those of HLO text"
+        if op.kind == "kernel" and any(i.kind == "program" for i in db.store.patterns()):
+            hint = "import programs with --cut for their kernels, or `embeddb tune` them"
+        what = f"no tensor {op.kind} is known here by more than its name"
+        raise NothingFound(what, hint=hint)
     return list(found.values())
