@@ -124,9 +124,11 @@ def _whole(encoder: str, **more: Any) -> dict[str, Any]:
 
 
 #: The papers' models whole: their sparse network trained by run times together with the rest.
-#: DASH is the earlier form of COGNATE: parts and tables are the same.
+#: DASH is the earlier form of COGNATE: parts and tables are the same. `cognate-tiles` is ours: told
+#: what tiles come to on the matrix, at ten times the rate (docs/models.md).
 PRESETS: dict[str, dict[str, Any]] = {
     "cognate": _whole("cognate"),
+    "cognate-tiles": _whole("cognate", parts=("featurizer", "mapper", "tiles", "latent"), lr=1e-3),
     "dash": _whole("cognate"),
     "waco-fa": _whole(
         "waco",

@@ -98,6 +98,12 @@ def test_presets_are_the_papers_tables(name: str) -> None:
     assert ("mapper" in found.parts) == (name != "waco-fa")
 
 
+def test_with_tiles_nothing_but_parts_and_rate_differs() -> None:
+    ours, published = preset("cognate-tiles"), preset("cognate")
+    assert set(ours.parts) - set(published.parts) == {"tiles"} and ours.lr == 1e-3
+    assert replace(ours, parts=published.parts, lr=published.lr) == published
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -37,7 +37,7 @@ _LATENTS = ("ae", "vae", "pca", "fa")
 @click.option("--op", "ops", required=True, multiple=True, help="Again for more widths.")
 @click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
 @click.option(
-    "--preset", default="", help="A paper's model whole: cognate, dash, waco-fa, waco-fm."
+    "--preset", default="", help="A model whole: cognate, cognate-tiles, dash, waco-fa, waco-fm."
 )
 @click.option("--matrices", default="", metavar="DIR", help="Structures that DB does not keep.")
 @click.option("--encoder", default="", metavar="FILE", help="First weights of a preset's network.")
