@@ -212,7 +212,7 @@ def test_verbs_take_a_program_for_what_it_is(
     for words, code, said in (
         (("query", db, one, "--platform", "cpu", "--op", "spmm:32"), 1, "not a matrix (--op nest"),
         (("dynamics", one, "--op", "spmm:32", "--db", db), 1, "not a matrix (--op nest"),
-        (("dynamics", "stencil", "--op", "spmm:32", "--db", db), 1, "the database has no matrix"),
+        (("dynamics", "stencil", "--op", "spmm:32", "--db", db), 2, "is a nest, not a matrix"),
         (("plot", "curve", db, one, *to, "-o", drawn), 3, "product"),
         (("plot", "curve", db, file, *to, "-o", drawn), 2, "holds 6 nests"),
         (("platform", "nearest", "nest-cpu", "nest-cpu", "--op", "nest"), 2, "is about matrices"),
