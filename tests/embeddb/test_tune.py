@@ -91,6 +91,15 @@ def test_without_a_model_it_says_who_is_asked_instead(
     assert made.kernels[0].by == "sizes" and "neighbours choose" in notes[0]
 
 
+def test_a_model_that_is_refused_is_told_of(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "this_machine", lambda *_, **__: (Tiles(), law.here()))
+    monkeypatch.setattr(Database, "graph_model", lambda *_: (None, "of another version"))
+    notes: list[str] = []
+    made = db.tune([law.asked()], TileTuneRequest(count=3), note=notes.append)
+    assert notes == ["of another version; the analytical model chooses"]
+    assert made.kernels[0].by == "analytical"
+
+
 def test_a_program_without_a_model_is_tuned_by_hardware(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
