@@ -128,7 +128,7 @@ def noise(store: Store, runs: KernelRuns) -> dict[str, float]:
     apart = []
     for sample in runs.samples:
         found = store.runs(runs.platform.id, OP, sample.id)
-        told = [run.measurement.seconds for run in found if run.measurement.ok]
+        told = [run.seconds for run in found if run.measurement.ok]
         if len(told) > 1 and min(told) >= LEAST_S:
             apart.append(100 * abs(told[1] - told[0]) / told[0])
     if not apart:

@@ -312,7 +312,7 @@ def rounds_of(store: Store, runs: KernelRuns) -> tuple[list[KernelSample], list[
         for run in store.runs(runs.platform.id, OP, sample.id):
             number = int(run.measurement.context.get("round", 0))
             if run.measurement.ok and number in told:
-                told[number][run.config] = run.measurement.seconds
+                told[number][run.config] = run.seconds
         both = [at for at, c in enumerate(sample.configs) if c in told[1] and c in told[2]]
         if len(both) > 1:
             own = part(sample, np.array(both))

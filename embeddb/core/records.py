@@ -17,11 +17,24 @@ from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.subject import Subject
 
-__all__ = ["SOURCES", "STATUSES", "Measurement", "PatternInfo", "Run", "id_parts", "in_context"]
+__all__ = [
+    "LEAST",
+    "SOURCES",
+    "STATUSES",
+    "Measurement",
+    "PatternInfo",
+    "Run",
+    "id_parts",
+    "in_context",
+]
 
 #: What can become of one run. Everything but `ok` is a failure of that configuration.
 STATUSES = ("ok", "invalid", "build", "crash", "timeout", "wrong", "oom")
 SOURCES = ("hardware", "simulator", "imported")
+#: What takes the least of all its repeats and runs: tiles and fused kernels, as in "A Learned
+#: Performance Model for Tensor Processing Units" (Section 4). They take microseconds, so that a
+#: neighbour on the host who comes for a tenth of a second slows all repeats of a run.
+LEAST = frozenset(("tile", "fused"))
 
 
 class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -53,6 +66,11 @@ class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):
         times, middle = sorted(self.times_s), len(self.times_s) // 2
         # As `statistics.median`, which takes three times as long: this is asked of every run.
         return times[middle] if len(times) % 2 else (times[middle - 1] + times[middle]) / 2
+
+    @property
+    def least(self) -> float:
+        """Least of the repeats; infinite unless the status is `ok`."""
+        return min(self.times_s, default=math.inf) if self.status == "ok" else math.inf
 
     @property
     def ok(self) -> bool:
@@ -90,6 +108,11 @@ class Run:
     measurement: Measurement
     campaign: str = ""
     replaces: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The median of the repeats, the least where `LEAST` says so; infinite if it failed."""
+        return self.measurement.least if self.op.kernel in LEAST else self.measurement.seconds
 
     @property
     def id(self) -> str:

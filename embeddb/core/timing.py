@@ -7,18 +7,19 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from embeddb.core.config import Config
+from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import State, astray, tells_state
-from embeddb.core.records import Run
+from embeddb.core.records import LEAST, Run
 
-__all__ = ["Timing", "timings_of"]
+__all__ = ["Timing", "joined_seconds", "timings_of"]
 
 
 class Timing(NamedTuple):
     """What one configuration did on one pattern, over all its runs.
 
-    `seconds` is the median over runs of their medians (infinite if none was ok), `spread` half the
-    relative range of those medians (0 with one run), `conversion_s` the median preparation cost.
+    `seconds` is the median over runs of what each says (`Run.seconds`: its median), of tiles and
+    fused kernels the least (infinite if none was ok), `spread` half the relative range of what they
+    say (0 with one run), `conversion_s` the median preparation cost.
     A run that is ok but tells no time above zero does not count, nor does one made in another state
     of the machine than the usual one where there are others.
     """
@@ -41,19 +42,24 @@ def timings_of(
     return {config: _joined(held, normal) for config, held in by_config.items()}
 
 
+def joined_seconds(op: Op, told: Sequence[float]) -> float:
+    """Of what runs of one configuration say, all finite: the median, or the least (`LEAST`)."""
+    return min(told) if op.kernel in LEAST else statistics.median(told)
+
+
 def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
     # Medians are worth computing once: this is called for every configuration of a partition.
-    if len(runs) == 1 and 0 < (seconds := (only := runs[0].measurement).seconds) < math.inf:
-        return Timing(seconds, 0.0, only.conversion_s or 0.0, 1, "ok")
-    medians = [(r.measurement.seconds, r.measurement.conversion_s) for r in runs]
-    timed = [(s, c) for s, c in medians if 0 < s < math.inf]
+    if len(runs) == 1 and 0 < (seconds := (only := runs[0]).seconds) < math.inf:
+        return Timing(seconds, 0.0, only.measurement.conversion_s or 0.0, 1, "ok")
+    told = [(r.seconds, r.measurement.conversion_s) for r in runs]
+    timed = [(s, c) for s, c in told if 0 < s < math.inf]
     if not timed:
         failures = [r.measurement.status for r in runs if not r.measurement.ok]
         return Timing(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
-    if len(timed) > 1 and normal is not None:
-        timed = _in_state(runs, medians, normal) or timed
+    if len(timed) > 1 and normal is not None and runs[0].op.kernel not in LEAST:
+        timed = _in_state(runs, told, normal) or timed
     times = sorted(s for s, _ in timed)
-    seconds = statistics.median(times)
+    seconds = joined_seconds(runs[0].op, times)
     known = [c for _, c in timed if c is not None]
     spread = (times[-1] - times[0]) / (2 * seconds)
     return Timing(seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok")
@@ -61,7 +67,7 @@ def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
 
 def _in_state(
     runs: Sequence[Run],
-    medians: Sequence[tuple[float, float | None]],
+    told: Sequence[tuple[float, float | None]],
     normal: Callable[[], State],
 ) -> list[tuple[float, float | None]]:
     """Those made in the usual state; empty if none was, or none tells its state."""
@@ -69,5 +75,5 @@ def _in_state(
     if not any(tells_state(context) for context in contexts):
         return []
     usual = normal()
-    held = zip(contexts, medians, strict=True)
+    held = zip(contexts, told, strict=True)
     return [m for context, m in held if 0 < m[0] < math.inf and not astray(context, usual)]

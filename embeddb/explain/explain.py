@@ -7,7 +7,6 @@ today can be given again next year, on another machine, from a copy of the datab
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.records import PatternInfo, Run
-from embeddb.core.timing import Timing, timings_of
+from embeddb.core.timing import Timing, joined_seconds, timings_of
 from embeddb.core.wording import many_of, value_text
 from embeddb.explain.explanation import (
     Agreement,
@@ -150,7 +149,7 @@ def _own_runs(config: Config, runs: Sequence[Run], whose: list[Provenance]) -> O
         config=dict(config),
         runs=len(runs),
         times=len(times),
-        seconds=statistics.median(m.seconds for m in measured),
+        seconds=joined_seconds(runs[0].op, [run.seconds for run in runs]),
         fastest=min(times),
         slowest=max(times),
         first=min(whens, default=0.0),

@@ -48,7 +48,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 #: Raised with every change of how metric, policy and guard are found: saved ones are found again.
-FIT_VERSION = "2"
+FIT_VERSION = "3"
 #: Weight of the foretold gains in the metric against the plain features.
 _STRETCH = 1.0
 #: Ridge penalty per pattern, on standardised features.

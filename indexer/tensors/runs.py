@@ -141,7 +141,7 @@ def _shuffled(tiles: list[Config], rng: np.random.Generator) -> list[Config]:
 
 def _tau(first: Sequence[Run], second: Sequence[Run]) -> float:
     """Kendall's tau-b of the tiles that ran in both; nan of too few."""
-    one, other = ({r.config: r.measurement.seconds for r in runs} for runs in (first, second))
+    one, other = ({r.config: r.seconds for r in runs} for runs in (first, second))
     both = [c for c in one if math.isfinite(one[c]) and math.isfinite(other.get(c, math.inf))]
     if len(both) < _FEWEST:
         return math.nan

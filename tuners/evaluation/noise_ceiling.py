@@ -53,8 +53,8 @@ def _rounds(runs: list[Run]) -> tuple[dict[Config, float], dict[Config, float]]:
     """Seconds of the first and of the last ok run of each configuration that has two."""
     by_config: dict[Config, list[float]] = {}
     for run in sorted(runs, key=lambda r: (r.measurement.when, r.id)):
-        if 0 < run.measurement.seconds < math.inf:
-            by_config.setdefault(run.config, []).append(run.measurement.seconds)
+        if 0 < run.seconds < math.inf:
+            by_config.setdefault(run.config, []).append(run.seconds)
     twice = {c: times for c, times in by_config.items() if len(times) >= 2}
     return {c: t[0] for c, t in twice.items()}, {c: t[-1] for c, t in twice.items()}
 

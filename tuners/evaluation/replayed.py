@@ -86,8 +86,8 @@ def _told(runs: Sequence[Run], seconds: float) -> Measurement:
     failures the last."""
     if not math.isfinite(seconds):
         return runs[-1].measurement
-    timed = [run.measurement for run in runs if 0 < run.measurement.seconds < math.inf]
-    return min(timed, key=lambda m: abs(math.log(m.seconds / seconds)))
+    timed = [run for run in runs if 0 < run.seconds < math.inf]
+    return min(timed, key=lambda run: abs(math.log(run.seconds / seconds))).measurement
 
 
 def _row_name(tuner: str) -> str:

@@ -127,4 +127,4 @@ def _trial(run: Run) -> Trial:
     m = run.measurement
     took = m.context.get(HARDWARE_S)
     error = "" if m.ok else f"{m.status}: {m.error}"
-    return Trial(m.seconds, took if isinstance(took, float) else 0.0, error)
+    return Trial(run.seconds, took if isinstance(took, float) else 0.0, error)

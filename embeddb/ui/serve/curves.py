@@ -73,7 +73,7 @@ def run_line(run: Run) -> dict[str, Any]:
         "id": run.id,
         "config": dict(run.config),
         "status": m.status,
-        "seconds": m.seconds if math.isfinite(m.seconds) else None,
+        "seconds": run.seconds if math.isfinite(run.seconds) else None,
         "repeats": len(m.times_s),
         "low": min(m.times_s, default=None),
         "high": max(m.times_s, default=None),

@@ -61,9 +61,7 @@ def runs(state: AppState, asked: Asked) -> dict[str, Any]:
 
 
 def _sorted_runs(state: AppState, info: PatternInfo, name: str, op: Op) -> list[dict[str, Any]]:
-    found = sorted(
-        state.db.store.runs(name, op, info.id), key=lambda r: (r.measurement.seconds, r.config.json)
-    )
+    found = sorted(state.db.store.runs(name, op, info.id), key=lambda r: (r.seconds, r.config.json))
     return [run_line(run) for run in found]
 
 

@@ -43,7 +43,7 @@ def write_c_header(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternI
 
 
 def _rank(run: Run) -> tuple[float, str]:
-    return run.measurement.seconds, run.config.json
+    return run.seconds, run.config.json
 
 
 def _write_table(
@@ -59,7 +59,7 @@ def _write_table(
         cells = [
             *map(c_text, (run.pattern_id, info.name, str(run.op), str(run.config))),
             *(f"{size}LL" for size in info.sizes),
-            repr(float(run.measurement.seconds)),
+            repr(float(run.seconds)),
             *(c_literal(run.config.get(param), kind) for param, (_, kind) in fields.items()),
         ]
         out.write(f"    {{{', '.join(cells)}}},\n")

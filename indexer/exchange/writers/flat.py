@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from embeddb.core.config import Value
-from embeddb.core.records import Measurement, PatternInfo, Run
+from embeddb.core.records import PatternInfo, Run
 from indexer.readers.csv import quoted
 
 __all__ = ["write_csv"]
@@ -36,8 +36,8 @@ _COLUMNS = (
 
 
 def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> None:
-    """`time_s` is the median, `times_s` every repeat separated by `;`, a parameter P the column
-    `config.P`. A text that a spreadsheet would compute (it begins with `=`, `+`, `-` or `@`) gets a
+    """`time_s` is what the run tells (`Run.seconds`), `times_s` every repeat separated by `;`, a
+    parameter P the column `config.P`. A text that a spreadsheet would compute (it begins with `=`, `+`, `-` or `@`) gets a
     quote before it, which the `csv` reader takes away. Not kept: contexts, CPU times, `replaces`
     and what only the pattern's record holds; use the JSONL export to lose nothing."""
     runs = list(runs)
@@ -51,17 +51,18 @@ def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo])
         rows.writerow(
             [
                 *(_flat(info.name or info.id), info.m, info.n, info.nnz, _flat(info.group)),
-                *(str(run.op), platform, instance, *_measured(run.measurement)),
+                *(str(run.op), platform, instance, *_measured(run)),
                 _flat(run.campaign),
                 *(_cell(run.config[name]) if name in run.config else "" for name in params),
             ]
         )
 
 
-def _measured(found: Measurement) -> list[str | float | None]:
+def _measured(run: Run) -> list[str | float | None]:
+    found = run.measurement
     return [
         found.status,
-        found.seconds if found.ok else None,
+        run.seconds if found.ok else None,
         ";".join(repr(float(time)) for time in found.times_s),
         found.conversion_s,
         found.compile_s,

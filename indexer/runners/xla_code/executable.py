@@ -4,14 +4,14 @@ interpreter that has jax may be another one."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jaxlib import _hlo, _jax, xla_client
 
-__all__ = ["Executable", "disagreement", "drawn"]
+__all__ = ["Executable", "disagreement", "drawn", "timed_in_rounds"]
 
 _DTYPES = {"pred": "bool", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 _KINDS = {"f": "float", "s": "int", "u": "uint", "c": "complex"}
@@ -20,6 +20,8 @@ _BELOW = 8
 #: How far results of the same program may be apart, to the largest of them, and the share of
 #: elements that may be further: rounding can turn a comparison.
 _TOLERANCE, _TURNED = {2: 5e-2, 4: 2e-3, 8: 1e-9}, 1e-3
+#: Seconds of calls after which a kernel is long enough to be disturbed in every round alike.
+_MUCH_S = 0.5
 #: What an unoptimised build is asked for.
 _PLAIN = [("xla_backend_optimization_level", 0), ("xla_disable_hlo_passes", "fusion")]
 
@@ -52,10 +54,8 @@ class Executable:
     def timed(
         self, given: Sequence[Any], *, repeats: int, max_repeats: int, min_time_s: float
     ) -> tuple[list[float], list[float]]:
-        """Seconds of each call, and those of all threads of this process, after two calls that do
-        not count."""
-        for _ in range(2):
-            self.call(given)
+        """Seconds of each call, and those of all threads of this process. Some are to be made
+        before (`warmed`)."""
         wall: list[float] = []
         cpu: list[float] = []
         while len(wall) < repeats or (sum(wall) < min_time_s and len(wall) < max_repeats):
@@ -65,9 +65,41 @@ class Executable:
             cpu.append(time.process_time() - busy)
         return wall, cpu
 
+    def warmed(self, given: Sequence[Any]) -> None:
+        """Two calls that do not count."""
+        for _ in range(2):
+            self.call(given)
+
     def optimised(self) -> str:
         """The module after XLA's passes, as text."""
         return str(self._made.hlo_modules()[0].to_string())
+
+
+def timed_in_rounds(
+    ready: Mapping[str, tuple[Executable, Sequence[Any]]],
+    *,
+    rounds: int,
+    apart_s: float,
+    **effort: Any,
+) -> dict[str, tuple[list[float], list[float]]]:
+    """By name, the least of each round's calls, as `Executable.timed` tells them, of what was
+    called before. Rounds begin at least `apart_s` after each other; what has taken `_MUCH_S` is
+    left out of further ones."""
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ready}
+    spent = dict.fromkeys(ready, 0.0)
+    begun = -apart_s
+    for _ in range(rounds):
+        time.sleep(max(0.0, begun + apart_s - time.perf_counter()))
+        begun = time.perf_counter()
+        for name, (made, given) in ready.items():
+            if spent[name] > _MUCH_S:
+                continue
+            wall, cpu = made.timed(given, **effort)
+            spent[name] += sum(wall)
+            least = wall.index(min(wall))
+            found[name][0].append(wall[least])
+            found[name][1].append(cpu[least])
+    return found
 
 
 def drawn(parameters: Sequence[tuple[str, list[int]]], seed: int) -> list[Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from embeddb.core.errors import TensorError
 from embeddb.core.records import Measurement
@@ -18,7 +20,7 @@ from indexer.runners.base import RunOptions
 if TYPE_CHECKING:
     from indexer.runners.cpu_kernels.session import Session
 
-__all__ = ["KernelTimes", "PartitionTimes", "ProgramTimes"]
+__all__ = ["ROUNDS", "KernelTimes", "PartitionTimes", "ProgramTimes"]
 
 #: Relative to the largest value of a result, of reals of four bytes (`executable.disagreement`).
 TOLERANCE = 2e-3
@@ -26,18 +28,54 @@ TOLERANCE = 2e-3
 _COMPILE_S = 120.0
 #: Calls that do not count, and those of the check.
 _OTHER_CALLS = 4
+#: A neighbour on the host slows kernels down for a tenth of a second or for two: rounds in which
+#: kernels take turns, and how far apart they begin at least.
+ROUNDS, APART_S = 6, 0.1
+#: Bytes of arrays of kernels that take turns.
+_TOGETHER = 1 << 30
 #: Runs of all kernels in a row, of which the median counts.
 CHAINS = 5
 
 
 class KernelTimes:
-    """Times kernels one by one."""
+    """Times kernels, each called in several rounds: `times_s` are the least of each, and the least
+    of these is what a kernel takes ("A Learned Performance Model for Tensor Processing Units",
+    Section 4: the minimum of three runs)."""
 
     def __init__(self, session: Session, options: RunOptions) -> None:
         self._session, self._options = session, options
 
-    def measure(self, kernel: Computation, *, timed: bool = True, check: bool) -> Measurement:
+    def measure(self, kernel: Computation, *, check: bool) -> Measurement:
         """Whatever goes wrong is a status. Raises: RunnerUnavailable."""
+        found = self.ready(kernel, check=check)
+        if not found.ok:
+            return found
+        told, problem = self.timed({kernel.id: found})
+        return problem or told[kernel.id]
+
+    def timed(
+        self, ready: Mapping[str, Measurement]
+    ) -> tuple[dict[str, Measurement], Measurement | None]:
+        """What `ready` gave of some kernels, by their ids, with times; or nothing, and what is
+        wrong with all of them: the worker died. Raises: RunnerUnavailable."""
+        asked = self._options
+        message = {"do": "rounds", "ids": list(ready), "rounds": ROUNDS, "apart_s": APART_S}
+        limit = _COMPILE_S + ROUNDS * asked.timeout_s * len(ready)
+        reply = self._session.request({**message, **_effort(asked)}, timeout_s=limit)
+        if reply["status"] != "ok":
+            status = "crash" if reply["status"] == "missing" else reply["status"]
+            return {}, _failed(status, reply.get("error", "the worker was lost"))
+        found = {}
+        for name, (wall, cpu) in reply["times"].items():
+            told = {"times_s": tuple(wall), "cpu_sum_s": tuple(cpu), "when": time.time()}
+            found[name] = msgspec.structs.replace(ready[name], **told)
+        return found, None
+
+    def ready(self, kernel: Computation, *, called: bool = True, check: bool) -> Measurement:
+        """Compiled and, unless that is all, called: without times, if it is ok.
+
+        Raises: RunnerUnavailable.
+        """
         asked = self._options
         if (need := _bytes(kernel)) > asked.max_bytes:
             return _failed("oom", f"the arrays need {need:,} bytes of {asked.max_bytes:,}")
@@ -50,28 +88,21 @@ class KernelTimes:
             "id": kernel.id,
             "parameters": _parameters(kernel),
             "seed": asked.seed,
-            "timed": timed,
+            "called": called,
             "check": check,
-            "repeats": asked.repeats,
-            "max_repeats": asked.max_repeats,
-            "min_time_s": asked.min_time_s,
         }
         limit = _COMPILE_S + asked.timeout_s
         reply = self._session.request(message, [text.encode()], timeout_s=limit)
         if reply["status"] != "ok":
             return _failed(reply["status"], reply.get("error", ""))
         return Measurement(
-            times_s=tuple(reply.get("times_s", ())),
-            cpu_sum_s=tuple(reply.get("cpu_s", ())),
-            compile_s=reply["compile_s"],
-            tolerance=TOLERANCE if check else None,
-            when=time.time(),
+            compile_s=reply["compile_s"], tolerance=TOLERANCE if check else None, when=time.time()
         )
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTimes:
-    """One partition: the sum of its kernels' medians, what was measured for it now, by kernel, and
+    """One partition: the sum of its kernels' seconds, what was measured for it now, by kernel, and
     the processor's seconds of runs of all kernels in a row, where they were asked for."""
 
     measurement: Measurement
@@ -101,19 +132,12 @@ class ProgramTimes:
         fresh = self.fresh = []
         if problem := self._ready():
             return PartitionTimes(problem)
-        kernels = KernelTimes(self.session, self.options)
         for placed in partition.kernels:
-            if placed.kernel.id in self.known:
-                if not math.isfinite(self.known[placed.kernel.id]):
-                    failed = _failed("build", f"{placed.kernel.name} has failed before")
-                    return PartitionTimes(failed, tuple(fresh))
-                continue
-            found = kernels.measure(placed.kernel, check=False)
-            fresh.append((placed.kernel, found))
-            self.known[placed.kernel.id] = found.seconds
-            if not found.ok:
-                error = f"{placed.kernel.name}: {found.error}"[:400]
-                return PartitionTimes(_failed(found.status, error), tuple(fresh))
+            if not math.isfinite(self.known.get(placed.kernel.id, 0.0)):
+                return PartitionTimes(_failed("build", f"{placed.kernel.name} has failed before"))
+        for some in _together(p.kernel for p in partition.kernels if p.kernel.id not in self.known):
+            if problem := self._time(some):
+                return PartitionTimes(problem, tuple(fresh))
         chain: tuple[float, ...] = ()
         if self.options.check or chained:
             reply = self._chain(partition, CHAINS if chained else 0)
@@ -137,14 +161,37 @@ class ProgramTimes:
         """The program as it stands, which XLA fuses as it likes. Raises: RunnerUnavailable."""
         if problem := self._ready():
             return problem
-        asked = self.options
-        effort = {name: getattr(asked, name) for name in ("repeats", "max_repeats", "min_time_s")}
-        reply = self._request({"do": "whole", **effort})
+        reply = self._request({"do": "whole", **_effort(self.options)})
         if reply["status"] != "ok":
             return _failed(reply["status"], reply["error"])
         return Measurement(
             times_s=tuple(reply["times_s"]), cpu_sum_s=tuple(reply["cpu_s"]), when=time.time()
         )
+
+    def _time(self, kernels: Sequence[Computation]) -> Measurement | None:
+        """Into `fresh`, until one fails: then why."""
+        times = KernelTimes(self.session, self.options)
+        ready: dict[str, Measurement] = {}
+        problem = None
+        for kernel in kernels:
+            found = times.ready(kernel, check=False)
+            if not found.ok:
+                problem = _failed(found.status, f"{kernel.name}: {found.error}"[:400])
+                self._told(kernel, found)
+                break
+            ready[kernel.id] = found
+        if ready:
+            # Where the worker died, they are tried again in the next partition.
+            told, lost = times.timed(ready)
+            problem = problem or lost
+            for kernel in kernels:
+                if kernel.id in told:
+                    self._told(kernel, told[kernel.id])
+        return problem
+
+    def _told(self, kernel: Computation, found: Measurement) -> None:
+        self.fresh.append((kernel, found))
+        self.known[kernel.id] = found.least
 
     def _ready(self) -> Measurement | None:
         """Why the program cannot be run; None once the worker has it."""
@@ -182,7 +229,7 @@ class ProgramTimes:
             kernels = KernelTimes(self.session, self.options)
             for placed in partition.kernels:
                 if placed.kernel.id in wanted:
-                    kernels.measure(placed.kernel, timed=False, check=False)
+                    kernels.ready(placed.kernel, called=False, check=False)
         return {"status": "crash", "error": "kernels were lost before they were run in a row"}
 
     def _request(self, message: Mapping[str, Any], text: str = "") -> dict[str, Any]:
@@ -192,6 +239,25 @@ class ProgramTimes:
 
 def _failed(status: str, error: str) -> Measurement:
     return Measurement(status, error=" ".join(error.split()), when=time.time())
+
+
+def _effort(asked: RunOptions) -> dict[str, float]:
+    return {name: getattr(asked, name) for name in ("repeats", "max_repeats", "min_time_s")}
+
+
+def _together(kernels: Iterable[Computation]) -> Iterator[list[Computation]]:
+    """Each once, as many at a time as have room."""
+    held: list[Computation] = []
+    room = _TOGETHER
+    for kernel in {kernel.id: kernel for kernel in kernels}.values():
+        need = _bytes(kernel)
+        if held and need > room:
+            yield held
+            held, room = [], _TOGETHER
+        held.append(kernel)
+        room -= need
+    if held:
+        yield held
 
 
 def _parameters(made: Computation) -> list[tuple[str, list[int]]]:

@@ -10,7 +10,12 @@ import time
 from typing import Any
 
 from indexer.runners.cpu_kernels.serving import Reply, serve
-from indexer.runners.xla_code.executable import Executable, disagreement, drawn
+from indexer.runners.xla_code.executable import (
+    Executable,
+    disagreement,
+    drawn,
+    timed_in_rounds,
+)
 
 __all__ = ["main"]
 
@@ -18,10 +23,12 @@ _EFFORT = ("repeats", "max_repeats", "min_time_s")
 
 
 class _Worker:
-    """Holds one program, and the kernels of its partitions by id."""
+    """Holds one program, and the kernels of its partitions by id; of those that wait to be timed
+    also their arrays."""
 
     def __init__(self) -> None:
         self.kernels: dict[str, Executable] = {}
+        self.waiting: dict[str, list[Any]] = {}
         self.program: Executable | None = None
         self.given: list[Any] = []
         self.expected: list[Any] = []
@@ -44,6 +51,7 @@ class _Worker:
     def load(self, request: Reply, text: str) -> Reply:
         """A program, whose kernels follow. The results of its partitions must be its own."""
         self.kernels.clear()
+        self.waiting.clear()
         self.program = Executable(text)
         self.given = drawn(request["parameters"], request["seed"])
         self.expected = self.program.call(self.given)
@@ -52,6 +60,7 @@ class _Worker:
     def whole(self, request: Reply, _: str) -> Reply:
         """Seconds of the program that was loaded."""
         assert self.program is not None, "load comes before whole"
+        self.program.warmed(self.given)
         wall, cpu = self.program.timed(self.given, **{k: request[k] for k in _EFFORT})
         return {"status": "ok", "times_s": wall, "cpu_s": cpu}
 
@@ -59,20 +68,30 @@ class _Worker:
         return {"status": "ok", "text": Executable(text).optimised()}
 
     def kernel(self, request: Reply, text: str) -> Reply:
-        """Compiled, unless it is one of the program's that was, and timed unless it is only wanted
-        for a chain."""
+        """Compiled, unless it is one of the program's that was, and called, so that `rounds` can
+        time it, unless it is only wanted for a chain."""
         made = self.kernels.get(request["id"]) or Executable(text)
         self.kernels[request["id"]] = made
         reply: Reply = {"status": "ok", "compile_s": made.compile_s}
-        if not request["timed"]:
+        if not request["called"]:
             return reply
         given = drawn(request["parameters"], request["seed"])
         if request["check"]:
             wrong = disagreement(made.call(given), Executable(text, plain=True).call(given))
             if wrong:
                 return {"status": "wrong", "error": f"{wrong}, from the unoptimised kernel's"}
-        wall, cpu = made.timed(given, **{k: request[k] for k in _EFFORT})
-        return {**reply, "times_s": wall, "cpu_s": cpu}
+        made.warmed(given)
+        self.waiting[request["id"]] = given
+        return reply
+
+    def rounds(self, request: Reply, _: str) -> Reply:
+        """By id, seconds of kernels that were called; their arrays are given back. Nothing of those
+        that a worker before this one called."""
+        if missing := [one for one in request["ids"] if one not in self.waiting]:
+            return {"status": "missing", "ids": missing}
+        ready = {one: (self.kernels[one], self.waiting.pop(one)) for one in request["ids"]}
+        asked = {name: request[name] for name in ("rounds", "apart_s", *_EFFORT)}
+        return {"status": "ok", "times": timed_in_rounds(ready, **asked)}
 
     def chain(self, request: Reply, _: str) -> Reply:
         """Run the kernels one after the other; what they give must be what the program gives. With
