@@ -37,9 +37,10 @@ _COLUMNS = (
 
 def write_csv(out: TextIO, runs: Iterable[Run], patterns: Iterable[PatternInfo]) -> None:
     """`time_s` is what the run tells (`Run.seconds`), `times_s` every repeat separated by `;`, a
-    parameter P the column `config.P`. A text that a spreadsheet would compute (it begins with `=`, `+`, `-` or `@`) gets a
-    quote before it, which the `csv` reader takes away. Not kept: contexts, CPU times, `replaces`
-    and what only the pattern's record holds; use the JSONL export to lose nothing."""
+    parameter P the column `config.P`. A text that a spreadsheet would compute (it begins with `=`,
+    `+`, `-` or `@`) gets a quote before it, which the `csv` reader takes away. Not kept: contexts,
+    CPU times, `replaces` and what only the pattern's record holds; use the JSONL export to lose
+    nothing."""
     runs = list(runs)
     known = {info.id: info for info in patterns}
     params = sorted({name for run in runs for name in run.config})
