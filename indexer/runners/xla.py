@@ -56,7 +56,7 @@ _PROGRAMS_A_WORKER = 8
 
 class XlaRunner(Closing):
     """Compiles each kernel by itself, so that nothing is fused across kernels, and times it: the
-    median of repeats after two calls that do not count, arrays made once and kept.
+    least of each of several rounds, after two calls that do not count, arrays made once and kept.
 
     The time of a program under a cut is the sum of its kernels'. Each is timed once for all
     partitions of a program; run in a row, their results are compared with those of the program

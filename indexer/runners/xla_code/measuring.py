@@ -20,7 +20,7 @@ from indexer.runners.base import RunOptions
 if TYPE_CHECKING:
     from indexer.runners.cpu_kernels.session import Session
 
-__all__ = ["ROUNDS", "KernelTimes", "PartitionTimes", "ProgramTimes"]
+__all__ = ["APART_S", "ROUNDS", "KernelTimes", "PartitionTimes", "ProgramTimes"]
 
 #: Relative to the largest value of a result, of reals of four bytes (`executable.disagreement`).
 TOLERANCE = 2e-3

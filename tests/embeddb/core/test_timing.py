@@ -24,3 +24,21 @@ def test_timings_by_hand() -> None:
     assert failed == Timing(math.inf, 0.0, 0.0, 3, "crash")
     assert timings_of([run()])[CONFIG].status == "invalid"
     assert timings_of([]) == {}
+
+
+def test_tiles_and_fused_kernels_take_the_least_of_all_calls() -> None:
+    for name in ("tile", "fused"):
+        runs = [
+            Run("k", Op(name), "here", CONFIG, Measurement(times_s=times, context=dict(state)))
+            for times, state in (
+                ((2.0, 4.0, 6.0), {"state_clock": 1.0}),
+                ((9.0, 3.0, 9.0), {"state_clock": 1.0}),
+                # What is least counts, in whatever state the machine was.
+                ((8.0, 1.0, 9.0), {"state_clock": 9.0}),
+            )
+        ]
+        assert [run.seconds for run in runs] == [2.0, 3.0, 1.0]
+        timing = timings_of(runs, lambda: {"clock": 1.0})[CONFIG]
+        assert timing == Timing(seconds=1.0, spread=1.0, conversion_s=0.0, runs=3, status="ok")
+    failed = Run("k", Op("tile"), "here", CONFIG, Measurement("crash", times_s=(1.0,)))
+    assert failed.seconds == math.inf and timings_of([failed])[CONFIG].status == "crash"

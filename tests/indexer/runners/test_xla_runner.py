@@ -5,8 +5,10 @@ Skipped where no interpreter has jax: neither this one nor the one in EMBEDDB_JA
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,8 @@ from embeddb.testing.runners import RunnerContract
 from indexer.frontends.hlo.files import read_tensors
 from indexer.runners.base import RunOptions
 from indexer.runners.xla import VARIABLE, XlaRunner
+from indexer.runners.xla_code import measuring
+from indexer.runners.xla_code.measuring import APART_S, ROUNDS, KernelTimes
 
 pytestmark = pytest.mark.skipif(
     XlaRunner().available() is not None, reason=f"needs jax, here or in {VARIABLE}"
@@ -80,6 +84,52 @@ def test_a_kernel_is_timed_and_checked(shared_runner: XlaRunner) -> None:
     for kernel in (dot_add(), row_sum()):
         ((_, found),) = shared_runner.run(kernel, FUSED, [Config({})], options=QUICK)
         assert found.ok and found.tolerance and found.compile_s and found.seconds > 0
+        assert len(found.times_s) == len(found.cpu_sum_s) == ROUNDS
+
+
+def test_rounds_are_apart_and_kernels_take_turns_in_them(shared_runner: XlaRunner) -> None:
+    times = KernelTimes(shared_runner.session, QUICK)
+    kernels = (dot_add(), row_sum())
+    ready = {kernel.id: times.ready(kernel, check=False) for kernel in kernels}
+    start = time.perf_counter()
+    told, problem = times.timed(ready)
+    took = time.perf_counter() - start
+    assert problem is None and took >= (ROUNDS - 1) * APART_S
+    assert {name: len(found.times_s) for name, found in told.items()} == dict.fromkeys(
+        ready, ROUNDS
+    )
+    assert all(told[name].compile_s == ready[name].compile_s for name in ready)
+
+
+def test_kernels_of_a_worker_that_died_have_no_times_and_have_not_failed(
+    shared_runner: XlaRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = program("mlp")
+    times, single = shared_runner.program(made, QUICK), Partition.of(made, "single")
+    whole, request = times.measure(Partition.of(made, "whole")), shared_runner.session.request
+
+    def dying(message: dict[str, Any], *given: Any, **named: Any) -> dict[str, Any]:
+        if message["do"] == "rounds":
+            shared_runner.session.close()
+        return request(message, *given, **named)
+
+    monkeypatch.setattr(shared_runner.session, "request", dying)
+    lost = times.measure(single)
+    assert (lost.measurement.status, lost.fresh) == ("crash", ())
+    monkeypatch.undo()
+    again = times.measure(single)
+    assert whole.measurement.ok and again.measurement.ok and len(again.fresh) > 1
+
+
+def test_kernels_take_turns_as_far_as_there_is_room(
+    shared_runner: XlaRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "_TOGETHER", 1)
+    made = program("mlp")
+    single = Partition.of(made, "single")
+    found = shared_runner.program(made, QUICK).measure(single)
+    ids = {placed.kernel.id for placed in single.kernels}
+    assert found.measurement.ok and {kernel.id for kernel, _ in found.fresh} == ids
 
 
 def test_a_kernel_is_timed_once_for_all_partitions(shared_runner: XlaRunner) -> None:
