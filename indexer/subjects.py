@@ -13,18 +13,21 @@ from typing import Any, Protocol, TypeAlias
 from embeddb.core.errors import MatrixError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
-from embeddb.core.wording import many_of, one_of
+from embeddb.core.wording import many_of, one_of, plural
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content
 from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.analysis import work_of
+from embeddb.tensors.computation import KINDS, Computation
 
 __all__ = ["Asked", "contents", "is_file", "known_answer", "known_pattern", "subject_of"]
 
 #: Names offered where none matches are looked for among at most so many patterns.
 _MOST_NAMES = 20_000
+#: So many of one name are told apart.
+_MOST_IDS = 5
 #: Endings of files with loop nests.
 _PROGRAMS = (".json", ".c", ".sdfg", ".py")
 #: What is a subject's file, by kind.
@@ -76,8 +79,10 @@ def known_pattern(db: Lookup, text: str, *, kind: str = "") -> Content | Pattern
     named = [info for info in db.store.find(text) if kind in ("", info.kind)]
     known = [info for info in named if not info.stub] or named
     if len(known) > 1:
-        ids = ", ".join(f"{i.id} ({_sizes(i)})" for i in known[:5])
-        raise UsageError(f"{len(known)} patterns are called {text}", hint=f"give an id: {ids}")
+        ids = ", ".join(f"{i.id} ({_told_apart(db, i)})" for i in known[:_MOST_IDS])
+        more = f", and {len(known) - _MOST_IDS} more" if len(known) > _MOST_IDS else ""
+        what = f"{len(known)} patterns are called {text}"
+        raise UsageError(what, hint=f"give an id: {ids}{more}")
     found = known[0] if known else _by_id(db, text)
     if found is None and (others := db.store.find(text)):
         asked = f"ask for an operation on a {others[0].kind}"
@@ -151,7 +156,13 @@ def known_answer(
     return made[-1]
 
 
-def _sizes(info: PatternInfo) -> str:
+def _told_apart(db: Lookup, info: PatternInfo) -> str:
+    """What one of several of a name is: programs of another batch have as many operations."""
+    made = db.store.tensor(info.id) if info.kind in KINDS else None
+    if made is not None:
+        count = plural(len(made.operations), "operation")
+        shape = made.operations[made.outputs[0]].shape
+        return f"{info.kind} of {count}, {work_of(made).flops:,} flops, gives {shape}"
     return f"{info.m} x {info.n}, {info.nnz}" if info.kind == "matrix" else str(info.sizes)
 
 

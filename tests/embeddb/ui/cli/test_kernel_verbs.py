@@ -65,6 +65,23 @@ def test_a_dump_once_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no problems" in capsys.readouterr().out
 
 
+def test_programs_of_a_dump_are_taken_once_and_others_of_a_name_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, dump = str(tmp_path / "t.db"), tmp_path / "dump"
+    dump.mkdir()
+    after = dump / "module_0001.jit_mlp.cpu_after_optimizations.txt"
+    shutil.copy(MLP, dump / "module_0001.jit_mlp.before_optimizations.txt")
+    shutil.copy(FOLDER / "mlp.after.txt", after)
+    done = printed(capsys, "kernel", "import", db, str(dump), "--kind", "program", "--json")
+    assert [one["name"] for one in done["added"]] == ["mlp"]
+    assert run_verb(["kernel", "import", db, str(after), "--kind", "program"]) == 0
+    code, said = refused(capsys, "kernel", "show", db, "mlp")
+    assert code == 2 and "2 patterns are called mlp (give an id: " in said
+    assert "program of 38 operations, 615,968 flops, gives f32[32,10]" in said
+    assert "program of 28 operations, 616,288 flops" in said and said.count("\n") == 1
+
+
 def test_programs_are_cut_into_kernels_beside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,8 +39,9 @@ def import_verb(
     A file is HLO text (.txt, .hlo, also gzipped) or computations as embeddb writes them (.json); a
     folder what XLA writes with --xla_dump_to. A module that is optimised is its kernels: each
     fusion and each operation beside; any other one is a program. --kind program takes the first as
-    a program too, --kind kernel the second as one kernel. --cut adds what a compiler would make of
-    programs by default: one heavy operation in each kernel, for tiles. Runs of those that DB knows
+    a program too, but not from a folder that has it as it was before; --kind kernel takes the
+    second as one kernel. --cut adds what a compiler would make of programs by default: one heavy
+    operation in each kernel, for tiles. Runs of those that DB knows
     by their names only move to them.
 
     \b
@@ -106,13 +107,14 @@ def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[Computati
     found: list[Computation] = []
     notes: list[str] = []
     for given in files:
-        inside = tensor_files(Path(given)) if Path(given).is_dir() else [Path(given)]
+        folder = Path(given).is_dir()
+        inside = tensor_files(Path(given), kind=kind) if folder else [Path(given)]
         read = 0
         for file in inside:
             try:
                 made = read_tensors(file, kind=kind, group=group)
             except TensorError as error:
-                if inside == [Path(given)]:
+                if not folder:
                     raise
                 notes.append(str(error))
                 continue
