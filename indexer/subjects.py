@@ -85,8 +85,8 @@ def known_pattern(db: Lookup, text: str, *, kind: str = "") -> Content | Pattern
         raise UsageError(what, hint=f"give an id: {ids}{more}")
     found = known[0] if known else _by_id(db, text)
     if found is None and (others := db.store.find(text)):
-        asked = f"ask for an operation on a {others[0].kind}"
-        raise UsageError(f"{text} is a {others[0].kind}, not a {kind}", hint=asked)
+        what = f"{text} is a {others[0].kind}, not a {kind}"
+        raise UsageError(what, hint=_of_other_kind(db, text, others[0].kind, kind))
     if found is None:
         raise MatrixError(
             "no such file, and no pattern of that name in the database",
@@ -164,6 +164,15 @@ def _told_apart(db: Lookup, info: PatternInfo) -> str:
         shape = made.operations[made.outputs[0]].shape
         return f"{info.kind} of {count}, {work_of(made).flops:,} flops, gives {shape}"
     return f"{info.m} x {info.n}, {info.nnz}" if info.kind == "matrix" else str(info.sizes)
+
+
+def _of_other_kind(db: Lookup, name: str, is_a: str, asked: str) -> str:
+    """What to do where a name is that of another kind."""
+    if (is_a, asked) != ("program", "kernel"):
+        return f"ask for an operation on a {is_a}"
+    if db.store.find(f"{name}/0"):
+        return f"its kernels are {name}/0 and on"
+    return "`embeddb kernel import DB FILE --cut` keeps its kernels, each with a name"
 
 
 def _by_id(db: Lookup, text: str) -> PatternInfo | None:

@@ -17,6 +17,7 @@ from embeddb.database import Database
 from embeddb.tensors.tensor_text import tensor_from_text
 from embeddb.ui.cli.arguments import known_subjects
 from indexer.frontends.hlo.files import read_tensors
+from indexer.frontends.hlo.printer import hlo_text
 from indexer.programs import tensors
 
 MLP = str(FOLDER / "mlp.before.txt")
@@ -199,6 +200,51 @@ def test_a_file_is_what_the_operation_runs_on(tmp_path: Path) -> None:
         (program,) = known_subjects(db, str(tmp_path / "dense.txt"), Op("fusion"))
         several = known_subjects(db, str(FOLDER / "mlp.after.txt"), Op("fused"))
     assert (kernel.kind, program.kind, len(several)) == ("kernel", "program", 7)
+
+
+def test_a_program_that_is_taken_as_one_kernel_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy, db, whole = tmp_path / "toy.toml", str(tmp_path / "t.db"), str(tmp_path / "one.hlo")
+    toy.write_text(TOML, encoding="utf-8")
+    assert run_verb(["kernel", "import", db, MLP]) == 0
+    asks = ("--platform", str(toy), "--op", "tile")
+    told = refused(capsys, "query", db, MLP, *asks)[1]
+    assert f"{MLP} is a whole program, here taken as one kernel" in told
+    assert "--cut` keeps the 3 kernels" in told
+    kernel = read_tensors(FOLDER / "mlp.after.txt").tensors[0]
+    Path(whole).write_text(hlo_text(kernel))
+    assert "whole program" not in refused(capsys, "query", db, whole, *asks)[1]
+    code, told = refused(capsys, "query", db, "mlp", *asks)
+    assert (
+        code == 2
+        and "mlp is a program, not a kernel (`embeddb kernel import DB FILE --cut`" in told
+    )
+    assert run_verb(["kernel", "import", db, MLP, "--cut"]) == 0
+    assert "its kernels are mlp/0 and on" in refused(capsys, "query", db, "mlp", *asks)[1]
+
+
+def test_what_cannot_be_compared_is_told_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy, db = tmp_path / "toy.toml", str(tmp_path / "t.db")
+    toy.write_text(TOML, encoding="utf-8")
+    one, other = read_tensors(FOLDER / "mlp.after.txt").tensors[:2]
+    log = log_of(tmp_path / "runs.jsonl", [(one.name, Config({"t1": 0}), 1e-3)], op="tile")
+    files = ("--matrices", str(FOLDER))
+    assert run_verb(["index", db, str(log), "--platform", str(toy), *files]) == 0
+    assert run_verb(["kernel", "import", db, str(FOLDER / "mlp.after.txt"), MLP]) == 0
+    capsys.readouterr()
+    asks = ("--platform", "toy-tiles", "--op", "tile")
+    assert run_verb(["query", db, other.name, *asks]) == 3
+    told = capsys.readouterr()
+    assert "there are runs of tile on toy-tiles, of too few tensor kernels that can be" in told.err
+    assert "warning: 1 measured pattern can be compared, too few to vote; the answer" in told.out
+    code, said = refused(capsys, "query", db, "mlp", "--platform", "xla-cpu", "--op", "fusion")
+    assert code == 3 and "programs are not compared with each other: `embeddb tune" in said
+    assert "embeddb embed" not in said
+    assert run_verb(["db", "check", db]) == 0
+    assert "embeddb embed" not in capsys.readouterr().err
 
 
 def test_where_nothing_ran_what_makes_runs_of_kernels_is_named(
