@@ -43,8 +43,8 @@ def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -
 
     Of each kernel NAME, or of all in DB, --tiles run, the untiled one among them, some of every
     size, in --rounds whose orders are compared: where Kendall's tau of the first two is below 0.8 a
-    third follows. Kernels that were done before are left out, so after Ctrl-C the same command goes
-    on. Those that have no tiles are named with the reason.
+    third follows. Tiles and cuts that ran before are left out, and kernels with nothing else left:
+    after Ctrl-C the same command goes on. Those that have no tiles are named with the reason.
 
     With --op fused, kernels are compiled by XLA and timed; with --op fusion programs are, under
     --cuts drawn ones, each of which makes kernels that are timed too.
