@@ -11,6 +11,7 @@ import pytest
 from command_line import run_verb
 from hlo_texts import FOLDER, PLAIN
 from nest_logs import log_of
+from tile_kernels import Kernel
 
 from embeddb.core.config import Config, Op
 from embeddb.database import Database
@@ -245,6 +246,25 @@ def test_what_cannot_be_compared_is_told_so(
     assert "embeddb embed" not in said
     assert run_verb(["db", "check", db]) == 0
     assert "embeddb embed" not in capsys.readouterr().err
+
+
+def test_where_nothing_could_be_measured_it_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "t.db")
+    k = Kernel()
+    gather = k.done(k.op("gather", (4, 5), k.given(9, 5), k.given(4, dtype="s32")), name="picked")
+    with Database.create(db) as opened:
+        opened.add_pattern(gather)
+    for verb in (["kernel", "measure", db], ["tune", db, "picked", "--op", "tile"]):
+        code, said = refused(capsys, *verb)
+        assert code == 1 and "picked has no tiles" in said
+        assert "nothing could be measured (picked: gather: gather is not computed here)" in said
+    capsys.readouterr()
+    assert run_verb(["kernel", "measure", db, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["skipped"] == {
+        "picked": "gather: gather is not computed here"
+    }
 
 
 def test_where_nothing_ran_what_makes_runs_of_kernels_is_named(

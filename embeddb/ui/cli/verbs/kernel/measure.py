@@ -16,6 +16,7 @@ from embeddb.core.wording import plural
 from embeddb.database import Database
 from embeddb.tensors.computation import Computation
 from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
+from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 from embeddb.ui.cli.verbs.kernel.measure_fusions import measure_fusions
 
@@ -69,6 +70,7 @@ def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -
 def _tiles(
     db: Database, kernels: Sequence[Computation], asked: dict[str, Any], *, as_json: bool
 ) -> None:
+    """Raises: RunnerUnavailable; TensorError where none of them has tiles."""
     from indexer.runners.base import RunOptions
     from indexer.tensors.runs import TileJob, TileRequest
 
@@ -98,11 +100,13 @@ def _tiles(
                 "skipped": tally.skipped,
             }
         )
+        refuse_if_nothing_ran(tally.known + tally.measured, tally.skipped)
         return
     for name, reason in list(tally.skipped.items())[:_MOST_NOTES]:
         note(f"{name} has no tiles: {reason}")
     if len(tally.skipped) > _MOST_NOTES:
         note(f"and {len(tally.skipped) - _MOST_NOTES:,} more without tiles: --json has them all")
+    refuse_if_nothing_ran(tally.known + tally.measured, tally.skipped)
     known = f", {plural(tally.known, 'kernel')} done before" if tally.known else ""
     say(f"{plural(tally.measured, 'kernel')}, {plural(tally.tiles, 'tile')} measured{known}")
     if taus:
