@@ -67,6 +67,22 @@ def test_a_dump_once_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no problems" in capsys.readouterr().out
 
 
+def test_what_is_known_keeps_its_name_and_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, copy = str(tmp_path / "t.db"), tmp_path / "copy.hlo"
+    assert run_verb(["kernel", "import", db, MLP]) == 0
+    copy.write_text(Path(MLP).read_text().replace("HloModule jit_mlp", "HloModule jit_other"))
+    told = printed(capsys, "kernel", "import", db, str(copy), "--group", "mine", "--json")
+    assert [(one["name"], one["group"]) for one in told["known"]] == [("mlp", "mlp")]
+    assert told["notes"] == [
+        "--group is for what is new; 1 known before stay in theirs: mlp in mlp"
+    ]
+    assert printed(capsys, "kernel", "show", db, "mlp", "--json")["group"] == "mlp"
+    assert "notes" in told and run_verb(["kernel", "import", db, MLP, "--group", "mlp"]) == 0
+    assert "stay in theirs" not in capsys.readouterr().err
+
+
 def test_programs_of_a_dump_are_taken_once_and_others_of_a_name_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
