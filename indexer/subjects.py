@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from embeddb.core.errors import MatrixError, NothingFound, UsageError
+from embeddb.core.errors import MatrixError, NothingFound, TensorError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import many_of, one_of, plural
@@ -119,6 +120,19 @@ def contents(file: str, kind: str = "") -> list[Content]:
     return [read_pattern(file)]
 
 
+def _every_content(file: str) -> list[Content]:
+    """The contents of a file; of HLO whatever it may have been taken for. Raises: as `contents`."""
+    from indexer.frontends.hlo.files import holds_tensors
+
+    if not holds_tensors(Path(file)):
+        return contents(file)
+    held: list[Content] = []
+    for kind in KINDS:
+        with suppress(TensorError):  # a list of the other kind alone
+            held += contents(file, kind)
+    return held or contents(file, "kernel")  # raises what is wrong with it
+
+
 def is_file(text: str) -> bool:
     """Whether a user means a file: a name from a file may be longer than a path can be."""
     try:
@@ -146,7 +160,7 @@ def known_answer(
             return answers.recommendation(db, text)  # raises, and names those there are
         ids = {i.id for i in named} | {text}
         if is_file(text):
-            ids = {one.id for one in contents(text)}
+            ids = {one.id for one in _every_content(text)}
         made = [r for r in made if r.pattern_id in ids]
     if not made:
         what = (

@@ -241,6 +241,25 @@ def test_a_program_that_is_taken_as_one_kernel_is_noted(
     assert "its kernels are mlp/0 and on" in refused(capsys, "query", db, "mlp", *asks)[1]
 
 
+def test_an_answer_about_a_file_is_explained_by_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy, db, cut = tmp_path / "toy.toml", str(tmp_path / "t.db"), tmp_path / "cut.hlo"
+    toy.write_text(TOML, encoding="utf-8")
+    assert run_verb(["init", db]) == 0
+    code, said = refused(capsys, "explain", db, MLP)
+    assert code == 3 and "was never asked about" in said
+    assert run_verb(["query", db, MLP, "--platform", str(toy), "--op", "tile"]) == 3
+    capsys.readouterr()
+    assert run_verb(["explain", db, MLP]) == 0
+    told = capsys.readouterr().out
+    assert "nothing is known of any other: `embeddb measure` or `embeddb tune` runs some" in told
+    assert "ask again with" not in told
+    cut.write_text(Path(MLP).read_text()[:300])
+    code, said = refused(capsys, "explain", db, str(cut))
+    assert code == 1 and "cut.hlo" in said and "never asked" not in said
+
+
 def test_what_cannot_be_compared_is_told_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
