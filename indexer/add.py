@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
@@ -21,8 +21,8 @@ _TOGETHER = 64
 
 @dataclass(slots=True)
 class Added(Generic[T]):
-    """Subjects that were new, those whose code was known already, and the runs of stubs, which were
-    known by their names only, that moved to them."""
+    """Subjects that were new, those whose code was known already, with the names and groups that
+    stay theirs, and the runs of stubs, which were known by their names only, that moved to them."""
 
     added: list[T] = field(default_factory=list)
     known: list[T] = field(default_factory=list)
@@ -57,7 +57,10 @@ def _add(db: Lookup, subjects: Sequence[T], done: Added[T]) -> None:
     new: list[T] = []
     for subject in subjects:
         known = db.store.subject(subject.id)
-        (done.added if known is None else done.known).append(subject)
+        if known is None:
+            done.added.append(subject)
+        else:
+            done.known.append(cast(T, known))  # of the same id: of the same kind
         if known is None or _holds_more(subject, known):
             new.append(subject)
     if new:

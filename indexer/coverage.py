@@ -21,11 +21,9 @@ __all__ = ["Question", "example", "scope_states"]
 _UNREADABLE = {
     "matrix": "the sizes of its matrices are not known: give --matrices DIR, or columns m, n, nnz",
     "nest": "its nests are known by name only: give --matrices DIR, or `embeddb nest import`",
-    **{
-        kind: f"its {kind}s have no vectors: where they are known by name only, give "
-        "--matrices DIR, or `embeddb kernel import`"
-        for kind in ("kernel", "program")
-    },
+    "kernel": "its kernels have no vectors: where they are known by name only, give "
+    "--matrices DIR, or `embeddb kernel import`",
+    "program": "programs have no neighbours: `embeddb tune DB PROGRAM` searches for one's cut",
 }
 _ADDS = {
     "matrix": "--matrices DIR adds the structures",

@@ -5,26 +5,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from embeddb.core.errors import MatrixError, NothingFound, UsageError
+from embeddb.core.errors import MatrixError, NothingFound, TensorError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
-from embeddb.core.wording import many_of, one_of
+from embeddb.core.wording import many_of, one_of, plural
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content
 from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.analysis import work_of
+from embeddb.tensors.computation import KINDS, Computation
 
 __all__ = ["Asked", "contents", "is_file", "known_answer", "known_pattern", "subject_of"]
 
 #: Names offered where none matches are looked for among at most so many patterns.
 _MOST_NAMES = 20_000
+#: So many of one name are told apart.
+_MOST_IDS = 5
 #: Endings of files with loop nests.
 _PROGRAMS = (".json", ".c", ".sdfg", ".py")
 #: What is a subject's file, by kind.
@@ -76,12 +80,14 @@ def known_pattern(db: Lookup, text: str, *, kind: str = "") -> Content | Pattern
     named = [info for info in db.store.find(text) if kind in ("", info.kind)]
     known = [info for info in named if not info.stub] or named
     if len(known) > 1:
-        ids = ", ".join(f"{i.id} ({_sizes(i)})" for i in known[:5])
-        raise UsageError(f"{len(known)} patterns are called {text}", hint=f"give an id: {ids}")
+        ids = ", ".join(f"{i.id} ({_told_apart(db, i)})" for i in known[:_MOST_IDS])
+        more = f", and {len(known) - _MOST_IDS} more" if len(known) > _MOST_IDS else ""
+        what = f"{len(known)} patterns are called {text}"
+        raise UsageError(what, hint=f"give an id: {ids}{more}")
     found = known[0] if known else _by_id(db, text)
     if found is None and (others := db.store.find(text)):
-        asked = f"ask for an operation on a {others[0].kind}"
-        raise UsageError(f"{text} is a {others[0].kind}, not a {kind}", hint=asked)
+        what = f"{text} is a {others[0].kind}, not a {kind}"
+        raise UsageError(what, hint=_of_other_kind(db, text, others[0].kind, kind))
     if found is None:
         raise MatrixError(
             "no such file, and no pattern of that name in the database",
@@ -114,6 +120,19 @@ def contents(file: str, kind: str = "") -> list[Content]:
     return [read_pattern(file)]
 
 
+def _every_content(file: str) -> list[Content]:
+    """The contents of a file; of HLO whatever it may have been taken for. Raises: as `contents`."""
+    from indexer.frontends.hlo.files import holds_tensors
+
+    if not holds_tensors(Path(file)):
+        return contents(file)
+    held: list[Content] = []
+    for kind in KINDS:
+        with suppress(TensorError):  # a list of the other kind alone
+            held += contents(file, kind)
+    return held or contents(file, "kernel")  # raises what is wrong with it
+
+
 def is_file(text: str) -> bool:
     """Whether a user means a file: a name from a file may be longer than a path can be."""
     try:
@@ -141,7 +160,7 @@ def known_answer(
             return answers.recommendation(db, text)  # raises, and names those there are
         ids = {i.id for i in named} | {text}
         if is_file(text):
-            ids = {one.id for one in contents(text)}
+            ids = {one.id for one in _every_content(text)}
         made = [r for r in made if r.pattern_id in ids]
     if not made:
         what = (
@@ -151,8 +170,23 @@ def known_answer(
     return made[-1]
 
 
-def _sizes(info: PatternInfo) -> str:
+def _told_apart(db: Lookup, info: PatternInfo) -> str:
+    """What one of several of a name is: programs of another batch have as many operations."""
+    made = db.store.tensor(info.id) if info.kind in KINDS else None
+    if made is not None:
+        count = plural(len(made.operations), "operation")
+        shape = made.operations[made.outputs[0]].shape
+        return f"{info.kind} of {count}, {work_of(made).flops:,} flops, gives {shape}"
     return f"{info.m} x {info.n}, {info.nnz}" if info.kind == "matrix" else str(info.sizes)
+
+
+def _of_other_kind(db: Lookup, name: str, is_a: str, asked: str) -> str:
+    """What to do where a name is that of another kind."""
+    if (is_a, asked) != ("program", "kernel"):
+        return f"ask for an operation on a {is_a}"
+    if db.store.find(f"{name}/0"):
+        return f"its kernels are {name}/0 and on"
+    return "`embeddb kernel import DB FILE --cut` keeps its kernels, each with a name"
 
 
 def _by_id(db: Lookup, text: str) -> PatternInfo | None:

@@ -21,6 +21,7 @@ from command_line import run_verb
 from embeddb.core import plugins
 from embeddb.database import Database
 from embeddb.ui.cli.main import cli
+from indexer.runners.cpu_kernels import build as cpu_build
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -302,3 +303,34 @@ def test_the_nearest_tuner_copies_the_nearest_neighbour(
     )
     tuner = plugins.load("tuner", "nearest")(query, rng=np.random.default_rng(0))
     assert [dict(c.config) for c in tuner.ask(5)] == [dict(configs[2]), dict(configs[0])]
+
+
+def test_runs_of_kernels_of_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from indexer.programs.tensors import program
+    from indexer.programs.tensors.cutting import distinct_kernels
+
+    monkeypatch.chdir(tmp_path)
+    files = dict(blocks(ROOT / "docs" / "tensors.md"))
+    Path("my-tpu.toml").write_text(files["toml"], encoding="utf-8")
+    Path("runs.csv").write_text(files["csv"], encoding="utf-8")
+    names = ["perceptron.small", "two_tower.small"]
+    with Database.create("tensors.db") as db:
+        db.add_patterns(distinct_kernels(map(program, names)))
+    lines = [line for line in commands(ROOT / "docs" / "tensors.md") if "my-tpu" in line]
+    assert [line.split()[1] for line in lines] == ["platform", "index", "query"]
+    for line in lines:
+        assert run_verb(shlex.split(line)[1:]) == 0, f"{line}: {capsys.readouterr().err}"
+    said = capsys.readouterr().out
+    assert "5 runs added, 0 rejected" in said and "two_tower.small/0" in said
+
+
+@pytest.mark.gcc
+@pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
+def test_the_analytical_model_is_asked_as_the_page_says() -> None:
+    names: dict[str, Any] = {}
+    found = (body for _, body in blocks(ROOT / "docs" / "tensors.md") if "TileModel" in body)
+    exec(compile(next(found), "tensors", "exec"), names)
+    seconds = names["model"].seconds([{"t2": 32, "t3": 128, "tr": 64}, {"t3": 128}])
+    assert seconds.shape == (2,) and np.all((seconds > 1e-6) & (seconds < 1))

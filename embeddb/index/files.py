@@ -24,7 +24,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.wording import plural
-from embeddb.featurizers import COSTLY, Featurizer, learned_from, missing
+from embeddb.featurizers import COSTLY, Featurizer, learned_from, missing, reads
 from embeddb.featurizers.base import counted_parts
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
@@ -190,7 +190,8 @@ class IndexFiles:
     ) -> None:
         """Say so where patterns ran that have no vector though they could: a kill came before."""
         op, scope, counters = which
-        if counters:  # what was not counted there has none, and the answer says so
+        # What was not counted there has none, and the answer says so; programs never have one.
+        if counters or not any(reads(f, op.kind) for f in featurizers.values()):
             return
         if found is None:
             kinds = [(name, f.version) for name, f in featurizers.items()]

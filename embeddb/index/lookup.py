@@ -303,13 +303,22 @@ class Lookup:
     def unfinished(self) -> list[str]:
         """What is not wrong but not done: one line if patterns wait for their vectors."""
         kinds = [(name, f.version) for name, f in self.featurizers().items()]
-        waiting = self.store.vectors.lacking(kinds)
+        waiting = [one for one in self.store.vectors.lacking(kinds) if self._can_be_read(one)]
         if not waiting:
             return []
         return [
             f"{plural(len(waiting), 'pattern')} with a structure and without a vector cannot be a "
             "neighbour; `embeddb embed` makes what is missing"
         ]
+
+    def _can_be_read(self, pattern_id: str) -> bool:
+        """Whether a featurizer reads what a pattern is: none reads programs. What is damaged is
+        told of elsewhere."""
+        with suppress(StoreCorrupt):
+            info = self.store.pattern(pattern_id)
+            plugs = self.featurizers().values()
+            return info is None or any(reads(plug, info.kind) for plug in plugs)
+        return False
 
     def repairs(self) -> list[str]:
         """Derived files that were found stale or damaged since opening, and were rebuilt."""

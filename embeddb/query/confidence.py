@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 from embeddb.core.config import Config
-from embeddb.core.wording import many_of, one_of
+from embeddb.core.wording import many_of, one_of, plural
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import Ranker
+from embeddb.query.rankers.choose import FEWEST_NEIGHBOURS
 from embeddb.query.rankers.failing import LIKELY, chances
 from embeddb.query.recommendation import DEFAULT_FAILS, Candidate
 
@@ -41,7 +42,7 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
     query, doubts = ranker.query, list[str]()
     if link in ("static-best", "default"):
         one = one_of(query.op.kind)
-        return "low", [f"no measured pattern is comparable; the answer is the same for any {one}"]
+        return "low", [f"{_no_vote(query)}; the answer is the same for any {one}"]
     if link == "measured":
         return "high", doubts
     if link == "other-width":
@@ -57,6 +58,16 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
     if chance >= _FAILS:
         doubts.append(f"it fails with a chance of {100 * chance:.0f} %, by runs on other patterns")
     return ("low" if chance >= LIKELY else _level(query, doubts)), doubts
+
+
+def _no_vote(query: Query) -> str:
+    """Why neighbours do not answer."""
+    near = len(query.vote.neighbours)
+    if not near:
+        return "no measured pattern is comparable"
+    if near < FEWEST_NEIGHBOURS:
+        return f"{plural(near, 'measured pattern')} can be compared, too few to vote"
+    return "what ran on the measured patterns near it says nothing of what is possible here"
 
 
 def untried_doubt(link: str, candidates: Sequence[Candidate]) -> str:

@@ -12,7 +12,7 @@ from embeddb.core.extras import install_hint
 from embeddb.core.files.own_files import own_size
 from embeddb.core.server_url import is_server_url
 from embeddb.store.engine import SCHEMA, Engine, Txn
-from embeddb.store.failures import translating
+from embeddb.store.failures import no_database, translating
 from embeddb.store.lmdb_engine import DATA_FILE, LmdbEngine
 from embeddb.store.lmdb_files import is_begun
 from embeddb.store.memory import MemoryEngine
@@ -88,16 +88,17 @@ def is_database(path: str | Path) -> bool:
 
 
 def _check_folder(folder: Path, *, create: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        hint = "a database is a folder, and comes before files: `embeddb VERB DB FILE`"
+        raise StoreError(f"{folder}: a file, not a database", hint=hint)
     if create:
         if is_database(folder):
             raise StoreError(f"{folder}: a database is there already")
-        if folder.exists() and not (folder.is_dir() and is_begun(folder)):
+        if folder.exists() and not is_begun(folder):
             raise StoreError(f"{folder}: exists and is not an empty folder")
         folder.mkdir(parents=True, exist_ok=True)
     elif own_size(folder / DATA_FILE, hard=True) is None:
-        raise StoreError(
-            f"{folder}: no database there", hint=f"make one with `embeddb init {folder}`"
-        )
+        raise no_database(folder)
 
 
 def memory_store() -> Store:

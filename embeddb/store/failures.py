@@ -12,7 +12,7 @@ import lmdb
 
 from embeddb.core.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 
-__all__ = ["is_full", "translating"]
+__all__ = ["is_full", "no_database", "translating"]
 
 #: LMDB reports a write that went only half through, as happens when space runs out, as EIO.
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
@@ -26,6 +26,13 @@ def translating(folder: Path, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as e:
         raise _translated(e, folder) from e
+
+
+def no_database(place: Path | str) -> StoreError:
+    """Where there is none: what makes one."""
+    filled = f"`embeddb index {place} LOG` or `embeddb kernel import {place} FILE` makes one"
+    hint = f"{filled} and fills it, `embeddb init {place}` an empty one"
+    return StoreError(f"{place}: no database there", hint=hint)
 
 
 def is_full(e: BaseException) -> bool:
@@ -48,6 +55,8 @@ def _translated(e: Exception, folder: Path) -> StoreError:
         )
     if isinstance(e, OSError) and e.errno == errno.EINVAL and e.filename:
         return StoreError(f"{e.filename}: {e.strerror}", hint="remove it, or restore the folder")
+    if isinstance(e, NotADirectoryError):
+        return StoreError(f"{folder}: leads through a file, and a database is a folder")
     if isinstance(e, FileNotFoundError):
         return StoreError(f"{folder}: no such folder")
     if "already open" in text:

@@ -28,6 +28,8 @@ _OP = Op("tile")
 AGREE = 0.8
 #: Tiles that two rounds must have in common before their ranks mean anything.
 _FEWEST = 3
+#: How the names begin under which runs are kept.
+_NAME = "tiles:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +71,9 @@ class TileJob:
         kernels: Sequence[Computation],
         progress: Callable[[str, int, int], None] | None = None,
     ) -> TileTally:
-        """Every kernel, one after the other, each written back when it is done; those that were
-        done before are left out.
+        """Every kernel, one after the other, each written back when it is done. Tiles that ran in
+        as many rounds before are left out, however many were asked for then, and kernels of which
+        nothing else is left.
 
         Raises: RunnerUnavailable if the machine fails in the middle of it.
         """
@@ -78,32 +81,50 @@ class TileJob:
         for at, kernel in enumerate(kernels):
             if progress is not None:
                 progress(f"measure {kernel.name}", at, len(kernels))
-            if self._done(kernel):
+            ran = self._ran(kernel)
+            rng = np.random.default_rng(self.request.seed)
+            if any(run.campaign == self._campaign() for run in ran):
                 tally.known += 1
             elif reason := why_not(kernel):
                 tally.skipped[kernel.name or kernel.id[:12]] = reason
+            elif tiles := self._tiles(kernel, _done(ran, self.request.rounds), rng):
+                self._one(kernel, tiles, rng, tally)
             else:
-                self._one(kernel, tally)
+                tally.known += 1
         return tally
 
     def _campaign(self) -> str:
         asked = self.request
-        return f"tiles:{asked.tiles}x{asked.rounds}/{asked.seed}"
+        return f"{_NAME}{asked.tiles}x{asked.rounds}/{asked.seed}"
 
-    def _done(self, kernel: Computation) -> bool:
+    def _ran(self, kernel: Computation) -> list[Run]:
+        """What ran here of a kernel when many tiles of it were measured."""
         if self.db.store.tensor(kernel.id) is None:
-            return False
+            return []
         runs = self.db.store.runs(self.here.id, _OP, kernel.id)
-        return any(run.campaign == self._campaign() for run in runs)
+        return [run for run in runs if run.campaign.startswith(_NAME)]
 
-    def _one(self, kernel: Computation, tally: TileTally) -> None:
+    def _tiles(
+        self, kernel: Computation, done: frozenset[Config], rng: np.random.Generator
+    ) -> list[Config]:
+        """Those of the design that are not done and, beside them, the untiled form once more; none
+        where all are."""
+        default = default_of(self.here, _OP, kernel)
+        space = space_of(self.here, _OP, kernel)
+        tiles = designed_tiles(space, default, self.request.tiles, rng=rng)
+        left = [tile for tile in tiles if tile not in done]
+        return list(dict.fromkeys([default, *left])) if left else []
+
+    def _one(
+        self,
+        kernel: Computation,
+        tiles: Sequence[Config],
+        rng: np.random.Generator,
+        tally: TileTally,
+    ) -> None:
         """The runs of a kernel are kept together or, if it is stopped, not at all: what is there
         counts as done."""
         asked = self.request
-        rng = np.random.default_rng(asked.seed)
-        default = default_of(self.here, _OP, kernel)
-        space = space_of(self.here, _OP, kernel)
-        tiles = designed_tiles(space, default, asked.tiles, rng=rng)
         before = state_now(self.runner, threads=1)
         rounds = [self._round(kernel, tiles)]
         while len(rounds) < asked.rounds:
@@ -128,6 +149,15 @@ class TileJob:
     def _round(self, kernel: Computation, tiles: Sequence[Config]) -> list[Run]:
         measured = self.runner.run(kernel, _OP, tiles, options=self.request.options)
         return [Run(kernel.id, _OP, self.here.id, c, m, self._campaign()) for c, m in measured]
+
+
+def _done(runs: Sequence[Run], rounds: int) -> frozenset[Config]:
+    """Tiles that ran in so many rounds, and those that failed, which are not tried again."""
+    seen: dict[Config, set[object]] = {}
+    for run in runs:
+        seen.setdefault(run.config, set()).add(run.measurement.context.get("round"))
+    failed = {run.config for run in runs if not run.measurement.ok}
+    return frozenset(failed | {tile for tile, ran in seen.items() if len(ran) >= rounds})
 
 
 def _right(runs: Sequence[Run]) -> list[Config]:

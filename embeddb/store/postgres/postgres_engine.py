@@ -20,6 +20,7 @@ from psycopg import sql
 
 from embeddb.core.errors import StoreError, StoreLocked, StoreReadOnly
 from embeddb.store.engine import TABLES, Txn
+from embeddb.store.failures import no_database
 from embeddb.store.locks import ReadGate
 from embeddb.store.postgres.beside import folder_beside
 from embeddb.store.postgres.complaints import REFUSED, is_lost, speaking
@@ -94,9 +95,7 @@ class PostgresEngine:
                 make(connection, schema)
                 found = inspect(connection, schema, place)
         if not found.whole:
-            raise StoreError(
-                f"{place}: no database there", hint=f"make one with `embeddb init {place}`"
-            )
+            raise no_database(place)
         return found
 
     @contextmanager

@@ -17,6 +17,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, this_machine
+from embeddb.tensors.computation import KINDS
 from embeddb.ui.cli.output import Progress, note
 from indexer.starter import STARTER
 from indexer.subjects import contents, is_file, known_pattern
@@ -61,12 +62,14 @@ def known_subjects(
 ) -> list[Content | PatternInfo]:
     """What a user means by the text beside an operation: a matrix, a nest, the nests of a file,
     whose names `defines` give other values (`N=64`) and whose index arrays hold a matrix file, or
-    the kernels or the program of one.
+    the kernels or the program of one; a program that is taken as a kernel is noted.
 
     Raises: as `known_pattern`; NestError, TensorError for a file that cannot be read; UsageError
     for a define that is none.
     """
-    if op.kind in ("kernel", "program") and is_file(text) and not (defines or matrix):
+    if op.kind in KINDS and is_file(text) and not (defines or matrix):
+        if op.kind == "kernel":
+            _tell_of_program(text)
         return list(contents(text, op.kind))
     if op.kind != "nest" or not is_file(text):
         if defines or matrix:
@@ -77,6 +80,23 @@ def known_subjects(
 
     (held,) = matrices_held([matrix] if matrix else [])
     return list(read_nests(text, defines=defined(defines), matrix=held))
+
+
+def _tell_of_program(file: str) -> None:
+    """That a file is a whole program and taken as one kernel, where it would be cut into several.
+
+    Raises: TensorError.
+    """
+    from indexer.frontends.hlo.files import read_tensors
+    from indexer.programs.tensors.cutting import distinct_kernels
+
+    found = [one for one in read_tensors(file).tensors if one.kind == "program"]
+    parts = len(distinct_kernels(found)) if len(found) == 1 else 0
+    if parts > 1:
+        note(
+            f"{file} is a whole program, here taken as one kernel: `embeddb kernel import DB "
+            f"{file} --cut` keeps the {parts} kernels that it is cut into, to be asked for by name"
+        )
 
 
 def matrices_held(files: Sequence[str]) -> Sequence[Pattern | None]:

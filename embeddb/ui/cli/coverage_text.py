@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from embeddb.core.config import Op
-from embeddb.core.wording import share
+from embeddb.core.wording import many_of, share
 from embeddb.index.lookup import Lookup
+from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
 from embeddb.ui.cli.output import note, say, table
 
@@ -49,11 +50,19 @@ def show_what_there_is(db: Lookup, platform: Platform, op: Op) -> None:
     """For whoever asked what nothing answers: what has runs, and how those of another instance
     would count."""
     scopes = db.scopes()
-    have = ", ".join(f"{what} on {scope}" for what, scope in scopes[:8])
     makes = "`embeddb index` reads some, `embeddb measure` makes some"
     makes += f", {_MANY[op.kind]} those of many" if op.kind in _MANY else ""
-    if have:
-        note(f"no evidence for {op}; there are runs of: {have}; {makes}")
+    if op.kind == "program":
+        searched = f"`embeddb tune DB PROGRAM --op {op}` searches for the cut of one"
+        note(f"programs are not compared with each other: {searched}")
+    elif (op, scope := scope_of(platform)) in scopes:
+        note(
+            f"there are runs of {op} on {scope}, of too few {many_of(op.kind)} that can be "
+            f"compared with this one; {makes}"
+        )
+    elif scopes:
+        have = ", ".join(f"{what} on {scope}" for what, scope in scopes[:8])
+        note(f"no evidence for {op} on {platform.id}; there are runs of: {have}; {makes}")
     else:
         note(f"no evidence: there are no runs; {makes}")
     kin = {scope for _, scope in scopes if scope.partition("@")[0] == platform.name}

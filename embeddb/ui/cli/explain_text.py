@@ -407,7 +407,9 @@ def _show_next(e: Explanation) -> None:
     if e.runnable and e.measured_gain is None and made.link != "measured":
         _note("first the answer and the default themselves: `embeddb query ... --measure`")
     if not made.insight.next:
-        _note("nothing else that is known of is expected to be faster")
+        told = made.link != "default" or bool(e.neighbours)
+        nothing = "nothing is known of any other: `embeddb measure` or `embeddb tune` runs some"
+        _note("nothing else that is known of is expected to be faster" if told else nothing)
         return
     rows = [
         (

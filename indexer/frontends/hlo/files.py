@@ -22,7 +22,8 @@ _SUFFIXES = (".txt", ".hlo", ".json", ".gz")
 _MOST_LIST = 100_000
 _HEAD = 4096
 #: XLA writes a file after every pass if it is asked to: those before the first and after the last.
-_DUMPED = ("before_optimizations.txt", "after_optimizations.txt")
+_BEFORE = "before_optimizations.txt"
+_DUMPED = (_BEFORE, "after_optimizations.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,30 @@ def read_tensors(
         return TensorFile(tuple(kernels), tuple(module.notes))
 
 
-def tensor_files(folder: Path) -> list[Path]:
+def tensor_files(folder: Path, *, kind: str = "") -> list[Path]:
     """The files below a folder that hold tensors, in order. Of a dump that is the modules before
-    and after all passes. Hidden files and folders are left out."""
+    and after all passes; where a `program` is asked for, the former alone if both are there. Hidden
+    files and folders are left out."""
     found = [path for path in _below(folder) if holds_tensors(path)]
-    dumped = [path for path in found if path.name.removesuffix(".gz").endswith(_DUMPED)]
-    return sorted(dumped or found)
+    dumped = [path for path in found if _plain(path).endswith(_DUMPED)]
+    return sorted((_programs(dumped) if kind == "program" else dumped) or found)
+
+
+def _programs(dumped: list[Path]) -> list[Path]:
+    """Without the modules after all passes that are there before them as well: of the head
+    `module_0001.f.` both `module_0001.f.before…` and `module_0001.f.sm_8.0_gpu_after…`."""
+    names = {path: _plain(path) for path in dumped}
+    heads = {(p.parent, n.removesuffix(_BEFORE)) for p, n in names.items() if n.endswith(_BEFORE)}
+
+    def unfused_too(path: Path, name: str) -> bool:
+        dots = [at + 1 for at, letter in enumerate(name) if letter == "."]
+        return any((path.parent, name[:at]) in heads for at in (0, *dots))
+
+    return [p for p, n in names.items() if n.endswith(_BEFORE) or not unfused_too(p, n)]
+
+
+def _plain(path: Path) -> str:
+    return path.name.removesuffix(".gz")
 
 
 def holds_tensors(path: Path) -> bool:
@@ -78,7 +97,7 @@ def holds_tensors(path: Path) -> bool:
     except (OSError, zlib.error):
         return False
     head = head.lstrip()
-    if path.name.removesuffix(".gz").endswith(_DUMPED):
+    if _plain(path).endswith(_DUMPED):
         return True  # a dump that was cut off is told of, not passed over
     return head.startswith(b"HloModule") or (head[:1] in b"{[" and b'"tensors"' in head)
 

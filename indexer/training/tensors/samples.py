@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.timing import timings_of
+from embeddb.core.wording import plural
 from embeddb.cost_model.model import space_digest
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
@@ -181,9 +182,10 @@ def split(
     named = [sample.program if by == "program" else sample.group for sample in samples]
     names = sorted(set(named))
     if len(names) < FEWEST_GROUPS:
+        several = ("program",) if by == "program" else ("family", "families")
         raise InputError(
-            f"kernels of {len(names)} {'programs' if by == 'program' else 'families'} are too few "
-            f"to learn from, at least {FEWEST_GROUPS} are needed",
+            f"kernels of {plural(len(names), *several)} are too few to learn from, "
+            f"at least {FEWEST_GROUPS} are needed",
             hint="measure kernels of other programs",
         )
     order = np.random.default_rng(seed).permutation(names)

@@ -158,7 +158,7 @@ def test_static_best_where_neighbours_are_too_few() -> None:
     db = fill(Database.in_memory(), tiny(), [patterns()[3], patterns()[7]])
     made = db.query(band(140, 14), platform="tiny", op=OP)
     assert (made.link, made.confidence, _first(made)) == ("static-best", "low", {"variant": "d"})
-    assert "no measured pattern is comparable" in made.warnings[0]
+    assert "2 measured patterns can be compared, too few to vote" in made.warnings[0]
 
 
 def test_the_default_of_an_empty_database() -> None:

@@ -183,8 +183,34 @@ def test_a_dump_is_its_first_and_last_modules(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").write_text("not HLO")
     found = [path.name.split(".")[-2] for path in tensor_files(tmp_path)]
     assert sorted(found) == ["before_optimizations", "cpu_after_optimizations"]
+    (first,) = tensor_files(tmp_path, kind="program")
+    assert first.name == "module_0002.jit_mlp.before_optimizations.txt"
+    assert len(tensor_files(tmp_path, kind="kernel")) == 2
     (tmp_path / "module_0002.jit_mlp.before_optimizations.txt").unlink()
     (tmp_path / "module_0002.jit_mlp.cpu_after_optimizations.txt").unlink()
     assert [path.name for path in tensor_files(tmp_path)] == [
         "module_0002.jit_mlp.0001.after_fusion.txt"
+    ]
+
+
+def test_programs_of_a_dump_are_its_modules_after_all_passes_where_none_is_before(
+    tmp_path: Path,
+) -> None:
+    text = gzip.compress((FOLDER / "mlp.before.txt").read_bytes())
+    for name in (
+        "module_0001.jit_f.before_optimizations",
+        "module_0001.jit_f.sm_8.0_gpu_after_optimizations",
+        "module_0002.jit_f.sm_8.0_gpu_after_optimizations",
+        "other/module_0001.jit_f.cpu_after_optimizations",
+    ):
+        place = tmp_path / f"{name}.txt.gz"
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(text)
+    found = [
+        path.relative_to(tmp_path).as_posix() for path in tensor_files(tmp_path, kind="program")
+    ]
+    assert found == [
+        "module_0001.jit_f.before_optimizations.txt.gz",
+        "module_0002.jit_f.sm_8.0_gpu_after_optimizations.txt.gz",
+        "other/module_0001.jit_f.cpu_after_optimizations.txt.gz",
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from played_xla import HERE, Played
+from played_xla import HERE, Played, chain
 from tensors import dot_add, op, row_sum, softmax
 
 from embeddb.core.config import Op
@@ -63,6 +63,21 @@ def test_what_was_done_is_left_out(db: Database) -> None:
     job(db, other, seed=1).programs(programs)
     known = {info.id for info in db.store.patterns() if info.kind == "kernel"}
     assert set(other.timed) <= known and not set(other.timed) & set(again.timed)
+
+
+def test_cuts_that_ran_are_left_out_however_many_were_asked_for(db: Database) -> None:
+    program = chain()
+    few = FusionJob(db, Played(), HERE, FusionRequest(cuts=3)).programs([program])
+    more = FusionJob(db, Played(), HERE, FusionRequest(cuts=8)).programs([program])
+    runs = [run.config for run in db.store.runs(HERE.id, FUSION, program.id)]
+    assert len(runs) == len(set(runs)) == few.partitions + more.partitions
+    assert more.partitions == 5
+    tuned = softmax()
+    single = CutRuns(db, Played(), HERE, tuned, RunOptions(threads=1))
+    single.measure(edges_of(tuned).single, "tuned")
+    FusionJob(db, Played(), HERE, FusionRequest(cuts=0)).programs([tuned])
+    cuts = [run.config["cut"] for run in db.store.runs(HERE.id, FUSION, tuned.id)]
+    assert sorted(map(str, cuts)) == ["single", "whole"]
 
 
 def test_a_machine_that_fails_loses_the_last_partition_alone(db: Database, tmp_path: Path) -> None:

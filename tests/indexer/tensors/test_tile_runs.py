@@ -113,5 +113,20 @@ def test_what_was_done_is_left_out_and_what_has_no_tiles_is_named(db: Database) 
     runner = Played(0.0)
     tally = job(db, runner).run(kernels)
     assert (tally.known, tally.measured) == (1, 1) and len(runner.asked) == 2
-    again = TileJob(db, runner, HERE, TileRequest(tiles=5)).run(kernels)
-    assert again.measured == 2
+    fewer = TileJob(db, Played(0.0), HERE, TileRequest(tiles=5)).run(kernels)
+    assert (fewer.known, fewer.measured) == (2, 0)
+
+
+def test_tiles_that_ran_in_as_many_rounds_are_left_out(db: Database) -> None:
+    kernel = dot_add()
+    job(db, Played(0.0)).run([kernel])
+    before = {run.config for run in db.store.runs(HERE.id, OP, kernel.id)}
+    runner = Played(0.0)
+    more = TileJob(db, runner, HERE, TileRequest(tiles=30)).run([kernel])
+    (first, *_), default = runner.asked, default_of(PLATFORM, OP, kernel)
+    assert more.measured == 1 and more.tiles == len(first) == 11
+    assert first[0] == default and not before & set(first[1:])
+    # A third round of the twenty: what failed in the first is not tried again.
+    thrice = Played(0.0)
+    job(db, thrice, rounds=3).run([kernel])
+    assert set(thrice.asked[0]) == {c for c in before if c["t1"] != 2}

@@ -66,7 +66,9 @@ def show_tiles(done: TilesTuned) -> None:
         ]
         for one in tuned
     ]
-    table(["kernel", "chosen by", "tried", "untiled", "best", "gain", "configuration"], rows)
+    if rows:
+        head = ["kernel", "chosen by", "tried", "untiled", "best", "gain", "configuration"]
+        table(head, rows)
     for name, reason in list(skipped.items())[:_MOST_NOTES]:
         note(f"{name} has no tiles: {reason}")
     if len(skipped) > _MOST_NOTES:

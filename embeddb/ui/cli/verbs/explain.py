@@ -44,6 +44,6 @@ def explain_verb(db: str, answer: str, html: str, as_json: bool) -> None:
         emit(found.document())
     elif not html:
         show_explanation(found)
-        if not made.insight.deep:
+        if not made.insight.deep and (made.neighbours or made.model):
             say()
             say("what would change the answer: ask again with `embeddb query ... --why`")

@@ -73,6 +73,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
       embeddb query starter A.mtx --platform cpu --op spmv --calls 100 --reproducible
       embeddb query runs.db A.mtx --platform cpu --op spmm:64 --tuner mine --measure
       embeddb query nests.db gemm.c --platform nest-cpu --op nest -D N=512 --emit schedule.c
+      embeddb query tensors.db mlp/0 --platform tile-cpu --op tile -k 10
     """
     if asked["tuner"] and asked["deep"]:
         raise UsageError("--why is about the database's own answers, not those of a --tuner")

@@ -16,6 +16,7 @@ from embeddb.database import Database
 from embeddb.platforms.of_subject import Content
 from embeddb.tensors.computation import Computation
 from embeddb.ui.cli.arguments import known_subjects, open_database
+from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note
 from embeddb.ui.cli.tune_text.fusion import fusion_document, show_fusion
@@ -93,6 +94,8 @@ def tune_verb(db: str, name: str, as_json: bool, **asked: Any) -> None:
         emit(document)
     else:
         show()
+    if op.kernel == "tile":
+        refuse_if_nothing_ran(len(document["kernels"]), document["skipped"])
 
 
 def _matrix(db: Database, subjects: list[Any], asked: dict[str, Any], how: Any) -> _Shown:

@@ -11,12 +11,14 @@ import pytest
 from command_line import run_verb
 from hlo_texts import FOLDER, PLAIN
 from nest_logs import log_of
+from tile_kernels import Kernel
 
 from embeddb.core.config import Config, Op
 from embeddb.database import Database
 from embeddb.tensors.tensor_text import tensor_from_text
 from embeddb.ui.cli.arguments import known_subjects
 from indexer.frontends.hlo.files import read_tensors
+from indexer.frontends.hlo.printer import hlo_text
 from indexer.programs import tensors
 
 MLP = str(FOLDER / "mlp.before.txt")
@@ -63,6 +65,39 @@ def test_a_dump_once_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert printed(capsys, "db", "stat", db, "--json")["counts"]["tensor"] == 8
     assert run_verb(["db", "check", db]) == 0
     assert "no problems" in capsys.readouterr().out
+
+
+def test_what_is_known_keeps_its_name_and_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, copy = str(tmp_path / "t.db"), tmp_path / "copy.hlo"
+    assert run_verb(["kernel", "import", db, MLP]) == 0
+    copy.write_text(Path(MLP).read_text().replace("HloModule jit_mlp", "HloModule jit_other"))
+    told = printed(capsys, "kernel", "import", db, str(copy), "--group", "mine", "--json")
+    assert [(one["name"], one["group"]) for one in told["known"]] == [("mlp", "mlp")]
+    assert told["notes"] == [
+        "--group is for what is new; 1 known before stay in theirs: mlp in mlp"
+    ]
+    assert printed(capsys, "kernel", "show", db, "mlp", "--json")["group"] == "mlp"
+    assert "notes" in told and run_verb(["kernel", "import", db, MLP, "--group", "mlp"]) == 0
+    assert "stay in theirs" not in capsys.readouterr().err
+
+
+def test_programs_of_a_dump_are_taken_once_and_others_of_a_name_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, dump = str(tmp_path / "t.db"), tmp_path / "dump"
+    dump.mkdir()
+    after = dump / "module_0001.jit_mlp.cpu_after_optimizations.txt"
+    shutil.copy(MLP, dump / "module_0001.jit_mlp.before_optimizations.txt")
+    shutil.copy(FOLDER / "mlp.after.txt", after)
+    done = printed(capsys, "kernel", "import", db, str(dump), "--kind", "program", "--json")
+    assert [one["name"] for one in done["added"]] == ["mlp"]
+    assert run_verb(["kernel", "import", db, str(after), "--kind", "program"]) == 0
+    code, said = refused(capsys, "kernel", "show", db, "mlp")
+    assert code == 2 and "2 patterns are called mlp (give an id: " in said
+    assert "program of 38 operations, 615,968 flops, gives f32[32,10]" in said
+    assert "program of 28 operations, 616,288 flops" in said and said.count("\n") == 1
 
 
 def test_programs_are_cut_into_kernels_beside(
@@ -182,6 +217,89 @@ def test_a_file_is_what_the_operation_runs_on(tmp_path: Path) -> None:
         (program,) = known_subjects(db, str(tmp_path / "dense.txt"), Op("fusion"))
         several = known_subjects(db, str(FOLDER / "mlp.after.txt"), Op("fused"))
     assert (kernel.kind, program.kind, len(several)) == ("kernel", "program", 7)
+
+
+def test_a_program_that_is_taken_as_one_kernel_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy, db, whole = tmp_path / "toy.toml", str(tmp_path / "t.db"), str(tmp_path / "one.hlo")
+    toy.write_text(TOML, encoding="utf-8")
+    assert run_verb(["kernel", "import", db, MLP]) == 0
+    asks = ("--platform", str(toy), "--op", "tile")
+    told = refused(capsys, "query", db, MLP, *asks)[1]
+    assert f"{MLP} is a whole program, here taken as one kernel" in told
+    assert "--cut` keeps the 3 kernels" in told
+    kernel = read_tensors(FOLDER / "mlp.after.txt").tensors[0]
+    Path(whole).write_text(hlo_text(kernel))
+    assert "whole program" not in refused(capsys, "query", db, whole, *asks)[1]
+    code, told = refused(capsys, "query", db, "mlp", *asks)
+    assert (
+        code == 2
+        and "mlp is a program, not a kernel (`embeddb kernel import DB FILE --cut`" in told
+    )
+    assert run_verb(["kernel", "import", db, MLP, "--cut"]) == 0
+    assert "its kernels are mlp/0 and on" in refused(capsys, "query", db, "mlp", *asks)[1]
+
+
+def test_an_answer_about_a_file_is_explained_by_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy, db, cut = tmp_path / "toy.toml", str(tmp_path / "t.db"), tmp_path / "cut.hlo"
+    toy.write_text(TOML, encoding="utf-8")
+    assert run_verb(["init", db]) == 0
+    code, said = refused(capsys, "explain", db, MLP)
+    assert code == 3 and "was never asked about" in said
+    assert run_verb(["query", db, MLP, "--platform", str(toy), "--op", "tile"]) == 3
+    capsys.readouterr()
+    assert run_verb(["explain", db, MLP]) == 0
+    told = capsys.readouterr().out
+    assert "nothing is known of any other: `embeddb measure` or `embeddb tune` runs some" in told
+    assert "ask again with" not in told
+    cut.write_text(Path(MLP).read_text()[:300])
+    code, said = refused(capsys, "explain", db, str(cut))
+    assert code == 1 and "cut.hlo" in said and "never asked" not in said
+
+
+def test_what_cannot_be_compared_is_told_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy, db = tmp_path / "toy.toml", str(tmp_path / "t.db")
+    toy.write_text(TOML, encoding="utf-8")
+    one, other = read_tensors(FOLDER / "mlp.after.txt").tensors[:2]
+    log = log_of(tmp_path / "runs.jsonl", [(one.name, Config({"t1": 0}), 1e-3)], op="tile")
+    files = ("--matrices", str(FOLDER))
+    assert run_verb(["index", db, str(log), "--platform", str(toy), *files]) == 0
+    assert run_verb(["kernel", "import", db, str(FOLDER / "mlp.after.txt"), MLP]) == 0
+    capsys.readouterr()
+    asks = ("--platform", "toy-tiles", "--op", "tile")
+    assert run_verb(["query", db, other.name, *asks]) == 3
+    told = capsys.readouterr()
+    assert "there are runs of tile on toy-tiles, of too few tensor kernels that can be" in told.err
+    assert "warning: 1 measured pattern can be compared, too few to vote; the answer" in told.out
+    code, said = refused(capsys, "query", db, "mlp", "--platform", "xla-cpu", "--op", "fusion")
+    assert code == 3 and "programs are not compared with each other: `embeddb tune" in said
+    assert "embeddb embed" not in said
+    assert run_verb(["db", "check", db]) == 0
+    assert "embeddb embed" not in capsys.readouterr().err
+
+
+def test_where_nothing_could_be_measured_it_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db = str(tmp_path / "t.db")
+    k = Kernel()
+    gather = k.done(k.op("gather", (4, 5), k.given(9, 5), k.given(4, dtype="s32")), name="picked")
+    with Database.create(db) as opened:
+        opened.add_pattern(gather)
+    for verb in (["kernel", "measure", db], ["tune", db, "picked", "--op", "tile"]):
+        code, said = refused(capsys, *verb)
+        assert code == 1 and "picked has no tiles" in said
+        assert "nothing could be measured (picked: gather: gather is not computed here)" in said
+    capsys.readouterr()
+    assert run_verb(["kernel", "measure", db, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["skipped"] == {
+        "picked": "gather: gather is not computed here"
+    }
 
 
 def test_where_nothing_ran_what_makes_runs_of_kernels_is_named(

@@ -27,7 +27,7 @@ _MOST_ROWS, _MOST_NOTES = 40, 20
 @click.argument("db")
 @click.argument("files", nargs=-1, metavar="FILE|FOLDER...")
 @click.option("--kind", default="", type=click.Choice(["", *KINDS]), help="Take modules as these.")
-@click.option("--group", default="", help="Model family: held out together. Else the module.")
+@click.option("--group", default="", help="Model family of what is new. Else the module.")
 @click.option("--ours", is_flag=True, help="Our own programs, of many model families, too.")
 @click.option("--cut", is_flag=True, help="The kernels that programs are cut into, too.")
 @json_option
@@ -39,8 +39,9 @@ def import_verb(
     A file is HLO text (.txt, .hlo, also gzipped) or computations as embeddb writes them (.json); a
     folder what XLA writes with --xla_dump_to. A module that is optimised is its kernels: each
     fusion and each operation beside; any other one is a program. --kind program takes the first as
-    a program too, --kind kernel the second as one kernel. --cut adds what a compiler would make of
-    programs by default: one heavy operation in each kernel, for tiles. Runs of those that DB knows
+    a program too, but not from a folder that has it as it was before; --kind kernel takes the
+    second as one kernel. --cut adds what a compiler would make of programs by default: one heavy
+    operation in each kernel, for tiles. Runs of those that DB knows
     by their names only move to them.
 
     \b
@@ -61,11 +62,25 @@ def import_verb(
         tensors += distinct_kernels(one for one in tensors if one.kind == "program")
     with open_database(db, create=True) as opened, Progress() as progress:
         done = add_coded(opened, tensors, progress=progress)
+    notes += _groups_that_stay(done.known, tensors, group)
     _note(notes)
     if as_json:
         emit({"database": db, **_told(done), "notes": notes})
     else:
         _show(db, done)
+
+
+def _groups_that_stay(known: list[Computation], given: list[Computation], group: str) -> list[str]:
+    """That --group is of what is new, where some of what it was given for has another."""
+    asked = {one.id for one in given if group and one.group == group}
+    others = [one for one in known if one.id in asked and one.group != group]
+    if not others:
+        return []
+    names = ", ".join(f"{one.name} in {one.group}" for one in others[:3])
+    more = ", ..." if len(others) > 3 else ""
+    return [
+        f"--group is for what is new; {len(others):,} known before stay in theirs: {names}{more}"
+    ]
 
 
 def _note(notes: list[str]) -> None:
@@ -106,13 +121,14 @@ def _read(files: tuple[str, ...], kind: str, group: str) -> tuple[list[Computati
     found: list[Computation] = []
     notes: list[str] = []
     for given in files:
-        inside = tensor_files(Path(given)) if Path(given).is_dir() else [Path(given)]
+        folder = Path(given).is_dir()
+        inside = tensor_files(Path(given), kind=kind) if folder else [Path(given)]
         read = 0
         for file in inside:
             try:
                 made = read_tensors(file, kind=kind, group=group)
             except TensorError as error:
-                if inside == [Path(given)]:
+                if not folder:
                     raise
                 notes.append(str(error))
                 continue

@@ -16,6 +16,7 @@ from embeddb.core.wording import plural
 from embeddb.database import Database
 from embeddb.tensors.computation import Computation
 from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
+from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 from embeddb.ui.cli.verbs.kernel.measure_fusions import measure_fusions
 
@@ -43,8 +44,8 @@ def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -
 
     Of each kernel NAME, or of all in DB, --tiles run, the untiled one among them, some of every
     size, in --rounds whose orders are compared: where Kendall's tau of the first two is below 0.8 a
-    third follows. Kernels that were done before are left out, so after Ctrl-C the same command goes
-    on. Those that have no tiles are named with the reason.
+    third follows. Tiles and cuts that ran before are left out, and kernels with nothing else left:
+    after Ctrl-C the same command goes on. Those that have no tiles are named with the reason.
 
     With --op fused, kernels are compiled by XLA and timed; with --op fusion programs are, under
     --cuts drawn ones, each of which makes kernels that are timed too.
@@ -69,6 +70,7 @@ def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -
 def _tiles(
     db: Database, kernels: Sequence[Computation], asked: dict[str, Any], *, as_json: bool
 ) -> None:
+    """Raises: RunnerUnavailable; TensorError where none of them has tiles."""
     from indexer.runners.base import RunOptions
     from indexer.tensors.runs import TileJob, TileRequest
 
@@ -98,11 +100,13 @@ def _tiles(
                 "skipped": tally.skipped,
             }
         )
+        refuse_if_nothing_ran(tally.known + tally.measured, tally.skipped)
         return
     for name, reason in list(tally.skipped.items())[:_MOST_NOTES]:
         note(f"{name} has no tiles: {reason}")
     if len(tally.skipped) > _MOST_NOTES:
         note(f"and {len(tally.skipped) - _MOST_NOTES:,} more without tiles: --json has them all")
+    refuse_if_nothing_ran(tally.known + tally.measured, tally.skipped)
     known = f", {plural(tally.known, 'kernel')} done before" if tally.known else ""
     say(f"{plural(tally.measured, 'kernel')}, {plural(tally.tiles, 'tile')} measured{known}")
     if taus:

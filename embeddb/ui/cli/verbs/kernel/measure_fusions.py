@@ -10,6 +10,7 @@ from embeddb.core.wording import plural
 from embeddb.database import Database
 from embeddb.tensors.computation import Computation
 from embeddb.ui.cli.arguments import runner_here
+from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
 from embeddb.ui.cli.output import Progress, emit, note, say
 
 __all__ = ["measure_fusions"]
@@ -22,7 +23,7 @@ def measure_fusions(
 ) -> None:
     """Measure programs under many cuts, or kernels as they are, and say how it went.
 
-    Raises: RunnerUnavailable without jax.
+    Raises: RunnerUnavailable without jax; TensorError where none of the programs can be measured.
     """
     from indexer.runners.base import RunOptions
     from indexer.tensors.fusions import FusionJob, FusionRequest
@@ -37,6 +38,7 @@ def measure_fusions(
         runner, here = runner_here(db.platform(asked["platform"]), 1)
         job = FusionJob(db, runner, here, request)
         tally = (job.programs if asked["op"] == "fusion" else job.kernels)(subjects, progress)
+    ran = tally.known + tally.partitions + tally.kernels
     if as_json:
         emit(
             {
@@ -50,11 +52,13 @@ def measure_fusions(
                 "ratio": median(tally.ratios) if tally.ratios else None,
             }
         )
+        refuse_if_nothing_ran(ran, tally.failed)
         return
     for name, reason in list(tally.failed.items())[:_MOST_NOTES]:
         note(f"{name}: {reason}")
     if len(tally.failed) > _MOST_NOTES:
         note(f"and {len(tally.failed) - _MOST_NOTES:,} more without a time: --json has them all")
+    refuse_if_nothing_ran(ran, tally.failed)
     known = f", {tally.known:,} done before" if tally.known else ""
     partitions = f"{plural(tally.partitions, 'partition')}, " if tally.partitions else ""
     kernels = plural(tally.kernels, "kernel")
