@@ -82,7 +82,7 @@ def table_of(
     tiles: NDArray[np.float32],
     told: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """float32[c,f] that trees read of a kernel under tiles float32[c,t]; `told` float32[c,2] is
+    """float32[c,f] that trees read of a kernel under tiles float32[c,t]; `told` float32[c,12] is
     what the analytical model says of them (`Analysis.rows`), if it is asked."""
     if task == "fused":
         own = statistics(graph)

@@ -20,9 +20,11 @@ __all__ = ["ANALYSED", "ANALYSIS_VERSION", "TOLD", "Analysis", "analysis_of"]
 #: The platform whose code the model knows.
 ANALYSED = "tile-cpu"
 #: Raised with every change of what it says: trees know what one version of it misses.
-ANALYSIS_VERSION = "2"
+ANALYSIS_VERSION = "3"
 #: Numbers that `Analysis.rows` tells of a tile, the first its seconds.
-TOLD = 2
+TOLD = 12
+#: A part that is less than e^-8 of another is nothing beside it.
+_CLIP = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,22 @@ class Analysis:
     def rows(
         self, kernel: Computation, configs: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float64]:
-        """float64[c,2]: `logs`, and these over that of the untiled kernel, so that what is told of
-        a tile does not hang on which others are asked. Raises: as `logs`."""
-        logs = self.logs(kernel, [*configs, untiled(kernel).config])
-        return np.stack([logs[:-1], logs[:-1] - logs[-1]], axis=1)
+        """float64[c,12], logarithms: `logs`; these over that of the untiled kernel; the share of
+        the whole of each part (operations, each of four caches), and each part over that of the
+        untiled kernel. So what is told of a tile does not hang on which others are asked. Raises:
+        as `logs`."""
+        machine = Machine.of(self.facts)
+        cycles = TileModel(kernel, machine).cycles([*configs, untiled(kernel).config])
+        # A part may be nothing.
+        logs = np.log(np.maximum(cycles, 1e-9))
+        shares, over = logs[:, 1:] - logs[:, :1], logs - logs[-1:]
+        seconds = logs[:, :1] - np.log(machine.hertz)
+        told = [
+            seconds,
+            over[:, :1],
+            *(np.clip(part, -_CLIP, _CLIP) for part in (shares, over[:, 1:])),
+        ]
+        return np.concatenate(told, axis=1)[:-1]
 
 
 def analysis_of(platform: str, task: str, environment: Mapping[str, str]) -> Analysis | None:

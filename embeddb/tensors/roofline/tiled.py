@@ -51,24 +51,32 @@ class TileModel:
 
     def seconds(self, configs: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
         """float64[c] of the tiles that configurations tell."""
+        return self.cycles(configs)[:, 0] / self.machine.hertz
+
+    def cycles(self, configs: Sequence[Mapping[str, Any]]) -> Floats:
+        """float64[c,2+k] of a call: all, those of operations, and those in which data comes through
+        each of the k caches, the smallest first. Parts are sums over nests and overlap in part."""
         tiles = [Tile.of(config, len(self.plan.dims)) for config in configs]
         parts = [
             self._cycles(Extents.of(self.plan, tiles[at : at + _TOGETHER]))
             for at in range(0, len(tiles), _TOGETHER)
         ]
-        return (np.concatenate([np.empty(0), *parts]) + _CALLED) / self.machine.hertz
+        found = np.concatenate([np.empty((2 + len(self.machine.caches), 0)), *parts], axis=1).T
+        found[:, 0] += _CALLED
+        return found
 
     def _cycles(self, extents: Extents) -> Floats:
-        """float64[c]. Of each nest of loops the cycles of its operations, and those of its data
-        through each cache, overlap in part."""
+        """float64[2+k,c]: `cycles` without those of the call itself. Of each nest of loops the
+        cycles of its operations, and those of its data through each cache, overlap in part."""
         levels, computed = [], []
         for nest in self.nests:
             layouts = tuple(traffic.layout_of(access, extents) for access in nest.accesses)
             levels.append(traffic.levels_of(nest, extents, layouts))
             computed.append(self._computed(nest, extents, layouts))
-        parts = [np.square(computed)]
-        parts += [np.square(self._moved(extents, levels, cache)) for cache in self.machine.caches]
-        return np.asarray(np.sqrt(np.sum(parts, axis=0)).sum(axis=0))
+        parts = [np.asarray(computed)]
+        parts += [self._moved(extents, levels, cache) for cache in self.machine.caches]
+        whole = np.sqrt(np.sum([np.square(part) for part in parts], axis=0))
+        return np.stack([each.sum(axis=0) for each in (whole, *parts)])
 
     def _computed(self, nest: Nest, extents: Extents, layouts: Sequence[Layout]) -> Floats:
         """float64[c] of one nest."""

@@ -54,7 +54,7 @@ class KernelSample:
     the place of the default among `configs`, -1 where it did not run.
 
     Shapes: `tiles` float32[c,t] as `tile_rows` gives them, `seconds` float64[c], all finite,
-    `analysed` float64[c,2], `Analysis.rows`, where there is one.
+    `analysed` float64[c,12], `Analysis.rows`, where there is one.
     """
 
     id: str
@@ -85,7 +85,7 @@ class KernelSample:
         return self.analysed[:, 0]
 
     def rows(self, *, analysed: bool) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """`tiles`, and float32[c,2] what the analysis says, where it is asked for."""
+        """`tiles`, and float32[c,12] what the analysis says, where it is asked for."""
         if not analysed:
             return self.tiles, None
         assert self.analysed is not None, _UNANALYSED

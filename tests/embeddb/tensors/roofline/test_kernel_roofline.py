@@ -17,7 +17,7 @@ from embeddb.core.errors import TensorError
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.operation import Operation, Shape
-from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis
+from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, TOLD, Analysis
 from embeddb.tensors.roofline.extents import Extents
 from embeddb.tensors.roofline.fused import TYPES, fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Cache, Machine
@@ -55,7 +55,7 @@ MACHINES = {
 #: What a version of the model says of kernels of every form on these: mean and deviation of log
 #: seconds.
 SAID = {
-    "2": {
+    "3": {
         "server": (-12.18480602261964, 2.1684623867460564),
         "usual": (-12.0462307254426, 2.254546922061581),
         "desktop": (-11.91506269517884, 2.1655517818531704),
@@ -265,6 +265,25 @@ def test_what_the_model_says_changes_with_its_version(machine: str) -> None:
     logs = np.concatenate([analysis.logs(kernel, some_of(kernel)) for kernel in kernels])
     said = float(logs.mean()), float(logs.std())
     np.testing.assert_allclose(said, SAID[ANALYSIS_VERSION][machine], rtol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", [dot_add(), row_sum(), conv(), joined()])
+def test_what_is_told_of_parts(kernel: Computation) -> None:
+    """The whole is at least each part and at most their sum; of the untiled kernel nothing is told
+    over itself."""
+    tiles = [tile(*[0] * len(plan_of(kernel).dims)), *some_of(kernel)]
+    cycles = TileModel(kernel, MACHINE).cycles(tiles)
+    assert cycles.shape == (len(tiles), 2 + len(MACHINE.caches))
+    whole, parts = cycles[:, :1], cycles[:, 1:]
+    assert (parts <= whole).all() and (whole[:, 0] <= parts.sum(axis=1) + 20.0 + 1e-6).all()
+    analysis = Analysis(FACTS)
+    told = analysis.rows(kernel, tiles)
+    assert told.shape == (len(tiles), TOLD) and np.isfinite(told).all()
+    np.testing.assert_allclose(told[:, 0], analysis.logs(kernel, tiles))
+    np.testing.assert_array_equal(told[0, [1, *range(7, TOLD)]], 0.0)
+    np.testing.assert_allclose(
+        told[:, 2:7], np.maximum(np.log(parts / whole + 1e-300), -8.0), atol=1e-9
+    )
 
 
 def test_no_tiles_take_no_seconds() -> None:
