@@ -40,6 +40,7 @@ from machine import about, spread
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
+from embeddb.core.records import Measurement
 from embeddb.core.timing import timings_of
 from embeddb.cost_model.kernel_trees import KernelTrees
 from embeddb.database import Database, open_database
@@ -49,7 +50,8 @@ from embeddb.tensors.cuts import CutJudge, random_cut
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions
-from indexer.runners.xla_code.measuring import KernelTimes
+from indexer.runners.xla_code.kernel_times import APART_S, ROUNDS, KernelTimes
+from indexer.runners.xla_code.requests import together
 from indexer.training.tensors.grown_trees import grown
 from indexer.training.tensors.samples import KernelSample, runs_of
 from tuners.fusion.cut_steps import CutSteps
@@ -60,26 +62,42 @@ FUSION, FUSED = Op("fusion"), Op("fused")
 #: What is to be gained at least, by the best cut that is known.
 GAIN = 1.05
 STARTS = ("default", "random")
+#: Rounds begin so far apart: what timing kernels takes beside calling them.
+WAITS_S = (ROUNDS - 1) * APART_S
 #: Cuts that a model hands on: more than any budget runs.
 MOST = 2000
 
 
 @dataclass
 class Hardware:
-    """Kernels of one program, each measured when it is first needed: seconds, and what measuring
-    took."""
+    """Kernels of one program, each measured when it is first needed, with the others of the cut
+    that need it: seconds, and what compiling and calling it took."""
 
     runner: Any
     options: RunOptions
     told: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def kernel(self, kernel: Computation) -> tuple[float, float]:
-        if kernel.id not in self.told:
+    def measure(self, kernels: Sequence[Computation]) -> None:
+        """Those that are not known, in turns."""
+        for some in together(one for one in kernels if one.id not in self.told):
+            self._measure(some)
+
+    def _measure(self, kernels: Sequence[Computation]) -> None:
+        times = KernelTimes(self.runner.session, self.options)
+        ready: dict[str, Measurement] = {}
+        compiled: dict[str, float] = {}
+        for kernel in kernels:
             start = time.perf_counter()
-            times = KernelTimes(self.runner.session, self.options)
-            found = times.measure(kernel, check=False)
-            self.told[kernel.id] = (found.seconds, time.perf_counter() - start)
-        return self.told[kernel.id]
+            found = times.ready(kernel, check=False)
+            compiled[kernel.id] = time.perf_counter() - start
+            if found.ok:
+                ready[kernel.id] = found
+        start = time.perf_counter()
+        timed = times.timed(ready)[0] if ready else {}
+        called = max(time.perf_counter() - start - WAITS_S, 0.0) / max(len(ready), 1)
+        for kernel in kernels:
+            seconds = timed[kernel.id].least if kernel.id in timed else math.inf
+            self.told[kernel.id] = seconds, compiled[kernel.id] + called
 
 
 @dataclass
@@ -89,21 +107,18 @@ class Search:
     program: Computation
     hardware: Hardware
     spent_s: float = 0.0
-    charged: set[str] = field(default_factory=set)
     found: dict[Cut, float] = field(default_factory=dict)
+    known: dict[str, float] = field(default_factory=dict)
 
     def seconds(self, cut: Cut) -> float:
-        total = 0.0
-        for placed in Partition.of(self.program, cut).kernels:
-            seconds, cost = self.hardware.kernel(placed.kernel)
-            if placed.kernel.id not in self.charged:
-                self.charged.add(placed.kernel.id)
-                self.spent_s += cost
-            total += seconds
-            if not math.isfinite(total):
-                break
-        self.found[cut] = total
-        return total
+        kernels = [placed.kernel for placed in Partition.of(self.program, cut).kernels]
+        fresh = {one.id for one in kernels if one.id not in self.known}
+        self.hardware.measure(kernels)
+        self.known |= {name: self.hardware.told[name][0] for name in fresh}
+        self.spent_s += sum(self.hardware.told[name][1] for name in fresh)
+        self.spent_s += WAITS_S if fresh else 0.0
+        self.found[cut] = sum(self.known[one.id] for one in kernels)
+        return self.found[cut]
 
     def best(self) -> Cut:
         return min(self.found, key=lambda cut: self.found[cut])

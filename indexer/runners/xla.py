@@ -22,7 +22,8 @@ from indexer.runners.compiled.closing import Closing
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.cpu_kernels.session import Session
 from indexer.runners.xla_code.groups import compiler_cut
-from indexer.runners.xla_code.measuring import KernelTimes, ProgramTimes
+from indexer.runners.xla_code.kernel_times import KernelTimes
+from indexer.runners.xla_code.measuring import ProgramTimes
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform

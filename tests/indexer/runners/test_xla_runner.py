@@ -27,8 +27,8 @@ from embeddb.testing.runners import RunnerContract
 from indexer.frontends.hlo.files import read_tensors
 from indexer.runners.base import RunOptions
 from indexer.runners.xla import VARIABLE, XlaRunner
-from indexer.runners.xla_code import measuring
-from indexer.runners.xla_code.measuring import APART_S, ROUNDS, KernelTimes
+from indexer.runners.xla_code import requests
+from indexer.runners.xla_code.kernel_times import APART_S, ROUNDS, KernelTimes
 
 pytestmark = pytest.mark.skipif(
     XlaRunner().available() is not None, reason=f"needs jax, here or in {VARIABLE}"
@@ -124,7 +124,7 @@ def test_kernels_of_a_worker_that_died_have_no_times_and_have_not_failed(
 def test_kernels_take_turns_as_far_as_there_is_room(
     shared_runner: XlaRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "_TOGETHER", 1)
+    monkeypatch.setattr(requests, "_TOGETHER", 1)
     made = program("mlp")
     single = Partition.of(made, "single")
     found = shared_runner.program(made, QUICK).measure(single)
