@@ -1,10 +1,10 @@
-"""A program tuned: cuts annealed on a model, the best of them run, the winner run again."""
+"""A program tuned: cuts annealed on a model, then on the hardware, the winner run again."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from tuners.fusion.cut_steps import CutSteps
 from tuners.fusion.kept_runs import KeptRuns
 from tuners.fusion.outcome import FusionTuned, Tried
 from tuners.fusion.prices import CutPrices, PredictsKernels
+from tuners.fusion.screened import ScreenedSteps
 from tuners.fusion.shortlist import Shortlist, kept_shortlist
 from tuners.hardware.annealing import Annealer, anneal
 
@@ -64,6 +65,10 @@ class FusionTuning:
     """Tunes one program into `db` with a runner of `xla-cpu` on `here`, the platform as this
     machine is. Without a `model` of op `fused`, or seconds for it, the walk goes by what cuts take
     on the hardware.
+
+    With a model, annealing on it comes first. The walk on the hardware then begins at what the
+    model likes best, if that is faster than the start, and the model says which neighbour is next
+    (`tuners.fusion.screened`).
 
     Every run is written back at once, and what the model was asked is kept: the same tuning again
     goes on where it was stopped, and with larger budgets further.
@@ -122,24 +127,26 @@ class _Tuning:
             self._references(edges_of(self.program).whole, compiler)
         else:
             done.defaults = [Tried(edges_of(self.program).whole), Tried(compiler)]
-        if self.job.model is None:
-            self._hardware_alone(start)
-        else:
-            self._shortlisted(self._predicted(start, self.job.model))
+        starts, screen = [start], None
+        if self.job.model is not None:
+            prices = CutPrices(self.program, self.job.model)
+            starts += [cut for cut, _ in self._predicted(start, prices).best()[:1]]
+            screen = ScreenedSteps(prices)
         if asked.hardware_s:
+            self._walked(starts, screen)
             self._rounds()
         done.fresh, done.kernels = self.runs.fresh, self.runs.kernels
         return done
 
     # -- by the model ------------------------------------------------------------------------------
 
-    def _predicted(self, start: Cut, model: PredictsKernels) -> Shortlist:
+    def _predicted(self, start: Cut, prices: CutPrices) -> Shortlist:
         """What annealing on the model comes to, going on with what was kept."""
+        model = prices.model
         store, key = self.job.db.store, f"{self.label}/{self.job.here.id}/{self.program.id}"
         found = kept_shortlist(store, key, self.program, model.version)
         rng = np.random.default_rng([self.asked.seed, found.seen])
         annealer = Annealer(CutSteps(self.program), found.current or start, rng=rng)
-        prices = CutPrices(self.program, model)
         clock = _Clock(found.spent_s)
         saved = clock.spent()
         try:
@@ -162,47 +169,38 @@ class _Tuning:
         found.spent_s, found.current = spent_s, annealer.current
         found.keep(self.job.db.store, key)
 
-    def _shortlisted(self, found: Shortlist) -> None:
-        """The cuts that the model likes best run in its order, as far as the hardware's seconds
-        go."""
-        known = self.runs.known(self.label)
-        spent = sum(one.hardware_s for one in known.values())
-        defaults = {one.cut for one in self.done.defaults}
-        for cut, said in found.best():
-            if cut in defaults:
-                continue
-            tried = known.get(cut)
-            if tried is None:
-                if spent >= self.asked.hardware_s:
-                    break
-                self.job.told("measure", spent, self.asked.hardware_s)
-                tried = self.runs.measure(cut, self.label)
-                spent += tried.hardware_s
-            self.done.tried.append(tried.predicted(said))
-        self.done.hardware_s = spent
-
     # -- by hardware -------------------------------------------------------------------------------
 
-    def _hardware_alone(self, start: Cut) -> None:
-        """Annealing on measured seconds. What was measured before is told again, for the seconds
-        that it took then, so that the walk comes to where it was stopped."""
+    def _walked(self, starts: Sequence[Cut], screen: ScreenedSteps | None) -> None:
+        """Annealing on measured seconds from the fastest of the starts, a screen's neighbours if
+        there is one. What was measured before is told again, for the seconds that it took then, so
+        that the walk comes to where it was stopped."""
         done, asked = self.done, self.asked
         known = self.runs.known(self.label)
-        defaults = {one.cut: one for one in done.defaults}
+        ran = {one.cut: one for one in done.defaults}
+        if screen is not None:
+            for cut in ran:
+                self._learned(screen, cut)
 
         def price(cut: Cut) -> float:
             self.job.told("measure", done.hardware_s, asked.hardware_s)
-            if cut in defaults:
-                return defaults[cut].seconds
-            tried = known.get(cut) or self.runs.measure(cut, self.label)
-            done.hardware_s += tried.hardware_s
-            done.tried.append(tried)
-            return tried.seconds
+            if cut not in ran:
+                ran[cut] = tried = known.get(cut) or self.runs.measure(cut, self.label)
+                done.hardware_s += tried.hardware_s
+                if screen is not None:
+                    tried = tried.predicted(screen.prices.seconds(cut))
+                    self._learned(screen, cut)
+                done.tried.append(tried)
+            return ran[cut].seconds
 
         rng = np.random.default_rng([asked.seed, 1])
-        annealer = Annealer(CutSteps(self.program), start, rng=rng)
+        steps = screen or CutSteps(self.program)
+        annealer = Annealer(steps, min(starts, key=price), rng=rng)
         for _ in anneal(annealer, price, lambda: done.hardware_s, asked.hardware_s):
             pass
+
+    def _learned(self, screen: ScreenedSteps, cut: Cut) -> None:
+        screen.told(cut, self.runs.kernel_seconds(cut, screen.prices.known))
 
     def _references(self, whole: Cut, compiler: Cut) -> None:
         """What there is without tuning, measured once for all tunings."""

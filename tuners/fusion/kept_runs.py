@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from embeddb.core.config import Op
 from embeddb.tensors.edges import CUT, Cut, edges_of
+from embeddb.tensors.partition import Partition
 from indexer.runners.base import HARDWARE_S
-from indexer.tensors.cut_runs import CutRuns
+from indexer.tensors.cut_runs import CutRuns, seconds_known
 from tuners.fusion.outcome import Tried
 
 __all__ = ["KeptRuns"]
@@ -32,6 +33,14 @@ class KeptRuns:
     def again(self, cut: Cut, campaign: str) -> Tried:
         """Run with all kernels timed anew, and in a row. Raises: as `CutRuns.measure`."""
         return Tried.of(cut, self._runs.measure(cut, campaign, chained=True, anew=True).measurement)
+
+    def kernel_seconds(self, cut: Cut, but: Container[str]) -> dict[str, float]:
+        """What the kernels of a cut that ran take, by id, those left out that `but` has; infinite
+        for what fails."""
+        db, here = self._runs.db, self._runs.here
+        kernels = [placed.kernel.id for placed in Partition.of(self._runs.program, cut).kernels]
+        told = {at: seconds_known(db, here, at) for at in kernels if at not in but}
+        return {at: seconds for at, seconds in told.items() if seconds is not None}
 
     def known(self, campaign: str) -> dict[Cut, Tried]:
         """What ran under this name."""

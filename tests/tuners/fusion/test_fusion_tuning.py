@@ -72,12 +72,12 @@ def test_a_model_that_is_right_needs_few_runs(db: Database, clocks: list[Played]
     assert done.best_predicted is not None
     assert done.best_predicted.said_s == pytest.approx(1.1 * done.best_predicted.seconds)
     assert 2.0 <= done.hardware_s < 2.0 + 1.3 and done.model_s == pytest.approx(8.0, abs=0.5)
-    # In the order of the predictions, each once, written back with their kernels.
-    said = [one.said_s for one in done.tried]
-    assert (
-        said == sorted(said, key=lambda s: s or 0.0)
-        and len(set(said)) <= len(said) == done.fresh - 2
-    )
+    # What the model likes best runs first, then its neighbours, each once, all written back.
+    assert done.tried[0].cut == done.best_predicted.cut
+    assert [one.said_s for one in done.tried] == [
+        pytest.approx(1.1 * one.seconds) for one in done.tried
+    ]
+    assert len({one.cut for one in done.tried}) == len(done.tried) == done.fresh - 2
     assert {run.measurement.seconds for run in runs(db, "tune:model")} >= {
         one.seconds for one in done.tried
     }
@@ -94,6 +94,15 @@ def test_without_a_model_the_hardware_leads(db: Database, clocks: list[Played]) 
     assert done.best is not None and done.best.seconds == pytest.approx(BEST_S, rel=0.05)
     assert done.hardware_s >= 5.0
     assert len({one.cut for one in done.tried}) == len(done.tried)
+
+
+def test_a_model_that_is_wrong_costs_little(db: Database, clocks: list[Played]) -> None:
+    """It says that kernels take the less the longer they are."""
+    wrong = PlayedModel(lambda kernel: 1e-3 / len(kernel.operations))
+    done = tuned(db, clocks, Played(crowded_s), wrong, hardware_s=5.0)
+    assert done.best_predicted is not None and done.best is not None
+    assert done.best_predicted.cut == edges_of(PROGRAM).whole
+    assert done.best.seconds == pytest.approx(BEST_S, rel=0.05)
 
 
 def test_no_seconds_for_a_model_are_no_model(db: Database, clocks: list[Played]) -> None:
