@@ -113,6 +113,21 @@ def test_programs_are_cut_into_kernels_beside(
     assert code == 2 and "--ours" in said and said.count("\n") <= 2
 
 
+def test_a_kernel_and_a_program_of_one_name_are_told_apart_by_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, kernel = str(tmp_path / "t.db"), tmp_path / "mlp.json"
+    assert run_verb(["kernel", "import", db, MLP]) == 0
+    shown = printed(capsys, "kernel", "show", MLP, "--kind", "kernel", "--json")
+    kernel.write_text(json.dumps(shown["tensor"]))
+    assert run_verb(["kernel", "import", db, str(kernel)]) == 0
+    code, said = refused(capsys, "kernel", "show", db, "mlp")
+    assert code == 2 and "a kernel and a program are called mlp (say which: --kind" in said
+    for kind in ("kernel", "program"):
+        shown = printed(capsys, "kernel", "show", db, "mlp", "--kind", kind, "--json")
+        assert shown["kind"] == kind
+
+
 def test_our_own_programs_are_imported_and_found_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,12 @@ _MOST_ROWS, _MOST_WORDS = 200, 60
     type=click.Choice(["graph", "json", "hlo"]),
     help="What to show.",
 )
-@click.option("--kind", default="", type=click.Choice(["", *KINDS]), help="Take a module as these.")
+@click.option(
+    "--kind",
+    default="",
+    type=click.Choice(["", *KINDS]),
+    help="Take a module as these; of DB, the one of this kind.",
+)
 @json_option
 def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> None:
     """Operations of a kernel or a program, with what each computes: the one called NAME (or of that
@@ -46,8 +51,9 @@ def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> Non
       embeddb kernel show tensors.db mlp
       embeddb kernel show dump/module_0002.jit_mlp.cpu_after_optimizations.txt
       embeddb kernel show tensors.db mlp --as hlo
+      embeddb kernel show tensors.db mlp --kind program
     """
-    made = _of_file(place, name, kind) if Path(place).is_file() else _of_database(place, name)
+    made = _of_file(place, name, kind) if Path(place).is_file() else _of_database(place, name, kind)
     if as_json:
         emit(_document(made))
     elif form == "json":
@@ -60,15 +66,17 @@ def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> Non
         _show(made)
 
 
-def _of_database(place: str, name: str) -> Computation:
+def _of_database(place: str, name: str, kind: str) -> Computation:
     """Raises: NothingFound for a computation that is not there, or whose operations are not;
-    UsageError without a name."""
+    UsageError without a name, and for that of a kernel and a program."""
     if not name:
         raise UsageError(f"which kernel of {place}?", hint="embeddb kernel show DB NAME, or FILE")
     with open_database(place, readonly=True) as opened:
-        named = [info for info in opened.store.find(name) if info.kind in KINDS]
-        kinds = {info.kind for info in named}
-        found = known_pattern(opened, name, kind=kinds.pop() if len(kinds) == 1 else "kernel")
+        kinds = {info.kind for info in opened.store.find(name) if info.kind in KINDS}
+        if not kind and len(kinds) > 1:
+            hint = "say which: --kind kernel or --kind program"
+            raise UsageError(f"a kernel and a program are called {name}", hint=hint)
+        found = known_pattern(opened, name, kind=kind or (kinds.pop() if kinds else "kernel"))
         made = opened.store.tensor(found.id) if isinstance(found, PatternInfo) else None
     if made is None:
         hint = "`embeddb kernel import` adds kernels and programs"
