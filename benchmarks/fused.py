@@ -5,7 +5,8 @@ out.
     OMP_NUM_THREADS=1 python benchmarks/fused.py DB --rows ROWS [--minutes 15] \\
         [--noise NOISE.json] > benchmarks/results/fused.json
 
-DB is what `embeddb kernel measure --op fusion` made. Each result is a line of ROWS: a second call
+DB is what `embeddb kernel measure --op fusion` made; probes in it are learned from, by all methods,
+and never held out. Each result is a line of ROWS: a second call
 goes on from there. By program: the mean absolute percentage error of kernels of 50 microseconds or
 more, and Kendall's tau among them. The noise floor is what runs of one kernel say of each other: of
 kernels with several runs, or of NOISE, what `fusion_noise.py` printed.
@@ -35,6 +36,7 @@ from embeddb.core.config import Op
 from embeddb.database import open_database
 from embeddb.store import Store
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.probe import is_probe
 from embeddb.tensors.roofline.fused import fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Machine
 from indexer.training.tensors.baselines import SECONDS
@@ -52,7 +54,7 @@ from indexer.training.tensors.train import KernelTraining
 
 OP = Op("fused")
 SEEDS = (0, 1, 2)
-METHODS = ("constant", "analytic", "trees", "nearest", "learned")
+METHODS = ("constant", "analytic", "trees", "operations", "nearest", "learned")
 #: Of a training: what one core does in two minutes.
 EPOCHS, PATIENCE, KERNELS = 60, 10, 64
 
@@ -70,10 +72,12 @@ def main() -> None:
     if given.noise is not None:
         floor = {"kernels": floor, "beside": json.loads(given.noise.read_text(encoding="utf-8"))}
     rows = Rows(given.rows, given.minutes)
-    long = [sample for sample in runs.samples if sample.seconds.min() >= LEAST_S]
+    real = [sample for sample in runs.samples if not is_probe(sample.group)]
+    long = [sample for sample in real if sample.seconds.min() >= LEAST_S]
     result = {
         "about": about(),
-        "kernels": len(runs.samples),
+        "kernels": len(real),
+        "probes": len(runs.samples) - len(real),
         "kernels_50_us": len(long),
         "programs": len({s.program for s in long}),
         "families": len({s.group for s in long}),

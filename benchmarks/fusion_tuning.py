@@ -44,7 +44,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.records import Measurement
 from embeddb.core.timing import timings_of
-from embeddb.cost_model.kernel_trees import KernelTrees
+from embeddb.cost_model.operation_trees import OperationTrees
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import load_platform, this_machine
 from embeddb.tensors.computation import Computation
@@ -54,8 +54,8 @@ from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions
 from indexer.runners.xla_code.kernel_times import APART_S, ROUNDS, KernelTimes
 from indexer.runners.xla_code.requests import together
-from indexer.training.tensors.grown_trees import grown
 from indexer.training.tensors.samples import KernelSample, runs_of
+from indexer.training.tensors.summed_trees import summed_trees
 from tuners.fusion.cut_steps import CutSteps
 from tuners.fusion.prices import CutPrices, PredictsKernels
 from tuners.fusion.screened import ScreenedSteps
@@ -310,12 +310,12 @@ class FamilyOut:
     version: str = "trees, family held out"
 
     def of(self, program: Computation) -> PredictsKernels:
-        return _Grown(grown([s for s in self.samples if s.group != program.group], "fused"))
+        return _Grown(summed_trees([s for s in self.samples if s.group != program.group]))
 
 
 @dataclass(frozen=True)
 class _Grown:
-    trees: KernelTrees
+    trees: OperationTrees
     version: str = FamilyOut.version
 
     def seconds(self, kernel: Computation) -> float:

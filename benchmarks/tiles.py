@@ -188,7 +188,7 @@ def judged(told: Told, rows: Rows, key: Mapping[str, Any]) -> dict[str, Any]:
     else:
         began = time.process_time()
         if method == BEYOND:
-            trees = grown(train, "tile", key["seed"], told.analysis)
+            trees = grown(train, key["seed"], told.analysis)
             scores = [said_by(trees, sample, analysed=True) for sample in tests]
         else:
             ranking = BASELINES[method](train, key["seed"])

@@ -2,8 +2,8 @@
 them, or the seconds of a fused kernel.
 
 The network is `embeddb.tensors.encoding.forward`, the trees that may answer in its place are
-`kernel_trees`; here either is a model of one op on one platform, whose scores are told as log
-gains.
+`kernel_trees` and `operation_trees`; here any is a model of one op on one platform, whose scores
+are told as log gains.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from embeddb.cost_model.kernel_trees import predictor_of
 from embeddb.cost_model.model import space_digest
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.encoding.graph import graph_of, hidden
 from embeddb.tensors.encoding.predictor import KernelPredictor, is_trees
 
 if TYPE_CHECKING:
@@ -112,11 +111,13 @@ class GraphModel:
             return _finite(self.network.scores(kernel, configs))
 
     def without(self, kernel: Computation, configs: Sequence[Config]) -> Floats:
-        """float64[n,c] what it would predict of each configuration if of the n-th operation it saw
-        the edges alone. Raises: ModelError as `predict`."""
-        graph, tiles = graph_of(kernel), self.network.rows(kernel, configs)
-        rows = [self.network.predicted(hidden(graph, at), tiles) for at in range(len(graph))]
-        return np.array([_finite(row) for row in rows])
+        """float64[n,c] what it would predict of each configuration if the n-th operation were
+        hidden: a network then sees its edges alone, trees of operations give it no time.
+
+        Raises: ModelError as `predict`.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _finite(self.network.without(kernel, configs))
 
     def seconds(self, kernel: Computation) -> float:
         """Of a kernel under op `fused`. Raises: ModelError for a model of tiles."""

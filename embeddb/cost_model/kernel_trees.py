@@ -1,5 +1,5 @@
-"""Boosted trees on flat features of kernels, in the place of a network: seconds of fused kernels,
-or which tiles are faster.
+"""Boosted trees on flat features of kernels and tiles, in the place of a network: which tiles are
+faster.
 
 Trees whose card names a machine tell what the analytical model misses there: what that says are
 columns of theirs, and is added to what they say. Trees have no embedding of a kernel. Their file
@@ -19,14 +19,14 @@ from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
 from embeddb.core.files.model_file import arrays_of
+from embeddb.cost_model.operation_trees import OperationTrees
 from embeddb.cost_model.trees_numpy import Forest
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import TILE, encoding_version
-from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows, statistics
+from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph
-from embeddb.tensors.encoding.predictor import KernelPredictor, is_trees
-from embeddb.tensors.encoding.spec import TASKS
+from embeddb.tensors.encoding.predictor import GraphPredictor, KernelPredictor, is_trees
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, TOLD, Analysis
 
 __all__ = ["KernelTrees", "predictor_from", "predictor_of", "table_of"]
@@ -34,32 +34,27 @@ __all__ = ["KernelTrees", "predictor_from", "predictor_of", "table_of"]
 _AGAIN = "train it again with `embeddb train kernels`"
 
 
-class KernelTrees(KernelPredictor):
-    """Of one member."""
+class KernelTrees(GraphPredictor):
+    """Of one member, of tiles."""
+
+    task = "tile"
 
     def __init__(
         self, card: Mapping[str, Any], weights: Mapping[str, NDArray[Any]], *, where: str = ""
     ) -> None:
-        """Raises: ModelError for what are no trees over the rows of the task that the card's
-        `network` tells."""
+        """Raises: ModelError for what are no trees over rows of tiles."""
         self.card = dict(card)
         with refusing(ModelError, where=where, hint=_AGAIN):
             read = self.card["network"]
-            if read["task"] not in TASKS:
+            if read["task"] != self.task:
                 raise ModelError(f"its trees are of {read['task']!r}")
             if read["encoding"] != encoding_version():
                 raise ModelError("its trees read kernels that are encoded otherwise")
             self._analysis = _analysis(read)
             # What is the same for all tiles of a kernel is looked at once.
-            blocks = [slice(0, STATISTICS)]
-            if self.task == "tile":
-                told = 0 if self._analysis is None else TOLD
-                blocks.append(slice(STATISTICS, TILED + told))
+            told = 0 if self._analysis is None else TOLD
+            blocks = [slice(0, STATISTICS), slice(STATISTICS, TILED + told)]
             self._forest = Forest([weights], blocks)
-
-    @property
-    def task(self) -> str:
-        return str(self.card["network"]["task"])
 
     def rows(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """float32[c,t], the last columns what the analytical model says, where there is one."""
@@ -71,22 +66,18 @@ class KernelTrees(KernelPredictor):
 
     def predicted(self, graph: KernelGraph, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         told = rows[:, len(TILE) :] if self._analysis is not None else None
-        table = table_of(self.task, graph, rows[:, : len(TILE)], told)
+        table = table_of(graph, rows[:, : len(TILE)], told)
         missed = np.asarray(self._forest.score(table)[0], dtype=np.float32)
         return missed if told is None else told[:, 0] + missed
 
 
 def table_of(
-    task: str,
     graph: KernelGraph,
     tiles: NDArray[np.float32],
     told: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """float32[c,f] that trees read of a kernel under tiles float32[c,t]; `told` float32[c,12] is
     what the analytical model says of them (`Analysis.rows`), if it is asked."""
-    if task == "fused":
-        own = statistics(graph)
-        return np.broadcast_to(own, (len(tiles), len(own)))
     table = flat_rows(graph, tiles)
     return table if told is None else np.concatenate([table, told], axis=1)
 
@@ -96,9 +87,8 @@ def _analysis(read: Mapping[str, Any]) -> Analysis | None:
     facts = read.get("machine")
     if facts is None:
         return None
-    right = isinstance(facts, dict) and all(isinstance(v, str) for v in facts.values())
-    if not right or read["task"] != "tile":
-        raise ModelError("the machine in its card is none, or not of tiles")
+    if not (isinstance(facts, dict) and all(isinstance(v, str) for v in facts.values())):
+        raise ModelError("the machine in its card is none")
     if read.get("analysis") != ANALYSIS_VERSION:
         raise ModelError("its trees mend another version of the analytical model")
     return Analysis(facts)
@@ -108,7 +98,9 @@ def predictor_from(
     card: Mapping[str, Any], weights: Mapping[str, NDArray[Any]], *, where: str = ""
 ) -> KernelPredictor:
     """The network or the trees that a card tells of. Raises: ModelError for weights of another."""
-    kind = KernelTrees if is_trees(card) else KernelNetwork
+    if not is_trees(card):
+        return KernelNetwork(card, weights, where=where)
+    kind = OperationTrees if card.get("kernel") == OperationTrees.task else KernelTrees
     return kind(card, weights, where=where)
 
 

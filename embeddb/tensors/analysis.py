@@ -18,7 +18,7 @@ from embeddb.tensors.reduced import reduced
 from embeddb.tensors.region import region_of
 from embeddb.tensors.windows import ConvolutionLabels, spatial_meeting
 
-__all__ = ["MOVING", "TRANSCENDENTAL", "Work", "operation_work", "work_of"]
+__all__ = ["FREE", "MOVING", "TRANSCENDENTAL", "Work", "operation_work", "work_of"]
 
 #: One function call an element, and not counted as flops.
 TRANSCENDENTAL = frozenset(
@@ -36,7 +36,8 @@ MOVING = frozenset(
 )
 #: What they do is not told by what is kept of them.
 _UNKNOWN = frozenset(("while", "conditional", "custom-call", "rng-bit-generator", "rng"))
-_FREE = frozenset(("parameter", "constant", "bitcast", "get-tuple-element", "tuple"))
+#: They cost nothing: what is there already, under another name.
+FREE = frozenset(("parameter", "constant", "bitcast", "get-tuple-element", "tuple"))
 _PARTS = frozenset(("slice", "dynamic-slice", "gather"))
 
 
@@ -86,7 +87,7 @@ def operation_work(operation: Operation, operands: Sequence[Shape]) -> Work:
     flops, calls = _computed(operation, operands)
     results = sum(shape.bytes for shape in operation.results)
     opcode = operation.opcode
-    if opcode in _FREE or (opcode == "transpose" and _stays(operation, operands)):
+    if opcode in FREE or (opcode == "transpose" and _stays(operation, operands)):
         return Work(flops, calls)
     if opcode in _PARTS:
         return Work(flops, calls, results + sum(s.bytes for s in operands[1:]), results)

@@ -24,6 +24,7 @@ from indexer.runners.cpu_kernels.session import Session
 from indexer.runners.xla_code.groups import compiler_cut
 from indexer.runners.xla_code.kernel_times import KernelTimes
 from indexer.runners.xla_code.measuring import ProgramTimes
+from indexer.runners.xla_code.requests import together
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
@@ -53,6 +54,8 @@ _ENV = {
 }
 #: Programs after which the worker is replaced: what was compiled is never given back entirely.
 _PROGRAMS_A_WORKER = 8
+#: Kernels that take turns, and how often they do before the worker is replaced.
+_IN_TURNS, _TURNS_A_WORKER = 16, 32
 
 
 class XlaRunner(Closing):
@@ -135,8 +138,25 @@ class XlaRunner(Closing):
                 partition = Partition.of(subject, str(config[CUT]))
                 yield config, times.measure(partition).measurement
             else:
-                kernels = KernelTimes(self.session, options)
-                yield config, kernels.measure(subject, check=options.check)
+                ((_, found),) = KernelTimes(self.session, options).in_turns(
+                    [subject], check=options.check
+                )
+                yield config, found
+
+    def kernels(
+        self, kernels: Sequence[Computation], options: RunOptions
+    ) -> Iterator[list[tuple[Computation, Measurement]]]:
+        """Kernels by themselves, some at a time, which take turns: in the seconds that one waits
+        for a quiet moment the others run.
+
+        Raises: RunnerUnavailable, also for what the machine fails at in the middle of it.
+        """
+        if (reason := self.available()) is not None:
+            raise RunnerUnavailable(reason)
+        for number, some in enumerate(together(kernels, _IN_TURNS), start=1):
+            yield KernelTimes(self.session, options).in_turns(some, check=options.check)
+            if number % _TURNS_A_WORKER == 0:
+                self.session.close()
 
     def program(self, program: Computation, options: RunOptions) -> ProgramTimes:
         """What times partitions of a program, in the worker, which holds one program at a time."""

@@ -105,25 +105,24 @@ class FusionJob:
         kernels: Sequence[Computation],
         progress: Callable[[str, int, int], None] | None = None,
     ) -> FusionTally:
-        """Every kernel by itself, checked; those that were done before are left out.
+        """Every kernel by itself, checked, some of them in turns and kept together; those that were
+        done before are left out.
 
         Raises: RunnerUnavailable if the machine fails in the middle of it.
         """
-        tally = FusionTally()
-        for at, kernel in enumerate(kernels):
-            if progress is not None:
-                progress(f"measure {kernel.name}", at, len(kernels))
-            if seconds_known(self.db, self.here, kernel.id) is not None:
-                tally.known += 1
-                continue
-            before = state_now(self.runner, threads=1)
-            ran = list(self.runner.run(kernel, _FUSED, [Config({})], options=self.request.options))
-            facts = between(before, state_now(self.runner, threads=1))
-            for _, found in ran:
+        asked = [one for one in kernels if seconds_known(self.db, self.here, one.id) is None]
+        tally = FusionTally(known=len(kernels) - len(asked))
+        state = state_now(self.runner, threads=1)
+        for some in self.runner.kernels(asked, self.request.options):
+            before, state = state, state_now(self.runner, threads=1)
+            facts = between(before, state)
+            for kernel, found in some:
                 told = in_context(found, facts)
                 run = Run(kernel.id, _FUSED, self.here.id, Config({}), told, self._campaign())
                 self.db.record([run], kernel, self.here)
                 tally.add(kernel, told)
+            if progress is not None:
+                progress("measure kernels", tally.kernels, len(asked))
         return tally
 
     # -- one program -------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound
 from embeddb.core.timing import timings_of
-from embeddb.cost_model.kernel_trees import KernelTrees
+from embeddb.cost_model.operation_trees import OperationTrees
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
@@ -80,9 +80,9 @@ class _Roofline:
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """Trees of kernels, for `CutPrices`."""
+    """Trees of operations, for `CutPrices`."""
 
-    trees: KernelTrees
+    trees: OperationTrees
     version: str = "trees"
 
     def seconds(self, kernel: Computation) -> float:
@@ -160,9 +160,9 @@ def _trees(train: Sequence[KernelSample]) -> PredictsKernels | None:
     """None where nothing can be learned."""
     if not train:
         return None
-    from indexer.training.tensors.grown_trees import grown  # loads torch
+    from indexer.training.tensors.summed_trees import summed_trees  # loads torch
 
-    return _Grown(grown(train, _FUSED.kernel))
+    return _Grown(summed_trees(train))
 
 
 def _methods(

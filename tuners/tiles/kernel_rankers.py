@@ -74,7 +74,7 @@ def kernel_rankers(
             raise UsageError(f"trees of kernels rank tiles, not {op}")
         analysis = analysis_of(where.name, op.kernel, where.environment)
         samples = _samples(evidence, known, analysis)
-        return KernelTreesScorer(grown(samples, "tile", analysis=analysis), found)
+        return KernelTreesScorer(grown(samples, analysis=analysis), found)
 
     return {"kernel-trees": fit}
 

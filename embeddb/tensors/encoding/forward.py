@@ -22,7 +22,7 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of
 from embeddb.tensors.encoding.layers import Flow, attended, linear, lstm, relu, transformer, unit
-from embeddb.tensors.encoding.predictor import KernelPredictor
+from embeddb.tensors.encoding.predictor import GraphPredictor
 from embeddb.tensors.encoding.spec import NetworkSpec, shapes_of
 
 __all__ = ["CLIP", "KernelNetwork", "scaled"]
@@ -43,7 +43,7 @@ def scaled(rows: Floats, scale: Floats) -> Floats:
     return np.clip(plain, *CLIP).astype(np.float32)
 
 
-class KernelNetwork(KernelPredictor):
+class KernelNetwork(GraphPredictor):
     """The learned model itself."""
 
     def __init__(

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from embeddb.core.errors import ModelError
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
-from embeddb.tensors.encoding.graph import KernelGraph, graph_of
+from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
 
-__all__ = ["KernelPredictor", "is_trees"]
+__all__ = ["GraphPredictor", "KernelPredictor", "is_trees"]
+
+Floats = NDArray[np.float32]
 
 
 class KernelPredictor(ABC):
@@ -28,19 +30,13 @@ class KernelPredictor(ABC):
         """`tile` or `fused`."""
 
     @abstractmethod
-    def predicted(self, graph: KernelGraph, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """float32[c] under tiles float32[c,t] as `rows` gives them."""
-
-    def rows(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
-        """float32[c,t]: what is read of a kernel beside its graph."""
-        return tile_rows(kernel, tiles)
-
-    def scores(
-        self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]
-    ) -> NDArray[np.float32]:
+    def scores(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> Floats:
         """float32[c]: lower is faster; of use only among tiles of one kernel, unless it learned
         seconds, of which these are then the natural logarithms."""
-        return self.predicted(graph_of(kernel), self.rows(kernel, tiles))
+
+    @abstractmethod
+    def without(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> Floats:
+        """float32[n,c]: `scores` if the n-th operation were hidden."""
 
     def seconds(self, kernel: Computation) -> float:
         """Of a fused kernel. Raises: ModelError for what ranks tiles."""
@@ -50,6 +46,26 @@ class KernelPredictor(ABC):
                 hint="`embeddb train kernels --task fused` makes one that does",
             )
         return float(np.exp(np.float64(self.scores(kernel, [{}])[0])))
+
+
+class GraphPredictor(KernelPredictor):
+    """One that reads a kernel as a graph, and each of its tiles as a row."""
+
+    @abstractmethod
+    def predicted(self, graph: KernelGraph, rows: Floats) -> Floats:
+        """float32[c] under tiles float32[c,t] as `rows` gives them."""
+
+    def rows(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> Floats:
+        """float32[c,t]: what is read of a kernel beside its graph."""
+        return tile_rows(kernel, tiles)
+
+    def scores(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> Floats:
+        return self.predicted(graph_of(kernel), self.rows(kernel, tiles))
+
+    def without(self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]) -> Floats:
+        """An operation that is hidden is told by its edges alone (`hidden`)."""
+        graph, rows = graph_of(kernel), self.rows(kernel, tiles)
+        return np.stack([self.predicted(hidden(graph, at), rows) for at in range(len(graph))])
 
 
 def is_trees(card: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,13 +35,23 @@ class KernelTimes:
     def __init__(self, session: Session, options: RunOptions) -> None:
         self._session, self._options = session, options
 
-    def measure(self, kernel: Computation, *, check: bool) -> Measurement:
-        """Whatever goes wrong is a status. Raises: RunnerUnavailable."""
-        found = self.ready(kernel, check=check)
-        if not found.ok:
-            return found
-        told, problem = self.timed({kernel.id: found})
-        return problem or told[kernel.id]
+    def in_turns(
+        self, kernels: Sequence[Computation], *, check: bool
+    ) -> list[tuple[Computation, Measurement]]:
+        """Each with what came out of it; where the worker dies of one, each is tried alone.
+
+        Whatever goes wrong is a status. Raises: RunnerUnavailable.
+        """
+        found = {kernel.id: self.ready(kernel, check=check) for kernel in kernels}
+        ready = {name: one for name, one in found.items() if one.ok}
+        told, lost = self.timed(ready) if ready else ({}, None)
+        if lost is None:
+            found |= told
+        elif len(kernels) == 1:
+            found[kernels[0].id] = lost
+        else:
+            return [self.in_turns([kernel], check=check)[0] for kernel in kernels]
+        return [(kernel, found[kernel.id]) for kernel in kernels]
 
     def timed(
         self, ready: Mapping[str, Measurement]

@@ -35,13 +35,13 @@ def effort(asked: RunOptions) -> dict[str, float]:
     return {name: getattr(asked, name) for name in ("repeats", "max_repeats", "min_time_s")}
 
 
-def together(kernels: Iterable[Computation]) -> Iterator[list[Computation]]:
-    """Each once, as many at a time as have room."""
+def together(kernels: Iterable[Computation], most: int = 1 << 30) -> Iterator[list[Computation]]:
+    """Each once, as many at a time as have room, `most` of them."""
     held: list[Computation] = []
     room = _TOGETHER
     for kernel in {kernel.id: kernel for kernel in kernels}.values():
         need = bytes_of(kernel)
-        if held and need > room:
+        if held and (need > room or len(held) == most):
             yield held
             held, room = [], _TOGETHER
         held.append(kernel)

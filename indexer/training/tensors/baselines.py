@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.tensors.encoding.flat import statistics
-from indexer.training.tensors.grown_trees import grown, said_by
+from indexer.training.tensors.grown_trees import boosted_by_family, grown, said_by
 from indexer.training.tensors.samples import KernelSample
+from indexer.training.tensors.summed_trees import summed_said, summed_trees
 
 __all__ = ["BASELINES", "SECONDS", "Ranking"]
 
@@ -33,7 +34,7 @@ def trees(train: Sequence[KernelSample], seed: int = 0) -> Ranking:
 
     Raises: MissingDependency without LightGBM.
     """
-    own = grown(train, "tile", seed)
+    own = grown(train, seed)
     return lambda sample: said_by(own, sample, analysed=False)
 
 
@@ -112,12 +113,28 @@ def tree_seconds(train: Sequence[KernelSample], seed: int = 0) -> Seconds:
 
     Raises: MissingDependency without LightGBM.
     """
-    own = grown(train, "fused", seed)
-    return lambda sample: float(np.exp(said_by(own, sample, analysed=False)[0]))
+    rows = np.stack([statistics(sample.graph) for sample in train])
+    wanted = np.array([sample.logs.min() for sample in train])
+    own = boosted_by_family(rows, wanted, [sample.group for sample in train], seed)
+    return lambda sample: float(np.exp(own.predict(statistics(sample.graph)[None])[0]))
+
+
+def operation_seconds(train: Sequence[KernelSample], seed: int = 0) -> Seconds:
+    """Boosted trees of operations, summed (`summed_trees`).
+
+    Raises: MissingDependency without LightGBM.
+    """
+    own = summed_trees(train, seed)
+    return lambda sample: float(np.exp(summed_said(own, [sample])[0][0]))
 
 
 SECONDS: Mapping[str, Callable[[Sequence[KernelSample], int], Seconds]] = MappingProxyType(
-    {"constant": usual_seconds, "nearest": nearest_seconds, "trees": tree_seconds}
+    {
+        "constant": usual_seconds,
+        "nearest": nearest_seconds,
+        "trees": tree_seconds,
+        "operations": operation_seconds,
+    }
 )
 
 

@@ -1,4 +1,4 @@
-"""Boosted trees of kernels: learned by LightGBM, asked as `embeddb.cost_model.kernel_trees`."""
+"""Boosted trees of tiles: learned by LightGBM, asked as `embeddb.cost_model.kernel_trees`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis
 from indexer.training.cost_model.trees import boosted, weights
 from indexer.training.tensors.samples import KernelSample
 
-__all__ = ["boosted_by_family", "grown", "said_by", "tree_weights", "trees_card"]
+__all__ = ["boosted_by_family", "evenly", "grown", "said_by", "tree_weights", "trees_card"]
 
 _SETTINGS = MappingProxyType(
     {
@@ -32,6 +32,14 @@ _SETTINGS = MappingProxyType(
 )
 
 
+def evenly(families: Sequence[str]) -> NDArray[np.float64]:
+    """float64[x] what each counts so that its family, of each, counts as the others; 1 on
+    average."""
+    counts = Counter(families)
+    share = len(families) / len(counts)
+    return np.array([share / counts[family] for family in families], dtype=np.float64)
+
+
 def boosted_by_family(
     table: NDArray[np.float32], wanted: NDArray[np.float64], families: Sequence[str], seed: int
 ) -> Any:
@@ -40,25 +48,23 @@ def boosted_by_family(
 
     Raises: MissingDependency without LightGBM.
     """
-    counts = Counter(families)
-    weight = np.array([1 / counts[family] for family in families])
-    return boosted(table, wanted, {**_SETTINGS, "seed": seed}, weight / weight.mean())
+    return boosted(table, wanted, {**_SETTINGS, "seed": seed}, evenly(families))
 
 
 def tree_weights(
-    train: Sequence[KernelSample], task: str, seed: int = 0, *, analysed: bool = False
+    train: Sequence[KernelSample], seed: int = 0, *, analysed: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """Tensors of trees on `table_of`, of log seconds (`fused`) or of log seconds less the kernel's
-    mean (`tile`); with `analysed`, of what the analytical model misses of these.
+    """Tensors of trees on `table_of`, of log seconds less the kernel's mean; with `analysed`, of
+    what the analytical model misses of these.
 
     Raises: MissingDependency without LightGBM.
     """
     rows = [sample.rows(analysed=analysed) for sample in train]
-    tables = [table_of(task, s.graph, *own) for s, own in zip(train, rows, strict=True)]
+    tables = [table_of(s.graph, *own) for s, own in zip(train, rows, strict=True)]
     wanted = []
     for sample, (_, told) in zip(train, rows, strict=True):
         missed = sample.logs if told is None else sample.logs - told[:, 0]
-        wanted.append(missed - missed.mean() if task == "tile" else missed)
+        wanted.append(missed - missed.mean())
     families = [sample.group for sample in train for _ in sample.configs]
     booster = boosted_by_family(np.concatenate(tables), np.concatenate(wanted), families, seed)
     return weights(booster)
@@ -71,23 +77,23 @@ def said_by(trees: KernelTrees, sample: KernelSample, *, analysed: bool) -> NDAr
     return trees.predicted(sample.graph, rows).astype(np.float64)
 
 
-def trees_card(task: str, analysis: Analysis | None = None) -> dict[str, Any]:
-    """What of a card tells of trees."""
+def trees_card(analysis: Analysis | None = None) -> dict[str, Any]:
+    """What of a card tells of trees of tiles."""
     beyond: dict[str, Any] = {}
     if analysis is not None:
         beyond = {"machine": dict(analysis.facts), "analysis": ANALYSIS_VERSION}
     return {
-        "network": {"task": task, "encoding": encoding_version(), **beyond},
+        "network": {"task": KernelTrees.task, "encoding": encoding_version(), **beyond},
         "settings": {"predictor": "trees", **_SETTINGS},
     }
 
 
 def grown(
-    train: Sequence[KernelSample], task: str, seed: int = 0, analysis: Analysis | None = None
+    train: Sequence[KernelSample], seed: int = 0, analysis: Analysis | None = None
 ) -> KernelTrees:
-    """Trees of these kernels, ready to be asked; beyond an analysis, if there is one.
+    """Trees of these kernels' tiles, ready to be asked; beyond an analysis, if there is one.
 
     Raises: MissingDependency without LightGBM.
     """
-    made = tree_weights(train, task, seed, analysed=analysis is not None)
-    return KernelTrees(trees_card(task, analysis), made)
+    made = tree_weights(train, seed, analysed=analysis is not None)
+    return KernelTrees(trees_card(analysis), made)

@@ -25,6 +25,8 @@ from embeddb.store.usual_state import usual_at
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import encoding_version, tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of
+from embeddb.tensors.encoding.operation_rows import OPERATION, operation_rows
+from embeddb.tensors.probe import is_probe
 from embeddb.tensors.roofline.analysis import Analysis, analysis_of
 
 __all__ = [
@@ -43,6 +45,7 @@ SPLITS = ("program", "family")
 #: With fewer, one more or less in the validation decides what is learned.
 FEWEST_GROUPS = 5
 _UNANALYSED = "samples are made with the analysis they are learned by"
+_NONE = np.empty((0, len(OPERATION)), dtype=np.float32)
 #: The name of an operation at the end of that of a kernel.
 _OPERATION = re.compile(r"\.[\w-]+(\.\d+)?$")
 
@@ -54,7 +57,8 @@ class KernelSample:
     the place of the default among `configs`, -1 where it did not run.
 
     Shapes: `tiles` float32[c,t] as `tile_rows` gives them, `seconds` float64[c], all finite,
-    `analysed` float64[c,12], `Analysis.rows`, where there is one.
+    `analysed` float64[c,12], `Analysis.rows`, where there is one; `operations` float32[1+n,f],
+    `operation_rows`, of a fused kernel, of another float32[0,f].
     """
 
     id: str
@@ -66,6 +70,7 @@ class KernelSample:
     seconds: NDArray[np.float64]
     default: int = -1
     analysed: NDArray[np.float64] | None = None
+    operations: NDArray[np.float32] = field(default_factory=lambda: _NONE)
 
     @property
     def program(self) -> str:
@@ -109,8 +114,11 @@ def sample_of(
     seconds: Mapping[Config, float],
     default: Config | None = None,
     analysis: Analysis | None = None,
+    *,
+    fused: bool = False,
 ) -> KernelSample:
-    """A kernel with the seconds of each of its configurations, those that failed left out."""
+    """A kernel with the seconds of each of its configurations, those that failed left out; `fused`
+    where there is but one, the kernel as it stands."""
     there = [(c, s) for c, s in seconds.items() if 0 < s < np.inf]
     configs = tuple(config for config, _ in there)
     return KernelSample(
@@ -123,6 +131,7 @@ def sample_of(
         np.array([s for _, s in there]),
         configs.index(default) if default in configs else -1,
         None if analysis is None else analysis.rows(kernel, configs),
+        operation_rows(kernel) if fused else _NONE,
     )
 
 
@@ -152,8 +161,9 @@ def runs_of(
             continue
         timings = timings_of(store.runs(where.id, op, kernel_id), usual)
         seconds = {config: timing.seconds for config, timing in timings.items()}
-        found = sample_of(kernel, seconds, default_of(where, op, kernel), analysis)
-        if len(found.seconds) < (2 if op.kernel == "tile" else 1):
+        fused, default = op.kernel == "fused", default_of(where, op, kernel)
+        found = sample_of(kernel, seconds, default, analysis, fused=fused)
+        if len(found.seconds) < (1 if fused else 2):
             left["too few runs were ok"] += 1
             continue
         samples.append(found)
@@ -173,14 +183,15 @@ def split(
     samples: Sequence[KernelSample], by: str, seed: int, share: float = 0.2
 ) -> tuple[list[KernelSample], list[KernelSample]]:
     """A part to learn from and a part held out: whole programs or whole families (Section 4), about
-    `share` of them, drawn by seed.
+    `share` of them, drawn by seed. Kernels that were made up to be learned from are never held out.
 
     Raises: InputError for too few; UsageError for another `by`.
     """
     if by not in SPLITS:
         raise UsageError(f"no split by {by!r}", hint=f"one of {', '.join(SPLITS)}")
     named = [sample.program if by == "program" else sample.group for sample in samples]
-    names = sorted(set(named))
+    pairs = zip(samples, named, strict=True)
+    names = sorted({name for sample, name in pairs if not is_probe(sample.group)})
     if len(names) < FEWEST_GROUPS:
         several = ("program",) if by == "program" else ("family", "families")
         raise InputError(

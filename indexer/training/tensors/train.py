@@ -20,6 +20,7 @@ from embeddb.core import __version__
 from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
 from embeddb.cost_model.kernel_trees import KernelTrees
+from embeddb.cost_model.operation_trees import OperationTrees
 from embeddb.tensors.roofline.analysis import Analysis
 from indexer.training.cost_model.trees import available
 from indexer.training.tensors.calibration import calibration
@@ -28,6 +29,7 @@ from indexer.training.tensors.grown_trees import said_by, tree_weights, trees_ca
 from indexer.training.tensors.how import KernelTraining
 from indexer.training.tensors.judging import figures_of, said_of
 from indexer.training.tensors.samples import KernelSample, content_of, split
+from indexer.training.tensors.summed_trees import summed_card, summed_said, summed_weights
 from indexer.training.trainer import Fitted, Progress, curve_of, folder_of, forget
 
 __all__ = ["KernelTraining", "train_kernels"]
@@ -152,17 +154,23 @@ def _network(parts: _Parts, how: KernelTraining, out: Path, progress: Progress) 
 
 
 def _trees(parts: _Parts, how: KernelTraining, analysis: Analysis | None) -> _Made:
-    task, analysed = how.preset.spec.task, analysis is not None
-    trees = tree_weights(parts.train, task, how.seed, analysed=analysed)
-    grown = KernelTrees(trees_card(task, analysis), trees)
-    said = {
-        name: [said_by(grown, sample, analysed=analysed) for sample in part]
-        for name, part in parts.judged.items()
-    }
-    told = figures_of(task, parts.judged["valid"], said["valid"], least_s=0.0)
-    card = {**_card(how), **trees_card(task, analysis)}
+    task = how.preset.spec.task
+    if task == "fused":
+        told, trees = summed_card(), summed_weights(parts.train, how.seed)
+        summed = OperationTrees(told, trees)
+        said = {name: summed_said(summed, part) for name, part in parts.judged.items()}
+    else:
+        analysed = analysis is not None
+        told, trees = trees_card(analysis), tree_weights(parts.train, how.seed, analysed=analysed)
+        grown = KernelTrees(told, trees)
+        said = {
+            name: [said_by(grown, sample, analysed=analysed) for sample in part]
+            for name, part in parts.judged.items()
+        }
+    figures = figures_of(task, parts.judged["valid"], said["valid"], least_s=0.0)
+    card = {**_card(how), **told}
     card["settings"] = {**card["settings"], "by": how.by}
-    return _Made({**card, "metrics": {f"valid_{n}": v for n, v in told.items()}}, trees, said)
+    return _Made({**card, "metrics": {f"valid_{n}": v for n, v in figures.items()}}, trees, said)
 
 
 def _card(how: KernelTraining) -> dict[str, Any]:

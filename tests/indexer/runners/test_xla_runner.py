@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hlo_texts import FOLDER
-from tensors import dot_add, op, row_sum
+from tensors import dot_add, op, row_sum, softmax
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, TensorError, UsageError
@@ -25,6 +25,7 @@ from embeddb.tensors.operation import Operation, Shape
 from embeddb.tensors.partition import Partition
 from embeddb.testing.runners import RunnerContract
 from indexer.frontends.hlo.files import read_tensors
+from indexer.runners import xla
 from indexer.runners.base import RunOptions
 from indexer.runners.xla import VARIABLE, XlaRunner
 from indexer.runners.xla_code import requests
@@ -119,6 +120,36 @@ def test_kernels_of_a_worker_that_died_have_no_times_and_have_not_failed(
     monkeypatch.undo()
     again = times.measure(single)
     assert whole.measurement.ok and again.measurement.ok and len(again.fresh) > 1
+
+
+def test_kernels_are_tried_alone_where_the_worker_dies_of_one(
+    shared_runner: XlaRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels, request = [dot_add(), row_sum(), softmax()], shared_runner.session.request
+
+    def dying(message: dict[str, Any], *given: Any, **named: Any) -> dict[str, Any]:
+        if message["do"] == "rounds" and row_sum().id in message["ids"]:
+            shared_runner.session.close()
+        return request(message, *given, **named)
+
+    monkeypatch.setattr(shared_runner.session, "request", dying)
+    (some,) = shared_runner.kernels(kernels, QUICK)
+    assert [(kernel.id, found.status) for kernel, found in some] == [
+        (kernels[0].id, "ok"),
+        (kernels[1].id, "crash"),
+        (kernels[2].id, "ok"),
+    ]
+
+
+def test_kernels_come_as_many_at_a_time_as_take_turns(
+    shared_runner: XlaRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xla, "_IN_TURNS", 2)
+    monkeypatch.setattr(xla, "_TURNS_A_WORKER", 1)
+    made = [dot_add(), row_sum(), dot_add(m=16)]
+    some = list(shared_runner.kernels(made, QUICK))
+    assert [len(part) for part in some] == [2, 1]
+    assert all(found.ok and found.tolerance for part in some for _, found in part)
 
 
 def test_kernels_take_turns_as_far_as_there_is_room(

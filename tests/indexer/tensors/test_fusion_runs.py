@@ -120,6 +120,17 @@ def test_kernels_by_themselves(db: Database) -> None:
     assert job(db, runner).kernels([row_sum()]).known == 1
 
 
+def test_kernels_that_took_turns_are_kept_before_the_next_do(db: Database) -> None:
+    kernels = [dot_add(m=size) for size in (8, 16, 24, 32, 40)]
+    with pytest.raises(RunnerUnavailable):
+        job(db, Played(left=3)).kernels(kernels)
+    told: list[tuple[int, int]] = []
+    again = Played()
+    tally = job(db, again).kernels(kernels, lambda _, done, of: told.append((done, of)))
+    assert (tally.known, tally.kernels) == (2, 3) and told == [(2, 3), (3, 3)]
+    assert again.timed == [kernel.id for kernel in kernels[2:]]
+
+
 def test_kernels_of_a_partition_that_was_interrupted_are_kept(db: Database) -> None:
     runner, program = Played(left=2), softmax()
     runs = CutRuns(db, runner, HERE, program, RunOptions(threads=1))

@@ -20,6 +20,7 @@ from embeddb.ui.cli.arguments import known_subjects
 from indexer.frontends.hlo.files import read_tensors
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.programs import tensors
+from indexer.programs.tensors import probes
 
 MLP = str(FOLDER / "mlp.before.txt")
 TOML = """
@@ -137,6 +138,18 @@ def test_our_own_programs_are_imported_and_found_by_name(
     named = [(one["name"], one["group"]) for one in done["added"]]
     assert named == [("gcn.small", "gcn"), ("vae.small", "vae")]
     assert printed(capsys, "kernel", "show", db, "vae.small", "--json")["kind"] == "program"
+
+
+def test_probes_are_imported_as_kernels_of_their_own_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = probes.probes()[::500]
+    monkeypatch.setattr(probes, "probes", lambda: some)
+    db = str(tmp_path / "t.db")
+    done = printed(capsys, "kernel", "import", db, "--probes", "--json")
+    assert [one["id"] for one in done["added"]] == [one.id for one in some]
+    assert {one["kind"] for one in done["added"]} == {"kernel"}
+    assert all(one["group"].startswith("probe.") for one in done["added"])
 
 
 def test_files_that_are_cut_off_are_noted_beside_others(

@@ -19,7 +19,7 @@ from embeddb.core.errors import ModelError  # noqa: E402
 from embeddb.core.files import model_file  # noqa: E402
 from embeddb.cost_model.kernel_trees import KernelTrees, predictor_of  # noqa: E402
 from embeddb.featurizers.kernel_embedding import KernelEmbedding  # noqa: E402
-from embeddb.tensors.encoding.flat import flat_rows, statistics  # noqa: E402
+from embeddb.tensors.encoding.flat import flat_rows  # noqa: E402
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, Analysis  # noqa: E402
 from indexer.training.cost_model.trees import weights  # noqa: E402
 from indexer.training.tensors.figures import kendall  # noqa: E402
@@ -32,6 +32,7 @@ from indexer.training.tensors.grown_trees import (  # noqa: E402
 )
 from indexer.training.tensors.presets import preset  # noqa: E402
 from indexer.training.tensors.samples import split  # noqa: E402
+from indexer.training.tensors.summed_trees import summed_trees  # noqa: E402
 from indexer.training.tensors.train import KernelTraining, train_kernels  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -47,18 +48,13 @@ def how(task: str, predictor: str, epochs: int = 1) -> KernelTraining:
 
 
 def test_they_say_what_lightgbm_says() -> None:
-    tiled, fused = tiled_samples(4), fused_samples(6)
+    tiled = tiled_samples(4)
     table = np.concatenate([flat_rows(s.graph, s.tiles) for s in tiled])
     wanted = np.concatenate([s.logs - s.logs.mean() for s in tiled])
     booster = boosted_by_family(table, wanted, [s.group for s in tiled for _ in s.configs], 0)
-    own = KernelTrees(trees_card("tile"), weights(booster))
+    own = KernelTrees(trees_card(), weights(booster))
     said = np.concatenate([own.predicted(s.graph, s.tiles) for s in tiled])
     np.testing.assert_allclose(said, booster.predict(table), rtol=1e-5, atol=1e-6)
-    rows = np.stack([statistics(s.graph) for s in fused])
-    booster = boosted_by_family(rows, np.array([s.logs[0] for s in fused]), ["a"] * len(fused), 0)
-    seconds = KernelTrees(trees_card("fused"), weights(booster))
-    of_kernels = [seconds.seconds(kernel) for kernel in kernels(6)]
-    np.testing.assert_allclose(of_kernels, np.exp(booster.predict(rows)), rtol=1e-5)
     with pytest.raises(ModelError, match="knows no seconds"):
         own.seconds(next(iter(kernels(1))))
 
@@ -73,7 +69,7 @@ def test_trees_tell_what_an_analysis_misses(tmp_path: Path) -> None:
     card = train_kernels(samples, asked, out, analysis=analysis, progress=quiet)
     assert card["network"]["machine"] == {"l2_bytes": "1048576"}
     assert card["network"]["analysis"] == ANALYSIS_VERSION
-    again, own = predictor_of(out), grown(split(samples, "family", 0)[0], "tile", 0, analysis)
+    again, own = predictor_of(out), grown(split(samples, "family", 0)[0], 0, analysis)
     for kernel, sample in zip(made, samples, strict=True):
         told = said_by(own, sample, analysed=True)
         np.testing.assert_array_equal(again.scores(kernel, sample.configs), told.astype(np.float32))
@@ -93,7 +89,7 @@ def test_trees_tell_what_an_analysis_misses(tmp_path: Path) -> None:
 
 def test_samples_without_an_analysis_are_no_ground_for_trees_beyond_it() -> None:
     with pytest.raises(AssertionError, match="analysis"):
-        grown(tiled_samples(3), "tile", 0, Analysis({}))
+        grown(tiled_samples(3), 0, Analysis({}))
 
 
 def test_the_better_one_is_kept_and_the_card_tells_of_the_other(tmp_path: Path) -> None:
@@ -104,12 +100,11 @@ def test_the_better_one_is_kept_and_the_card_tells_of_the_other(tmp_path: Path) 
     assert card["figures"]["valid"]["mape"] < card["others"]["network"]["valid"]["mape"]
     # What was held out is not learned from.
     train, valid = split(samples, "family", 0)
-    again, own = predictor_of(out), grown(train, "fused")
+    again, own = predictor_of(out), summed_trees(train)
     assert again.task == "fused"
-    np.testing.assert_array_equal(
-        [again.predicted(s.graph, s.tiles) for s in valid],
-        [own.predicted(s.graph, s.tiles) for s in valid],
-    )
+    by_id = {kernel.id: kernel for kernel in kernels(12)}
+    said = [again.seconds(by_id[sample.id]) for sample in valid]
+    np.testing.assert_array_equal(said, [own.seconds(by_id[sample.id]) for sample in valid])
     longer = how("fused", "auto", epochs=60)
     longer = replace(longer, preset=replace(preset("fused", hidden=24), dropout=0.0))
     card = train_kernels(samples, longer, tmp_path / "other.safetensors", progress=quiet)
@@ -135,18 +130,17 @@ def test_trees_of_tiles_are_judged_and_are_no_featurizer(tmp_path: Path) -> None
 
 
 def test_files_that_are_no_trees_are_refused(tmp_path: Path) -> None:
-    made = {n: torch.from_numpy(a) for n, a in tree_weights(tiled_samples(3), "tile").items()}
-    card = {"kind": "kernels", "kernel": "tile", **trees_card("tile")}
+    made = {n: torch.from_numpy(a) for n, a in tree_weights(tiled_samples(3)).items()}
+    card = {"kind": "kernels", "kernel": "tile", **trees_card()}
     file = tmp_path / "a.safetensors"
     for name, wrong, told in (
         ("kernel", {"network": {"task": "taste", "encoding": ""}}, "taste"),
         ("encoding", {"network": {"task": "tile", "encoding": "00000000"}}, "encoded otherwise"),
-        ("columns", {"network": {**trees_card("tile")["network"], "task": "fused"}}, "feature"),
+        ("fused", {"network": {**trees_card()["network"], "task": "fused"}}, "'fused'"),
         ("nothing", {"network": {}}, "a.safetensors"),
-        ("machine", {"network": {**trees_card("tile")["network"], "machine": 3}}, "machine"),
-        ("facts", {"network": {**trees_card("tile")["network"], "machine": {"a": 1}}}, "machine"),
-        ("older", {"network": {**trees_card("tile")["network"], "machine": {}}}, "another version"),
-        ("task", {"network": {**trees_card("fused")["network"], "machine": {}}}, "machine"),
+        ("machine", {"network": {**trees_card()["network"], "machine": 3}}, "machine"),
+        ("facts", {"network": {**trees_card()["network"], "machine": {"a": 1}}}, "machine"),
+        ("older", {"network": {**trees_card()["network"], "machine": {}}}, "another version"),
     ):
         model_file.save(file, made, {**card, **wrong})
         with pytest.raises(ModelError, match=told):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiled_kernels import tiled_samples
+from tiled_kernels import fused_samples, tiled_samples
 
 from embeddb.core.config import Config
 from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows, statistics
@@ -100,12 +100,12 @@ def test_trees_mend_what_a_rough_model_misses_of_other_families() -> None:
         return float(np.mean([one for one in found if one is not None]))
 
     rough_train, rough_held = ([rough(s) for s in part] for part in (train, held))
-    trees = grown(rough_train, "tile", 0, ANALYSIS)
+    trees = grown(rough_train, 0, ANALYSIS)
     mended = [said_by(trees, sample, analysed=True) for sample in rough_held]
     alone = mean_tau(rough_held, [s.said for s in rough_held])
     assert mean_tau(rough_held, mended) > alone + 0.1
     exact = [replace(sample, analysed=told(sample.logs)) for sample in SAMPLES]
-    trees = grown(exact[: len(train)], "tile", 0, ANALYSIS)
+    trees = grown(exact[: len(train)], 0, ANALYSIS)
     said = [said_by(trees, sample, analysed=True) for sample in exact]
     assert mean_tau(exact, said) == pytest.approx(1.0)
 
@@ -160,17 +160,13 @@ def test_kernels_of_a_partition_are_of_the_program_that_was_cut() -> None:
 
 
 def test_seconds_are_told_by_what_is_near_or_usual() -> None:
+    pytest.importorskip("lightgbm")
     samples = [
-        replace(
-            sample,
-            seconds=np.array([1e-3 * 2.0 ** (at % 4)]),
-            configs=sample.configs[:1],
-            tiles=sample.tiles[:1],
-        )
-        for at, sample in enumerate(SAMPLES)
+        replace(sample, seconds=np.array([1e-3 * 2.0 ** (at % 4)]))
+        for at, sample in enumerate(fused_samples(6))
     ]
     usual = SECONDS["constant"](samples, 0)(samples[0])
     assert usual == pytest.approx(np.exp(np.median([np.log(s.seconds[0]) for s in samples])))
     for name in SECONDS:
         told = SECONDS[name](samples, 0)
-        assert all(0.9e-3 <= told(sample) <= 8.1e-3 for sample in samples)
+        assert all(0.5e-3 <= told(sample) <= 16e-3 for sample in samples), name

@@ -29,10 +29,19 @@ _MOST_ROWS, _MOST_NOTES = 40, 20
 @click.option("--kind", default="", type=click.Choice(["", *KINDS]), help="Take modules as these.")
 @click.option("--group", default="", help="Model family of what is new. Else the module.")
 @click.option("--ours", is_flag=True, help="Our own programs, of many model families, too.")
+@click.option("--probes", is_flag=True, help="Kernels made up to be learned from, too.")
 @click.option("--cut", is_flag=True, help="The kernels that programs are cut into, too.")
 @json_option
 def import_verb(
-    db: str, files: tuple[str, ...], kind: str, group: str, ours: bool, cut: bool, as_json: bool
+    db: str,
+    files: tuple[str, ...],
+    *,
+    kind: str,
+    group: str,
+    ours: bool,
+    probes: bool,
+    cut: bool,
+    as_json: bool,
 ) -> None:
     """Keep the tensor kernels and programs of FILES in DB, made if there is none.
 
@@ -41,23 +50,27 @@ def import_verb(
     fusion and each operation beside; any other one is a program. --kind program takes the first as
     a program too, but not from a folder that has it as it was before; --kind kernel takes the
     second as one kernel. --cut adds what a compiler would make of programs by default: one heavy
-    operation in each kernel, for tiles. Runs of those that DB knows
-    by their names only move to them.
+    operation in each kernel, for tiles. --probes adds some 4,000 kernels that are made up, of every
+    kind of operation: seconds of fused kernels are predicted better where they were measured. Runs
+    of those that DB knows by their names only move to them.
 
     \b
     Example:
       embeddb kernel import tensors.db dump/
       embeddb kernel import tensors.db resnet50.hlo --group resnet --cut
       embeddb kernel import tensors.db --ours --cut
+      embeddb kernel import tensors.db --probes
     """
     from indexer.add import add_coded
+    from indexer.programs.tensors import probes as made_up
     from indexer.programs.tensors import programs
     from indexer.programs.tensors.cutting import distinct_kernels
 
-    if not files and not ours:
-        raise UsageError("nothing is named", hint="give files or folders, or --ours")
+    if not (files or ours or probes):
+        raise UsageError("nothing is named", hint="give files or folders, --ours or --probes")
     tensors, notes = _read(files, kind, group)
     tensors += programs() if ours else []
+    tensors += made_up.probes() if probes else []
     if cut:
         tensors += distinct_kernels(one for one in tensors if one.kind == "program")
     with open_database(db, create=True) as opened, Progress() as progress:

@@ -74,12 +74,13 @@ def kernels_verb(db: str, as_json: bool, **asked: Any) -> None:
 
     --task tile learns to rank the tiles of a kernel, --task fused its seconds (A Learned
     Performance Model for Tensor Processing Units). --predictor auto: the paper's network, or
-    boosted trees on flat features (where lightgbm is installed), whichever is better on what was
-    held out; trees learn what the analytical model misses, where it knows the code. --preset is a
-    row of the paper's Tables 6 and 7 (`sage-lstm`, `none-transformer`, ...) or `default`, ours for
-    two cores; --hidden makes it narrower. A batch has --tiles tiles of each of --batch kernels,
-    drawn evenly from the model families; whole families are held out for early stopping and for
-    that choice. Ctrl-C keeps finished epochs.
+    boosted trees (where lightgbm is installed), whichever is better on what was held out. Trees of
+    tiles learn what the analytical model misses, where it knows the code; trees of fused kernels
+    tell what each operation takes, and are better where probes ran (`kernel import --probes`).
+    --preset is a row of the paper's Tables 6 and 7 (`sage-lstm`, `none-transformer`, ...) or
+    `default`, ours for two cores; --hidden makes it narrower. A batch has --tiles tiles of each of
+    --batch kernels, drawn evenly from the model families; whole families are held out for early
+    stopping and for that choice. Ctrl-C keeps finished epochs.
 
     \b
     Example:

@@ -1,0 +1,167 @@
+"""A kernel as rows of plain numbers, one for its call and one for each operation that does
+something: what is learned of an operation in one kernel is of use in all."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.tensors.analysis import FREE, TRANSCENDENTAL, operation_work, work_of
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.encoding.form import FORM, counted
+from embeddb.tensors.encoding.opcodes import OPCODES, opcode_number
+from embeddb.tensors.encoding.operation_forms import form_of, rough_seconds
+from embeddb.tensors.operation import DTYPES
+
+__all__ = ["OPERATION", "USUAL", "operation_places", "operation_rows", "operations_version"]
+
+_SHAPE = (
+    *("elements", "element_bytes", "floating", "rank", "side_1", "side_2", "side_3", "standard"),
+    *("given", "given_bytes", "largest_given", "flops", "functions"),
+)
+#: Kinds of operations, by the first set that has the opcode.
+_KINDS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("product", frozenset(("dot", "convolution"))),
+    ("sum", frozenset(("reduce", "reduce-window", "select-and-scatter"))),
+    ("function", TRANSCENDENTAL | {"divide", "remainder"}),
+    ("picked", frozenset(("gather", "scatter", "dynamic-slice", "dynamic-update-slice", "sort"))),
+    ("moved", frozenset(("transpose", "reverse", "concatenate", "pad", "slice", "reshape"))),
+    ("repeated", frozenset(("broadcast", "iota"))),
+    ("given", frozenset(("parameter", "get-tuple-element"))),
+    ("constant", frozenset(("constant",))),
+)
+_OTHER = "computed"
+_WORDS = (*(name for name, _ in _KINDS), _OTHER)
+_PLACE = (
+    *("output", "users", "above", "below", "of_largest", "share"),
+    *(f"from_{word}" for word in _WORDS),
+    *(f"into_{word}" for word in _WORDS),
+)
+_KERNEL = (
+    *("kernel_flops", "kernel_functions", "kernel_read", "kernel_written", "kernel_largest"),
+    *("kernel_operations", "kernel_parameters", "kernel_outputs", "kernel_usual"),
+    *(f"kernel_{word}" for word in _WORDS if word not in ("given", "constant")),
+)
+#: Columns: natural logarithm of seconds at a guess, whether it is the call, the opcode, and what is
+#: told of an operation by itself, by its place in the kernel, and of the kernel.
+OPERATION: tuple[str, ...] = (
+    "usual",
+    "call",
+    *(f"is_{opcode or 'unknown'}" for opcode in OPCODES),
+    *_SHAPE,
+    *FORM,
+    *_PLACE,
+    *_KERNEL,
+)
+USUAL = OPERATION.index("usual")
+_AT = {name: at for at, name in enumerate(OPERATION)}
+_FIRST_OPCODE = _AT["is_unknown"]
+#: Of a call of a kernel, and of each array that is handed over.
+_CALL_S, _ARRAY_S = 2e-6, 1e-7
+
+
+def operations_version() -> str:
+    """8 hex digits that stand for all columns; trees of operations fit one version only."""
+    told = "\n".join(("1", *OPERATION))
+    return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
+
+
+def operation_places(kernel: Computation) -> tuple[int, ...]:
+    """The places of the operations that have a row: those that do something."""
+    return tuple(at for at, op in enumerate(kernel.operations) if op.opcode not in FREE)
+
+
+def operation_rows(kernel: Computation) -> NDArray[np.float32]:
+    """float32[1+n,f] in the order of `OPERATION`: the call, then the n operations at
+    `operation_places`."""
+    places = operation_places(kernel)
+    rows = np.zeros((1 + len(places), len(OPERATION)))
+    usual = [_CALL_S + _ARRAY_S * len((*kernel.parameters, *kernel.outputs))]
+    for row, at in zip(rows[1:], places, strict=True):
+        op, given = kernel.operations[at], kernel.operand_shapes(at)
+        usual.append(rough_seconds(op, given))
+        row[_FIRST_OPCODE + opcode_number(op.opcode)] = 1
+        _put(row, _shape(kernel, at))
+        _put(row, form_of(op, given))
+    rows[:, USUAL] = np.log(usual)
+    rows[0, _AT["call"]] = 1
+    words = [_word(op.opcode) for op in kernel.operations]
+    largest = max((kernel.operations[at].shape.elements for at in kernel.outputs), default=1)
+    _put(rows.T, _of_kernel(kernel, words, places, largest, sum(usual)))
+    above, below = _depths(kernel)
+    for row, at in zip(rows[1:], places, strict=True):
+        shape = kernel.operations[at].shape
+        row[_AT["output"]] = at in kernel.outputs
+        row[_AT["users"]] = counted(len(kernel.users[at]))
+        row[_AT["above"]], row[_AT["below"]] = counted(above[at]), counted(below[at])
+        row[_AT["of_largest"]] = math.log2(max(shape.elements, 1) / max(largest, 1))
+        row[_AT["share"]] = math.exp(row[USUAL]) / sum(usual)
+        for way, others in (("from", kernel.operations[at].operands), ("into", kernel.users[at])):
+            for other in others:
+                row[_AT[f"{way}_{words[other]}"]] += 1
+    return rows.astype(np.float32)
+
+
+def _put(row: NDArray[np.float64], told: Mapping[str, float]) -> None:
+    for name, value in told.items():
+        row[_AT[name]] = value
+
+
+def _shape(kernel: Computation, at: int) -> dict[str, float]:
+    op, given = kernel.operations[at], kernel.operand_shapes(at)
+    shape, work = op.shape, operation_work(op, given)
+    sides = [shape.dims[d] for d in shape.layout[:3]]
+    return {
+        "elements": counted(shape.elements),
+        "element_bytes": float(DTYPES[shape.dtype]),
+        "floating": float("f" in shape.dtype or shape.dtype.startswith("c")),
+        "rank": float(shape.rank),
+        **{f"side_{number}": counted(side) for number, side in enumerate(sides, start=1)},
+        "standard": float(shape.layout == tuple(reversed(range(shape.rank)))),
+        "given": float(len(op.operands)),
+        "given_bytes": counted(sum(one.bytes for one in given)),
+        "largest_given": counted(max((one.elements for one in given), default=0)),
+        "flops": counted(work.flops),
+        "functions": counted(work.transcendentals),
+    }
+
+
+def _of_kernel(
+    kernel: Computation, words: list[str], places: tuple[int, ...], largest: int, usual: float
+) -> dict[str, float]:
+    work = work_of(kernel)
+    counts = {f"kernel_{word}": 0 for word in set(_WORDS) - {"given", "constant"}}
+    for at in places:
+        counts[f"kernel_{words[at]}"] += 1
+    return {
+        "kernel_flops": counted(work.flops),
+        "kernel_functions": counted(work.transcendentals),
+        "kernel_read": counted(work.bytes_read),
+        "kernel_written": counted(work.bytes_written),
+        "kernel_largest": counted(largest),
+        "kernel_operations": counted(len(places)),
+        "kernel_parameters": counted(len(kernel.parameters)),
+        "kernel_outputs": counted(len(kernel.outputs)),
+        "kernel_usual": math.log(usual),
+        **{name: counted(count) for name, count in counts.items()},
+    }
+
+
+def _word(opcode: str) -> str:
+    return next((name for name, opcodes in _KINDS if opcode in opcodes), _OTHER)
+
+
+def _depths(kernel: Computation) -> tuple[list[int], list[int]]:
+    """Of every operation, how many follow each other up to it and behind it, at most."""
+    above, below = [0] * len(kernel.operations), [0] * len(kernel.operations)
+    for at, op in enumerate(kernel.operations):
+        own = op.opcode not in FREE
+        above[at] = max((above[o] + own for o in op.operands), default=0)
+    for at in reversed(range(len(kernel.operations))):
+        own = kernel.operations[at].opcode not in FREE
+        below[at] = max((below[u] + own for u in kernel.users[at]), default=0)
+    return above, below

@@ -1,0 +1,43 @@
+"""Probes: kernels made up to be learned from, some four thousand.
+
+Kernels of real programs are alike: an operation that takes long is seen in few sizes, and mostly
+beside others. Probes have each kind of operation by itself and in small company, in sizes and
+forms drawn over all that a program may have. They are the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+import numpy as np
+
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.probe import PROBE
+from indexer.programs.tensors.probes import convolutions, loops, moves, products, sums
+from indexer.programs.tensors.probes.draft import Case, Draft
+
+__all__ = ["probes"]
+
+_KINDS: Mapping[str, ModuleType] = {
+    "loops": loops,
+    "sums": sums,
+    "products": products,
+    "convolutions": convolutions,
+    "moves": moves,
+}
+
+
+def probes() -> list[Computation]:
+    """All of them, each once, of groups `probe.KIND.CASE`."""
+    found: dict[str, Computation] = {}
+    for kind, module in _KINDS.items():
+        cases: Mapping[str, tuple[int, Case]] = module.CASES
+        for case, (count, drawn) in cases.items():
+            group = f"{PROBE}{kind}.{case}"
+            for number in range(count):
+                draft = Draft(np.random.default_rng([*group.encode(), number]))
+                drawn(draft)
+                made = draft.kernel(f"{group}/{number}", group)
+                found.setdefault(made.id, made)
+    return list(found.values())

@@ -1,0 +1,45 @@
+"""Kernels that are made up: the same everywhere, of every kind, and legal."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+
+import pytest
+
+from embeddb.tensors.analysis import FREE, work_of
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.probe import is_probe
+from indexer.frontends.hlo.printer import hlo_text
+from indexer.programs.tensors import kernels
+from indexer.programs.tensors.probes import probes
+
+
+@pytest.fixture(scope="module")
+def made() -> list[Computation]:
+    return probes()
+
+
+def test_they_are_the_same_on_every_machine(made: list[Computation]) -> None:
+    told = hashlib.blake2b("\n".join(one.id for one in made).encode(), digest_size=8).hexdigest()
+    assert (len(made), told) == (4058, "b66a317c9c2d114d")
+    assert len({one.id for one in made}) == len({one.name for one in made}) == len(made)
+
+
+def test_no_figure_is_about_them(made: list[Computation]) -> None:
+    assert all(is_probe(one.group) for one in made)
+    assert not any(is_probe(one.group) for one in kernels()[:50])
+    assert min(Counter(one.group for one in made).values()) >= 15
+
+
+def test_xla_takes_their_text_and_none_is_large(made: list[Computation]) -> None:
+    for one in made:
+        assert "ENTRY" in hlo_text(one)
+        work = work_of(one)
+        assert work.flops < 3e8 and work.bytes < 1e8, one.name
+
+
+def test_every_operation_of_our_programs_is_among_them(made: list[Computation]) -> None:
+    there = {op.opcode for one in made for op in one.operations}
+    wanted = {op.opcode for one in kernels() for op in one.operations}
+    assert wanted - there - FREE - {"clamp", "and", "or", "not"} == set()
