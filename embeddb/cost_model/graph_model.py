@@ -23,6 +23,7 @@ from embeddb.core.files.gate import refusing
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.kernel_trees import predictor_of
 from embeddb.cost_model.model import space_digest
+from embeddb.cost_model.operation_trees import OperationTrees
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.predictor import KernelPredictor, is_trees
@@ -122,6 +123,12 @@ class GraphModel:
     def seconds(self, kernel: Computation) -> float:
         """Of a kernel under op `fused`. Raises: ModelError for a model of tiles."""
         return self.network.seconds(kernel)
+
+    def by_operation(self, kernel: Computation) -> tuple[float, dict[int, float]] | None:
+        """Seconds of the call of a fused kernel, and by place of its operations; None where the
+        model does not tell them apart."""
+        network = self.network
+        return network.by_operation(kernel) if isinstance(network, OperationTrees) else None
 
     def of(self, kernel: Computation) -> KernelScorer:
         """What ranks the tiles of this kernel."""

@@ -61,6 +61,11 @@ class OperationTrees(KernelPredictor):
         told: NDArray[np.float64] = self._forest.score(rows)[0]
         return np.exp(rows[:, USUAL] + told)
 
+    def by_operation(self, kernel: Computation) -> tuple[float, dict[int, float]]:
+        """Seconds of the call of a kernel, and by place of the operations that take any."""
+        call, *each = self.parts(operation_rows(kernel)).tolist()
+        return call, dict(zip(operation_places(kernel), each, strict=True))
+
     def scores(
         self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float32]:

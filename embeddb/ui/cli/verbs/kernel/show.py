@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import click
 
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import PatternInfo
+from embeddb.core.wording import duration, short_time
+from embeddb.query.kernels.fused_seconds import FusedSeconds, fused_seconds_of
 from embeddb.tensors.analysis import operation_work, work_of
 from embeddb.tensors.computation import KINDS, Computation
 from embeddb.tensors.tensor_text import tensor_text
@@ -42,7 +45,9 @@ _MOST_ROWS, _MOST_WORDS = 200, 60
 @json_option
 def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> None:
     """Operations of a kernel or a program, with what each computes: the one called NAME (or of that
-    id) in DB, or in a FILE, where a single one needs no name.
+    id) in DB, or in a FILE, where a single one needs no name. Of a kernel in DB also its seconds by
+    XLA, where it ran (`kernel measure --op fused`), and what the learned model says that it takes,
+    by operation (`train kernels --task fused`).
 
     --as json is it as a file that embeddb reads, --as hlo one that XLA compiles.
 
@@ -53,9 +58,13 @@ def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> Non
       embeddb kernel show tensors.db mlp --as hlo
       embeddb kernel show tensors.db mlp --kind program
     """
-    made = _of_file(place, name, kind) if Path(place).is_file() else _of_database(place, name, kind)
+    took: list[FusedSeconds] = []
+    if Path(place).is_file():
+        made = _of_file(place, name, kind)
+    else:
+        made, took = _of_database(place, name, kind)
     if as_json:
-        emit(_document(made))
+        emit(_document(made, took))
     elif form == "json":
         say(tensor_text(made).decode())
     elif form == "hlo":
@@ -63,10 +72,10 @@ def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> Non
 
         click.echo(hlo_text(made), nl=False)
     else:
-        _show(made)
+        _show(made, took)
 
 
-def _of_database(place: str, name: str, kind: str) -> Computation:
+def _of_database(place: str, name: str, kind: str) -> tuple[Computation, list[FusedSeconds]]:
     """Raises: NothingFound for a computation that is not there, or whose operations are not;
     UsageError without a name, and for that of a kernel and a program."""
     if not name:
@@ -78,10 +87,10 @@ def _of_database(place: str, name: str, kind: str) -> Computation:
             raise UsageError(f"a kernel and a program are called {name}", hint=hint)
         found = known_pattern(opened, name, kind=kind or (kinds.pop() if kinds else "kernel"))
         made = opened.store.tensor(found.id) if isinstance(found, PatternInfo) else None
-    if made is None:
-        hint = "`embeddb kernel import` adds kernels and programs"
-        raise NothingFound(f"{name} is no tensor kernel, or known by its name only", hint=hint)
-    return made
+        if made is None:
+            hint = "`embeddb kernel import` adds kernels and programs"
+            raise NothingFound(f"{name} is no tensor kernel, or known by its name only", hint=hint)
+        return made, fused_seconds_of(opened, made)
 
 
 def _of_file(place: str, name: str, kind: str) -> Computation:
@@ -118,7 +127,7 @@ def _rows(made: Computation) -> list[dict[str, Any]]:
     return rows
 
 
-def _document(made: Computation) -> dict[str, Any]:
+def _document(made: Computation, took: list[FusedSeconds]) -> dict[str, Any]:
     work = work_of(made)
     return {
         "id": made.id,
@@ -131,11 +140,12 @@ def _document(made: Computation) -> dict[str, Any]:
         "bytes_read": work.bytes_read,
         "bytes_written": work.bytes_written,
         "operations": _rows(made),
+        "seconds": [asdict(one) for one in took],
         "tensor": json.loads(tensor_text(made)),
     }
 
 
-def _show(made: Computation) -> None:
+def _show(made: Computation, took: list[FusedSeconds]) -> None:
     work = work_of(made)
     say(f"{made.name or 'a computation'} ({made.id}): a {made.kind}, {made.sizes}")
     fused = "" if made.kind == "kernel" else " if all of it were one kernel"
@@ -143,7 +153,11 @@ def _show(made: Computation) -> None:
         f"{work.flops:,} flops, {work.transcendentals:,} transcendental calls, "
         f"{work.bytes_read:,} bytes read, {work.bytes_written:,} written{fused}"
     )
+    for one in took:
+        say(_took(one))
     say()
+    # Of several machines, the first that a model knows.
+    parts = next((one.operations for one in took if one.operations), {})
     rows = [
         (
             f"{at}{' *' if row['output'] else ''}",
@@ -152,13 +166,27 @@ def _show(made: Computation) -> None:
             ", ".join(map(str, row["operands"])),
             _words(row["attributes"]),
             f"{row['flops'] + row['transcendentals']:,}",
+            *([_time(parts[at]) if at in parts else ""] if parts else []),
         )
         for at, row in enumerate(_rows(made)[:_MOST_ROWS])
     ]
-    table(("at", "operation", "gives", "takes", "attributes", "computes"), rows)
+    told = ("at", "operation", "gives", "takes", "attributes", "computes")
+    table((*told, "predicted") if parts else told, rows)
     if len(made.operations) > _MOST_ROWS:
         say(f"and {len(made.operations) - _MOST_ROWS:,} operations more: --json has them all")
     say("* is given out")
+
+
+def _took(one: FusedSeconds) -> str:
+    measured = "not measured" if one.measured is None else f"{_time(one.measured)} measured"
+    if one.model is None or one.predicted is None:
+        return f"{one.platform}: {measured}"
+    call = "" if one.call is None else f", its call {_time(one.call)}"
+    return f"{one.platform}: {measured}, {_time(one.predicted)} by model {one.model[:8]}{call}"
+
+
+def _time(seconds: float) -> str:
+    return short_time(seconds, micro="µs") or duration(seconds)
 
 
 def _words(attributes: dict[str, Any]) -> str:
