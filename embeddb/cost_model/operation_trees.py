@@ -59,7 +59,8 @@ class OperationTrees(KernelPredictor):
         """float64[x] seconds of rows float32[x,f] as `operation_rows` gives them, of however many
         kernels."""
         told: NDArray[np.float64] = self._forest.score(rows)[0]
-        return np.exp(rows[:, USUAL] + told)
+        with np.errstate(over="ignore"):  # of weights that make no number: whoever asks looks
+            return np.exp(rows[:, USUAL] + told)
 
     def by_operation(self, kernel: Computation) -> tuple[float, dict[int, float]]:
         """Seconds of the call of a kernel, and by place of the operations that take any."""

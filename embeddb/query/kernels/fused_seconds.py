@@ -53,5 +53,7 @@ def _on(db: Lookup, platform: Platform, kernel: Computation) -> FusedSeconds:
         predicted, parts = model.seconds(kernel), model.by_operation(kernel)
     except ModelError:
         return FusedSeconds(platform.id, measured)
+    if not math.isfinite(predicted):
+        return FusedSeconds(platform.id, measured)
     call, operations = (None, {}) if parts is None else parts
     return FusedSeconds(platform.id, measured, model.version, predicted, call, operations)

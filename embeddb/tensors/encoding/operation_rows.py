@@ -65,7 +65,8 @@ _CALL_S, _ARRAY_S = 2e-6, 1e-7
 
 
 def operations_version() -> str:
-    """8 hex digits that stand for all columns; trees of operations fit one version only."""
+    """8 hex digits that stand for all columns; trees of operations fit one version only. The number
+    before them is for what the columns say, guesses too."""
     told = "\n".join(("1", *OPERATION))
     return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
 
@@ -91,7 +92,8 @@ def operation_rows(kernel: Computation) -> NDArray[np.float32]:
     rows[0, _AT["call"]] = 1
     words = [_word(op.opcode) for op in kernel.operations]
     largest = max((kernel.operations[at].shape.elements for at in kernel.outputs), default=1)
-    _put(rows.T, _of_kernel(kernel, words, places, largest, sum(usual)))
+    total = sum(usual)
+    _put(rows.T, _of_kernel(kernel, words, places, largest, total))
     above, below = _depths(kernel)
     for row, at in zip(rows[1:], places, strict=True):
         shape = kernel.operations[at].shape
@@ -99,7 +101,7 @@ def operation_rows(kernel: Computation) -> NDArray[np.float32]:
         row[_AT["users"]] = counted(len(kernel.users[at]))
         row[_AT["above"]], row[_AT["below"]] = counted(above[at]), counted(below[at])
         row[_AT["of_largest"]] = math.log2(max(shape.elements, 1) / max(largest, 1))
-        row[_AT["share"]] = math.exp(row[USUAL]) / sum(usual)
+        row[_AT["share"]] = math.exp(row[USUAL]) / total
         for way, others in (("from", kernel.operations[at].operands), ("into", kernel.users[at])):
             for other in others:
                 row[_AT[f"{way}_{words[other]}"]] += 1

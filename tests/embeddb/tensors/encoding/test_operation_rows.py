@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
+
 import numpy as np
 import pytest
 from tensors import conv, dot_add, op, row_sum
@@ -15,6 +18,7 @@ from embeddb.tensors.encoding.operation_rows import (
     USUAL,
     operation_places,
     operation_rows,
+    operations_version,
 )
 from embeddb.tensors.operation import Operation, Shape
 
@@ -112,6 +116,27 @@ def test_what_fits_no_operands_is_told_by_its_shape_alone() -> None:
     assert form("dot", (4,), Shape("f32", (4,))) == {}
     odd = computation([op("parameter", (8,), number=0), op("custom-call", (8,), 0)], [1])
     assert set(told(odd, 1)) & set(FORM) == set()
+
+
+def test_what_columns_say_goes_with_the_version() -> None:
+    """Where this fails, the number in `operations_version` goes up: files say other seconds."""
+    rows = np.concatenate([operation_rows(one) for one in (dot_add(), conv(), row_sum())])
+    told = hashlib.blake2b(np.round(rows, 3).astype("<f4").tobytes(), digest_size=4).hexdigest()
+    assert (operations_version(), told) == ("ee472840", "fad65ccc")
+
+
+def test_rows_of_a_large_kernel_take_time_in_proportion() -> None:
+    def took(length: int) -> float:
+        operations = [op("parameter", (8,), number=0)]
+        operations += [op("negate", (8,), at) for at in range(length)]
+        kernel, times = computation(operations, [length]), []
+        for _ in range(3):
+            began = time.process_time()
+            assert len(operation_rows(kernel)) == length + 1
+            times.append(time.process_time() - began)
+        return min(times)
+
+    assert took(16_000) < 32 * took(1_000)  # 16 times; by the square 256
 
 
 def test_guesses_grow_with_the_work() -> None:

@@ -150,6 +150,9 @@ def test_probes_are_imported_as_kernels_of_their_own_groups(
     assert [one["id"] for one in done["added"]] == [one.id for one in some]
     assert {one["kind"] for one in done["added"]} == {"kernel"}
     assert all(one["group"].startswith("probe.") for one in done["added"])
+    # Their tiles are measured where they are named alone.
+    _, said = refused(capsys, "kernel", "measure", db)
+    assert "no tensor kernel is known here" in said
 
 
 def test_files_that_are_cut_off_are_noted_beside_others(

@@ -15,6 +15,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.wording import plural
 from embeddb.database import Database
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.probe import is_probe
 from embeddb.ui.cli.arguments import known_subjects, open_database, runner_here
 from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
@@ -42,10 +43,11 @@ _MOST_NOTES = 10
 def measure_verb(db: str, names: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Measure the tensor kernels or programs in DB on this machine, on one thread.
 
-    Of each kernel NAME, or of all in DB, --tiles run, the untiled one among them, some of every
-    size, in --rounds whose orders are compared: where Kendall's tau of the first two is below 0.8 a
-    third follows. Tiles and cuts that ran before are left out, and kernels with nothing else left:
-    after Ctrl-C the same command goes on. Those that have no tiles are named with the reason.
+    Of each kernel NAME, or of all in DB but probes, --tiles run, the untiled one among them, some
+    of every size, in --rounds whose orders are compared: where Kendall's tau of the first two is
+    below 0.8 a third follows. Tiles and cuts that ran before are left out, and kernels with nothing
+    else left: after Ctrl-C the same command goes on. Those that have no tiles are named with the
+    reason.
 
     With --op fused, kernels are compiled by XLA and timed; with --op fusion programs are, under
     --cuts drawn ones, each of which makes kernels that are timed too.
@@ -121,7 +123,8 @@ def _asked(db: Database, names: Sequence[str], op: Op) -> list[Computation]:
     if names:
         asked = [one for name in names for one in known_subjects(db, name, op)]
     else:
-        asked = [info for info in db.store.patterns() if info.kind == op.kind and not info.stub]
+        there = (info for info in db.store.patterns() if info.kind == op.kind and not info.stub)
+        asked = [one for one in there if op.kernel != "tile" or not is_probe(one.group)]
     found: dict[str, Computation] = {}
     for one in asked:
         made = db.store.tensor(one.id) if isinstance(one, PatternInfo) else one
