@@ -33,6 +33,7 @@ from kernel_rows import Rows, ahead, over_seeds, trained
 from machine import about
 
 from embeddb.core.config import Op
+from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.database import open_database
 from embeddb.store import Store
 from embeddb.tensors.computation import Computation
@@ -41,6 +42,7 @@ from embeddb.tensors.roofline.fused import fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Machine
 from indexer.training.tensors.baselines import SECONDS
 from indexer.training.tensors.figures import LEAST_S, fused_figures
+from indexer.training.tensors.operations.sums import summed_card, summed_said, summed_weights
 from indexer.training.tensors.presets import preset
 from indexer.training.tensors.samples import (
     SPLITS,
@@ -54,7 +56,13 @@ from indexer.training.tensors.train import KernelTraining
 
 OP = Op("fused")
 SEEDS = (0, 1, 2)
-METHODS = ("constant", "analytic", "trees", "operations", "nearest", "learned")
+#: Of operations, what tells: trees, a network, both.
+MEMBERS = {
+    "operation trees": ("trees",),
+    "operation network": ("network",),
+    "operations": ("trees", "network"),
+}
+METHODS = ("constant", "analytic", "trees", *MEMBERS, "nearest", "learned")
 #: Of a training: what one core does in two minutes.
 EPOCHS, PATIENCE, KERNELS = 60, 10, 64
 
@@ -105,10 +113,22 @@ class Told:
 
     def __init__(self, runs: KernelRuns, kernels: Mapping[str, Computation]) -> None:
         self.samples, self.kernels = runs.samples, kernels
+        self._learned: dict[tuple[str, int, str], dict[str, Any]] = {}
         self.content = content_of(runs.samples)
         machine = Machine.of(runs.platform.environment)
         self.types = {at: type_of(kernel) for at, kernel in kernels.items()}
         self.roofline = {at: fused_seconds(kernel, machine) for at, kernel in kernels.items()}
+
+    def operations(self, train: Sequence[KernelSample], key: Mapping[str, Any]) -> Predicting:
+        """Each member is learned once, whatever is made of it."""
+        members, weights = MEMBERS[key["method"]], {}
+        for one in members:
+            at = (key["by"], key["seed"], one)
+            if at not in self._learned:
+                self._learned[at] = summed_weights(train, key["seed"], (one,))
+            weights |= self._learned[at]
+        model = OperationSums(summed_card(members), weights)
+        return lambda sample: float(np.exp(summed_said(model, [sample])[0][0]))
 
     def analytic(self, train: Sequence[KernelSample]) -> Predicting:
         """A call, and the roofline times the factor of its type."""
@@ -181,6 +201,8 @@ def judged(told: Told, rows: Rows, key: Mapping[str, Any]) -> dict[str, Any]:
     began = time.process_time()
     if key["method"] == "analytic":
         predicting = told.analytic(train)
+    elif key["method"] in MEMBERS:
+        predicting = told.operations(train, key)
     elif key["method"] == "learned":
         how = KernelTraining(
             preset("fused", hidden=key["hidden"]),

@@ -10,8 +10,8 @@ by chance.
 Without PROGRAM, those where anything is to be gained: the best cut that DB knows of is more than
 5 % faster than the faster of the compiler's cut and the whole program. DB has them measured
 (`embeddb kernel measure DB --op fusion`) and a model of op `fused`; it is only read. With
-`--family-out` the model is boosted trees, grown for each program on the kernels of all families but
-its own. Each program is a line of ROWS: a second call goes on from there.
+`--family-out` the model is sums over operations, learned for each program on the kernels of all
+families but its own. Each program is a line of ROWS: a second call goes on from there.
 
 Every kernel is measured once and kept for all methods; whoever needs it first or again is charged
 the seconds that compiling and timing it took, once for each search. So budgets are the hardware's
@@ -44,7 +44,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.records import Measurement
 from embeddb.core.timing import timings_of
-from embeddb.cost_model.operation_trees import OperationTrees
+from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import load_platform, this_machine
 from embeddb.tensors.computation import Computation
@@ -54,8 +54,8 @@ from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions
 from indexer.runners.xla_code.kernel_times import APART_S, ROUNDS, KernelTimes
 from indexer.runners.xla_code.requests import together
+from indexer.training.tensors.operations.sums import summed
 from indexer.training.tensors.samples import KernelSample, runs_of
-from indexer.training.tensors.summed_trees import summed_trees
 from tuners.fusion.cut_steps import CutSteps
 from tuners.fusion.prices import CutPrices, PredictsKernels
 from tuners.fusion.screened import ScreenedSteps
@@ -304,22 +304,27 @@ def promising(db: Database, here: str, runner: Any) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class FamilyOut:
-    """Trees that learned from the kernels of all other families."""
+    """Sums over operations that learned from the kernels of all other families."""
 
     samples: Sequence[KernelSample]
-    version: str = "trees, family held out"
+    version: str = "sums, family held out"
+    known: dict[str, PredictsKernels] = field(default_factory=dict)
 
     def of(self, program: Computation) -> PredictsKernels:
-        return _Grown(summed_trees([s for s in self.samples if s.group != program.group]))
+        """Learned once for a family."""
+        if program.group not in self.known:
+            others = [s for s in self.samples if s.group != program.group]
+            self.known[program.group] = _Learned(summed(others))
+        return self.known[program.group]
 
 
 @dataclass(frozen=True)
-class _Grown:
-    trees: OperationTrees
+class _Learned:
+    sums: OperationSums
     version: str = FamilyOut.version
 
     def seconds(self, kernel: Computation) -> float:
-        return self.trees.seconds(kernel)
+        return self.sums.seconds(kernel)
 
 
 def program_named(db: Database, name: str) -> Computation:

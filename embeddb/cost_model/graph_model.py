@@ -1,8 +1,8 @@
 """The learned model of tensor kernels at query time: tiles of one kernel ranked without running
 them, or the seconds of a fused kernel.
 
-The network is `embeddb.tensors.encoding.forward`, the trees that may answer in its place are
-`kernel_trees` and `operation_trees`; here any is a model of one op on one platform, whose scores
+The network is `embeddb.tensors.encoding.forward`, what may answer in its place is in
+`kernel_trees` and `operation_sums`; here any is a model of one op on one platform, whose scores
 are told as log gains.
 """
 
@@ -23,10 +23,10 @@ from embeddb.core.files.gate import refusing
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.kernel_trees import predictor_of
 from embeddb.cost_model.model import space_digest
-from embeddb.cost_model.operation_trees import OperationTrees
+from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.encoding.predictor import KernelPredictor, is_trees
+from embeddb.tensors.encoding.predictor import KernelPredictor, reads_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +39,7 @@ _AGAIN = "train it again with `embeddb train kernels`"
 
 
 class GraphModel:
-    """A network or trees of kernels, the card, and the version: the digest of the file."""
+    """A network, trees or sums of kernels, the card, and the version: the digest of the file."""
 
     def __init__(self, network: KernelPredictor, version: str = "") -> None:
         """Raises: ModelError for a card that does not say what a model is for."""
@@ -70,9 +70,9 @@ class GraphModel:
 
     @property
     def flat(self) -> bool:
-        """Whether a tile of a large kernel is predicted as fast as one of a small kernel: trees
-        do not look at operations one by one."""
-        return is_trees(self.card)
+        """Whether a tile of a large kernel is predicted as fast as one of a small kernel: a
+        network of graphs looks at all operations for each tile."""
+        return reads_rows(self.card)
 
     @property
     def analysed(self) -> bool:
@@ -113,7 +113,7 @@ class GraphModel:
 
     def without(self, kernel: Computation, configs: Sequence[Config]) -> Floats:
         """float64[n,c] what it would predict of each configuration if the n-th operation were
-        hidden: a network then sees its edges alone, trees of operations give it no time.
+        hidden: a network then sees its edges alone, sums leave it out.
 
         Raises: ModelError as `predict`.
         """
@@ -128,7 +128,7 @@ class GraphModel:
         """Seconds of the call of a fused kernel, and by place of its operations; None where the
         model does not tell them apart."""
         network = self.network
-        return network.by_operation(kernel) if isinstance(network, OperationTrees) else None
+        return network.by_operation(kernel) if isinstance(network, OperationSums) else None
 
     def of(self, kernel: Computation) -> KernelScorer:
         """What ranks the tiles of this kernel."""

@@ -19,14 +19,14 @@ from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
 from embeddb.core.files.model_file import arrays_of
-from embeddb.cost_model.operation_trees import OperationTrees
+from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.cost_model.trees_numpy import Forest
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import TILE, encoding_version
 from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph
-from embeddb.tensors.encoding.predictor import GraphPredictor, KernelPredictor, is_trees
+from embeddb.tensors.encoding.predictor import GraphPredictor, KernelPredictor, reads_rows
 from embeddb.tensors.roofline.analysis import ANALYSIS_VERSION, TOLD, Analysis
 
 __all__ = ["KernelTrees", "predictor_from", "predictor_of", "table_of"]
@@ -97,15 +97,18 @@ def _analysis(read: Mapping[str, Any]) -> Analysis | None:
 def predictor_from(
     card: Mapping[str, Any], weights: Mapping[str, NDArray[Any]], *, where: str = ""
 ) -> KernelPredictor:
-    """The network or the trees that a card tells of. Raises: ModelError for weights of another."""
-    if not is_trees(card):
+    """The network, trees or sums that a card tells of.
+
+    Raises: ModelError for weights of another.
+    """
+    if not reads_rows(card):
         return KernelNetwork(card, weights, where=where)
-    kind = OperationTrees if card.get("kernel") == OperationTrees.task else KernelTrees
+    kind = OperationSums if card.get("kernel") == OperationSums.task else KernelTrees
     return kind(card, weights, where=where)
 
 
 def predictor_of(path: str | Path) -> KernelPredictor:
-    """The network or the trees of a file. Raises: ModelError naming it."""
+    """The network, trees or sums of a file. Raises: ModelError naming it."""
     card = model_file.read_card(path, kind="kernels")
     with refusing(ModelError, where=str(path), hint=_AGAIN):
         weights = arrays_of(model_file.content_of(path))

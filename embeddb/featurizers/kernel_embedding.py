@@ -23,7 +23,7 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
-from embeddb.tensors.encoding.predictor import is_trees
+from embeddb.tensors.encoding.predictor import reads_rows
 
 __all__ = ["PLUGIN", "KernelEmbedding"]
 
@@ -61,7 +61,7 @@ class KernelEmbedding:
         Raises: ModelError if it cannot be used.
         """
         there = sorted(folder.glob(OWN)) if folder is not None else []
-        networks = (path for path in there if not is_trees(read_card(path, kind="kernels")))
+        networks = (path for path in there if not reads_rows(read_card(path, kind="kernels")))
         first = next(networks, None)
         return None if first is None else cls(first)
 

@@ -52,8 +52,9 @@ class Settings:
 
     A checkpoint goes on only under the same `run`, `lr` and `seed`; `epochs` and `patience` may
     change. Training stops early after `patience` epochs in which the figure `watch` of the
-    validation was not lower than at its best. Each epoch the rate is `decay` of that before; a
-    gradient longer than `clip` is cut to that length (0: none is).
+    validation was not lower than at its best; with no figure to watch it runs all epochs, and the
+    last weights are kept. Each epoch the rate is `decay` of that before; a gradient longer than
+    `clip` is cut to that length (0: none is).
     """
 
     epochs: int = 100
@@ -115,7 +116,7 @@ def forget(folder: Path) -> None:
 def fit(
     module: nn.Module, job: Job, *, settings: Settings, folder: Path, progress: Progress
 ) -> Fitted:
-    """Train `module` in place; it ends with the best weights and in evaluation mode.
+    """Train `module` in place; it ends with the best weights, or the last, and in evaluation mode.
 
     Goes on from the checkpoint in `folder` if there is one. Interrupted with Ctrl-C, the finished
     epochs are kept. The global random state is left as it was.
@@ -218,7 +219,7 @@ class _State:
     def finish(self, figures: dict[str, float]) -> None:
         self.epoch += 1
         watch = self.settings.watch
-        if not self.best or figures[watch] < self.best[watch]:
+        if not watch or not self.best or figures[watch] < self.best[watch]:
             self.best, self.best_epoch = figures, self.epoch
             self.best_weights = _copied(self.module.state_dict())
 
@@ -258,7 +259,8 @@ class _State:
     def _restore(self, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
         self.epoch, self.best_epoch = int(card["epoch"]), int(card["best_epoch"])
         self.best = {str(k): float(v) for k, v in card["best"].items()}
-        if not 0 < self.best_epoch <= self.epoch or self.settings.watch not in self.best:
+        watch = self.settings.watch
+        if not 0 < self.best_epoch <= self.epoch or (watch and watch not in self.best):
             raise ValueError("epochs that do not fit together")
         self.best_weights = _below("best/", tensors)
         for weights in (self.best_weights, _below("weights/", tensors)):

@@ -2,8 +2,9 @@
 replayed from the store, nothing is compiled.
 
 Each program is asked among the cuts that ran of it. Prices of cuts are sums of their kernels'
-seconds: as the roofline says, or as trees say that learned from fused kernels of other families
-("A Learned Performance Model for Tensor Processing Units", Section 7.3, without its search).
+seconds: as the roofline says, or as sums over operations do that learned from fused kernels of
+other families ("A Learned Performance Model for Tensor Processing Units", Section 7.3, without its
+search).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound
 from embeddb.core.timing import timings_of
-from embeddb.cost_model.operation_trees import OperationTrees
+from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
@@ -79,14 +80,14 @@ class _Roofline:
 
 
 @dataclass(frozen=True, slots=True)
-class _Grown:
-    """Trees of operations, for `CutPrices`."""
+class _Learned:
+    """Sums over operations, for `CutPrices`."""
 
-    trees: OperationTrees
-    version: str = "trees"
+    sums: OperationSums
+    version: str = "sums"
 
     def seconds(self, kernel: Computation) -> float:
-        return self.trees.seconds(kernel)
+        return self.sums.seconds(kernel)
 
 
 def judged_fusions(
@@ -101,7 +102,7 @@ def judged_fusions(
 ) -> list[EvalRow]:
     """Rows of one instance of a platform, as `tuners.evaluation.evaluate` has them; none where
     programs of fewer than two families ran their default and another cut. With `learned` also of
-    trees; `note` is told why these have no row.
+    sums; `note` is told why these have no row.
     """
     platform = db.store.platform(instance)
     asked = list(_programs(db, platform)) if platform is not None else []
@@ -120,9 +121,9 @@ def judged_fusions(
                 progress(f"{_FUSION} on {instance}", turn * folds + number, len(seeds) * folds)
             places = np.flatnonzero(fold == number)
             out = set(groups[places].tolist())
-            trees = _trees([s for s in kernels if s.group not in out])
+            sums = _sums([s for s in kernels if s.group not in out])
             for at in places:
-                for method, outcome in _methods(asked[at], priced[at], trees, seed):
+                for method, outcome in _methods(asked[at], priced[at], sums, seed):
                     found.setdefault(method, []).append(outcome)
         for method, outcomes in found.items():
             done.setdefault(method, []).append(outcomes)
@@ -145,28 +146,28 @@ def _programs(db: Lookup, platform: Platform) -> Iterator[_Asked]:
 
 
 def _kernels(db: Lookup, instance: str, note: Callable[[str], None]) -> list[KernelSample]:
-    """What trees can learn from; none, and why is told, where they cannot."""
+    """What sums can be learned from; none, and why is told, where they cannot."""
     from indexer.training.cost_model.trees import require  # loads torch
 
     try:
         require()
         return runs_of(db.store, _FUSED, instance).samples
     except (MissingDependency, NothingFound) as error:
-        note(f"{_FUSION} on {instance}: no trees: {error}")
+        note(f"{_FUSION} on {instance}: no sums: {error}")
         return []
 
 
-def _trees(train: Sequence[KernelSample]) -> PredictsKernels | None:
+def _sums(train: Sequence[KernelSample]) -> PredictsKernels | None:
     """None where nothing can be learned."""
     if not train:
         return None
-    from indexer.training.tensors.summed_trees import summed_trees  # loads torch
+    from indexer.training.tensors.operations.sums import summed  # loads torch
 
-    return _Grown(summed_trees(train))
+    return _Learned(summed(train))
 
 
 def _methods(
-    asked: _Asked, by_roofline: Outcome, trees: PredictsKernels | None, seed: int
+    asked: _Asked, by_roofline: Outcome, sums: PredictsKernels | None, seed: int
 ) -> Iterator[tuple[str, Outcome]]:
     truth, configs = asked.truth, asked.configs
     rng = np.random.default_rng(seed)
@@ -175,8 +176,8 @@ def _methods(
     yield "random", averaged([judge(truth, drawn) for drawn in draws])
     yield "single", judge(truth, [Config({CUT: "single"})])
     yield "roofline", by_roofline
-    if trees is not None:
-        yield "kernel-trees", _ordered(asked, trees)
+    if sums is not None:
+        yield "kernel-sums", _ordered(asked, sums)
     yield "oracle", judge(truth, sorted(configs, key=lambda c: truth.times[c]))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.analysis import MOVING, TRANSCENDENTAL, operation_work
+from embeddb.tensors.analysis import MOVING, TRANSCENDENTAL, Work
 from embeddb.tensors.encoding.move_forms import MOVE_FORMS
 from embeddb.tensors.encoding.sum_forms import SUM_FORMS
 from embeddb.tensors.operation import Operation, Shape
@@ -19,9 +19,9 @@ _PRODUCT_S, _CONVOLUTION_S, _FUNCTION_S, _MOVED_S, _COMPUTED_S = 5e-11, 1e-10, 1
 _LEAST_S = 2e-8
 
 
-def rough_seconds(op: Operation, given: Sequence[Shape]) -> float:
+def rough_seconds(op: Operation, work: Work) -> float:
     """What an operation takes at a guess: what has learned tells how far that is off."""
-    work, elements = operation_work(op, given), op.shape.elements
+    elements = op.shape.elements
     size = max(op.shape.bytes / max(elements, 1), 1) / 4
     if op.opcode == "dot":
         return _LEAST_S + work.flops / 2 * _PRODUCT_S

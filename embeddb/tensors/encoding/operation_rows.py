@@ -4,23 +4,33 @@ something: what is learned of an operation in one kernel is of use in all."""
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.tensors.analysis import FREE, TRANSCENDENTAL, operation_work, work_of
+from embeddb.tensors.analysis import FREE, TRANSCENDENTAL, Work, operation_work, work_of
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.encoding.form import FORM, counted
+from embeddb.tensors.encoding.form import FORM, counted, halvings
 from embeddb.tensors.encoding.opcodes import OPCODES, opcode_number
 from embeddb.tensors.encoding.operation_forms import form_of, rough_seconds
-from embeddb.tensors.operation import DTYPES
+from embeddb.tensors.operation import DTYPES, Operation, Shape
 
-__all__ = ["OPERATION", "USUAL", "operation_places", "operation_rows", "operations_version"]
+__all__ = [
+    "BLOCKS",
+    "CALL",
+    "OPERATION",
+    "USUAL",
+    "operation_places",
+    "operation_rows",
+    "operations_version",
+]
 
 _SHAPE = (
     *("elements", "element_bytes", "floating", "rank", "side_1", "side_2", "side_3", "standard"),
+    "side_1_even",
     *("given", "given_bytes", "largest_given", "flops", "functions"),
 )
 #: Kinds of operations, by the first set that has the opcode.
@@ -43,7 +53,7 @@ _PLACE = (
 )
 _KERNEL = (
     *("kernel_flops", "kernel_functions", "kernel_read", "kernel_written", "kernel_largest"),
-    *("kernel_operations", "kernel_parameters", "kernel_outputs", "kernel_usual"),
+    *("kernel_operations", "kernel_parameters", "kernel_arrays", "kernel_outputs", "kernel_usual"),
     *(f"kernel_{word}" for word in _WORDS if word not in ("given", "constant")),
 )
 #: Columns: natural logarithm of seconds at a guess, whether it is the call, the opcode, and what is
@@ -57,17 +67,21 @@ OPERATION: tuple[str, ...] = (
     *_PLACE,
     *_KERNEL,
 )
-USUAL = OPERATION.index("usual")
+USUAL, CALL = OPERATION.index("usual"), OPERATION.index("call")
 _AT = {name: at for at, name in enumerate(OPERATION)}
+_BOUNDS = (0, *(_AT[part[0]] for part in (FORM, _PLACE, _KERNEL)), len(OPERATION))
+#: Columns that are often the same in several rows of a kernel: those of the operation by itself, of
+#: its form, its place, the kernel.
+BLOCKS = tuple(slice(*ends) for ends in itertools.pairwise(_BOUNDS))
 _FIRST_OPCODE = _AT["is_unknown"]
 #: Of a call of a kernel, and of each array that is handed over.
 _CALL_S, _ARRAY_S = 2e-6, 1e-7
 
 
 def operations_version() -> str:
-    """8 hex digits that stand for all columns; trees of operations fit one version only. The number
-    before them is for what the columns say, guesses too."""
-    told = "\n".join(("1", *OPERATION))
+    """8 hex digits that stand for all columns; what has learned from them fits one version. The
+    number before them is for what the columns say, guesses too."""
+    told = "\n".join(("2", *OPERATION))
     return hashlib.blake2b(told.encode(), digest_size=4).hexdigest()
 
 
@@ -84,9 +98,10 @@ def operation_rows(kernel: Computation) -> NDArray[np.float32]:
     usual = [_CALL_S + _ARRAY_S * len((*kernel.parameters, *kernel.outputs))]
     for row, at in zip(rows[1:], places, strict=True):
         op, given = kernel.operations[at], kernel.operand_shapes(at)
-        usual.append(rough_seconds(op, given))
+        work = operation_work(op, given)
+        usual.append(rough_seconds(op, work))
         row[_FIRST_OPCODE + opcode_number(op.opcode)] = 1
-        _put(row, _shape(kernel, at))
+        _put(row, _shape(op, given, work))
         _put(row, form_of(op, given))
     rows[:, USUAL] = np.log(usual)
     rows[0, _AT["call"]] = 1
@@ -113,9 +128,8 @@ def _put(row: NDArray[np.float64], told: Mapping[str, float]) -> None:
         row[_AT[name]] = value
 
 
-def _shape(kernel: Computation, at: int) -> dict[str, float]:
-    op, given = kernel.operations[at], kernel.operand_shapes(at)
-    shape, work = op.shape, operation_work(op, given)
+def _shape(op: Operation, given: Sequence[Shape], work: Work) -> dict[str, float]:
+    shape = op.shape
     sides = [shape.dims[d] for d in shape.layout[:3]]
     return {
         "elements": counted(shape.elements),
@@ -123,6 +137,7 @@ def _shape(kernel: Computation, at: int) -> dict[str, float]:
         "floating": float("f" in shape.dtype or shape.dtype.startswith("c")),
         "rank": float(shape.rank),
         **{f"side_{number}": counted(side) for number, side in enumerate(sides, start=1)},
+        "side_1_even": halvings(sides[0]) if sides else 0.0,
         "standard": float(shape.layout == tuple(reversed(range(shape.rank)))),
         "given": float(len(op.operands)),
         "given_bytes": counted(sum(one.bytes for one in given)),
@@ -136,6 +151,7 @@ def _of_kernel(
     kernel: Computation, words: list[str], places: tuple[int, ...], largest: int, usual: float
 ) -> dict[str, float]:
     work = work_of(kernel)
+    given = [kernel.operations[at].shape.elements for at in kernel.parameters]
     counts = {f"kernel_{word}": 0 for word in set(_WORDS) - {"given", "constant"}}
     for at in places:
         counts[f"kernel_{words[at]}"] += 1
@@ -147,6 +163,7 @@ def _of_kernel(
         "kernel_largest": counted(largest),
         "kernel_operations": counted(len(places)),
         "kernel_parameters": counted(len(kernel.parameters)),
+        "kernel_arrays": float(sum(size >= largest for size in given)),
         "kernel_outputs": counted(len(kernel.outputs)),
         "kernel_usual": math.log(usual),
         **{name: counted(count) for name, count in counts.items()},

@@ -14,9 +14,10 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of, hidden
 
-__all__ = ["GraphPredictor", "KernelPredictor", "is_trees"]
+__all__ = ["GraphPredictor", "KernelPredictor", "reads_rows"]
 
 Floats = NDArray[np.float32]
+_OF_ROWS = ("trees", "operations")
 
 
 class KernelPredictor(ABC):
@@ -68,7 +69,7 @@ class GraphPredictor(KernelPredictor):
         return np.stack([self.predicted(hidden(graph, at), rows) for at in range(len(graph))])
 
 
-def is_trees(card: Mapping[str, Any]) -> bool:
-    """Whether the card of a model of kernels is that of trees, not of a network."""
+def reads_rows(card: Mapping[str, Any]) -> bool:
+    """Whether the card of a model of kernels is that of one that reads plain rows, not graphs."""
     settings = card.get("settings")
-    return isinstance(settings, dict) and settings.get("predictor") == "trees"
+    return isinstance(settings, dict) and settings.get("predictor") in _OF_ROWS

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from embeddb.tensors.analysis import operation_work
-from embeddb.tensors.encoding.form import Form, combine_number, counted, whole_number
+from embeddb.tensors.encoding.form import Form, combine_number, counted, halvings, whole_number
 from embeddb.tensors.operation import Operation, Shape
 from embeddb.tensors.reduced import reduced
 from embeddb.tensors.windows import ConvolutionLabels
@@ -31,7 +31,13 @@ def _dot(op: Operation, given: Sequence[Shape]) -> Form:
         "batch": counted(batch),
         "lhs_minor": _about_minor(*sides[0]),
         "rhs_minor": _about_minor(*sides[1]),
+        "lhs_pieces": _pieces(*sides[0]),
+        "rhs_pieces": _pieces(*sides[1]),
+        "lhs_batch": _outermost(sides[0][0], sides[0][2]),
+        "rhs_batch": _outermost(sides[1][0], sides[1][2]),
         "summed": float(len(sides[0][1])),
+        "columns_even": halvings(columns),
+        "terms_even": halvings(terms),
     }
 
 
@@ -41,6 +47,19 @@ def _about_minor(shape: Shape, contracting: Sequence[int], batch: Sequence[int])
         return 0.0
     minor = shape.layout[0]
     return 1.0 if minor in contracting else 2.0 if minor in batch else 3.0
+
+
+def _pieces(shape: Shape, contracting: Sequence[int], batch: Sequence[int]) -> float:
+    """Runs of dimensions of one kind, from the minor one on; those of size 1 are none."""
+    walked = [d for d in shape.layout if shape.dims[d] > 1]
+    kinds = [1 if d in contracting else 2 if d in batch else 3 for d in walked]
+    return float(sum(one != other for one, other in zip(kinds, [0, *kinds], strict=False)))
+
+
+def _outermost(shape: Shape, batch: Sequence[int]) -> float:
+    if not batch:
+        return 0.0
+    return 1.0 if tuple(reversed(shape.layout))[: len(batch)] == tuple(batch) else 2.0
 
 
 def _convolution(op: Operation, given: Sequence[Shape]) -> Form:
@@ -66,6 +85,9 @@ def _convolution(op: Operation, given: Sequence[Shape]) -> Form:
         "positions": counted(positions),
         "channels": counted(channels),
         "features": counted(features),
+        "columns_even": halvings(features),
+        "terms_even": halvings(window * channels),
+        "channels_even": halvings(channels),
         "given_holes": counted(math.prod(op.dims("lhs_dilate")) - 1),
         "window_holes": counted(math.prod(op.dims("rhs_dilate")) - 1),
         "groups": counted(whole_number(op, "feature_groups") - 1),

@@ -17,7 +17,6 @@ from embeddb.core.config import Config
 from embeddb.tensors.encoding.flat import statistics
 from indexer.training.tensors.grown_trees import boosted_by_family, grown, said_by
 from indexer.training.tensors.samples import KernelSample
-from indexer.training.tensors.summed_trees import summed_said, summed_trees
 
 __all__ = ["BASELINES", "SECONDS", "Ranking"]
 
@@ -119,21 +118,11 @@ def tree_seconds(train: Sequence[KernelSample], seed: int = 0) -> Seconds:
     return lambda sample: float(np.exp(own.predict(statistics(sample.graph)[None])[0]))
 
 
-def operation_seconds(train: Sequence[KernelSample], seed: int = 0) -> Seconds:
-    """Boosted trees of operations, summed (`summed_trees`).
-
-    Raises: MissingDependency without LightGBM.
-    """
-    own = summed_trees(train, seed)
-    return lambda sample: float(np.exp(summed_said(own, [sample])[0][0]))
-
-
 SECONDS: Mapping[str, Callable[[Sequence[KernelSample], int], Seconds]] = MappingProxyType(
     {
         "constant": usual_seconds,
         "nearest": nearest_seconds,
         "trees": tree_seconds,
-        "operations": operation_seconds,
     }
 )
 

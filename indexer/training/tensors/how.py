@@ -9,8 +9,8 @@ from indexer.training.trainer import Settings
 
 __all__ = ["PREDICTORS", "KernelTraining"]
 
-#: What a model is of: the better of both (`auto`), or what is asked for.
-PREDICTORS = ("auto", "network", "trees")
+#: What a model is of: the better of what there is for its task (`auto`), or what is asked for.
+PREDICTORS = ("auto", "network", "trees", "operations")
 
 
 @dataclass(frozen=True, slots=True)

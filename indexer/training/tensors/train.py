@@ -1,5 +1,5 @@
-"""The learned performance model of kernels from measured ones: a network, or boosted trees where
-they are better on programs or families that are held out.
+"""The learned performance model of kernels from measured ones: a network of graphs, or what reads
+plain rows where that is better on programs or families that are held out.
 
 Source: "A Learned Performance Model for Tensor Processing Units", Sections 3.3, 4 and Appendix B.
 """
@@ -20,7 +20,8 @@ from embeddb.core import __version__
 from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
 from embeddb.cost_model.kernel_trees import KernelTrees
-from embeddb.cost_model.operation_trees import OperationTrees
+from embeddb.cost_model.operation_sums import OperationSums
+from embeddb.tensors.probe import is_probe
 from embeddb.tensors.roofline.analysis import Analysis
 from indexer.training.cost_model.trees import available
 from indexer.training.tensors.calibration import calibration
@@ -28,8 +29,13 @@ from indexer.training.tensors.fitting import fitted_network
 from indexer.training.tensors.grown_trees import said_by, tree_weights, trees_card
 from indexer.training.tensors.how import KernelTraining
 from indexer.training.tensors.judging import figures_of, said_of
+from indexer.training.tensors.operations.sums import (
+    members_here,
+    summed_card,
+    summed_said,
+    summed_weights,
+)
 from indexer.training.tensors.samples import KernelSample, content_of, split
-from indexer.training.tensors.summed_trees import summed_card, summed_said, summed_weights
 from indexer.training.trainer import Fitted, Progress, curve_of, folder_of, forget
 
 __all__ = ["KernelTraining", "train_kernels"]
@@ -81,20 +87,18 @@ def train_kernels(
     the `analysis` that samples are made with, trees learn what it misses. Goes on with an
     unfinished training of `out`.
 
-    Raises: InputError for too few programs or families; UsageError for a loss that does not fit the
-    task; ModelError as `fit` and `save` do; MissingDependency for trees without LightGBM.
+    Raises: InputError for too few programs or families; UsageError for a loss or a predictor that
+    does not fit the task; ModelError as `fit` and `save` do; MissingDependency for trees without
+    LightGBM.
     """
     task = how.preset.spec.task
     if task == "fused" and how.preset.loss != "squared":
         raise UsageError("seconds of fused kernels are learned by `squared` errors alone")
+    if task == "tile" and how.predictor == "operations":
+        raise UsageError("sums of operations tell seconds of fused kernels, they rank no tiles")
     train, valid = split(samples, how.by, how.seed)
     parts = _Parts(train, {"valid": valid} | ({"tests": list(tests)} if tests else {}))
-    made = {
-        name: _network(parts, how, out, progress)
-        if name == "network"
-        else _trees(parts, how, analysis)
-        for name in _candidates(how)
-    }
+    made = {name: _made(name, parts, how, out, analysis, progress) for name in _candidates(how)}
     best = _better(task, parts, made)
     own, others = made.pop(best), {name: one.figures(task, parts) for name, one in made.items()}
     card = {
@@ -103,7 +107,7 @@ def train_kernels(
         "data": content_of(samples),
         "samples": sum(len(sample.seconds) for sample in samples),
         "patterns": len(samples),
-        "groups": len({sample.group for sample in samples}),
+        "groups": len({sample.group for sample in samples if not is_probe(sample.group)}),
         "parts": {
             name: {"kernels": len(part), "families": sorted({s.group for s in part})}
             for name, part in {"train": train, **parts.judged}.items()
@@ -118,7 +122,8 @@ def train_kernels(
         card |= judge(card, own.weights, sorted(unseen))
     tensors = {name: torch.from_numpy(array) for name, array in own.weights.items()}
     version = model_file.save(out, tensors, card)
-    forget(folder_of(out))
+    for folder in (folder_of(out), _operations(out)):
+        forget(folder)
     curve = {"curve": str(curve_of(folder_of(out)))} if best == "network" else {}
     return {**card, "version": version, **curve}
 
@@ -127,7 +132,14 @@ def _candidates(how: KernelTraining) -> tuple[str, ...]:
     """The network first: it is what a stopped training goes on with."""
     if how.predictor != "auto":
         return (how.predictor,)
+    if how.preset.spec.task == "fused":
+        return ("network", "operations")
     return ("network", "trees") if available() else ("network",)
+
+
+def _operations(out: Path) -> Path:
+    """Where the checkpoint of a network of operations is: that of graphs is not in its way."""
+    return folder_of(out) / "operations"
 
 
 def _better(task: str, parts: _Parts, made: Mapping[str, _Made]) -> str:
@@ -144,6 +156,22 @@ def _better(task: str, parts: _Parts, made: Mapping[str, _Made]) -> str:
     return min(made, key=lambda which: missed(made[which])) if len(made) > 1 else next(iter(made))
 
 
+def _made(
+    name: str,
+    parts: _Parts,
+    how: KernelTraining,
+    out: Path,
+    analysis: Analysis | None,
+    progress: Progress,
+) -> _Made:
+    if name == "network":
+        return _network(parts, how, out, progress)
+    if how.preset.spec.task == "tile":
+        return _tile_trees(parts, how, analysis)
+    members = ("trees",) if name == "trees" else members_here()
+    return _sums(parts, how, members, out, progress)
+
+
 def _network(parts: _Parts, how: KernelTraining, out: Path, progress: Progress) -> _Made:
     network, fitted = fitted_network(
         parts.train, parts.judged["valid"], how, out, progress=progress
@@ -153,24 +181,39 @@ def _network(parts: _Parts, how: KernelTraining, out: Path, progress: Progress) 
     return _Made(_network_card(how, fitted), weights, said)
 
 
-def _trees(parts: _Parts, how: KernelTraining, analysis: Analysis | None) -> _Made:
+def _tile_trees(parts: _Parts, how: KernelTraining, analysis: Analysis | None) -> _Made:
+    analysed = analysis is not None
+    told, trees = trees_card(analysis), tree_weights(parts.train, how.seed, analysed=analysed)
+    grown = KernelTrees(told, trees)
+    said = {
+        name: [said_by(grown, sample, analysed=analysed) for sample in part]
+        for name, part in parts.judged.items()
+    }
+    return _of_rows(told, trees, said, parts, how)
+
+
+def _sums(
+    parts: _Parts, how: KernelTraining, members: Sequence[str], out: Path, progress: Progress
+) -> _Made:
+    told, folder = summed_card(members), _operations(out)
+    weights = summed_weights(parts.train, how.seed, members, folder=folder, progress=progress)
+    model = OperationSums(told, weights)
+    said = {name: summed_said(model, part) for name, part in parts.judged.items()}
+    return _of_rows(told, weights, said, parts, how)
+
+
+def _of_rows(
+    told: dict[str, Any],
+    weights: dict[str, NDArray[Any]],
+    said: Mapping[str, list[NDArray[np.float64]]],
+    parts: _Parts,
+    how: KernelTraining,
+) -> _Made:
     task = how.preset.spec.task
-    if task == "fused":
-        told, trees = summed_card(), summed_weights(parts.train, how.seed)
-        summed = OperationTrees(told, trees)
-        said = {name: summed_said(summed, part) for name, part in parts.judged.items()}
-    else:
-        analysed = analysis is not None
-        told, trees = trees_card(analysis), tree_weights(parts.train, how.seed, analysed=analysed)
-        grown = KernelTrees(told, trees)
-        said = {
-            name: [said_by(grown, sample, analysed=analysed) for sample in part]
-            for name, part in parts.judged.items()
-        }
     figures = figures_of(task, parts.judged["valid"], said["valid"], least_s=0.0)
     card = {**_card(how), **told}
     card["settings"] = {**card["settings"], "by": how.by}
-    return _Made({**card, "metrics": {f"valid_{n}": v for n, v in figures.items()}}, trees, said)
+    return _Made({**card, "metrics": {f"valid_{n}": v for n, v in figures.items()}}, weights, said)
 
 
 def _card(how: KernelTraining) -> dict[str, Any]:

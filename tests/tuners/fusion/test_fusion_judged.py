@@ -61,17 +61,17 @@ def test_fixed_choices_and_the_roofline_have_rows(db: Database) -> None:
     assert rows["roofline"].figures["of_optimum@1"] < rows["oracle"].figures["of_optimum@1"]
 
 
-def test_trees_learn_from_other_families_what_the_roofline_misses(db: Database) -> None:
+def test_sums_learn_from_other_families_what_the_roofline_misses(db: Database) -> None:
     pytest.importorskip("lightgbm")
     pytest.importorskip("torch")
     learned = {"costmodel": lambda *_: None}  # no op of matrices is here: it is never asked
     rows = {row.method: row for row in evaluate(db, seeds=[0], folds=3, rankers=learned)}  # type: ignore[arg-type]
-    trees, roofline = (rows[name].figures for name in ("kernel-trees", "roofline"))
-    assert trees["of_optimum@1"] > roofline["of_optimum@1"] and trees["tau"] > roofline["tau"]
-    assert trees["of_optimum@1"] > 0.9 and trees["opa"] > 0.8
+    sums, roofline = (rows[name].figures for name in ("kernel-sums", "roofline"))
+    assert sums["of_optimum@1"] > roofline["of_optimum@1"] and sums["tau"] > roofline["tau"]
+    assert sums["of_optimum@1"] > 0.9 and sums["opa"] > 0.8
 
 
-def test_without_lightgbm_is_told_once_why_trees_have_no_row(
+def test_without_lightgbm_is_told_once_why_they_have_no_row(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
@@ -81,7 +81,7 @@ def test_without_lightgbm_is_told_once_why_trees_have_no_row(
     told: list[str] = []
     learned = {"costmodel": lambda *_: None}
     rows = evaluate(db, seeds=[0], folds=3, rankers=learned, note=told.append)  # type: ignore[arg-type]
-    assert "kernel-trees" not in {row.method for row in rows}
+    assert "kernel-sums" not in {row.method for row in rows}
     assert len([line for line in told if "lightgbm" in line]) == 1
 
 

@@ -44,10 +44,10 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **aske
     all are.
 
     With --learned, a cost model, and boosted trees where lightgbm is installed (of tiles and of
-    fusion: the trees of `train kernels`, as `kernel-trees`), learn anew in every fold: twice, so
-    that the weight of a model against the neighbours' vote (rows `+transfer`) is chosen on training
-    groups. That is 30 trainings per op, platform and model with 3 seeds; the time left is shown
-    after the first, and `--op` and `--seeds 1` shorten it.
+    fusion: what `train kernels` keeps, as `kernel-trees` and `kernel-sums`), learn anew in every
+    fold: twice, so that the weight of a model against the neighbours' vote (rows `+transfer`) is
+    chosen on training groups. That is 30 trainings per op, platform and model with 3 seeds; the
+    time left is shown after the first, and `--op` and `--seeds 1` shorten it.
 
     `measured-again` is where most configurations ran in two rounds: chosen by one, judged by the
     other, which is as good as any choice can be told to be.

@@ -1,4 +1,4 @@
-"""Probes: kernels made up to be learned from, some four thousand.
+"""Probes: kernels made up to be learned from, some fourteen thousand.
 
 Kernels of real programs are alike: an operation that takes long is seen in few sizes, and mostly
 beside others. Probes have each kind of operation by itself and in small company, in sizes and

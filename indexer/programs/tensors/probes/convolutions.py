@@ -87,6 +87,35 @@ def _first(draft: Draft) -> int:
     return _square(draft, window, channels, features, draft.one(1, 1, 2, 2, 4))
 
 
+def _narrow(draft: Draft) -> int:
+    """Few channels and few features: how they fill vectors decides."""
+    window, stride = draft.one(1, 3, 3, 3, 5), draft.one(1, 1, 1, 2)
+    return _square(draft, window, draft.size(1, 48), draft.size(1, 48), stride)
+
+
+def _of_pictures(draft: Draft) -> int:
+    """Three colours in or out, the other side as wide as first and last layers are."""
+    window, stride = draft.one(1, 3, 3, 4, 5, 7, 9), draft.one(1, 1, 2, 2, 4)
+    wide = draft.size(8, 96)
+    if draft.chance(0.3):
+        return _square(draft, window, wide, 3)
+    return _square(draft, window, 3, wide, stride)
+
+
+def _in_patches(draft: Draft) -> int:
+    """Windows that do not overlap: a picture's patches, or what is made smaller."""
+    window, batch = draft.one(2, 2, 4, 4, 8, 8, 14, 16, 16, 32), draft.one(1, 1, 2, 4)
+    features = draft.size(8, 512)
+    channels = 3 if window > 8 or draft.chance(0.4) else draft.size(1, 256 / window)
+    out = draft.size(2, _side(batch, window, channels, features, 2, 400 // window))
+    shape, goal = (
+        (batch, *(2 * (side,)), last) for side, last in ((out * window, channels), (out, features))
+    )
+    weights, labels = (window, window, channels, features), "b01f_01io->b01f"
+    made = _convolved(draft, shape, weights, goal, labels, stride=window)
+    return followed(draft, made)
+
+
 def _pointwise(draft: Draft) -> int:
     return _square(draft, 1, draft.size(8, 512), draft.size(8, 512), draft.one(1, 1, 1, 2))
 
@@ -197,13 +226,16 @@ def _in_time(draft: Draft) -> int:
 
 
 CASES: Mapping[str, tuple[int, Case]] = {
-    "plain": (130, _plain),
-    "first": (130, _first),
-    "pointwise": (80, _pointwise),
-    "backward": (70, _backward),
-    "grouped": (150, _grouped),
-    "enlarged": (60, _enlarged),
-    "weights": (110, _of_weights),
-    "weights_apart": (40, _of_weights_apart),
-    "time": (80, _in_time),
+    "plain": (400, _plain),
+    "first": (600, _first),
+    "narrow": (400, _narrow),
+    "pictures": (350, _of_pictures),
+    "patches": (150, _in_patches),
+    "pointwise": (200, _pointwise),
+    "backward": (250, _backward),
+    "grouped": (400, _grouped),
+    "enlarged": (180, _enlarged),
+    "weights": (350, _of_weights),
+    "weights_apart": (80, _of_weights_apart),
+    "time": (250, _in_time),
 }

@@ -90,6 +90,33 @@ def _narrow(draft: Draft) -> int:
     return draft.given(*dims)
 
 
+def _minor(draft: Draft) -> int:
+    """Arrays whose minor dimension may be any small number: vectors are filled or not."""
+    given = draft.given(*draft.dims(draft.one(2, 3, 4), 2e4, 5e5, minor=draft.size(1, 64)))
+    dims = draft.shape(given).dims
+    other = draft.given(*dims) if draft.chance(0.6) else _other(draft, dims)
+    return chained(draft, draft.each(draft.one(*_PAIRS), given, other), 3)
+
+
+def _waves(draft: Draft) -> int:
+    """Functions of numbers beyond one period, which take another way."""
+    given = _plain(draft, 1e4, 4e5)
+    if draft.chance(0.4):
+        given = draft.each("add", given, _other(draft, draft.shape(given).dims))
+    scaled = draft.each("multiply", given, _number(draft, given, draft.one("1", "6", "30", "200")))
+    return draft.each(draft.one("sine", "sine", "cosine"), scaled)
+
+
+def _all_pairs(draft: Draft) -> int:
+    """Every row with every other: differences of points, sums over them."""
+    width = draft.one(1, 2, 3, 3, 4, draft.size(5, 64))
+    rows = draft.size(32, max(33, (1e6 / width) ** 0.5))
+    dims = (rows, rows, width)
+    sides = [draft.wide(draft.given(rows, width), dims, own) for own in ((0, 2), (1, 2))]
+    made = chained(draft, draft.each(draft.one("subtract", "add", "multiply"), *sides), 2)
+    return draft.sum(made, (2,)) if draft.chance(0.4) else made
+
+
 def _masked(draft: Draft) -> int:
     dims = draft.dims(2, 3e4, 1e6)
     sides = [draft.add("iota", dims, dtype="s32", dimension=d) for d in (0, 1)]
@@ -113,13 +140,16 @@ def _repeated(draft: Draft) -> int:
 
 
 CASES: Mapping[str, tuple[int, Case]] = {
-    "pair": (120, lambda d: d.each(d.one(*_PAIRS), one := _plain(d), _other(d, d.shape(one).dims))),
-    "single": (50, lambda d: d.each(d.one(*_SINGLE), _plain(d))),
-    "function": (160, lambda d: _function(d, _plain(d, 1e4, 1e6), _USUAL)),
-    "rare": (110, lambda d: _function(d, _plain(d, 5e3, 2e5), _RARE)),
-    "chain": (260, lambda d: chained(d, _plain(d, 1e4, 1e6), 8)),
-    "narrow": (140, lambda d: chained(d, _narrow(d), 4)),
-    "masked": (20, _masked),
-    "converted": (40, _converted),
-    "repeated": (80, _repeated),
+    "pair": (300, lambda d: d.each(d.one(*_PAIRS), one := _plain(d), _other(d, d.shape(one).dims))),
+    "single": (80, lambda d: d.each(d.one(*_SINGLE), _plain(d))),
+    "function": (350, lambda d: _function(d, _plain(d, 1e4, 1e6), _USUAL)),
+    "rare": (250, lambda d: _function(d, _plain(d, 5e3, 2e5), _RARE)),
+    "chain": (600, lambda d: chained(d, _plain(d, 1e4, 1e6), 8)),
+    "narrow": (300, lambda d: chained(d, _narrow(d), 4)),
+    "minor": (600, _minor),
+    "waves": (100, _waves),
+    "pairs": (150, _all_pairs),
+    "masked": (30, _masked),
+    "converted": (80, _converted),
+    "repeated": (200, _repeated),
 }

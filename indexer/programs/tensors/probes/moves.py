@@ -25,6 +25,18 @@ def _transposed(draft: Draft) -> int:
     return draft.add("transpose", tuple(dims[d] for d in order), given, dimensions=order)
 
 
+def _transposed_inside(draft: Draft) -> int:
+    """Where what is next to each other is short: pictures put together, heads of attention."""
+    few, other, outer = draft.one(1, 2, 3, 4, 8), draft.one(2, 3, 4, 8, 16), draft.size(1, 4)
+    side = draft.size(8, max(9, (6e5 / few / other / outer) ** 0.5))
+    dims = (outer, side, side, other, few)
+    order = draft.one((0, 1, 3, 2, 4), (0, 1, 3, 2, 4), (0, 1, 4, 2, 3), (0, 3, 1, 2, 4))
+    given = draft.given(*dims)
+    if draft.chance(0.3):
+        given = chained(draft, given, 2)
+    return draft.add("transpose", tuple(dims[d] for d in order), given, dimensions=order)
+
+
 def _sliced(draft: Draft) -> int:
     dims = draft.dims(draft.one(2, 3, 4), 1e5, 3e6)
     start, limit, stride = [], [], []
@@ -87,6 +99,23 @@ def _picked(draft: Draft) -> int:
     return draft.add("gather", (count, width), given, numbers, raw=raw)
 
 
+def _picked_sums(draft: Draft) -> int:
+    """Of some rows each: words of a sentence, neighbours of a node."""
+    rows = _picked(draft)
+    count, width = draft.shape(rows).dims
+    each = draft.one(2, 4, 6, 8, 16)
+    rows = draft.add("slice", (count // each * each, width), rows, **_first(count, width, each))
+    parts = draft.add("reshape", (count // each, each, width), rows)
+    if draft.chance(0.4):
+        parts = draft.each("multiply", parts, draft.given(*draft.shape(parts).dims))
+    return draft.sum(parts, (1,))
+
+
+def _first(count: int, width: int, each: int) -> dict[str, Dims]:
+    """As many rows as make whole parts."""
+    return {"start": (0, 0), "limit": (count // each * each, width), "stride": (1, 1)}
+
+
 def _put(draft: Draft) -> int:
     table, width = draft.size(64, 8192), draft.one(1, draft.size(2, 16), draft.size(16, 256))
     count = draft.size(128, max(129, min(16384, 1e6 / width)))
@@ -124,14 +153,16 @@ def _counted(draft: Draft) -> int:
 
 
 CASES: Mapping[str, tuple[int, Case]] = {
-    "transposed": (200, _transposed),
-    "sliced": (90, _sliced),
-    "padded": (80, _padded),
-    "joined": (90, _joined),
-    "reversed": (30, _reversed),
-    "picked": (60, _picked),
-    "put": (30, _put),
-    "places": (30, _at_places),
-    "reshaped": (30, _reshaped),
-    "counted": (20, _counted),
+    "transposed": (500, _transposed),
+    "inside": (200, _transposed_inside),
+    "sliced": (150, _sliced),
+    "padded": (150, _padded),
+    "joined": (200, _joined),
+    "reversed": (50, _reversed),
+    "picked": (150, _picked),
+    "picked_sums": (80, _picked_sums),
+    "put": (60, _put),
+    "places": (50, _at_places),
+    "reshaped": (80, _reshaped),
+    "counted": (30, _counted),
 }

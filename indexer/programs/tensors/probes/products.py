@@ -74,6 +74,28 @@ def _gradient(draft: Draft) -> int:
     return draft.dot(draft.given(k, m), draft.given(k, n), ((0,), (0,)))
 
 
+def _narrow_gradient(draft: Draft) -> int:
+    """Of many rows, and few columns on both sides."""
+    left, right = draft.size(1, 96), draft.size(1, 96)
+    rows = draft.size(256, min(16384, 3e7 / left / right))
+    return draft.dot(draft.given(rows, left), draft.given(rows, right), ((0,), (0,)))
+
+
+def _small(draft: Draft) -> int:
+    """Many products of matrices of a few rows and columns, however they lie."""
+    m, k, n = (draft.size(1, 64) for _ in range(3))
+    most = max(5, min(2048, 2e7 / (m * k * n), 2e6 / max(m * k, k * n, m * n)))
+    batch = draft.size(4, most)
+    sides = []
+    for kept in (m, n):
+        order = draft.one((0, 1, 2), (0, 1, 2), (0, 2, 1), (1, 0, 2), (2, 0, 1))
+        dims = (batch, kept, k)
+        given = draft.given(*(dims[d] for d in order))
+        sides.append((given, order.index(2), order.index(0)))
+    (lhs, over, first), (rhs, summed, second) = sides
+    return draft.dot(lhs, rhs, ((over,), (summed,)), ((first,), (second,)))
+
+
 def _batched(draft: Draft) -> int:
     """The products of attention, batch and heads before or between the others."""
     batch, heads, width = draft.size(1, 6), draft.size(1, 8), draft.size(8, 128)
@@ -105,7 +127,7 @@ def _rows_by_matrices(draft: Draft) -> int:
     rows = draft.size(8, max(9, min(1024, 4e6 / batch / width)))
     if draft.chance(0.2):
         terms, others = draft.one(4, 8, 16, 32), draft.size(2, 16)
-        lhs = draft.given(batch, max(rows // others, 1), terms, width)
+        lhs = draft.given(batch, max(rows // max(others, terms // 2), 1), terms, width)
         return draft.dot(lhs, draft.given(others, batch, terms), ((2,), (2,)), ((0,), (1,)))
     many = draft.given(batch, rows, width)
     if draft.chance(0.5):
@@ -125,13 +147,15 @@ def _computed(draft: Draft) -> int:
 
 
 CASES: Mapping[str, tuple[int, Case]] = {
-    "plain": (170, _plain),
-    "thin": (150, _thin),
-    "vector": (60, _vector),
-    "rows": (90, _many_rows),
-    "summed": (40, _summed_twice),
-    "gradient": (70, _gradient),
-    "batched": (190, _batched),
-    "each": (110, _rows_by_matrices),
-    "computed": (80, _computed),
+    "plain": (500, _plain),
+    "thin": (500, _thin),
+    "vector": (120, _vector),
+    "rows": (250, _many_rows),
+    "summed": (120, _summed_twice),
+    "gradient": (350, _gradient),
+    "narrow_gradient": (400, _narrow_gradient),
+    "small": (400, _small),
+    "batched": (600, _batched),
+    "each": (350, _rows_by_matrices),
+    "computed": (250, _computed),
 }

@@ -30,9 +30,9 @@ from indexer.training.tensors.grown_trees import (  # noqa: E402
     tree_weights,
     trees_card,
 )
+from indexer.training.tensors.operations.sums import summed  # noqa: E402
 from indexer.training.tensors.presets import preset  # noqa: E402
 from indexer.training.tensors.samples import split  # noqa: E402
-from indexer.training.tensors.summed_trees import summed_trees  # noqa: E402
 from indexer.training.tensors.train import KernelTraining, train_kernels  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -96,11 +96,11 @@ def test_the_better_one_is_kept_and_the_card_tells_of_the_other(tmp_path: Path) 
     samples = fused_samples(12)
     out = tmp_path / "fused.safetensors"
     card = train_kernels(samples, how("fused", "auto"), out, progress=quiet)
-    assert card["settings"]["predictor"] == "trees" and "curve" not in card
+    assert card["settings"]["predictor"] == "operations" and "curve" not in card
     assert card["figures"]["valid"]["mape"] < card["others"]["network"]["valid"]["mape"]
     # What was held out is not learned from.
     train, valid = split(samples, "family", 0)
-    again, own = predictor_of(out), summed_trees(train)
+    again, own = predictor_of(out), summed(train)
     assert again.task == "fused"
     by_id = {kernel.id: kernel for kernel in kernels(12)}
     said = [again.seconds(by_id[sample.id]) for sample in valid]

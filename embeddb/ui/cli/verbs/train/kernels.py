@@ -12,6 +12,7 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, UsageError
 from embeddb.core.wording import plural
+from embeddb.tensors.probe import is_probe
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import emit, json_option, note, say
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["kernels_verb"]
 
-_PREDICTORS = click.Choice(["auto", "network", "trees"])
+_PREDICTORS = click.Choice(["auto", "network", "trees", "operations"])
 _GNNS = click.Choice(["none", "sage", "gat"])
 _REDUCTIONS = click.Choice(["per-node", "column-wise", "lstm", "transformer"])
 #: As the card has them, for people.
@@ -73,10 +74,11 @@ def kernels_verb(db: str, as_json: bool, **asked: Any) -> None:
     """Train the model of tensor kernels on the runs in DB.
 
     --task tile learns to rank the tiles of a kernel, --task fused its seconds (A Learned
-    Performance Model for Tensor Processing Units). --predictor auto: the paper's network, or
-    boosted trees (where lightgbm is installed), whichever is better on what was held out. Trees of
-    tiles learn what the analytical model misses, where it knows the code; trees of fused kernels
-    tell what each operation takes, and are better where probes ran (`kernel import --probes`).
+    Performance Model for Tensor Processing Units). --predictor auto: the paper's network, or what
+    reads plain rows, whichever is better on what was held out. Of tiles these are boosted trees
+    (where lightgbm is installed), which learn what the analytical model misses, where it knows the
+    code; of fused kernels sums of what trees and a network say each operation takes (`operations`;
+    `trees`: without the network), which are better where probes ran (`kernel import --probes`).
     --preset is a row of the paper's Tables 6 and 7 (`sage-lstm`, `none-transformer`, ...) or
     `default`, ours for two cores; --hidden makes it narrower. A batch has --tiles tiles of each of
     --batch kernels, drawn evenly from the model families; whole families are held out for early
@@ -123,7 +125,7 @@ def _train(
     with open_database(db, readonly=True) as opened:
         file = own_file(opened.store, "kernels", runs.platform, runs.op, asked["out"])
         home = opened.store.path
-    begun = folder_of(file).exists() and any(folder_of(file).glob("checkpoint*"))
+    begun = folder_of(file).exists() and any(folder_of(file).glob("**/checkpoint*"))
     if not asked["resume"] and (begun or (asked["out"] and file.exists())):
         raise UsageError(f"{file} is there already", hint="--resume goes on, or name another file")
     before = replaced_by(file)
@@ -186,10 +188,12 @@ def _runs(db: str, asked: dict[str, Any], analysis: Analysis | None = None) -> K
         runs = runs_of(opened.store, Op(asked["task"]), asked["platform"], analysis)
     for reason, count in runs.left_out.items():
         note(f"warning: {plural(count, 'kernel')} of {db} left out: {reason}")
-    families = len({sample.group for sample in runs.samples})
+    real = [sample for sample in runs.samples if not is_probe(sample.group)]
+    families, probes = len({sample.group for sample in real}), len(runs.samples) - len(real)
     note(
         f"{plural(sum(len(s.seconds) for s in runs.samples), 'run')} of "
-        f"{plural(len(runs.samples), 'kernel')} in {plural(families, 'family', 'families')}"
+        f"{plural(len(real), 'kernel')} in {plural(families, 'family', 'families')}"
+        + (f" and of {plural(probes, 'probe')}" if probes else "")
     )
     return runs
 

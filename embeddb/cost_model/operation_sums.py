@@ -1,0 +1,118 @@
+"""Seconds of fused kernels as sums over their operations, told by boosted trees, a network or both.
+
+A kernel takes the sum over its call and its operations of exp(usual + told(row)): `usual` is a
+guess (`operation_forms.rough_seconds`), rows are those of `operation_rows`, and what trees or a
+network tell is how far the guess is off. That sums are right where operations of a kind never met
+together is what flat rows of whole kernels cannot say. Where both tell, a kernel takes the
+geometric mean of the two sums: trees see where a time jumps, a network how it goes between.
+
+Source: ours; "A Learned Performance Model for Tensor Processing Units" (Section 3.2) sums over
+operations in its per-node reduction, of a graph network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.errors import ModelError
+from embeddb.core.files.gate import refusing
+from embeddb.cost_model.operation_network import NETWORK, OperationNetwork
+from embeddb.cost_model.trees_numpy import Forest
+from embeddb.tensors.computation import Computation
+from embeddb.tensors.encoding.operation_rows import (
+    BLOCKS,
+    CALL,
+    USUAL,
+    operation_places,
+    operation_rows,
+    operations_version,
+)
+from embeddb.tensors.encoding.predictor import KernelPredictor
+
+__all__ = ["TREES", "OperationSums"]
+
+#: What the names of the tensors of trees begin with (`trees_numpy.TENSORS`).
+TREES = "trees."
+_AGAIN = "train it again with `embeddb train kernels`"
+#: A part that is nothing, where logarithms are taken of what is left.
+_LEAST_S = 1e-9
+
+
+class OperationSums(KernelPredictor):
+    """By whichever of the two a file has."""
+
+    task = "fused"
+
+    def __init__(
+        self, card: Mapping[str, Any], weights: Mapping[str, NDArray[Any]], *, where: str = ""
+    ) -> None:
+        """Raises: ModelError for what tells nothing of the rows of operations."""
+        self.card = dict(card)
+        with refusing(ModelError, where=where, hint=_AGAIN):
+            read = self.card["network"]
+            if read["task"] != self.task:
+                raise ModelError(f"its trees are of {read['task']!r}")
+            if read.get("operations") != operations_version():
+                raise ModelError("it reads operations that are told otherwise")
+            self._told = _members(weights)
+            if not self._told:
+                raise ModelError("it has neither trees nor a network of operations")
+
+    def parts(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        """float64[x] seconds of rows float32[x,f] as `operation_rows` gives them, of however many
+        kernels: each begins with its call."""
+        first = np.flatnonzero(rows[:, CALL])
+        counts = np.diff(np.append(first, len(rows)))
+        logs, shares = np.zeros(len(first)), np.zeros(len(rows))
+        with np.errstate(over="ignore", invalid="ignore"):  # of weights that make no number
+            for told in self._told:
+                each = np.exp(rows[:, USUAL] + told(rows))
+                total = np.add.reduceat(each, first)
+                logs += np.log(total) / len(self._told)
+                shares += each / np.repeat(total, counts) / len(self._told)
+            return np.asarray(shares * np.repeat(np.exp(logs), counts))
+
+    def by_operation(self, kernel: Computation) -> tuple[float, dict[int, float]]:
+        """Seconds of the call of a kernel, and by place of the operations that take any."""
+        call, *each = self.parts(operation_rows(kernel)).tolist()
+        return call, dict(zip(operation_places(kernel), each, strict=True))
+
+    def scores(
+        self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]
+    ) -> NDArray[np.float32]:
+        total = self.parts(operation_rows(kernel)).sum()
+        return np.full(len(tiles), np.log(total), dtype=np.float32)
+
+    def without(
+        self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]
+    ) -> NDArray[np.float32]:
+        """An operation that is hidden takes no time."""
+        parts = self.parts(operation_rows(kernel))
+        left = np.full(len(kernel.operations), parts.sum())
+        left[list(operation_places(kernel))] -= parts[1:]
+        logs = np.log(np.maximum(left, _LEAST_S)).astype(np.float32)
+        return np.repeat(logs[:, None], len(tiles), axis=1)
+
+
+#: From rows float32[x,f] to float64[x], what is added to the guess.
+_Tells = Callable[[NDArray[np.float32]], NDArray[np.float64]]
+
+
+def _members(weights: Mapping[str, NDArray[Any]]) -> list[_Tells]:
+    """Raises: ModelError, or KeyError for a tensor that is missing."""
+    found: list[_Tells] = []
+    if trees := _below(TREES, weights):
+        forest = Forest([trees], BLOCKS)
+        found.append(lambda rows: forest.score(rows)[0])
+    if network := _below(NETWORK, weights):
+        found.append(OperationNetwork(network).told)
+    return found
+
+
+def _below(prefix: str, weights: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    cut = len(prefix)
+    return {name[cut:]: array for name, array in weights.items() if name.startswith(prefix)}

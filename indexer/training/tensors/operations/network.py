@@ -1,0 +1,163 @@
+"""The network of operations (`embeddb.cost_model.operation_network`) in torch, learned from sums
+alone as the trees beside it are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from embeddb.cost_model.operation_network import CLIP, EPSILON
+from embeddb.tensors.encoding.operation_rows import OPERATION, USUAL, operations_version
+from indexer.training.tensors.grown_trees import evenly
+from indexer.training.tensors.operations.missed import FAR, level
+from indexer.training.tensors.samples import KernelSample, content_of
+from indexer.training.trainer import Job, Progress, Settings, fit
+
+__all__ = ["NetworkTraining", "network_weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkTraining:
+    """How it is learned: all epochs, with a rate that falls; what is held out stops nothing, since
+    its error goes up and down by more than it falls in the second half."""
+
+    hidden: int = 256
+    layers: int = 2
+    dropout: float = 0.1
+    epochs: int = 24
+    kernels: int = 256
+    lr: float = 2e-3
+    decay: float = 0.85
+    clip: float = 1.0
+
+
+class _Batch(NamedTuple):
+    """b kernels of x rows: `rows` float32[x,f] standardised, `usual` float32[x], `owner` int64[x];
+    `logs` and `weight` float32[b]."""
+
+    rows: Tensor
+    usual: Tensor
+    owner: Tensor
+    logs: Tensor
+    weight: Tensor
+
+
+class _Network(nn.Module):
+    """Names and shapes of the weights are those of `operation_network.shapes_of`."""
+
+    scale: Tensor
+
+    def __init__(self, how: NetworkTraining) -> None:
+        super().__init__()
+        widths = (len(OPERATION), *(how.hidden,) * how.layers)
+        self.layers = nn.ModuleList(nn.Linear(width, how.hidden) for width in widths)
+        self.norms = nn.ModuleList(nn.LayerNorm(how.hidden, eps=EPSILON) for _ in widths)
+        self.head = nn.Linear(how.hidden, 1)
+        self.dropout = nn.Dropout(how.dropout)
+        nn.init.zeros_(self.head.weight)
+        self.register_buffer("scale", torch.stack([torch.zeros(1), torch.ones(1)]))
+
+    def forward(self, batch: _Batch) -> Tensor:
+        """float32[b] log seconds."""
+        x = self._layer(0, batch.rows)
+        for at in range(1, len(self.layers)):
+            x = x + self.dropout(self._layer(at, x))
+        each = torch.exp(batch.usual + self.head(x)[:, 0])
+        return torch.zeros_like(batch.logs).index_add(0, batch.owner, each).log()
+
+    def _layer(self, at: int, x: Tensor) -> Tensor:
+        out: Tensor = self.norms[at](self.layers[at](x)).relu()
+        return out
+
+
+class _Kernels:
+    """What is learned from, standardised once."""
+
+    def __init__(self, train: Sequence[KernelSample]) -> None:
+        rows = np.concatenate([sample.operations for sample in train])
+        mean, deviation = rows.mean(axis=0), rows.std(axis=0)
+        self.scale = np.stack([mean, np.where(deviation > 1e-6, deviation, 1)])
+        self.usual = torch.from_numpy(rows[:, USUAL].copy())
+        self.rows = torch.from_numpy(np.clip((rows - mean) / self.scale[1], -CLIP, CLIP))
+        counts = np.array([len(sample.operations) for sample in train])
+        self._ends = np.cumsum(counts)
+        self._counts = counts
+        self.logs = torch.tensor([sample.logs.min() for sample in train], dtype=torch.float32)
+        self.weight = torch.from_numpy(evenly([s.group for s in train])).float()
+
+    def batch(self, places: NDArray[np.int64], device: torch.device) -> _Batch:
+        counts = self._counts[places]
+        first = np.repeat(self._ends[places] - np.cumsum(counts), counts)
+        at = torch.from_numpy(first + np.arange(counts.sum()))
+        owner = torch.from_numpy(np.repeat(np.arange(len(places)), counts))
+        own = torch.from_numpy(places)
+        parts = (self.rows[at], self.usual[at], owner, self.logs[own], self.weight[own])
+        return _Batch(*(part.to(device) for part in parts))
+
+
+def network_weights(
+    train: Sequence[KernelSample],
+    seed: int = 0,
+    *,
+    how: NetworkTraining | None = None,
+    folder: Path | None = None,
+    progress: Progress = lambda *_: None,
+) -> dict[str, NDArray[Any]]:
+    """Tensors of `operation_network.shapes_of`; families count the same. An unfinished training in
+    `folder` goes on.
+
+    Raises: ModelError as `indexer.training.trainer.fit` does.
+    """
+    how = how or NetworkTraining()
+    kernels = _Kernels(train)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = _Network(how)
+    network.scale = torch.from_numpy(kernels.scale.astype(np.float32))
+    with torch.no_grad():
+        network.head.bias.fill_(level(train))
+    settings = Settings(
+        *(how.epochs, how.lr),
+        watch="",
+        seed=seed,
+        run=_named(train, how),
+        decay=how.decay,
+        clip=how.clip,
+    )
+    with TemporaryDirectory() as own:
+        folder = folder or Path(own) / "network"
+        job = _job(network, kernels, len(train), how, seed)
+        fit(network, job, settings=settings, folder=folder, progress=progress)
+    return {name: tensor.cpu().numpy() for name, tensor in network.state_dict().items()}
+
+
+def _job(network: _Network, kernels: _Kernels, count: int, how: NetworkTraining, seed: int) -> Job:
+    device = network.head.weight.device
+
+    def batches(epoch: int) -> Iterator[_Batch]:
+        order = np.random.default_rng([seed, epoch]).permutation(count)
+        for start in range(0, count, how.kernels):
+            yield kernels.batch(order[start : start + how.kernels], device)
+
+    def loss(batch: _Batch) -> Tensor:
+        missed = functional.huber_loss(network(batch), batch.logs, reduction="none", delta=FAR)
+        return (missed * batch.weight).mean()
+
+    return Job(-(-count // how.kernels), batches, loss, lambda: {})
+
+
+def _named(train: Sequence[KernelSample], how: NetworkTraining) -> str:
+    """Hash of all that a checkpoint depends on beside `lr` and `seed`."""
+    told = json.dumps([content_of(train), operations_version(), asdict(how)])
+    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
