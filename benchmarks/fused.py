@@ -185,7 +185,7 @@ def of_split(found: Mapping[tuple[str, str], Mapping[int, Any]], by: str) -> dic
         told[method] = {
             "seeds": sorted(done),
             **over_seeds([done[seed]["programs"] for seed in sorted(done)]),
-            "training": done[min(done)]["training"],
+            "training": training_of(found, by, method, min(done)),
         }
         trees = found.get((by, "trees"), {})
         both = sorted(done.keys() & trees.keys())
@@ -194,6 +194,17 @@ def of_split(found: Mapping[tuple[str, str], Mapping[int, Any]], by: str) -> dic
             ours, theirs = parts
             told[method]["above_trees"] = {n: ahead(ours, theirs, n) for n in ("mape", "tau")}
     return told
+
+
+def training_of(
+    found: Mapping[tuple[str, str], Mapping[int, Any]], by: str, method: str, seed: int
+) -> dict[str, Any]:
+    """What learning took; of several members that were there, what each took."""
+    members = MEMBERS.get(method, ())
+    alone = [name for name, one in MEMBERS.items() if len(one) == 1 and set(one) <= set(members)]
+    told = [found[by, name][seed]["training"] for name in alone if len(members) > 1]
+    own = found[by, method][seed]["training"]
+    return {"train_cpu_s": round(sum(t["train_cpu_s"] for t in told), 1)} if told else own
 
 
 def judged(told: Told, rows: Rows, key: Mapping[str, Any]) -> dict[str, Any]:
