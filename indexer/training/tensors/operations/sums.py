@@ -43,7 +43,7 @@ def summed_weights(
     """
     made: Mapping[str, Callable[[], Tensors]] = {
         NETWORK: lambda: network_weights(train, seed, folder=folder, progress=progress),
-        TREES: lambda: tree_weights(train, seed),
+        TREES: lambda: tree_weights(train, seed, progress=progress),
     }
     asked = [begin for begin in made if begin.rstrip(".") in members]
     return {begin + name: array for begin in asked for name, array in made[begin]().items()}

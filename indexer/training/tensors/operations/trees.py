@@ -15,6 +15,7 @@ from indexer.training.cost_model.trees import require, weights
 from indexer.training.tensors.grown_trees import evenly
 from indexer.training.tensors.operations.missed import FAR, level
 from indexer.training.tensors.samples import KernelSample
+from indexer.training.trainer import Progress
 
 __all__ = ["SETTINGS", "TREE_COUNT", "tree_weights"]
 
@@ -39,7 +40,9 @@ SETTINGS: Mapping[str, Any] = MappingProxyType(
 Floats = NDArray[np.float64]
 
 
-def tree_weights(train: Sequence[KernelSample], seed: int = 0) -> dict[str, NDArray[Any]]:
+def tree_weights(
+    train: Sequence[KernelSample], seed: int = 0, *, progress: Progress = lambda *_: None
+) -> dict[str, NDArray[Any]]:
     """Tensors of trees on `operation_rows`; families count the same.
 
     Raises: MissingDependency without LightGBM.
@@ -56,7 +59,11 @@ def tree_weights(train: Sequence[KernelSample], seed: int = 0) -> dict[str, NDAr
     usual = rows[:, USUAL].astype(np.float64)
     above = level(train)
     data = lightgbm.Dataset(rows, init_score=usual + above, params=settings)
-    found = weights(lightgbm.train(settings, data, TREE_COUNT))
+
+    def grown(env: Any) -> None:
+        progress("grow trees", env.iteration + 1, TREE_COUNT)
+
+    found = weights(lightgbm.train(settings, data, TREE_COUNT, callbacks=[grown]))
     # Where all guesses are off by more than `FAR`, no split would be better than none: the level
     # comes first, as a tree of one leaf.
     first = {"splits": 0, "value": above}
