@@ -1,31 +1,38 @@
 """How many tiles of a kernel the network of kernels judges in a second, on one thread, for every
 graph network and reduction.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/kernel_predictions.py \\
+    OPENBLAS_NUM_THREADS=1 python benchmarks/kernel_predictions.py [MODEL ...] \\
         > benchmarks/results/kernel_predictions.json
 
 A kernel of 20 operations under 500 tiles, weights drawn at random (what they are does not matter);
 `_ROUNDS` rounds over all networks, seconds of the processor, so that a busy machine disturbs less.
-Encoding the kernel and its tiles is part of it, reading the file is not.
+Encoding the kernel and its tiles is part of it, reading the file is not. Of every MODEL of op
+`fused`, files as `embeddb train kernels` makes them: how often a second it tells the seconds of
+such a kernel.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from machine import about, spread
 
 from embeddb.core.config import Config
+from embeddb.cost_model.kernel_trees import predictor_of
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.forward import KernelNetwork
+from embeddb.tensors.encoding.predictor import KernelPredictor
 from embeddb.tensors.encoding.spec import GNNS, REDUCTIONS, NetworkSpec, shapes_of
 from embeddb.tensors.operation import Operation, Shape
 
 _ROUNDS, _TILES, _OPERATIONS, _HIDDEN, _SIDE = 5, 500, 20, 128, 256
+_KERNELS = 200
 
 
 def main() -> None:
@@ -36,15 +43,20 @@ def main() -> None:
         for reduction in REDUCTIONS
     }
     rates: dict[str, list[float]] = {name: [] for name in networks}
+    models = {Path(file).stem: predictor_of(file) for file in sys.argv[1:]}
+    told: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(_ROUNDS):
         for name, network in networks.items():
             rates[name].append(rate(network, kernel, tiles))
+        for name, model in models.items():
+            told[name].append(seconds_rate(model, kernel))
     result = {
         "about": about(),
         "operations": _OPERATIONS,
         "tiles": _TILES,
         "hidden": _HIDDEN,
         "per_s": {name: spread(found) for name, found in rates.items()},
+        "kernels_per_s": {name: spread(found) for name, found in told.items()},
     }
     print(json.dumps(result, indent=1))
 
@@ -60,6 +72,14 @@ def rate(network: KernelNetwork, kernel: Computation, tiles: Sequence[Config]) -
     began = time.process_time()
     network.scores(kernel, tiles)
     return len(tiles) / (time.process_time() - began)
+
+
+def seconds_rate(model: KernelPredictor, kernel: Computation) -> float:
+    """Kernels a second of the processor's time."""
+    began = time.process_time()
+    for _ in range(_KERNELS):
+        model.seconds(kernel)
+    return _KERNELS / (time.process_time() - began)
 
 
 def _kernel() -> Computation:
