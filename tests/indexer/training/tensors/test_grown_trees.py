@@ -15,7 +15,7 @@ pytest.importorskip("lightgbm")
 
 from tiled_kernels import fused_samples, kernels, tiled_samples  # noqa: E402
 
-from embeddb.core.errors import ModelError  # noqa: E402
+from embeddb.core.errors import ModelError, UsageError  # noqa: E402
 from embeddb.core.files import model_file  # noqa: E402
 from embeddb.cost_model.kernel_trees import KernelTrees, predictor_of  # noqa: E402
 from embeddb.featurizers.kernel_embedding import KernelEmbedding  # noqa: E402
@@ -30,6 +30,7 @@ from indexer.training.tensors.grown_trees import (  # noqa: E402
     tree_weights,
     trees_card,
 )
+from indexer.training.tensors.operations import sums  # noqa: E402
 from indexer.training.tensors.operations.sums import summed  # noqa: E402
 from indexer.training.tensors.presets import preset  # noqa: E402
 from indexer.training.tensors.samples import split  # noqa: E402
@@ -112,6 +113,19 @@ def test_the_better_one_is_kept_and_the_card_tells_of_the_other(tmp_path: Path) 
     assert all(own_error <= other["valid"]["mape"] for other in card["others"].values())
     asked = train_kernels(samples, how("fused", "network"), tmp_path / "n.st", progress=quiet)
     assert asked["settings"]["predictor"] == "sage-column-wise" and "others" not in asked
+
+
+def test_sums_are_of_fused_kernels_alone_and_do_without_lightgbm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="rank no tiles"):
+        train_kernels(tiled_samples(3), how("tile", "operations"), tmp_path / "no", progress=quiet)
+    monkeypatch.setattr(sums, "available", lambda: False)
+    out = tmp_path / "fused.safetensors"
+    card = train_kernels(fused_samples(8), how("fused", "operations"), out, progress=quiet)
+    assert card["settings"]["predictor"] == "operations" and "trees" not in card["settings"]
+    assert predictor_of(out).task == "fused"
+    assert KernelEmbedding.for_database(tmp_path) is None
 
 
 def test_trees_of_tiles_are_judged_and_are_no_featurizer(tmp_path: Path) -> None:
