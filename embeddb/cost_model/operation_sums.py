@@ -55,7 +55,7 @@ class OperationSums(KernelPredictor):
         with refusing(ModelError, where=where, hint=_AGAIN):
             read = self.card["network"]
             if read["task"] != self.task:
-                raise ModelError(f"its trees are of {read['task']!r}")
+                raise ModelError(f"it tells operations and is of {read['task']!r}")
             if read.get("operations") != operations_version():
                 raise ModelError("it reads operations that are told otherwise")
             self._told = _members(weights)

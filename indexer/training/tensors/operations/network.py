@@ -87,6 +87,7 @@ class _Kernels:
     def __init__(self, train: Sequence[KernelSample]) -> None:
         rows = np.concatenate([sample.operations for sample in train])
         mean, deviation = rows.mean(axis=0), rows.std(axis=0)
+        self.constant = torch.from_numpy(deviation <= 1e-6)
         self.scale = np.stack([mean, np.where(deviation > 1e-6, deviation, 1)])
         self.usual = torch.from_numpy(rows[:, USUAL].copy())
         self.rows = torch.from_numpy(np.clip((rows - mean) / self.scale[1], -CLIP, CLIP))
@@ -127,6 +128,9 @@ def network_weights(
     network.scale = torch.from_numpy(kernels.scale.astype(np.float32))
     with torch.no_grad():
         network.head.bias.fill_(level(train))
+        # Of what was the same in all rows nothing is learned: an opcode that comes later adds
+        # nothing, where weights as they were drawn would.
+        network.get_parameter("layers.0.weight")[:, kernels.constant] = 0.0
     settings = Settings(
         *(how.epochs, how.lr),
         watch="",

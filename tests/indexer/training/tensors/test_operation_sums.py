@@ -22,7 +22,11 @@ from embeddb.cost_model.operation_network import NETWORK, OperationNetwork  # no
 from embeddb.cost_model.operation_sums import TREES, OperationSums  # noqa: E402
 from embeddb.tensors.check import computation  # noqa: E402
 from embeddb.tensors.computation import Computation  # noqa: E402
-from embeddb.tensors.encoding.operation_rows import operation_places, operation_rows  # noqa: E402
+from embeddb.tensors.encoding.operation_rows import (  # noqa: E402
+    OPERATION,
+    operation_places,
+    operation_rows,
+)
 from embeddb.tensors.probe import PROBE  # noqa: E402
 from indexer.training.tensors.baselines import SECONDS  # noqa: E402
 from indexer.training.tensors.operations.network import (  # noqa: E402
@@ -175,6 +179,17 @@ def test_numpy_says_what_torch_does() -> None:
     )
     said = np.concatenate(summed_said(model, asked))
     np.testing.assert_allclose(said, wanted.numpy(), atol=1e-4)
+
+
+def test_an_opcode_that_nobody_learned_from_adds_nothing() -> None:
+    asked = samples(kernels(("add", "negate"), 40, 7))
+    network = OperationNetwork(network_weights(asked, how=NetworkTraining(hidden=24, epochs=2)))
+    rows = operation_rows(kernel(("add",), 50_000, "new"))
+    other = rows.copy()
+    other[1, OPERATION.index("is_sine")] = 1.0
+    np.testing.assert_array_equal(network.told(other), network.told(rows))
+    other[1, OPERATION.index("is_negate")] = 1.0
+    assert network.told(other)[1] != network.told(rows)[1]
 
 
 def test_a_training_that_was_killed_ends_with_the_same_weights(tmp_path: Path) -> None:
