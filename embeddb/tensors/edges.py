@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Computation
@@ -120,15 +119,24 @@ class Edges:
             raise TensorError(
                 f"is a cut of {len(cut.bits)} edges, the program has {len(self.pairs)}"
             )
-        fused = [pair for pair, bit in zip(self.pairs, cut.bits, strict=True) if not bit]
-        _, found = _components(self._count, [*fused, *self._tied], "weak")
-        return self._firsts(found)
+        fused = (pair for pair, bit in zip(self.pairs, cut.bits, strict=True) if not bit)
+        first = _firsts(self._count, (*self._tied, *fused))
+        labels = [-1] * self._count
+        for place in self.computing:
+            labels[place] = first[place]
+        return labels
 
     def strong(self, labels: Sequence[int]) -> list[int]:
         """By place (of which those that are labels count), which kernels need each other: they have
         the same number."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
         between = [(labels[a], labels[b]) for a, b in self.pairs if labels[a] != labels[b]]
-        found: list[int] = _components(self._count, between, "strong")[1].tolist()
+        rows, columns = np.array(between, np.int64).reshape(-1, 2).T
+        shape = (self._count, self._count)
+        graph = csr_array((np.ones(len(between), np.int8), (rows, columns)), shape=shape)
+        found: list[int] = connected_components(graph, connection="strong")[1].tolist()
         return found
 
     def mended(self, cut: Cut) -> Cut:
@@ -141,13 +149,6 @@ class Edges:
         """The cut of the edges between what has different labels, by place."""
         return Cut(tuple(labels[a] != labels[b] for a, b in self.pairs))
 
-    def _firsts(self, found: NDArray[np.int32]) -> list[int]:
-        first: dict[int, int] = {}
-        labels = [-1] * self._count
-        for place in self.computing:
-            labels[place] = first.setdefault(int(found[place]), place)
-        return labels
-
 
 @lru_cache(maxsize=64)
 def edges_of(program: Computation) -> Edges:
@@ -155,13 +156,17 @@ def edges_of(program: Computation) -> Edges:
     return Edges(program)
 
 
-def _components(
-    count: int, pairs: Sequence[tuple[int, int]], connection: str
-) -> tuple[int, NDArray[np.int32]]:
-    """How many, and by place the number of its own, int32[count]."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
+def _firsts(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
+    """By place, the first of those that pairs join it to. (Annealing asks for each cut it looks at,
+    of some dozen edges mostly: scipy takes longer to see that they are a graph.)"""
+    above = list(range(count))
 
-    rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T
-    graph = csr_array((np.ones(len(pairs), np.int8), (rows, columns)), shape=(count, count))
-    return connected_components(graph, directed=True, connection=connection)  # type: ignore[no-any-return]  # a pair
+    def first(place: int) -> int:
+        while above[place] != place:
+            above[place] = place = above[above[place]]
+        return place
+
+    for one, other in pairs:
+        a, b = first(one), first(other)
+        above[max(a, b)] = min(a, b)
+    return [first(place) for place in range(count)]
