@@ -8,7 +8,7 @@ A kernel of 20 operations under 500 tiles, weights drawn at random (what they ar
 `_ROUNDS` rounds over all networks, seconds of the processor, so that a busy machine disturbs less.
 Encoding the kernel and its tiles is part of it, reading the file is not. Of every MODEL of op
 `fused`, files as `embeddb train kernels` makes them: how often a second it tells the seconds of
-such a kernel.
+such a kernel, and how many cuts of our own programs annealing on it makes and prices.
 """
 
 from __future__ import annotations
@@ -23,16 +23,24 @@ import numpy as np
 from machine import about, spread
 
 from embeddb.core.config import Config
+from embeddb.cost_model.graph_model import GraphModel
 from embeddb.cost_model.kernel_trees import predictor_of
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.edges import edges_of
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.predictor import KernelPredictor
 from embeddb.tensors.encoding.spec import GNNS, REDUCTIONS, NetworkSpec, shapes_of
 from embeddb.tensors.operation import Operation, Shape
+from indexer.programs.tensors import program
+from tuners.fusion.cut_steps import CutSteps
+from tuners.fusion.prices import CutPrices
+from tuners.hardware.annealing import Annealer, anneal
 
 _ROUNDS, _TILES, _OPERATIONS, _HIDDEN, _SIDE = 5, 500, 20, 128, 256
 _KERNELS = 200
+#: What is annealed, from all in one kernel, and for how long.
+_PROGRAMS, _ANNEALED_S = ("siren.large", "relation.large", "vgg.large"), 5.0
 
 
 def main() -> None:
@@ -45,11 +53,14 @@ def main() -> None:
     rates: dict[str, list[float]] = {name: [] for name in networks}
     models = {Path(file).stem: predictor_of(file) for file in sys.argv[1:]}
     told: dict[str, list[float]] = {name: [] for name in models}
+    cuts: dict[str, dict[str, list[float]]] = {n: {p: [] for p in _PROGRAMS} for n in models}
     for _ in range(_ROUNDS):
         for name, network in networks.items():
             rates[name].append(rate(network, kernel, tiles))
         for name, model in models.items():
             told[name].append(seconds_rate(model, kernel))
+            for annealed, found in cuts[name].items():
+                found.append(cuts_rate(model, program(annealed)))
     result = {
         "about": about(),
         "operations": _OPERATIONS,
@@ -57,6 +68,10 @@ def main() -> None:
         "hidden": _HIDDEN,
         "per_s": {name: spread(found) for name, found in rates.items()},
         "kernels_per_s": {name: spread(found) for name, found in told.items()},
+        "cuts_per_s": {
+            name: {annealed: spread(found) for annealed, found in each.items()}
+            for name, each in cuts.items()
+        },
     }
     print(json.dumps(result, indent=1))
 
@@ -80,6 +95,20 @@ def seconds_rate(model: KernelPredictor, kernel: Computation) -> float:
     for _ in range(_KERNELS):
         model.seconds(kernel)
     return _KERNELS / (time.process_time() - began)
+
+
+def cuts_rate(model: KernelPredictor, annealed: Computation) -> float:
+    """Cuts a second of the processor's time, each kernel priced once."""
+    prices = CutPrices(annealed, GraphModel(model))
+    start, rng = edges_of(annealed).whole, np.random.default_rng(0)
+    began = time.process_time()
+    priced = anneal(
+        Annealer(CutSteps(annealed), start, rng=rng),
+        prices.seconds,
+        lambda: time.process_time() - began,
+        _ANNEALED_S,
+    )
+    return sum(1 for _ in priced) / (time.process_time() - began)
 
 
 def _kernel() -> Computation:
