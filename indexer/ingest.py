@@ -285,9 +285,9 @@ class _Job:
     def _judge_of(
         self, platform: Platform, op: Op, info: PatternInfo
     ) -> tuple[ConfigSpace, dict[str, Config]]:
-        """The space, and what was found legal in it; one for all subjects where sizes do not
-        matter to it."""
-        fixed = not platform.space(op).unresolved
+        """The space, and what was found legal in it; one for all matrices where sizes do not
+        matter to it. Of nests and tensor kernels each has rules of its own."""
+        fixed = op.kind == "matrix" and not platform.space(op).unresolved
         key = (platform.id, op, "" if fixed else info.id)
         found = self._judges.pop(key, None)
         if found is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -60,6 +60,11 @@ class Computation:
 
     def _repr_html_(self) -> str:
         return html_of(self)
+
+    def told_as(self, taken: Container[str]) -> str:
+        """Its name, with the beginning of its id where that is taken, or none is given."""
+        short = self.id[:12]
+        return f"{self.name} ({short})" if self.name in taken else self.name or short
 
     def renamed(self, name: str, group: str) -> Computation:
         return replace(self, name=name, group=group)

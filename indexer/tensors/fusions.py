@@ -57,11 +57,12 @@ class FusionTally:
     ratios: list[float] = field(default_factory=list)
 
     def add(self, kernel: Computation, found: Measurement) -> None:
-        """A kernel that was measured now."""
-        self.kernels += 1
-        self.long += found.least >= LONG_S and found.ok
+        """A kernel that was measured now, or failed."""
         if not found.ok:
-            self.failed[kernel.name or kernel.id[:12]] = found.error
+            self.failed[kernel.told_as(self.failed)] = found.error
+            return
+        self.kernels += 1
+        self.long += found.least >= LONG_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class FusionJob:
             try:
                 asked = self._asked(program)
             except TensorError as error:
-                tally.failed[program.name or program.id[:12]] = error.reason
+                tally.failed[program.told_as(tally.failed)] = error.reason
                 continue
             if asked:
                 self._program(program, asked, tally)
@@ -112,7 +113,7 @@ class FusionJob:
         """
         asked = [one for one in kernels if seconds_known(self.db, self.here, one.id) is None]
         tally = FusionTally(known=len(kernels) - len(asked))
-        state = state_now(self.runner, threads=1)
+        state, done = state_now(self.runner, threads=1), 0
         for some in self.runner.kernels(asked, self.request.options):
             before, state = state, state_now(self.runner, threads=1)
             facts = between(before, state)
@@ -121,8 +122,9 @@ class FusionJob:
                 run = Run(kernel.id, _FUSED, self.here.id, Config({}), told, self._campaign())
                 self.db.record([run], kernel, self.here)
                 tally.add(kernel, told)
+            done += len(some)
             if progress is not None:
-                progress("measure kernels", tally.kernels, len(asked))
+                progress("measure kernels", done, len(asked))
         return tally
 
     # -- one program -------------------------------------------------------------------------------

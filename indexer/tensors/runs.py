@@ -86,7 +86,7 @@ class TileJob:
             if any(run.campaign == self._campaign() for run in ran):
                 tally.known += 1
             elif reason := why_not(kernel):
-                tally.skipped[kernel.name or kernel.id[:12]] = reason
+                tally.skipped[kernel.told_as(tally.skipped)] = reason
             elif tiles := self._tiles(kernel, _done(ran, self.request.rounds), rng):
                 self._one(kernel, tiles, rng, tally)
             else:

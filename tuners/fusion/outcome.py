@@ -107,6 +107,11 @@ class FusionTuned:
         held = [one.seconds for one in self.rounds.get(cut, ()) if math.isfinite(one.seconds)]
         return median(held) if held else math.inf
 
+    def in_a_row_s(self, cut: Cut) -> float:
+        """The median of its rounds, one kernel called after the other; infinite without."""
+        held = [one.in_a_row for one in self.rounds.get(cut, ()) if one.in_a_row is not None]
+        return median(held) if held else math.inf
+
     @property
     def default(self) -> Tried:
         """The faster of the defaults, by the rounds: what a gain is told over."""

@@ -30,6 +30,8 @@ def tune_fusion(
     runner, here = this_machine(platform, threads=1)
     model, reason = db.graph_model(here, Op("fused")) if request.model_s else (None, "")
     if model is None and request.model_s:
-        why = reason or "no model of fused kernels: `embeddb train kernels` makes one"
+        why = (
+            reason or "no model of fused kernels: `embeddb train kernels DB --task fused` makes one"
+        )
         note(f"{why}; hardware alone")
     return FusionTuning(db, runner, here, request, model=model, progress=progress).run(program)

@@ -71,7 +71,7 @@ def emit_schedules(
     for subject, made in zip(subjects, answers, strict=True):
         nest = db.store.known(subject) if isinstance(subject, PatternInfo) else subject
         if subject.kind != "nest":
-            raise UsageError("--emit writes the C of a nest, not of a matrix")
+            raise UsageError(f"--emit writes the C of a nest, not of a {subject.kind}")
         if not isinstance(nest, Nest):
             raise NothingFound(f"{subject.name}: known by name only", hint="give its program")
         first = made.candidates[0].config if made.candidates else made.default

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,14 @@ def test_kernels_by_themselves(db: Database) -> None:
     tally = job(db, runner).kernels([row_sum(), dot_add()])
     assert tally.kernels == 2 and tally.long == 2
     assert job(db, runner).kernels([row_sum()]).known == 1
+
+
+def test_kernels_that_fail_are_no_measured_ones_and_each_is_named(db: Database) -> None:
+    same = [softmax(rows).renamed("m", "m") for rows in (8, 16, 24)]
+    kernels = [replace(one, kind="kernel") for one in same]
+    tally = job(db, Played(breaks=frozenset({"divide"}))).kernels([*kernels, row_sum()])
+    assert tally.kernels == 1 and len(tally.failed) == 3 and "m" in tally.failed
+    assert f"m ({kernels[1].id[:12]})" in tally.failed
 
 
 def test_kernels_that_took_turns_are_kept_before_the_next_do(db: Database) -> None:

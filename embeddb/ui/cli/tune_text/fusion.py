@@ -92,7 +92,16 @@ def _verdict(done: FusionTuned) -> str:
     slowest = max(one.seconds for one in done.rounds[best.cut])
     apart = slowest < min(one.seconds for one in done.rounds[done.default.cut])
     sure = "" if apart else "; its rounds and the default's overlap, so it may be chance"
-    return f"{factor(gain)} over {default}, the faster default, in {counted}{sure}"
+    told = f"{factor(gain)} over {default}, the faster default, in {counted}{sure}"
+    return told + _in_a_row(done, best)
+
+
+def _in_a_row(done: FusionTuned, best: Tried) -> str:
+    """Where the sum of its kernels promises what calls one after the other do not keep."""
+    least = min(done.in_a_row_s(one.cut) for one in done.defaults)
+    own = done.in_a_row_s(best.cut)
+    slower = math.isfinite(own) and own > least
+    return f"; but in a row it takes {factor(own / least)} as long as the default" if slower else ""
 
 
 def _rows(done: FusionTuned) -> list[tuple[str, Tried]]:
@@ -104,7 +113,7 @@ def _rows(done: FusionTuned) -> list[tuple[str, Tried]]:
 
 def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
     again, default = done.again_s(one.cut), done.again_s(done.default.cut)
-    rows = [held.in_a_row for held in done.rounds.get(one.cut, ()) if held.in_a_row is not None]
+    row = done.in_a_row_s(one.cut)
     return {
         "what": what,
         "cut": one.cut.text,
@@ -112,7 +121,7 @@ def _row(what: str, one: Tried, done: FusionTuned) -> dict[str, Any]:
         "seconds": one.seconds,
         "rounds_s": [held.seconds for held in done.rounds.get(one.cut, ())],
         "median_s": again,
-        "in_a_row_s": sorted(rows)[len(rows) // 2] if rows else None,
+        "in_a_row_s": row if math.isfinite(row) else None,
         "gain": default / again if math.isfinite(again) and math.isfinite(default) else None,
         "kernels": one.kernels or None,
         "error": one.error or None,

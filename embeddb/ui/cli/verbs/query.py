@@ -234,7 +234,7 @@ def _show_remarks(made: Recommendation) -> None:
         why = "within the measured noise" if made.noise > 0 else "no difference is known"
         say(f"ranks 1 and {_ranks(made, ties)} cannot be told apart: {why}")
     elif made.noise == 0 and len(made.candidates) > 1:
-        say("noise is not known here (nothing was run twice): close ranks may be ties")
+        say("noise is not known here: close ranks may be ties")
     for line in made.warnings:
         say(f"warning: {line}")
 

@@ -11,6 +11,7 @@ import pytest
 from command_line import run_verb
 from hlo_texts import FOLDER, PLAIN
 from nest_logs import log_of
+from played_xla import chain
 from tile_kernels import Kernel
 
 from embeddb.core.config import Config, Op
@@ -19,6 +20,7 @@ from embeddb.tensors.tensor_text import tensor_from_text
 from embeddb.ui.cli.arguments import known_subjects
 from indexer.frontends.hlo.files import read_tensors
 from indexer.frontends.hlo.printer import hlo_text
+from indexer.library import info_of
 from indexer.programs import tensors
 from indexer.programs.tensors import probes
 
@@ -48,6 +50,32 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     capsys.readouterr()
     return run_verb(words), capsys.readouterr().err
+
+
+def test_cuts_in_a_log_are_judged_by_their_own_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, log = str(tmp_path / "t.db"), tmp_path / "cuts.csv"
+    with Database.create(tmp_path / "t.db") as made:
+        for program in (chain(6).renamed("six", "a"), chain(9).renamed("nine", "b")):
+            made.store.put_structure(program, info_of(program))
+    rows = ["six,5:80,1", "six,whole,2", "nine,8:80,1", "nine,5:80,1"]
+    log.write_text("\n".join(["matrix,cut,time_ms", *rows]) + "\n")
+    words = ("index", db, str(log), "--platform", "xla-cpu", "--op", "fusion", "--json")
+    (told,) = printed(capsys, *words)["files"]
+    (why,) = told["reasons"]
+    assert told["added"] == 3 and why.startswith("is a cut of 5 edges, the program has 8")
+
+
+def test_what_is_there_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = str(tmp_path / "t.db")
+    assert run_verb(["kernel", "import", db, MLP]) == 0
+    told = printed(capsys, "kernel", "show", db, "--json")
+    assert [(one["name"], one["kind"]) for one in told] == [("mlp", "program")]
+    assert run_verb(["kernel", "show", db]) == 0
+    assert "mlp" in capsys.readouterr().out
+    code, said = refused(capsys, "kernel", "show", db, "--kind", "kernel")
+    assert code and "kernel import" in said
 
 
 def test_a_dump_once_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,7 +225,6 @@ def test_show_from_a_file_and_from_a_database(
 def test_what_cannot_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db = str(tmp_path / "t.db")
     assert run_verb(["kernel", "import", db, MLP]) == 0
-    assert refused(capsys, "kernel", "show", db)[0] == 2
     assert "no such file" in refused(capsys, "kernel", "show", db, "other")[1]
     code, said = refused(capsys, "kernel", "show", str(FOLDER / "mlp.after.txt"))
     assert code == 2 and "has 7 kernels" in said

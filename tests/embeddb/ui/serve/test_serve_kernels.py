@@ -44,6 +44,12 @@ def test_a_kernel_has_its_operations_drawn(client: TestClient) -> None:
     assert told["kernel"]["flops"] > 0 and told["kernel"]["operations"][0]["opcode"] == "parameter"
 
 
+def test_the_first_page_asks_about_kernels(client: TestClient) -> None:
+    shown = client.get("/").text.partition("<main")[2].partition("</main")[0]
+    assert "Ask about a tensor kernel" in shown and "--op tile" in shown
+    assert "nest" not in shown and "matri" not in shown
+
+
 def test_names_of_strangers_are_escaped(client: TestClient) -> None:
     page = client.get(f"/patterns/{dot_add(80, 96, 64).id}")
     assert page.status_code == 200 and "<script>alert" not in page.text

@@ -50,9 +50,9 @@ def import_verb(
     fusion and each operation beside; any other one is a program. --kind program takes the first as
     a program too, but not from a folder that has it as it was before; --kind kernel takes the
     second as one kernel. --cut adds what a compiler would make of programs by default: one heavy
-    operation in each kernel, for tiles. --probes adds some 4,000 kernels that are made up, of every
-    kind of operation: seconds of fused kernels are predicted better where they were measured. Runs
-    of those that DB knows by their names only move to them.
+    operation in each kernel, for tiles. --probes adds some 14,000 kernels that are made up, of
+    every kind of operation: seconds of fused kernels are predicted better where they were measured.
+    Runs of those that DB knows by their names only move to them.
 
     \b
     Example:

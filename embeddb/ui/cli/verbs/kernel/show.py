@@ -15,6 +15,7 @@ from embeddb.core.wording import duration, short_time
 from embeddb.query.kernels.fused_seconds import FusedSeconds, fused_seconds_of
 from embeddb.tensors.analysis import operation_work, work_of
 from embeddb.tensors.computation import KINDS, Computation
+from embeddb.tensors.probe import is_probe
 from embeddb.tensors.tensor_text import tensor_text
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, note, say, table
@@ -45,20 +46,24 @@ _MOST_ROWS, _MOST_WORDS = 200, 60
 @json_option
 def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> None:
     """Operations of a kernel or a program, with what each computes: the one called NAME (or of that
-    id) in DB, or in a FILE, where a single one needs no name. Of a kernel in DB also its seconds by
-    XLA, where it ran (`kernel measure --op fused`), and what the learned model says that it takes,
-    by operation (`train kernels --task fused`).
+    id) in DB, or in a FILE, where a single one needs no name. DB alone lists what there is. Of a
+    kernel in DB also its seconds by XLA, where it ran (`kernel measure --op fused`), and what the
+    learned model says that it takes, by operation (`train kernels --task fused`).
 
     --as json is it as a file that embeddb reads, --as hlo one that XLA compiles.
 
     \b
     Example:
+      embeddb kernel show tensors.db
       embeddb kernel show tensors.db mlp
       embeddb kernel show dump/module_0002.jit_mlp.cpu_after_optimizations.txt
       embeddb kernel show tensors.db mlp --as hlo
       embeddb kernel show tensors.db mlp --kind program
     """
     took: list[FusedSeconds] = []
+    if not name and not Path(place).is_file():
+        _list(place, kind, as_json=as_json)
+        return
     if Path(place).is_file():
         made = _of_file(place, name, kind)
     else:
@@ -75,17 +80,39 @@ def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> Non
         _show(made, took)
 
 
+def _list(place: str, kind: str, *, as_json: bool) -> None:
+    """What a database has by name, made-up kernels left out. Raises: NothingFound for nothing."""
+    with open_database(place, readonly=True) as opened:
+        there = (
+            info for info in opened.store.patterns() if info.kind in ((kind,) if kind else KINDS)
+        )
+        held = sorted(
+            (info for info in there if not is_probe(info.group)),
+            key=lambda info: (info.kind, info.group, info.name, info.id),
+        )
+    if as_json:
+        words = ("id", "kind", "name", "group")
+        emit([{**{w: getattr(i, w) for w in words}, **dict(i.sizes.named)} for i in held])
+        return
+    if not held:
+        hint = "`embeddb kernel import` adds kernels and programs"
+        raise NothingFound(f"no tensor {kind or 'kernel'} is here", hint=hint)
+    rows = [(info.name or info.id, info.kind, info.group, str(info.sizes)) for info in held]
+    table(("name", "kind", "family", "sizes"), rows[:_MOST_ROWS])
+    if len(rows) > _MOST_ROWS:
+        note(f"and {len(rows) - _MOST_ROWS:,} more: --json has them all")
+
+
 def _of_database(place: str, name: str, kind: str) -> tuple[Computation, list[FusedSeconds]]:
     """Raises: NothingFound for a computation that is not there, or whose operations are not;
-    UsageError without a name, and for that of a kernel and a program."""
-    if not name:
-        raise UsageError(f"which kernel of {place}?", hint="embeddb kernel show DB NAME, or FILE")
+    UsageError for the name of a kernel and a program."""
     with open_database(place, readonly=True) as opened:
         kinds = {info.kind for info in opened.store.find(name) if info.kind in KINDS}
         if not kind and len(kinds) > 1:
             hint = "say which: --kind kernel or --kind program"
             raise UsageError(f"a kernel and a program are called {name}", hint=hint)
-        found = known_pattern(opened, name, kind=kind or (kinds.pop() if kinds else "kernel"))
+        there = kinds or {info.kind for info in opened.store.patterns() if info.kind in KINDS}
+        found = known_pattern(opened, name, kind=kind or min(there, default="kernel"))
         made = opened.store.tensor(found.id) if isinstance(found, PatternInfo) else None
         if made is None:
             hint = "`embeddb kernel import` adds kernels and programs"
