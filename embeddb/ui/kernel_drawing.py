@@ -79,11 +79,12 @@ def occluded_head(by: str) -> str:
 
 
 def occluded_part(one: Occluded, view: KernelView | None) -> str:
-    """What was left out: an operation with its shape, or a statistic in words."""
+    """What was left out: an operation with its shape and place, or a statistic in words."""
     if one.place < 0:
         return feature_words(one.what)
     known = view.operations if view is not None else []
-    return f"{one.what} {known[one.place].shape}" if one.place < len(known) else one.what
+    shape = f" {known[one.place].shape}" if one.place < len(known) else ""
+    return f"{one.what}{shape}, at {one.place}"
 
 
 def occluded_figure(one: Occluded, by: str) -> str:

@@ -36,7 +36,10 @@ READS = "operations"
 
 def predicted_tiles(query: Query, lookup: Lookup, kernel: Computation | None) -> Query | None:
     """The query with what the learned model says of the kernel's tiles, or with a note why it says
-    nothing; None where there is no such model. `kernel` is None where it is known by name only."""
+    nothing; None where there is no such model, and of op `fused`, where nothing is to be chosen
+    (`fused_seconds`). `kernel` is None where it is known by name only."""
+    if query.op.kernel == "fused":
+        return None
     model, note = lookup.graph_model(query.platform, query.op)
     if model is None:
         return _noted(query, note) if note else None

@@ -5,17 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from embeddb.core.errors import TensorError
-from embeddb.core.wording import clean, plural
+from embeddb.core.wording import clean, duration, plural, short_time
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from embeddb.core.config import Op
+    from embeddb.core.records import PatternInfo
+    from embeddb.database import Database
+    from embeddb.platforms.of_subject import Content
     from embeddb.query.diagnostics import Diagnostics
+    from embeddb.query.kernels.fused_seconds import FusedSeconds
     from embeddb.query.kernels.view import KernelView
 
-__all__ = ["refuse_if_nothing_ran", "show_occluded"]
+__all__ = [
+    "fused_seconds",
+    "refuse_if_nothing_ran",
+    "show_fused_seconds",
+    "show_occluded",
+    "time_of",
+]
 
 _MOST = 8
 
@@ -44,3 +55,29 @@ def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
         for one in insight.occluded[:_MOST]
     ]
     table(("left out", "then" if insight.occluded_by == "model" else "moves by"), rows, indent="  ")
+
+
+def fused_seconds(db: Database, subject: Content | PatternInfo, op: Op) -> Sequence[FusedSeconds]:
+    """What a kernel takes, measured and predicted: all that is to be known of op `fused`."""
+    if op.kernel != "fused":
+        return ()
+    from embeddb.query.kernels.fused_seconds import fused_seconds_of
+
+    kernel = db.store.tensor(subject.id)
+    return () if kernel is None else fused_seconds_of(db, kernel)
+
+
+def show_fused_seconds(took: Iterable[FusedSeconds]) -> None:
+    """What a fused kernel takes, a line for each machine."""
+    for one in took:
+        measured = "not measured" if one.measured is None else f"{time_of(one.measured)} measured"
+        said = ""
+        if one.model is not None and one.predicted is not None:
+            call = "" if one.call is None else f", its call {time_of(one.call)}"
+            said = f", {time_of(one.predicted)} by model {one.model[:8]}{call}"
+        say(f"{one.platform}: {measured}{said}")
+
+
+def time_of(seconds: float) -> str:
+    """`12.3 µs`, or as longer times are told."""
+    return short_time(seconds, micro="µs") or duration(seconds)

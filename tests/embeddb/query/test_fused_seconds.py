@@ -66,6 +66,21 @@ def test_they_are_shown_beside_the_operations(
     assert told["measured"] == pytest.approx(plain_s(made)) and len(told["operations"]) >= 1
 
 
+def test_a_question_about_a_fused_kernel_tells_them(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = next(iter(kernels(4)))
+    words = ["query", str(place), made.id, "--platform", HERE.id, "--op", "fused"]
+    capsys.readouterr()
+    run_verb(words)
+    said = capsys.readouterr()
+    assert f"{HERE.id}: " in said.out and " by model " in said.out
+    assert "does not rank" not in said.out + said.err
+    run_verb([*words, "--json"])
+    (told,) = json.loads(capsys.readouterr().out)["seconds"]
+    assert told["measured"] == pytest.approx(plain_s(made))
+
+
 def test_without_a_model_what_was_measured_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,6 +132,9 @@ def _held_out(
     from tuners.evaluation.evaluate import evaluate
     from tuners.evaluation.learned_rankers import learned_rankers
 
+    if op == "fused":
+        hint = "`embeddb train kernels DB --task fused` judges what tells their seconds"
+        raise UsageError("fused kernels have no configurations to choose from", hint=hint)
     learned, complete = asked["learned"], asked["complete"]
     rankers = learned_rankers(note=note) if learned else {}
     # Networks this small gain nothing from a second thread, and lose much where a core is busy.

@@ -6,6 +6,7 @@ import math
 import shlex
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from embeddb.ui.cli.arguments import known_subjects, open_database, program_opti
 from embeddb.ui.cli.coverage_text import show_what_there_is
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
 from embeddb.ui.cli.here import count_first, platform_asked
-from embeddb.ui.cli.kernel_text import show_occluded
+from embeddb.ui.cli.kernel_text import fused_seconds, show_fused_seconds, show_occluded
 from embeddb.ui.cli.nest_text import emit_schedules
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table
@@ -94,14 +95,19 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
             )
         if any(made.link == "default" for made in answers):
             show_what_there_is(opened, platform, op)
+        took = [fused_seconds(opened, subject, op) for subject in subjects]
         if asked["emit_to"]:
             emit_schedules(opened, subjects, answers, asked["emit_to"])
     if as_json:
-        documents = [made.document() for made in answers]
+        documents = [
+            made.document() | ({"seconds": [asdict(one) for one in known]} if known else {})
+            for made, known in zip(answers, took, strict=True)
+        ]
         emit(documents if len(documents) > 1 else documents[0])
     else:
-        for made, subject in zip(answers, subjects, strict=True):
+        for made, subject, known in zip(answers, subjects, took, strict=True):
             _show_answer(made, subject, db)
+            show_fused_seconds(known)
     return _NO_EVIDENCE if all(made.link == "default" for made in answers) else 0
 
 

@@ -11,13 +11,13 @@ import click
 
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import PatternInfo
-from embeddb.core.wording import duration, short_time
 from embeddb.query.kernels.fused_seconds import FusedSeconds, fused_seconds_of
 from embeddb.tensors.analysis import operation_work, work_of
 from embeddb.tensors.computation import KINDS, Computation
 from embeddb.tensors.probe import is_probe
 from embeddb.tensors.tensor_text import tensor_text
 from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.kernel_text import show_fused_seconds, time_of
 from embeddb.ui.cli.output import emit, json_option, note, say, table
 from indexer.subjects import known_pattern
 
@@ -180,8 +180,7 @@ def _show(made: Computation, took: list[FusedSeconds]) -> None:
         f"{work.flops:,} flops, {work.transcendentals:,} transcendental calls, "
         f"{work.bytes_read:,} bytes read, {work.bytes_written:,} written{fused}"
     )
-    for one in took:
-        say(_took(one))
+    show_fused_seconds(took)
     say()
     # Of several machines, the first that a model knows.
     parts = next((one.operations for one in took if one.operations), {})
@@ -193,7 +192,7 @@ def _show(made: Computation, took: list[FusedSeconds]) -> None:
             ", ".join(map(str, row["operands"])),
             _words(row["attributes"]),
             f"{row['flops'] + row['transcendentals']:,}",
-            *([_time(parts[at]) if at in parts else ""] if parts else []),
+            *([time_of(parts[at]) if at in parts else ""] if parts else []),
         )
         for at, row in enumerate(_rows(made)[:_MOST_ROWS])
     ]
@@ -202,18 +201,6 @@ def _show(made: Computation, took: list[FusedSeconds]) -> None:
     if len(made.operations) > _MOST_ROWS:
         say(f"and {len(made.operations) - _MOST_ROWS:,} operations more: --json has them all")
     say("* is given out")
-
-
-def _took(one: FusedSeconds) -> str:
-    measured = "not measured" if one.measured is None else f"{_time(one.measured)} measured"
-    if one.model is None or one.predicted is None:
-        return f"{one.platform}: {measured}"
-    call = "" if one.call is None else f", its call {_time(one.call)}"
-    return f"{one.platform}: {measured}, {_time(one.predicted)} by model {one.model[:8]}{call}"
-
-
-def _time(seconds: float) -> str:
-    return short_time(seconds, micro="µs") or duration(seconds)
 
 
 def _words(attributes: dict[str, Any]) -> str:
