@@ -130,6 +130,11 @@ class GraphModel:
         network = self.network
         return network.by_operation(kernel) if isinstance(network, OperationSums) else None
 
+    def apart(self, kernel: Computation) -> float | None:
+        """By which factor its members differ about the seconds of a fused kernel; None for a model
+        without such."""
+        return self.network.apart(kernel) if isinstance(self.network, OperationSums) else None
+
     def of(self, kernel: Computation) -> KernelScorer:
         """What ranks the tiles of this kernel."""
         return KernelScorer(self, kernel)

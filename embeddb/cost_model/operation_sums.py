@@ -81,6 +81,14 @@ class OperationSums(KernelPredictor):
         call, *each = self.parts(operation_rows(kernel)).tolist()
         return call, dict(zip(operation_places(kernel), each, strict=True))
 
+    def apart(self, kernel: Computation) -> float:
+        """The larger of the members' sums over the smaller; 1 of a single member. Where it is far
+        from 1 the seconds are less sure (docs/results.md)."""
+        rows = operation_rows(kernel)
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = [float(np.exp(rows[:, USUAL] + told(rows)).sum()) for told in self._told]
+        return max(sums) / min(sums)
+
     def scores(
         self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]
     ) -> NDArray[np.float32]:

@@ -21,13 +21,14 @@ _FUSED = Op("fused")
 @dataclass(frozen=True, slots=True)
 class FusedSeconds:
     """On one instance of a platform: what was `measured`, what the `model` of this version says
-    (`predicted`), and of that the `call` and, by place, the `operations`; None and empty where
-    nobody knows."""
+    (`predicted`), by which factor its trees and network differ (`apart`), and of the seconds the
+    `call` and, by place, the `operations`; None and empty where nobody knows."""
 
     platform: str
     measured: float | None = None
     model: str | None = None
     predicted: float | None = None
+    apart: float | None = None
     call: float | None = None
     operations: Mapping[int, float] = field(default_factory=dict)
 
@@ -51,9 +52,12 @@ def _on(db: Lookup, platform: Platform, kernel: Computation) -> FusedSeconds:
         return FusedSeconds(platform.id, measured)
     try:
         predicted, parts = model.seconds(kernel), model.by_operation(kernel)
+        apart = model.apart(kernel)
     except ModelError:
         return FusedSeconds(platform.id, measured)
     if not math.isfinite(predicted):
         return FusedSeconds(platform.id, measured)
     call, operations = (None, {}) if parts is None else parts
-    return FusedSeconds(platform.id, measured, model.version, predicted, call, operations)
+    known = apart if apart is not None and math.isfinite(apart) else None
+    told = (model.version, predicted, known, call, operations)
+    return FusedSeconds(platform.id, measured, *told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from embeddb.core.errors import TensorError
-from embeddb.core.wording import clean, duration, plural, short_time
+from embeddb.core.wording import clean, duration, factor, plural, short_time
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 
@@ -74,7 +74,10 @@ def show_fused_seconds(took: Iterable[FusedSeconds]) -> None:
         said = ""
         if one.model is not None and one.predicted is not None:
             call = "" if one.call is None else f", its call {time_of(one.call)}"
-            said = f", {time_of(one.predicted)} by model {one.model[:8]}{call}"
+            apart = (
+                f" (trees and network: {factor(one.apart)} apart)" if (one.apart or 1) > 1 else ""
+            )
+            said = f", {time_of(one.predicted)} by model {one.model[:8]}{apart}{call}"
         say(f"{one.platform}: {measured}{said}")
 
 

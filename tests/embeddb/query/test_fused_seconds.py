@@ -42,7 +42,7 @@ def test_seconds_are_measured_and_told_by_operation(place: Path) -> None:
         (new,) = fused_seconds_of(db, dot_add())
         assert fused_seconds_of(db, chain()) == []
     assert one.platform == HERE.id and one.measured == pytest.approx(plain_s(made))
-    assert one.predicted == pytest.approx(plain_s(made), rel=0.5)
+    assert one.predicted == pytest.approx(plain_s(made), rel=0.5) and one.apart == 1.0
     assert one.call is not None and one.predicted == pytest.approx(
         one.call + sum(one.operations.values()), rel=1e-4
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,14 @@ def test_seconds_are_told_by_operation(both: OperationSums) -> None:
     at = operation_places(made)[0]
     assert without[at] == pytest.approx(call + add, rel=1e-3)
     assert without[0] == pytest.approx(call + sine + add, rel=1e-3)
+
+
+def test_how_far_members_are_apart(learned: dict[str, OperationSums]) -> None:
+    one = kernel(("add", "sine"), 20_000, "new")
+    sums = [learned[name].seconds(one) for name in MEMBERS]
+    assert learned["both"].apart(one) == pytest.approx(max(sums) / min(sums), rel=1e-4)
+    assert learned["both"].seconds(one) == pytest.approx(math.sqrt(sums[0] * sums[1]), rel=1e-4)
+    assert learned["trees"].apart(one) == 1.0
 
 
 def test_a_file_says_what_was_learned(both: OperationSums, tmp_path: Path) -> None:
