@@ -19,6 +19,9 @@ __all__ = ["fusion_document", "show_fusion"]
 
 #: Failures that are named.
 _MOST_NOTES = 10
+#: What a cut must promise where nothing runs: of held-out programs, those that promised less were
+#: more often slower than the default than faster (docs/results.md).
+_WORTH = 1.2
 
 
 def fusion_document(done: FusionTuned, asked: TuneRequest) -> dict[str, Any]:
@@ -80,7 +83,7 @@ def show_fusion(done: FusionTuned, asked: TuneRequest) -> None:
 def _verdict(done: FusionTuned) -> str:
     best, gain = done.best, done.gain
     if best is None:
-        return "nothing ran: the cut that is best predicted is no more than that"
+        return f"nothing ran: the cut that is best predicted is no more than that{_promised(done)}"
     if gain is None:
         return "not run again: the gain of one timing is partly luck"
     default = "XLA's own choice" if done.default == done.defaults[0] else "the compiler's cut"
@@ -94,6 +97,17 @@ def _verdict(done: FusionTuned) -> str:
     sure = "" if apart else "; its rounds and the default's overlap, so it may be chance"
     told = f"{factor(gain)} over {default}, the faster default, in {counted}{sure}"
     return told + _in_a_row(done, best)
+
+
+def _promised(done: FusionTuned) -> str:
+    """Whether a cut that did not run is worth taking."""
+    said = [one.said_s for one in done.defaults if one.said_s is not None]
+    first = done.best_predicted
+    if not said or first is None or not first.said_s:
+        return ""
+    promised = min(said) / first.said_s
+    kept = "" if promised >= _WORTH else f", below {factor(_WORTH)}: keep the default"
+    return f"; it promises {factor(promised)}{kept}"
 
 
 def _in_a_row(done: FusionTuned, best: Tried) -> str:
