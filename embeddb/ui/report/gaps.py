@@ -14,6 +14,7 @@ from embeddb.core.config import WIDE, Op
 from embeddb.core.wording import counted, many_of, plural, share
 from embeddb.query.confidence import GOOD
 from embeddb.ui.report import commands
+from embeddb.ui.report.scopes import is_shared
 from embeddb.ui.wording import shown
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class _Finder:
         place: str,
     ) -> None:
         self._db = db
-        self._scopes = scopes
+        self._scopes = [s for s in scopes if is_shared(s.op)]
         self._infos = infos
         self._place = place
         self._members = {
@@ -92,7 +93,7 @@ class _Finder:
         seen: set[tuple[str, str, str]] = set()
         for made in reversed(self._db.recommendations()):
             key = (made.pattern_id, made.op, made.platform)
-            if key in seen:
+            if key in seen or not is_shared(made.op):
                 continue
             seen.add(key)
             reason = self._open_question(made)
@@ -117,7 +118,8 @@ class _Finder:
     def _is_kept(self, pattern_id: str) -> bool:
         """Whether what it takes to run it is in the database."""
         store = self._db.store
-        return store.structure(pattern_id) is not None or store.nest(pattern_id) is not None
+        held = (store.structure, store.nest, store.tensor)
+        return any(read(pattern_id) is not None for read in held)
 
     def _open_question(self, made: Recommendation) -> str:
         pattern = self._db.store.resolve(made.pattern_id)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
     from embeddb.store import Partition
 
-__all__ = ["Noise", "Place", "ScopeFacts", "scope_facts"]
+__all__ = ["Noise", "Place", "ScopeFacts", "is_shared", "scope_facts"]
 
 #: Kept of each, so that a report stays small.
 _MOST_WINNERS = 8
@@ -173,14 +174,32 @@ def scope_facts(
         last=tally.last if math.isfinite(tally.last) else None,
         without_default=int((~np.isfinite(evidence.default_s)).sum()),
         noise=_noise(evidence, tally),
-        winners=best.winners(_MOST_WINNERS),
-        distinct_winners=len({int(c) for c in best.column if c >= 0}),
-        preferences=best.preferences(),
         read=len(only or ids),
-        classes=choices(best, {i.id: i for i in known}, kind=op.kind),
+        **(_chosen(best, known, op) if is_shared(op) else _NOTHING_CHOSEN),
         **_quality(db, platform, op),
         **_map(db, platform, op),
     )
+
+
+def is_shared(op: Op | str) -> bool:
+    """Whether what wins on one subject may win on another: a cut is one program's own, and a fused
+    kernel has nothing to choose."""
+    read = Op.parse(op) if isinstance(op, str) else op
+    return read.kind != "program" and read.kernel != "fused"
+
+
+_NOTHING_CHOSEN: Mapping[str, Any] = MappingProxyType(
+    {"winners": [], "distinct_winners": 0, "preferences": [], "classes": []}
+)
+
+
+def _chosen(best: Best, known: Sequence[PatternInfo], op: Op) -> dict[str, Any]:
+    return {
+        "winners": best.winners(_MOST_WINNERS),
+        "distinct_winners": len({int(c) for c in best.column if c >= 0}),
+        "preferences": best.preferences(),
+        "classes": choices(best, {i.id: i for i in known}, kind=op.kind),
+    }
 
 
 def _members(db: Database, op: Op, scope: str) -> Iterator[tuple[Partition, Platform]]:

@@ -139,8 +139,9 @@ def _show(facts: DatabaseFacts) -> None:
     say(f"held out: of the optimum, each {one} asked without its group; fixed choice, possible:")
     say(f"gain over the default of one configuration for all, and of each {one}'s best")
     for s in facts.scopes:
-        say()
-        _show_scope(s)
+        if s.winners:
+            say()
+            _show_scope(s)
     if facts.contributors:
         say()
         _show_contributors(facts.contributors)

@@ -12,7 +12,9 @@ import msgspec
 import pytest
 from builders import CONFIGS, OP, band, fill, patterns, runs_of, tiny
 from command_line import run_verb
+from played_xla import HERE, Played, chain
 from report_cases import HOSTILE
+from tensors import softmax
 from test_report import outside
 
 from embeddb.core.config import Op
@@ -21,6 +23,7 @@ from embeddb.database import Database
 from embeddb.ui.report import DatabaseFacts, database_facts, database_html
 from embeddb.ui.report.facts import Judged
 from embeddb.ui.report.gaps import Gap
+from indexer.tensors.fusions import FusionJob, FusionRequest
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +72,18 @@ def test_what_one_fixed_choice_brings(facts: DatabaseFacts) -> None:
     assert found["row length", "16 to 64"].gain == pytest.approx(1.5**3)
     assert ("row length", "64 or more") not in found
     assert found["group", "g0"].patterns == 4
+
+
+def test_cuts_and_fused_kernels_have_no_common_winners() -> None:
+    db = Database.in_memory()
+    programs = [chain(6), chain(7), softmax()]
+    FusionJob(db, Played(), HERE, FusionRequest(cuts=6)).programs(programs)
+    facts = database_facts(db, place="tensors.db")
+    assert {s.op for s in facts.scopes} == {"fused", "fusion"} and facts.gaps == []
+    for scope in facts.scopes:
+        assert scope.runs > 5 and not (scope.winners or scope.classes or scope.preferences)
+    page = database_html(facts)
+    assert "What wins" not in page and "What one fixed choice" not in page
 
 
 def test_one_matrix_is_no_class() -> None:
