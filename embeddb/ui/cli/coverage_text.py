@@ -39,7 +39,9 @@ def show_states(states: list[dict[str, Any]]) -> None:
             )
         )
     table((*head, "held out", "static best", "note"), rows)
-    say("held out: of the fastest that ran on each matrix, the answer to asking for it without its")
+    say(
+        "held out: of the fastest that ran on each pattern, the answer to asking for it without its"
+    )
     say("group, on average; static best: the same by one fixed configuration")
     for s in states:
         for line in [*_model_lines(s["cost_model"]), *s["missing"]]:

@@ -31,7 +31,9 @@ def _atlas(state: AppState, scope: Scope) -> Projection:
     if found is None:
         raise NothingFound(
             f"no map of {scope.op} on {scope.name}",
-            hint="its matrices have no vectors: run `embeddb embed`",
+            hint="programs have no places: each is tuned by itself"
+            if scope.op.kind == "program"
+            else "its patterns have no vectors: run `embeddb embed`",
         )
     return found
 

@@ -11,7 +11,7 @@ import pytest
 from command_line import run_verb
 from hlo_texts import FOLDER, PLAIN
 from nest_logs import log_of
-from played_xla import chain
+from played_xla import HERE, Played, chain
 from tile_kernels import Kernel
 
 from embeddb.core.config import Config, Op
@@ -23,6 +23,7 @@ from indexer.frontends.hlo.printer import hlo_text
 from indexer.library import info_of
 from indexer.programs import tensors
 from indexer.programs.tensors import probes
+from indexer.tensors.fusions import FusionJob, FusionRequest
 
 MLP = str(FOLDER / "mlp.before.txt")
 TOML = """
@@ -65,6 +66,25 @@ def test_cuts_in_a_log_are_judged_by_their_own_programs(
     (told,) = printed(capsys, *words)["files"]
     (why,) = told["reasons"]
     assert told["added"] == 3 and why.startswith("is a cut of 5 edges, the program has 8")
+
+
+def test_programs_are_on_no_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = str(tmp_path / "t.db")
+    with Database.create(tmp_path / "t.db") as made:
+        FusionJob(made, Played(), HERE, FusionRequest(cuts=6)).programs([chain(6)])
+    words = (
+        "plot",
+        "map",
+        db,
+        "--platform",
+        HERE.id,
+        "--op",
+        "fusion",
+        "-o",
+        str(tmp_path / "m.svg"),
+    )
+    code, said = refused(capsys, *words)
+    assert code == 3 and "programs have no places on a map" in said
 
 
 def test_what_is_there_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from embeddb.core.config import Config, Op
+from embeddb.core.errors import NothingFound
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.drawing import finish, out_option
@@ -52,6 +53,8 @@ def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bo
         progress("map", 0)
         atlas = opened.atlas(what, where)
         if atlas is None or not atlas.ids:
+            if what.kind == "program":
+                raise NothingFound("programs have no places on a map: each is tuned by itself")
             raise nothing_of(opened, f"{what} on {where.id}")
         kinds = kinds_by(opened, atlas, color)
     points = [
