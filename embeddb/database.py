@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from indexer.runners.base import RunOptions
     from tuners.evaluation.figures import EvalRow
     from tuners.evaluation.fit import Fit
-    from tuners.fusion.job import TuneRequest
     from tuners.fusion.outcome import FusionTuned
+    from tuners.fusion.request import TuneRequest
     from tuners.matrices.job import MatrixTuneRequest
     from tuners.matrices.tune import MatrixTuned
     from tuners.tiles.job import TileTuneRequest

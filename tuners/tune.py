@@ -13,8 +13,8 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
 from indexer.subjects import subject_of
-from tuners.fusion.job import TuneRequest
 from tuners.fusion.outcome import FusionTuned
+from tuners.fusion.request import TuneRequest
 from tuners.fusion.tune import tune_fusion
 from tuners.matrices.job import MatrixTuneRequest
 from tuners.matrices.tune import MatrixTuned, tune_matrix

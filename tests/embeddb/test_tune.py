@@ -19,7 +19,7 @@ from embeddb.database import Database
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
 from tuners.fusion import tune as fusion
-from tuners.fusion.job import TuneRequest
+from tuners.fusion.request import TuneRequest
 from tuners.hardware.outcome import Tuned
 from tuners.matrices import tune as matrices
 from tuners.matrices.job import MatrixTuneRequest

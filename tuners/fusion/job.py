@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,49 +15,23 @@ from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.cuts import random_cut
 from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
-from indexer.runners.base import RunOptions
 from indexer.tensors.cut_runs import CutRuns
 from tuners.fusion.cut_steps import CutSteps
 from tuners.fusion.kept_runs import KeptRuns
 from tuners.fusion.outcome import FusionTuned, Tried
 from tuners.fusion.prices import CutPrices, PredictsKernels
+from tuners.fusion.request import TuneRequest
 from tuners.fusion.screened import ScreenedSteps
+from tuners.fusion.settled import MOST_AGAIN, settled
 from tuners.fusion.shortlist import Shortlist, kept_shortlist
 from tuners.hardware.annealing import Annealer, anneal
 
-__all__ = ["STARTS", "FusionTuning", "TuneRequest"]
+__all__ = ["FusionTuning"]
 
-#: Where annealing begins: the cut nearest to what the compiler fuses, or one by chance.
-STARTS = ("default", "random")
 #: Seconds between two savings of what a model was asked.
 _SAVE_EVERY_S = 10.0
 
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneRequest:
-    """So many seconds of a model and of hardware, the latter for what is tried; `rounds` of the
-    winner beside the defaults come after. `seed` is that of the walk and of a start by chance.
-
-    Raises: UsageError for budgets that are none.
-    """
-
-    start: str = "default"
-    model_s: float = 60.0
-    hardware_s: float = 60.0
-    rounds: int = 3
-    seed: int = 0
-    options: RunOptions = field(default_factory=lambda: RunOptions(threads=1))
-
-    def __post_init__(self) -> None:
-        if self.start not in STARTS:
-            raise UsageError(f"no start {self.start!r}", hint=f"there are: {', '.join(STARTS)}")
-        for budget in (self.model_s, self.hardware_s):
-            if not 0 <= budget < math.inf:
-                raise UsageError(f"a budget is 0 seconds or more, not {budget}")
-        if not self.model_s and not self.hardware_s:
-            raise UsageError("both budgets are 0: there is nothing to tune by")
 
 
 class FusionTuning:
@@ -134,6 +107,7 @@ class _Tuning:
             screen = ScreenedSteps(prices)
         if asked.hardware_s:
             self._walked(starts, screen)
+            self._settled()
             self._rounds()
         done.fresh, done.kernels = self.runs.fresh, self.runs.kernels
         return done
@@ -210,6 +184,21 @@ class _Tuning:
             tried = known.get(cut) or self.runs.measure(cut, _REFERENCE)
             self.done.defaults.append(tried)
             self.done.reference_s += tried.hardware_s
+
+    def _settled(self) -> None:
+        """Which is the fastest when the fastest run again."""
+        done, label = self.done, f"{self.label}/again"
+        known = self.runs.known(label)
+
+        def again(cut: Cut) -> None:
+            self.job._progress("run the fastest again", len(done.again), MOST_AGAIN)
+            ran = known.get(cut) or self.runs.again(cut, label)
+            done.again.append(ran)
+            done.rounds_s += 0.0 if cut in known else ran.hardware_s
+
+        done.settled = settled(
+            done.ran, self.runs.kernels_of, lambda name: self.runs.timings(name, label), again
+        )
 
     def _rounds(self) -> None:
         """The defaults and the winner, all kernels timed anew, in turns that begin with another one

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator
 
 from embeddb.core.config import Op
+from embeddb.core.timing import timings_of
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import HARDWARE_S
@@ -13,7 +15,7 @@ from tuners.fusion.outcome import Tried
 
 __all__ = ["KeptRuns"]
 
-_FUSION = Op("fusion")
+_FUSED, _FUSION = Op("fused"), Op("fusion")
 
 
 class KeptRuns:
@@ -34,12 +36,23 @@ class KeptRuns:
         """Run with all kernels timed anew, and in a row. Raises: as `CutRuns.measure`."""
         return Tried.of(cut, self._runs.measure(cut, campaign, chained=True, anew=True).measurement)
 
+    def kernels_of(self, cut: Cut) -> list[str]:
+        """The ids of the kernels of a cut."""
+        return [placed.kernel.id for placed in Partition.of(self._runs.program, cut).kernels]
+
+    def timings(self, kernel: str, again: str) -> list[float]:
+        """Seconds of a kernel that ran: the first that were known, and of each run under the name
+        `again`; infinite for one that fails."""
+        held = list(self._runs.db.store.runs(self._runs.here.id, _FUSED, kernel))
+        before = timings_of([run for run in held if run.campaign != again])
+        known = [timing.seconds for timing in before.values()]
+        return [*known, *(run.seconds for run in held if run.campaign == again)] or [math.inf]
+
     def kernel_seconds(self, cut: Cut, but: Container[str]) -> dict[str, float]:
         """What the kernels of a cut that ran take, by id, those left out that `but` has; infinite
         for what fails."""
         db, here = self._runs.db, self._runs.here
-        kernels = [placed.kernel.id for placed in Partition.of(self._runs.program, cut).kernels]
-        told = {at: seconds_known(db, here, at) for at in kernels if at not in but}
+        told = {at: seconds_known(db, here, at) for at in self.kernels_of(cut) if at not in but}
         return {at: seconds for at, seconds in told.items() if seconds is not None}
 
     def known(self, campaign: str) -> dict[Cut, Tried]:

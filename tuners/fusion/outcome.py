@@ -52,7 +52,8 @@ class FusionTuned:
 
     `defaults` are what there is without tuning: the program whole, and the cut nearest to the
     compiler's. `tried` are the cuts that ran, in that order, now or before; `shortlist` those that
-    the model likes best. `rounds` are runs of the contenders, their kernels timed anew each time.
+    the model likes best. `settled` is the fastest once the fastest ran `again`
+    (`tuners.fusion.settled`), `rounds` are runs of the contenders: kernels timed anew each time.
 
     Seconds: `model_s` and `hardware_s` count against the budgets, those of earlier sessions too;
     `reference_s` is what the defaults cost, `rounds_s` what the rounds cost now. `fresh` cuts and
@@ -67,6 +68,8 @@ class FusionTuned:
     defaults: list[Tried] = field(default_factory=list)
     shortlist: list[Tried] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
+    settled: Cut | None = None
+    again: list[Tried] = field(default_factory=list)
     rounds: dict[Cut, list[Tried]] = field(default_factory=dict)
     predicted_cuts: int = 0
     predicted_kernels: int = 0
@@ -88,9 +91,15 @@ class FusionTuned:
 
     @property
     def best(self) -> Tried | None:
-        """The fastest of all that ran once, the defaults too; None if nothing did."""
-        ran = [one for one in (*self.defaults, *self.tried) if math.isfinite(one.seconds)]
+        """The fastest of all that ran, the defaults too: what is `settled`, else by one run each;
+        None if nothing did."""
+        ran = [one for one in self.ran if self.settled in (None, one.cut)]
         return min(ran, key=lambda one: one.seconds, default=None)
+
+    @property
+    def ran(self) -> list[Tried]:
+        """What has seconds, the defaults too."""
+        return [one for one in (*self.defaults, *self.tried) if math.isfinite(one.seconds)]
 
     @property
     def failed(self) -> list[Tried]:

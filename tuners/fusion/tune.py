@@ -8,8 +8,9 @@ from embeddb.core.config import Op
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.tensors.computation import Computation
-from tuners.fusion.job import FusionTuning, TuneRequest
+from tuners.fusion.job import FusionTuning
 from tuners.fusion.outcome import FusionTuned
+from tuners.fusion.request import TuneRequest
 
 __all__ = ["tune_fusion"]
 

@@ -12,8 +12,8 @@ from embeddb.ui.cli.output import note, say, table
 from embeddb.ui.cli.tune_text.seconds import measured
 
 if TYPE_CHECKING:
-    from tuners.fusion.job import TuneRequest
     from tuners.fusion.outcome import FusionTuned, Tried
+    from tuners.fusion.request import TuneRequest
 
 __all__ = ["fusion_document", "show_fusion"]
 
@@ -41,6 +41,7 @@ def fusion_document(done: FusionTuned, asked: TuneRequest) -> dict[str, Any]:
         "model_seconds": {"asked": asked.model_s, "spent": done.model_s},
         "hardware_seconds": {"asked": asked.hardware_s, "spent": done.hardware_s},
         "reference_seconds": done.reference_s,
+        "again": [one.cut.text for one in done.again],
         "rounds_seconds": done.rounds_s,
         "predicted": {"cuts": done.predicted_cuts, "kernels": done.predicted_kernels},
         "tried": len(done.tried),
@@ -70,6 +71,9 @@ def show_fusion(done: FusionTuned, asked: TuneRequest) -> None:
         f"{asked.hardware_s:g} s{failed}; {plural(done.fresh, 'cut')}, "
         f"{plural(done.kernels, 'kernel')} measured now"
     )
+    if len(done.again) > 1:
+        others = plural(len(done.again) - 1, "other")
+        say(f"the fastest was so by luck: it ran again, and so did {others}")
     say(f"beside: {done.reference_s:.1f} s for the defaults, {done.rounds_s:.1f} s for the rounds")
     say()
     head = ["", "predicted", "measured", "rounds", "in a row", "gain", "kernels", "cut"]

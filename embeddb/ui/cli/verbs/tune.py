@@ -108,7 +108,7 @@ def _matrix(db: Database, subjects: list[Any], asked: dict[str, Any], how: Any) 
 
 
 def _fusion(db: Database, subjects: list[Any], asked: dict[str, Any], how: Any) -> _Shown:
-    from tuners.fusion.job import TuneRequest
+    from tuners.fusion.request import TuneRequest
 
     if len(subjects) != 1:
         raise UsageError(
