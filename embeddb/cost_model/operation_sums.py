@@ -12,6 +12,7 @@ operations in its per-node reduction, of a graph network.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -82,12 +83,13 @@ class OperationSums(KernelPredictor):
         return call, dict(zip(operation_places(kernel), each, strict=True))
 
     def apart(self, kernel: Computation) -> float:
-        """The larger of the members' sums over the smaller; 1 of a single member. Where it is far
-        from 1 the seconds are less sure (docs/results.md)."""
+        """The larger of the members' sums over the smaller; 1 of a single member, infinite where
+        one says nothing. Where it is far from 1 the seconds are less sure (docs/results.md)."""
         rows = operation_rows(kernel)
         with np.errstate(over="ignore", invalid="ignore"):
             sums = [float(np.exp(rows[:, USUAL] + told(rows)).sum()) for told in self._told]
-        return max(sums) / min(sums)
+        least = min(sums)
+        return max(sums) / least if least > 0 else math.inf
 
     def scores(
         self, kernel: Computation, tiles: Sequence[Mapping[str, Any]]

@@ -17,7 +17,7 @@ from embeddb.tensors.cuts import random_cut
 from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
 from indexer.tensors.cut_runs import CutRuns
 from tuners.fusion.cut_steps import CutSteps
-from tuners.fusion.kept_runs import KeptRuns
+from tuners.fusion.kept_runs import AGAIN, ROUNDS, KeptRuns
 from tuners.fusion.outcome import FusionTuned, Tried
 from tuners.fusion.prices import CutPrices, PredictsKernels
 from tuners.fusion.request import TuneRequest
@@ -187,13 +187,14 @@ class _Tuning:
 
     def _settled(self) -> None:
         """Which is the fastest when the fastest run again."""
-        done, label = self.done, f"{self.label}/again"
+        done, label = self.done, self.label + AGAIN
         known = self.runs.known(label)
+        self.job._progress("run the fastest again", 0, MOST_AGAIN)
 
         def again(cut: Cut) -> None:
-            self.job._progress("run the fastest again", len(done.again), MOST_AGAIN)
             ran = known.get(cut) or self.runs.again(cut, label)
             done.again.append(ran)
+            self.job._progress("run the fastest again", len(done.again), MOST_AGAIN)
             done.rounds_s += 0.0 if cut in known else ran.hardware_s
 
         done.settled = settled(
@@ -203,7 +204,7 @@ class _Tuning:
     def _rounds(self) -> None:
         """The defaults and the winner, all kernels timed anew, in turns that begin with another one
         each time."""
-        done, label = self.done, f"{self.label}/rounds"
+        done, label = self.done, self.label + ROUNDS
         cuts = [one.cut for one in done.contenders]
         done.rounds = {cut: [] for cut in cuts}
         for cut, tried in self.runs.told(label):

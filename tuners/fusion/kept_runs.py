@@ -13,7 +13,11 @@ from indexer.runners.base import HARDWARE_S
 from indexer.tensors.cut_runs import CutRuns, seconds_known
 from tuners.fusion.outcome import Tried
 
-__all__ = ["KeptRuns"]
+__all__ = ["AGAIN", "OF_WINNERS", "ROUNDS", "KeptRuns"]
+
+#: Ends of the names of runs of what was fastest, kernels timed anew: before it is believed, and for
+#: what it gains.
+AGAIN, ROUNDS = OF_WINNERS = "/again", "/rounds"
 
 _FUSED, _FUSION = Op("fused"), Op("fusion")
 
@@ -41,10 +45,11 @@ class KeptRuns:
         return [placed.kernel.id for placed in Partition.of(self._runs.program, cut).kernels]
 
     def timings(self, kernel: str, again: str) -> list[float]:
-        """Seconds of a kernel that ran: the first that were known, and of each run under the name
-        `again`; infinite for one that fails."""
+        """Seconds of a kernel that ran: what the search went by, and of each run under the name
+        `again`; infinite for one that fails. What other runs of winners say does not count, so that
+        the same tuning comes out again after them."""
         held = list(self._runs.db.store.runs(self._runs.here.id, _FUSED, kernel))
-        before = timings_of([run for run in held if run.campaign != again])
+        before = timings_of(run for run in held if not run.campaign.endswith(OF_WINNERS))
         known = [timing.seconds for timing in before.values()]
         return [*known, *(run.seconds for run in held if run.campaign == again)] or [math.inf]
 

@@ -56,10 +56,10 @@ class FusionTuned:
     (`tuners.fusion.settled`), `rounds` are runs of the contenders: kernels timed anew each time.
 
     Seconds: `model_s` and `hardware_s` count against the budgets, those of earlier sessions too;
-    `reference_s` is what the defaults cost, `rounds_s` what the rounds cost now. `fresh` cuts and
-    their `kernels` were measured now, rounds not counted; `predicted_cuts` were priced by the
-    `model` of this version (empty: hardware alone), of `predicted_kernels` different kernels in
-    this session.
+    `reference_s` is what the defaults cost, `rounds_s` what running `again` and the rounds cost
+    now. `fresh` cuts and their `kernels` were measured now, without these; `predicted_cuts` were
+    priced by the `model` of this version (empty: hardware alone), of `predicted_kernels` different
+    kernels in this session.
     """
 
     program: Computation

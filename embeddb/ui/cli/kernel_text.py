@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from embeddb.core.errors import TensorError
 from embeddb.core.wording import clean, duration, factor, plural, short_time
+from embeddb.tensors.computation import Computation
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 
@@ -63,7 +64,7 @@ def fused_seconds(db: Database, subject: Content | PatternInfo, op: Op) -> Seque
         return ()
     from embeddb.query.kernels.fused_seconds import fused_seconds_of
 
-    kernel = db.store.tensor(subject.id)
+    kernel = subject if isinstance(subject, Computation) else db.store.tensor(subject.id)
     return () if kernel is None else fused_seconds_of(db, kernel)
 
 

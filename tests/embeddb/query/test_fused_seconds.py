@@ -19,6 +19,7 @@ from embeddb.core.records import Measurement, Run
 from embeddb.database import open_database
 from embeddb.query.kernels.fused_seconds import fused_seconds_of
 from embeddb.tensors.analysis import FREE
+from embeddb.tensors.tensor_text import tensor_text
 from indexer.tensors.fusions import FusionJob, FusionRequest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,6 +80,15 @@ def test_a_question_about_a_fused_kernel_tells_them(
     run_verb([*words, "--json"])
     (told,) = json.loads(capsys.readouterr().out)["seconds"]
     assert told["measured"] == pytest.approx(plain_s(made))
+
+
+def test_a_kernel_in_a_file_is_predicted(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "new.json"
+    file.write_bytes(tensor_text(dot_add(24, 48, 16)))
+    run_verb(["query", str(place), str(file), "--platform", HERE.id, "--op", "fused"])
+    assert f"{HERE.id}: not measured, " in capsys.readouterr().out
 
 
 def test_without_a_model_what_was_measured_is_told(

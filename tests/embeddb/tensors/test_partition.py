@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import connected_components
 from tensors import dot_add, op, softmax
 
 from embeddb.core.config import Config, Op
@@ -82,6 +83,23 @@ def test_cuts_that_are_drawn_are_legal_and_compute_the_program(seed: int, cut_se
             if program.operations[place].opcode != "constant":
                 assert values[place] == wanted
         cut = near_cut(program, cut, rng)
+
+
+@given(st.integers(0, 60), st.integers(0, 2**31))
+def test_kernels_are_what_edges_join(seed: int, cut_seed: int) -> None:
+    """As scipy finds the components, whatever is cut."""
+    program = drawn(seed)
+    edges, count = edges_of(program), len(program.operations)
+    cut = Cut(tuple((np.random.default_rng(cut_seed).random(len(edges.pairs)) < 0.5).tolist()))
+    fused = [pair for pair, bit in zip(edges.pairs, cut.bits, strict=True) if not bit]
+    joined = np.zeros((count, count), dtype=bool)
+    joined[tuple(np.array(fused, np.int64).reshape(-1, 2).T)] = True
+    found = connected_components(joined, directed=True, connection="weak")[1]
+    first: dict[int, int] = {}
+    wanted = [first.setdefault(int(found[place]), place) for place in edges.computing]
+    labels = edges.labels(cut)
+    assert [labels[place] for place in edges.computing] == wanted
+    assert {labels[place] for place in set(range(count)) - set(edges.computing)} <= {-1}
 
 
 def test_whole_and_single() -> None:

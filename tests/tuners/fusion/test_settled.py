@@ -84,6 +84,27 @@ def db() -> Iterator[Database]:
         yield made
 
 
+class Quicker(Played):
+    """Single operations take half as long each time that they are timed."""
+
+    def one(self, kernel: Computation) -> Measurement:
+        times, found = self.timed.count(kernel.id), super().one(kernel)
+        single = len(kernel.operations) < 3
+        return Measurement(times_s=(found.times_s[0] / 2 ** (times * single),), when=found.when)
+
+
+def test_what_rounds_say_does_not_change_a_tuning_that_is_done(db: Database) -> None:
+    request = TuneRequest(model_s=0.3, hardware_s=1e9)
+    first, again = Quicker(crowded_s), Quicker(crowded_s)
+    done, same = (
+        FusionTuning(db, runner, HERE, request, model=PlayedModel(crowded_s)).run(chain(5))
+        for runner in (first, again)
+    )
+    assert first.timed and not again.timed
+    assert (same.settled, same.gain) == (done.settled, done.gain)
+    assert [one.cut for one in same.again] == [one.cut for one in done.again]
+
+
 def test_tuning_answers_what_holds(db: Database) -> None:
     request = TuneRequest(model_s=0.3, hardware_s=1e9)
     done = FusionTuning(db, Lucky(crowded_s), HERE, request, model=PlayedModel(crowded_s)).run(

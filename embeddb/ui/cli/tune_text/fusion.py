@@ -74,7 +74,8 @@ def show_fusion(done: FusionTuned, asked: TuneRequest) -> None:
     if len(done.again) > 1:
         others = plural(len(done.again) - 1, "other")
         say(f"the fastest was so by luck: it ran again, and so did {others}")
-    say(f"beside: {done.reference_s:.1f} s for the defaults, {done.rounds_s:.1f} s for the rounds")
+    rerun = f"{done.rounds_s:.1f} s for running again and the rounds"
+    say(f"beside: {done.reference_s:.1f} s for the defaults, {rerun}")
     say()
     head = ["", "predicted", "measured", "rounds", "in a row", "gain", "kernels", "cut"]
     table(head, [_cells(_row(what, one, done)) for what, one in _rows(done)])

@@ -246,6 +246,8 @@ def test_what_cannot_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     db = str(tmp_path / "t.db")
     assert run_verb(["kernel", "import", db, MLP]) == 0
     assert "no such file" in refused(capsys, "kernel", "show", db, "other")[1]
+    code, said = refused(capsys, "kernel", "show", db, "--as", "hlo")
+    assert code == 2 and "which kernel" in said
     code, said = refused(capsys, "kernel", "show", str(FOLDER / "mlp.after.txt"))
     assert code == 2 and "has 7 kernels" in said
     code, said = refused(capsys, "kernel", "show", MLP, "other")

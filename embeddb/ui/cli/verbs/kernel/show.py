@@ -62,6 +62,10 @@ def show_verb(place: str, name: str, form: str, kind: str, as_json: bool) -> Non
     """
     took: list[FusedSeconds] = []
     if not name and not Path(place).is_file():
+        if form != "graph":
+            raise UsageError(
+                f"which kernel of {place} as {form}?", hint="embeddb kernel show DB NAME"
+            )
         _list(place, kind, as_json=as_json)
         return
     if Path(place).is_file():
