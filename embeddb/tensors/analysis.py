@@ -18,13 +18,22 @@ from embeddb.tensors.reduced import reduced
 from embeddb.tensors.region import region_of
 from embeddb.tensors.windows import ConvolutionLabels, spatial_meeting
 
-__all__ = ["FREE", "MOVING", "TRANSCENDENTAL", "Work", "operation_work", "work_of"]
+__all__ = ["ELEMENTWISE", "FREE", "MOVING", "TRANSCENDENTAL", "Work", "operation_work", "work_of"]
 
 #: One function call an element, and not counted as flops.
 TRANSCENDENTAL = frozenset(
     """
     acos acosh asin asinh atan2 atanh cbrt cosh cosine erf exponential exponential-minus-one log
     log-plus-one logistic power rsqrt sine sinh sqrt tan tanh
+    """.split()  # noqa: SIM905 - a table of words
+)
+#: Operations whose elements depend on those of their operands at the same index.
+ELEMENTWISE = frozenset(
+    """
+    abs add and atan2 cbrt ceil clamp compare convert copy cosine divide erf exponential
+    exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply negate
+    not or power remainder round-nearest-afz round-nearest-even rsqrt select sign sine sqrt subtract
+    tan tanh xor
     """.split()  # noqa: SIM905 - a table of words
 )
 #: They move elements, or make them out of nothing, and compute none.

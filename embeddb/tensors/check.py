@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from embeddb.core.errors import TensorError
+from embeddb.tensors.analysis import ELEMENTWISE
 from embeddb.tensors.computation import KINDS, Computation
 from embeddb.tensors.operation import DTYPES, MOST_RANK, Operation, Shape
 
-__all__ = ["MOST_OPERATIONS", "check_operation", "computation"]
+__all__ = ["MOST_OPERATIONS", "check_fit", "check_operation", "computation"]
 
 MOST_OPERATIONS = 200_000
 #: The largest array, in elements, and the most attributes and results of one operation.
@@ -39,7 +40,9 @@ def computation(
     if len(operations) > MOST_OPERATIONS:
         raise TensorError(f"{len(operations):,} operations, at most {MOST_OPERATIONS:,} are read")
     for at, operation in enumerate(operations):
-        check_operation(operation, len(operations), names[at] if at < len(names) else str(at))
+        called = names[at] if at < len(names) else str(at)
+        check_operation(operation, len(operations), called)
+        check_fit(operation, [operations[o].results for o in operation.operands], called)
     if any(not 0 <= at < len(operations) for at in outputs):
         raise TensorError("an output is no operation of it")
     order = _operands_first(operations, outputs)
@@ -85,6 +88,19 @@ def _check_shape(where: str, shape: Shape) -> None:
         raise TensorError(f"{where}: layout {shape.layout} does not fit the shape {shape.dims}")
     if shape.elements > _LARGEST:
         raise TensorError(f"{where}: an array of shape {shape} is too large")
+
+
+def check_fit(operation: Operation, operands: Sequence[Sequence[Shape]], name: str) -> None:
+    """Operations element by element take arrays of the shape they give; scalars where HLO has them:
+    what is selected by, and the bounds of a clamp. Raises: TensorError."""
+    opcode, results = operation.opcode, operation.results
+    if opcode not in ELEMENTWISE or len(results) != 1:
+        return
+    scalar = {"select": (0,), "clamp": (0, 2)}.get(opcode, ())
+    for number, (shape, *_) in enumerate(operands):
+        if shape.dims != results[0].dims and not (number in scalar and not shape.dims):
+            told = " and ".join(str(shape) for shape, *_ in operands)
+            raise TensorError(f"operation {name}: no {opcode} of {told} gives {results[0]}")
 
 
 def _operands_first(operations: Sequence[Operation], outputs: Sequence[int]) -> list[int]:

@@ -6,23 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from embeddb.core.errors import TensorError
+from embeddb.tensors.analysis import ELEMENTWISE
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.operation import Operation, Shape
 from embeddb.tensors.tiling.forms import ZERO, Forms, divided, modulo, whole
 from embeddb.tensors.tiling.sums import Sums
 from embeddb.tensors.tiling.values import SUPPORTED, Value, Values, number_of, strides_of
 
-__all__ = ["ELEMENTWISE", "values_of"]
+__all__ = ["values_of"]
 
-#: Operations whose elements depend on those of their operands at the same index.
-ELEMENTWISE = frozenset(
-    """
-    abs add and atan2 cbrt ceil clamp compare convert copy cosine divide erf exponential
-    exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply negate
-    not or power remainder round-nearest-afz round-nearest-even rsqrt select sign sine sqrt subtract
-    tan tanh xor
-    """.split()  # noqa: SIM905 - a table of words
-)
 #: What passes its operand on as it is.
 _SAME = ("copy", "optimization-barrier", "domain", "reduce-precision")
 

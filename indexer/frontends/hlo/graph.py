@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.check import MOST_OPERATIONS, check_operation
+from embeddb.tensors.check import MOST_OPERATIONS, check_fit, check_operation
 from embeddb.tensors.operation import Attribute, Operation, Shape
 from embeddb.tensors.region import Region, combine_of, region_text
 from indexer.frontends.hlo.attributes import MOST_RAW, canonical
@@ -84,6 +84,7 @@ class Graph:
 
     def add(self, operation: Operation, name: str) -> int:
         check_operation(operation, len(self.operations), name)
+        check_fit(operation, [self.operations[at].results for at in operation.operands], name)
         self.operations.append(operation)
         self.names.append(name)
         return len(self.operations) - 1

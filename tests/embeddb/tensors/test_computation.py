@@ -93,6 +93,13 @@ F32 = [["f32", [4], [0]]]
         (_changed(operations=[["add", [["f32", [4], []]], [], {}]], outputs=[0]), "layout"),
         (_changed(operations=[["add", [["f32", [0], [0]]], [], {}]], outputs=[0]), "no element"),
         (_changed(operations=[["add", [["f32", [1 << 41], [0]]], [], {}]], outputs=[0]), "large"),
+        (
+            _changed(
+                operations=[["parameter", F32, [], {}], ["abs", [["f32", [5], [0]]], [0], {}]],
+                outputs=[1],
+            ),
+            "no abs of f32[4]{0} gives f32[5]{0}",
+        ),
         (_changed(operations=[["rm -rf", F32, [], {}]], outputs=[0]), "no opcode"),
         (_changed(operations=[["add", [], [], {}]], outputs=[0]), "gives nothing"),
         (_changed(operations=[["add", F32, [], {"x": 1.5}]], outputs=[0]), "whole numbers"),
@@ -104,6 +111,15 @@ def test_what_is_none_is_refused_in_one_line(text: str, says: str) -> None:
     with pytest.raises(TensorError) as error:
         tensor_from_text(text, where="k.json")
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_scalars_select_and_are_bounds_and_nothing_else() -> None:
+    given = [op("parameter", ()), op("parameter", (4,))]
+    for opcode, operands in (("select", (0, 1, 1)), ("clamp", (0, 1, 0)), ("clamp", (1, 1, 1))):
+        assert computation([*given, op(opcode, (4,), *operands)], [2]).operations
+    for opcode, operands in (("select", (1, 0, 1)), ("clamp", (1, 0, 1)), ("add", (0, 1))):
+        with pytest.raises(TensorError, match=f"no {opcode} of"):
+            computation([*given, op(opcode, (4,), *operands)], [2])
 
 
 def test_a_chain_of_a_hundred_thousand_operations_is_read() -> None:
