@@ -150,7 +150,8 @@ def runs_of(
     if len(names) > 1:
         raise UsageError(f"{op} ran on several", hint=f"--platform, one of {', '.join(names)}")
     if where is None:
-        raise NothingFound(f"nothing ran {op}" + (f" on {platform}" if platform else ""))
+        ran = f"nothing ran {op}" + (f" on {platform}" if platform else "")
+        raise NothingFound(f"{ran}: measure first (embeddb kernel measure DB --op {op})")
     analysis = analysis or analysis_of(where.name, op.kernel, where.environment)
     partition = store.partition(where.id, op)
     usual, samples, left = usual_at(store, where.id), [], Counter[str]()
