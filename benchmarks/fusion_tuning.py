@@ -16,10 +16,11 @@ families but its own. Each program is a line of ROWS: a second call goes on from
 Every kernel is measured once and kept for all methods; whoever needs it first or again is charged
 the seconds that compiling and timing it took, once for each search. So budgets are the hardware's
 seconds as if each search had run alone, and no method has the luck of another timing. Cuts of which
-all kernels are known to a search cost it nothing: their results are not checked. With `--long`
-annealing on hardware goes on for so many seconds, as the best that is known; a program of at most
-`--exhaustive` edges has every legal cut run instead. At the end what won is run again, all in
-interleaved rounds: speedups are medians of these, over the faster default there.
+all kernels are known to a search cost it nothing: their results are not checked; a search that
+meets hardly any others ends when its own seconds of the processor are as many as its budget. With
+`--long` annealing on hardware goes on for so many seconds, as the best that is known; a program of
+at most `--exhaustive` edges has every legal cut run instead. At the end what won is run again, all
+in interleaved rounds: speedups are medians of these, over the faster default there.
 
 What hardware finds fastest runs again as in `embeddb tune` (`tuners.fusion.settled`), beyond the
 budget. Of each kernel a second timing is kept for all methods too; `again` counts those of a
