@@ -53,8 +53,8 @@ def tables(result: Mapping[str, Any]) -> Iterator[str]:
         for name, told in result["grid"].items():
             seconds = told["training"]["train_cpu_s"]
             figures = f"{told['ape']:.1f} | {told['ape_median']:.1f} | {told['tau']:.3f}"
-            above = told["above"]
-            apart = f"{above['mean']:+.3f} ± {above['error']:.3f}"
+            above = told.get("above")  # files of one seed have none
+            apart = f"{above['mean']:+.3f} ± {above['error']:.3f}" if above else "-"
             yield f"| {name} | {figures} | {apart} | {seconds:.0f} |"
         yield ""
 

@@ -118,10 +118,32 @@ def test_tables_have_every_method_and_what_another_round_says(script: Any) -> No
     result = {
         "splits": {"program": {"trees": {**told, "figure_4": four}}, "family": {}},
         "ceiling": {**told, "ape": 1.0},
-        "grid": {"sage-lstm": {**told, "training": {"train_cpu_s": 61.4}}},
+        "grid": {
+            "sage-lstm": {**told, "training": {"train_cpu_s": 61.4}},
+            "vanilla": {
+                **told,
+                "training": {"train_cpu_s": 9.0},
+                "above": {"mean": -0.0234, "error": 0.004, "pairs": 3},
+            },
+        },
     }
     lines = list(script("kernel_tables").tables(result))
     assert "| trees | 3.0 ± 0.5 | 2.0 | 0.80 | 0.85 |" in lines
     assert any(line.startswith("| another round") and "| 1.0 ± 0.5 |" in line for line in lines)
     assert "| trees | 1.500× | 1.600× | 1.700× |" in lines
-    assert "| sage-lstm | 3.0 | 2.0 | 0.80 | 61 |" in lines
+    assert "| sage-lstm | 3.0 | 2.0 | 0.800 | - | 61 |" in lines
+    assert "| vanilla | 3.0 | 2.0 | 0.800 | -0.023 ± 0.004 | 9 |" in lines
+
+
+def test_cells_are_compared_with_the_first_of_their_table(script: Any) -> None:
+    def seeds(*taus: float) -> dict[int, Any]:
+        return {
+            n: {"programs": {"p": {"tau": tau}}, "training": {"train_cpu_s": n}}
+            for n, tau in enumerate(taus)
+        }
+
+    found = {"none-per-node": seeds(0.5, 0.6), "gat-lstm": seeds(0.4), "vanilla": seeds(0.9)}
+    told = script("tiles").of_cell(found, "gat-lstm")
+    assert told["seeds"] == [0] and told["training"] == {"train_cpu_s": 0}
+    assert told["above"]["mean"] == pytest.approx(-0.1) and told["above"]["pairs"] == 1
+    assert script("tiles").of_cell(found, "vanilla")["above"]["mean"] == 0.0
