@@ -63,23 +63,20 @@ class ProgramTimes:
 
         Whatever goes wrong is a status. Raises: RunnerUnavailable.
         """
-        fresh = self.fresh = []
+        self.fresh = []
         if problem := self._ready():
             return PartitionTimes(problem)
         for placed in partition.kernels:
             if not math.isfinite(self.known.get(placed.kernel.id, 0.0)):
                 return PartitionTimes(failed("build", f"{placed.kernel.name} has failed before"))
-        for some in together(p.kernel for p in partition.kernels if p.kernel.id not in self.known):
-            if problem := self._time(some):
-                return PartitionTimes(problem, tuple(fresh))
+        fresh = {p.kernel.id: p.kernel for p in partition.kernels if p.kernel.id not in self.known}
+        if fresh and (problem := self._time(partition, list(fresh.values()))):
+            return PartitionTimes(problem, tuple(self.fresh))
         chain: tuple[float, ...] = ()
-        if self.options.check or chained:
+        if chained or (self.options.check and not fresh):
             reply = self._chain(partition, CHAINS if chained else 0)
             if reply["status"] != "ok":
-                wrong = failed(reply["status"], reply.get("error", "").rstrip())
-                for kernel, _ in fresh:  # any of them may be the one
-                    del self.known[kernel.id]
-                return PartitionTimes(wrong, tuple((kernel, wrong) for kernel, _ in fresh))
+                return PartitionTimes(_problem(reply), tuple(self.fresh))
             chain = tuple(reply["times_s"])
         total = sum(self.known[placed.kernel.id] for placed in partition.kernels)
         context: dict[str, float | str] = {"kernels": float(len(partition.kernels))}
@@ -89,7 +86,7 @@ class ProgramTimes:
             when=time.time(),
             context=context,
         )
-        return PartitionTimes(told, tuple(fresh), chain)
+        return PartitionTimes(told, tuple(self.fresh), chain)
 
     def whole(self) -> Measurement:
         """The program as it stands, which XLA fuses as it likes. Raises: RunnerUnavailable."""
@@ -102,25 +99,42 @@ class ProgramTimes:
             times_s=tuple(reply["times_s"]), cpu_sum_s=tuple(reply["cpu_s"]), when=time.time()
         )
 
-    def _time(self, kernels: Sequence[Computation]) -> Measurement | None:
-        """Into `fresh`, until one fails: then why."""
+    def _time(self, partition: Partition, kernels: Sequence[Computation]) -> Measurement | None:
+        """Into `fresh`, until one fails: then why. They are timed with what the program hands them
+        when its kernels are run in a row, for what some take depends on it."""
         times = KernelTimes(self.session, self.options)
-        ready: dict[str, Measurement] = {}
-        problem = None
+        ready = {}
+        for kernel in kernels:
+            ready[kernel.id] = found = times.ready(kernel, called=False, check=False)
+            if not found.ok:
+                self._told(kernel, found)
+                return failed(found.status, f"{kernel.name}: {found.error}"[:400])
+        for some in together(kernels):
+            reply = self._chain(partition, 0, [kernel.id for kernel in some])
+            if reply["status"] != "ok":
+                return self._blamed(kernels, _problem(reply))
+            # Where the worker died, they are tried again in the next partition.
+            told, lost = times.timed({kernel.id: ready[kernel.id] for kernel in some})
+            if lost is not None:
+                return lost
+            for kernel in some:
+                self._told(kernel, told[kernel.id])
+        return None
+
+    def _blamed(self, kernels: Sequence[Computation], problem: Measurement) -> Measurement:
+        """What is wrong with a partition, and into `fresh` with which of its kernels: of wrong
+        results any may be the reason, so that none is known by it; a crash is that of those which
+        crash alone."""
+        if problem.status == "wrong":
+            for kernel, _ in self.fresh:
+                del self.known[kernel.id]
+            self.fresh = [(kernel, problem) for kernel in kernels]
+            return problem
+        times = KernelTimes(self.session, self.options)
         for kernel in kernels:
             found = times.ready(kernel, check=False)
             if not found.ok:
-                problem = failed(found.status, f"{kernel.name}: {found.error}"[:400])
                 self._told(kernel, found)
-                break
-            ready[kernel.id] = found
-        if ready:
-            # Where the worker died, they are tried again in the next partition.
-            told, lost = times.timed(ready)
-            problem = problem or lost
-            for kernel in kernels:
-                if kernel.id in told:
-                    self._told(kernel, told[kernel.id])
         return problem
 
     def _told(self, kernel: Computation, found: Measurement) -> None:
@@ -150,9 +164,9 @@ class ProgramTimes:
         self._generation = self.session.generation
         return None
 
-    def _chain(self, partition: Partition, times: int) -> dict[str, Any]:
+    def _chain(self, partition: Partition, times: int, keep: Sequence[str] = ()) -> dict[str, Any]:
         """The worker's reply; kernels that it has not compiled are compiled first."""
-        message = chain_request(partition, times)
+        message = chain_request(partition, times, keep)
         for _ in range(2):
             if self._ready() is not None:
                 return {"status": "crash", "error": "the program could not be loaded again"}
@@ -169,3 +183,7 @@ class ProgramTimes:
     def _request(self, message: Mapping[str, Any], text: str = "") -> dict[str, Any]:
         limit = COMPILE_S + self.options.timeout_s
         return self.session.request(message, [text.encode()] if text else [], timeout_s=limit)
+
+
+def _problem(reply: Mapping[str, Any]) -> Measurement:
+    return failed(reply["status"], reply.get("error", "").rstrip())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from embeddb.core.records import Measurement
@@ -62,9 +62,10 @@ def bytes_of(made: Computation) -> int:
     return sum(made.operations[at].shape.bytes for at in (*made.parameters, *made.outputs))
 
 
-def chain_request(partition: Partition, times: int) -> dict[str, Any]:
+def chain_request(partition: Partition, times: int, keep: Sequence[str]) -> dict[str, Any]:
     """The request that runs the kernels: which values each takes and gives, by their places in the
-    program, and after which of them a value is needed no more."""
+    program, and after which of them a value is needed no more. Of those to `keep`, what they take
+    waits for them to be timed."""
     program = partition.program
     last = {place: at for at, p in enumerate(partition.kernels) for place in (*p.takes, *p.gives)}
     kept = {*program.outputs, *program.parameters}
@@ -89,4 +90,5 @@ def chain_request(partition: Partition, times: int) -> dict[str, Any]:
         "kernels": kernels,
         "outputs": outputs,
         "times": times,
+        "keep": list(keep),
     }

@@ -94,27 +94,37 @@ class _Worker:
         return {"status": "ok", "times": timed_in_rounds(ready, **asked)}
 
     def chain(self, request: Reply, _: str) -> Reply:
-        """Run the kernels one after the other; what they give must be what the program gives. With
-        `times` also the processor's seconds of so many runs of all of them: what takes long is
-        interrupted where others run too, which its kernels one by one hardly are."""
+        """Run the kernels one after the other; what they give must be what the program gives. What
+        those to `keep` were given waits for `rounds`. With `times` also the processor's seconds of
+        so many runs of all of them: what takes long is interrupted where others run too, which its
+        kernels one by one hardly are."""
         if missing := [one["id"] for one in request["kernels"] if one["id"] not in self.kernels]:
             return {"status": "missing", "ids": missing}
-        values = self._chained(request)
+        taken: dict[str, list[Any]] = {name: [] for name in request["keep"]}
+        values = self._chained(request, taken)
         pairs = [(values[at], self.expected[n]) for n, at in request["outputs"]]
         wrong = disagreement([a for a, _ in pairs], [b for _, b in pairs])
         if wrong:
             return {"status": "wrong", "error": f"{wrong}, from the whole program's"}
+        for name, given in taken.items():
+            self.kernels[name].warmed(given)
+            self.waiting[name] = given
         times = []
         for _n in range(request["times"]):
             start = time.process_time()
-            self._chained(request)
+            self._chained(request, {})
             times.append(time.process_time() - start)
         return {"status": "ok", "times_s": times}
 
-    def _chained(self, request: Reply) -> dict[int, Any]:
+    def _chained(self, request: Reply, taken: dict[str, list[Any]]) -> dict[int, Any]:
+        """By place in the program, what is needed at the end; into `taken` what those in it take,
+        the last time they are run."""
         values = dict(zip(request["given"], self.given, strict=True))
         for one in request["kernels"]:
-            found = self.kernels[one["id"]].call([values[at] for at in one["takes"]])
+            given = [values[at] for at in one["takes"]]
+            if one["id"] in taken:
+                taken[one["id"]] = given
+            found = self.kernels[one["id"]].call(given)
             values.update(zip(one["gives"], found, strict=True))
             for at in one["last"]:
                 del values[at]

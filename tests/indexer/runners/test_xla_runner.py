@@ -200,6 +200,26 @@ def test_kernels_that_were_timed_before_are_compiled_for_the_check(
     assert found.measurement.seconds == len(single.kernels)
 
 
+def test_kernels_take_what_the_program_hands_them(
+    shared_runner: XlaRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that ends by what it is given takes longer the more it is given."""
+    made = program("mlp")
+    times, single = shared_runner.program(made, QUICK), Partition.of(made, "single")
+    request, asked = shared_runner.session.request, []
+
+    def noted(message: dict[str, Any], *given: Any, **named: Any) -> dict[str, Any]:
+        asked.append(message)
+        return request(message, *given, **named)
+
+    monkeypatch.setattr(shared_runner.session, "request", noted)
+    found = times.measure(single)
+    assert found.measurement.ok and not any(m["called"] for m in asked if m["do"] == "kernel")
+    (chain,) = [message for message in asked if message["do"] == "chain"]
+    (rounds,) = [message for message in asked if message["do"] == "rounds"]
+    assert sorted(chain["keep"]) == sorted(rounds["ids"]) == sorted(k.id for k, _ in found.fresh)
+
+
 def test_what_gives_other_results_is_wrong(shared_runner: XlaRunner) -> None:
     made = program("mlp")
     times = shared_runner.program(made, QUICK)
@@ -237,10 +257,9 @@ def test_what_xla_does_not_compile_is_a_status(shared_runner: XlaRunner) -> None
     )
     whole, single = statuses(shared_runner, unknown, "whole", "single")
     assert whole.startswith("build") and "frobnicate" in whole and single.startswith("build")
-    misfit = computation(
-        [op("parameter", (8,), number=0), op("parameter", (9,), number=1), op("add", (8,), 0, 1)],
-        [2],
-    )
+    given = [op("parameter", (8, 4), number=0), op("parameter", (5, 8), number=1)]
+    dims = {"lhs_contracting": (1,), "rhs_contracting": (0,)}
+    misfit = computation([*given, op("dot", (8, 8), 0, 1, **dims)], [2])
     ((_, found),) = shared_runner.run(misfit, FUSED, [Config({})], options=QUICK)
     assert found.status == "build" and "\n" not in found.error
     opaque = program("scan")
