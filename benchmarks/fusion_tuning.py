@@ -47,7 +47,6 @@ from machine import about, spread
 
 from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.core.records import Measurement
 from embeddb.core.timing import timings_of
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.database import Database, open_database
@@ -57,8 +56,8 @@ from embeddb.tensors.cuts import CutJudge, random_cut
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions
-from indexer.runners.xla_code.kernel_times import APART_S, ROUNDS, KernelTimes
-from indexer.runners.xla_code.requests import together
+from indexer.runners.xla_code.kernel_times import APART_S, ROUNDS
+from indexer.runners.xla_code.measuring import ProgramTimes
 from indexer.training.tensors.operations.sums import summed
 from indexer.training.tensors.samples import KernelSample, runs_of
 from tuners.fusion.cut_steps import CutSteps
@@ -80,42 +79,29 @@ MOST = 2000
 
 @dataclass
 class Hardware:
-    """Kernels of one program, each measured when it is first needed, with the others of the cut
-    that need it: seconds, and what compiling and calling it took."""
+    """Kernels of one program, each measured with the others of the cut that first needs it:
+    `seconds`, and what compiling and timing it took, `cost_s`. `anew` are second timings."""
 
-    runner: Any
-    options: RunOptions
-    told: dict[str, tuple[float, float]] = field(default_factory=dict)
+    times: ProgramTimes
+    seconds: dict[str, float] = field(default_factory=dict)
+    cost_s: dict[str, float] = field(default_factory=dict)
     anew: dict[str, float] = field(default_factory=dict)
 
-    def again(self, kernels: Sequence[Computation]) -> None:
-        """Each timed a second time, if it was not."""
-        waiting = [one for one in kernels if one.id not in self.anew]
-        second = Hardware(self.runner, self.options)
-        second.measure(waiting)
-        self.anew |= {name: seconds for name, (seconds, _) in second.told.items()}
+    def again(self, partition: Partition) -> None:
+        """Its kernels a second time, where they were not."""
+        self.times.known = self.anew
+        self.times.measure(partition)
 
-    def measure(self, kernels: Sequence[Computation]) -> None:
-        """Those that are not known, in turns."""
-        for some in together(one for one in kernels if one.id not in self.told):
-            self._measure(some)
-
-    def _measure(self, kernels: Sequence[Computation]) -> None:
-        times = KernelTimes(self.runner.session, self.options)
-        ready: dict[str, Measurement] = {}
-        compiled: dict[str, float] = {}
-        for kernel in kernels:
-            start = time.perf_counter()
-            found = times.ready(kernel, check=False)
-            compiled[kernel.id] = time.perf_counter() - start
-            if found.ok:
-                ready[kernel.id] = found
+    def measure(self, partition: Partition) -> float:
+        """Infinite for one that fails."""
+        self.times.known = self.seconds
         start = time.perf_counter()
-        timed = times.timed(ready)[0] if ready else {}
-        called = max(time.perf_counter() - start - WAITS_S, 0.0) / max(len(ready), 1)
-        for kernel in kernels:
-            seconds = timed[kernel.id].least if kernel.id in timed else math.inf
-            self.told[kernel.id] = seconds, compiled[kernel.id] + called
+        told = self.times.measure(partition)
+        took = time.perf_counter() - start - WAITS_S
+        compiled = {kernel.id: found.compile_s or 0.0 for kernel, found in told.fresh}
+        timed = max(took - sum(compiled.values()), 0.0) / max(len(compiled), 1)
+        self.cost_s |= {name: seconds + timed for name, seconds in compiled.items()}
+        return told.measurement.seconds if told.measurement.ok else math.inf
 
 
 @dataclass
@@ -134,13 +120,13 @@ class Search:
         return max(self.spent_s, time.process_time() - self._begun)
 
     def seconds(self, cut: Cut) -> float:
-        kernels = [placed.kernel for placed in Partition.of(self.program, cut).kernels]
-        fresh = {one.id for one in kernels if one.id not in self.known}
-        self.hardware.measure(kernels)
-        self.known |= {name: self.hardware.told[name][0] for name in fresh}
-        self.spent_s += sum(self.hardware.told[name][1] for name in fresh)
+        partition = Partition.of(self.program, cut)
+        fresh = {p.kernel.id for p in partition.kernels if p.kernel.id not in self.known}
+        self.found[cut] = self.hardware.measure(partition)
+        told = self.hardware.seconds
+        self.known |= {name: told[name] for name in fresh if name in told}
+        self.spent_s += sum(self.hardware.cost_s.get(name, 0.0) for name in fresh)
         self.spent_s += WAITS_S if fresh else 0.0
-        self.found[cut] = sum(self.known[one.id] for one in kernels)
         return self.found[cut]
 
     def best(self) -> tuple[Cut, int]:
@@ -150,12 +136,12 @@ class Search:
         twice: set[str] = set()
 
         def again(cut: Cut) -> None:
-            kernels = [placed.kernel for placed in Partition.of(self.program, cut).kernels]
-            self.hardware.again(kernels)
-            twice.update(one.id for one in kernels)
+            self.hardware.again(Partition.of(self.program, cut))
+            twice.update(self._names(cut))
 
         def told(name: str) -> list[float]:
-            return [self.known[name], *([self.hardware.anew[name]] if name in twice else [])]
+            anew = self.hardware.anew if name in twice else {}
+            return [self.known.get(name, math.inf), *([anew[name]] if name in anew else [])]
 
         tried = [Tried(cut, seconds=seconds) for cut, seconds in self.found.items()]
         best = settled(tried, self._names, told, again)
@@ -214,9 +200,7 @@ class Figure5:
 
     def __init__(self, program: Computation, runner: Any, model: PredictsKernels, asked: Any):
         self.program, self.model, self.asked = program, model, asked
-        self.runner = runner
-        options = RunOptions(threads=1, check=False)
-        self.hardware = Hardware(runner, options)
+        self.hardware = Hardware(runner.program(program, RunOptions(threads=1, check=False)))
         self.times = runner.program(program, RunOptions(threads=1))
         edges = edges_of(program)
         self.defaults = {"whole": edges.whole, "compiler": runner.compiler_cut(program)}
@@ -306,7 +290,7 @@ class Figure5:
             "edges": len(edges_of(self.program).pairs),
             "default": default,
             "defaults_ms": {n: 1e3 * seconds(cut) for n, cut in self.defaults.items()},
-            "kernels": len(self.hardware.told),
+            "kernels": len(self.hardware.seconds),
             "speedup": speedups,
             "speedup_in_a_row_over_whole": {
                 name: spread([whole / in_a_row(cut) for cut in cuts])
