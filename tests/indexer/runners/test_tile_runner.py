@@ -162,11 +162,6 @@ def sixteen_bits() -> Computation:
     return k.done(k.op("add", (4,), x, x, dtype="bf16"), name="halves")
 
 
-def other_shapes() -> Computation:
-    k = Kernel()
-    return k.done(k.op("add", (4, 5), k.given(4, 5), k.given(5, 4)), name="unlike")
-
-
 def huge() -> Computation:
     return softmax(1 << 17, 1 << 10)
 
@@ -176,7 +171,6 @@ def huge() -> Computation:
     [
         (gather, "gather is not computed here"),
         (sixteen_bits, "arrays of bf16 are not computed here"),
-        (other_shapes, "its attributes do not fit its shapes"),
         (huge, "bytes of scratch memory"),
         (lambda: dot_add(kind="program"), "cut into kernels first"),
     ],
