@@ -138,7 +138,7 @@ def _seen(op: Operation, shapes: Sequence[Shape]) -> Callable[[Forms], Forms] | 
     match op.opcode:
         case "broadcast":
             to, of = op.dims("dimensions"), shapes[0].dims
-            if len(to) != len(of):
+            if len(to) != len(of) or not all(0 <= d < op.shape.rank for d in to):
                 raise ValueError
             return lambda f: tuple(f[d] if n > 1 else ZERO for d, n in zip(to, of, strict=True))
         case "transpose":

@@ -162,6 +162,11 @@ def sixteen_bits() -> Computation:
     return k.done(k.op("add", (4,), x, x, dtype="bf16"), name="halves")
 
 
+def past_its_dimensions() -> Computation:
+    k = Kernel()
+    return k.done(k.op("broadcast", (4, 5), k.given(5), dimensions=(7,)), name="unlike")
+
+
 def huge() -> Computation:
     return softmax(1 << 17, 1 << 10)
 
@@ -171,6 +176,7 @@ def huge() -> Computation:
     [
         (gather, "gather is not computed here"),
         (sixteen_bits, "arrays of bf16 are not computed here"),
+        (past_its_dimensions, "its attributes do not fit its shapes"),
         (huge, "bytes of scratch memory"),
         (lambda: dot_add(kind="program"), "cut into kernels first"),
     ],
