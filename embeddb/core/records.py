@@ -18,7 +18,9 @@ from embeddb.core.sizes import Sizes
 from embeddb.core.subject import Subject
 
 __all__ = [
+    "ARRAYS",
     "LEAST",
+    "OF_PROGRAM",
     "SOURCES",
     "STATUSES",
     "Measurement",
@@ -35,6 +37,9 @@ SOURCES = ("hardware", "simulator", "imported")
 #: Performance Model for Tensor Processing Units" (Section 4). They take microseconds, so that a
 #: neighbour on the host who comes for a tenth of a second slows all repeats of a run.
 LEAST = frozenset(("tile", "fused"))
+#: In the `context` of a fused kernel that was timed with what its program hands it, not with drawn
+#: arrays: what a sine takes depends on its numbers. Where there are such runs, others do not count.
+ARRAYS, OF_PROGRAM = "arrays", "program"
 
 
 class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -75,6 +80,11 @@ class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def ok(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def of_program(self) -> bool:
+        """Whether it was timed with what its program hands it (`ARRAYS`)."""
+        return self.context.get(ARRAYS) == OF_PROGRAM
 
 
 def in_context(m: Measurement, facts: Mapping[str, float | str]) -> Measurement:

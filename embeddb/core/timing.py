@@ -21,7 +21,8 @@ class Timing(NamedTuple):
     fused kernels the least (infinite if none was ok), `spread` half the relative range of what they
     say (0 with one run), `conversion_s` the median preparation cost.
     A run that is ok but tells no time above zero does not count, nor does one made in another state
-    of the machine than the usual one where there are others.
+    of the machine than the usual one where there are others, nor one of a fused kernel with drawn
+    arrays where there are some with what its program hands it.
     """
 
     seconds: float
@@ -56,13 +57,24 @@ def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
     if not timed:
         failures = [r.measurement.status for r in runs if not r.measurement.ok]
         return Timing(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
-    if len(timed) > 1 and normal is not None and runs[0].op.kernel not in LEAST:
-        timed = _in_state(runs, told, normal) or timed
+    if len(timed) > 1:
+        if runs[0].op.kernel in LEAST:
+            timed = _of_program(runs, told) or timed
+        elif normal is not None:
+            timed = _in_state(runs, told, normal) or timed
     times = sorted(s for s, _ in timed)
     seconds = joined_seconds(runs[0].op, times)
     known = [c for _, c in timed if c is not None]
     spread = (times[-1] - times[0]) / (2 * seconds)
     return Timing(seconds, spread, statistics.median(known) if known else 0.0, len(runs), "ok")
+
+
+def _of_program(
+    runs: Sequence[Run], told: Sequence[tuple[float, float | None]]
+) -> list[tuple[float, float | None]]:
+    """Those that were timed with what their program hands them."""
+    held = zip(runs, told, strict=True)
+    return [m for run, m in held if run.measurement.of_program and 0 < m[0] < math.inf]
 
 
 def _in_state(

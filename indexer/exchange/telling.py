@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from embeddb.core.records import PatternInfo, Run
+from embeddb.core.records import ARRAYS, PatternInfo, Run
 from embeddb.featurizers.base import Travelling
 from embeddb.index.lookup import Lookup
 from embeddb.store import Store
@@ -21,7 +21,8 @@ _TRAVELS = ("stats", "scnn")
 
 
 def abridged(run: Run) -> Run:
-    """The run with its repeats told by minimum, median and maximum, its moment to the minute."""
+    """The run, its repeats told by minimum, median and maximum, its moment to the minute, and of
+    its context what decides whether it counts."""
     m = run.measurement
     short = msgspec.structs.replace(
         m,
@@ -31,7 +32,7 @@ def abridged(run: Run) -> Run:
         conversion_s=None if m.conversion_s is None else float(f"{m.conversion_s:.3g}"),
         compile_s=None,
         when=60.0 * round(m.when / 60),
-        context={},
+        context={key: told for key, told in m.context.items() if key == ARRAYS},
     )
     return replace(run, measurement=short)
 

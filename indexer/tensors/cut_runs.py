@@ -63,9 +63,9 @@ class CutRuns:
     def measure(
         self, cut: Cut, campaign: str, *, chained: bool = False, anew: bool = False
     ) -> CutRun:
-        """Kernels that were timed before on this machine, in whatever program, are not timed again
-        unless `anew`. With `chained` all are also run in a row. Where it is stopped, the kernels
-        that were timed are kept.
+        """Kernels that were timed before on this machine with what a program hands them, whichever
+        that was, are not timed again unless `anew`. With `chained` all are also run in a row. Where
+        it is stopped, the kernels that were timed are kept.
 
         Raises: TensorError for a cut that is not legal; RunnerUnavailable if the machine fails in
         the middle of it.
@@ -100,7 +100,7 @@ class CutRuns:
         known = self._times.known
         for placed in partition.kernels:
             if placed.kernel.id not in known:
-                seconds = seconds_known(self.db, self.here, placed.kernel.id)
+                seconds = seconds_known(self.db, self.here, placed.kernel.id, in_program=True)
                 if seconds is not None:
                     known[placed.kernel.id] = seconds
 
@@ -109,15 +109,20 @@ class CutRuns:
         self.db.record([run], kernel, self.here)
 
 
-def seconds_known(db: Lookup, here: Platform, kernel_id: str) -> float | None:
-    """Of a kernel that was timed on this machine before; infinite if it failed."""
+def seconds_known(
+    db: Lookup, here: Platform, kernel_id: str, *, in_program: bool = False
+) -> float | None:
+    """Of a kernel that was timed on this machine before; infinite if it failed. With `in_program`,
+    times that it took with drawn arrays are not known."""
     if db.store.pattern(kernel_id) is None:
         return None
     runs = list(db.store.runs(here.id, _FUSED, kernel_id))
     if not runs:
         return None
     timed = timings_of(runs)
-    return timed[Config({})].seconds if Config({}) in timed else math.inf
+    seconds = timed[Config({})].seconds if Config({}) in timed else math.inf
+    drawn = math.isfinite(seconds) and not any(run.measurement.of_program for run in runs)
+    return None if in_program and drawn else seconds
 
 
 def config_of(cut: Cut) -> Config:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.errors import TensorError
-from embeddb.core.records import Measurement
+from embeddb.core.records import ARRAYS, OF_PROGRAM, Measurement, in_context
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.partition import Partition
 from indexer.frontends.hlo.printer import hlo_text
@@ -118,7 +118,7 @@ class ProgramTimes:
             if lost is not None:
                 return lost
             for kernel in some:
-                self._told(kernel, told[kernel.id])
+                self._told(kernel, in_context(told[kernel.id], {ARRAYS: OF_PROGRAM}))
         return None
 
     def _blamed(self, kernels: Sequence[Computation], problem: Measurement) -> Measurement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import Measurement, Run
+from embeddb.core.records import ARRAYS, OF_PROGRAM, Measurement, Run
 from embeddb.core.timing import Timing, timings_of
 
 CONFIG = Config({"a": 1})
@@ -42,3 +42,15 @@ def test_tiles_and_fused_kernels_take_the_least_of_all_calls() -> None:
         assert timing == Timing(seconds=1.0, spread=1.0, conversion_s=0.0, runs=3, status="ok")
     failed = Run("k", Op("tile"), "here", CONFIG, Measurement("crash", times_s=(1.0,)))
     assert failed.seconds == math.inf and timings_of([failed])[CONFIG].status == "crash"
+
+
+def test_a_fused_kernel_takes_what_it_takes_in_its_program() -> None:
+    def run(seconds: float, status: str = "ok", **context: str) -> Run:
+        told = Measurement(status, times_s=(seconds,), context=dict(context))
+        return Run("k", Op("fused"), "here", CONFIG, told)
+
+    handed, drawn = {ARRAYS: OF_PROGRAM}, run(1.0)
+    timing = timings_of([run(5.0, **handed), drawn, run(4.0, **handed)])[CONFIG]
+    assert timing == Timing(4.0, 0.125, 0.0, 3, "ok")
+    assert timings_of([drawn, run(2.0)])[CONFIG].seconds == 1.0
+    assert timings_of([drawn, run(2.0, "wrong", **handed)])[CONFIG].seconds == 1.0

@@ -220,6 +220,7 @@ def test_kernels_are_timed_with_what_the_program_hands_them(shared_runner: XlaRu
     handed = next(told for kernel, told in found.fresh if kernel.id == sine.id)
     ((_, drawn),) = KernelTimes(shared_runner.session, QUICK).in_turns([sine], check=False)
     assert min(handed.cpu_sum_s) > 1.4 * min(drawn.cpu_sum_s)
+    assert handed.of_program and not drawn.of_program
 
 
 def test_what_gives_other_results_is_wrong(shared_runner: XlaRunner) -> None:

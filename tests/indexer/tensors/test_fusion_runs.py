@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from played_xla import HERE, Played, chain
+from played_xla import HERE, Played, chain, plain_s
 from tensors import dot_add, op, row_sum, softmax
 
 from embeddb.core.config import Op
@@ -119,6 +119,20 @@ def test_kernels_by_themselves(db: Database) -> None:
     tally = job(db, runner).kernels([row_sum(), dot_add()])
     assert tally.kernels == 2 and tally.long == 2
     assert job(db, runner).kernels([row_sum()]).known == 1
+
+
+def test_kernels_with_drawn_arrays_are_timed_again_in_their_program(db: Database) -> None:
+    program, drawn = softmax(), Played(law=lambda _: 1e-6)
+    kernels = [placed.kernel for placed in Partition.of(program, "single").kernels]
+    alone = job(db, drawn).kernels(kernels)
+    assert alone.kernels == len({kernel.id for kernel in kernels})
+    handed = Played()
+    job(db, handed).programs([program])
+    assert set(drawn.timed) <= set(handed.timed) and len(handed.timed) == len(set(handed.timed))
+    (run,) = (r for r in db.store.runs(HERE.id, FUSION, program.id) if r.config["cut"] == "single")
+    assert run.measurement.seconds == pytest.approx(sum(map(plain_s, kernels)))
+    # What is known of the program is not timed once more by itself.
+    assert job(db, Played()).kernels(kernels).kernels == 0
 
 
 def test_kernels_that_fail_are_no_measured_ones_and_each_is_named(db: Database) -> None:
