@@ -341,6 +341,12 @@ class Lookup:
         that is there cannot be used."""
         return self._models.find_graph_model(platform, op)
 
+    def model(self, platform: Platform, op: Op) -> CostModel | GraphModel | None:
+        """What has learned of the runs of an op on a platform, of whatever kind."""
+        if op.kind in ("kernel", "program"):
+            return self.graph_model(platform, op)[0]
+        return self.cost_model(platform, op)
+
     def register_model(self, version: str) -> None:
         """Keep the card of the model that an answer rests on, unless the store has it."""
         self._models.register(version, self.store)

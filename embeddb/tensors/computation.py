@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,11 +21,13 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.tensors.operation import Attribute, Operation, Shape
 from embeddb.tensors.reduced import reduced
 
-__all__ = ["KINDS", "Computation", "code_of"]
+__all__ = ["KINDS", "Computation", "code_of", "program_of"]
 
 KINDS = ("kernel", "program")
 #: As many dimensions as a platform's file can name.
 _MOST_DIMS = 6
+#: How the name of a kernel that a partition makes ends, before its id: with an operation.
+_OPERATION = re.compile(r"\.[\w-]+(\.\d+)?$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +113,14 @@ class Computation:
     def reduced(self) -> int:
         terms = (reduced(op, self.operand_shapes(at)) for at, op in enumerate(self.operations))
         return max(terms, default=1)
+
+
+def program_of(name: str, kernel_id: str) -> str:
+    """The program that a kernel is of, as names say it: what is before the last `/`, or before the
+    operation where a partition has made it (`embeddb.tensors.partition`)."""
+    if name.endswith(f".{kernel_id[:8]}"):
+        return _OPERATION.sub("", name[:-9]) or name
+    return name.rpartition("/")[0] or name
 
 
 def code_of(computation: Computation) -> dict[str, Any]:

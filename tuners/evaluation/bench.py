@@ -29,7 +29,7 @@ from embeddb.query.kernels.carried import with_carried_tiles
 from embeddb.query.prediction import Scorer
 from embeddb.query.query import Problem, Query, Vote
 from embeddb.query.transferred import carried_over
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.computation import Computation, program_of
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.fit import Fit
 from tuners.evaluation.noise_ceiling import measured_again
@@ -127,7 +127,8 @@ class Bench:
         ids = {row.platform for row in self.evidence.rows}
         self.platforms: dict[str, Platform] = {i: db.platform(i) for i in ids}
         self.simulated = any(p.simulated for p in self.platforms.values())
-        self.again = measured_again(db.store, op, self.evidence, self.counted, self.default)
+        again = measured_again(db.store, op, self.evidence, self.counted, self.default)
+        self.again = {row: replace(one, program=self._program(row)) for row, one in again.items()}
 
     def _asked(self, row: int) -> bool:
         """Whether a row is one to be judged by, and for rankers to learn from."""
@@ -191,7 +192,12 @@ class Bench:
         """What was measured on a row."""
         e, runs = self.evidence, self.evidence.row(row)
         times = {e.configs[c]: float(t) for c, t in zip(runs.column, runs.seconds, strict=True)}
-        return Truth(times, float(e.default_s[row]))
+        return Truth(times, float(e.default_s[row]), self._program(row))
+
+    def _program(self, row: int) -> str:
+        """The one that a row's kernel is of; empty for what is no kernel."""
+        named = self.infos[self.evidence.rows[row].pattern_id]
+        return program_of(named.name, named.id) if self.op.kind == "kernel" else ""
 
     def default(self, row: int) -> Config:
         """The platform's default on a row's matrix."""

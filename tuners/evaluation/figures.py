@@ -26,10 +26,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What was measured on one matrix: seconds by configuration (inf: failed)."""
+    """What was measured on one matrix: seconds by configuration (inf: failed). `program` is the one
+    that a tensor kernel is of."""
 
     times: Mapping[Config, float]
     default_s: float
+    program: str = ""
 
     @property
     def best_s(self) -> float:
@@ -45,7 +47,8 @@ class Truth:
 class Outcome:
     """One method on one matrix; logs of time ratios, so that means are geometric. `lost_s` and
     `best_s` are the seconds of the first proposal beyond the optimum, and its own. `after` is the
-    log share of the optimum by the number of measurements, where a tuner was told of each."""
+    log share of the optimum by the number of measurements, where a tuner was told of each.
+    `program` is as in `Truth`."""
 
     gain_1: float
     gain_5: float
@@ -59,6 +62,7 @@ class Outcome:
     tau: float = math.nan
     illegal: int = 0
     after: Mapping[int, float] = field(default_factory=dict)
+    program: str = ""
 
 
 def judge(truth: Truth, proposals: Sequence[Config], *, illegal: int = 0) -> Outcome:
@@ -75,6 +79,7 @@ def judge(truth: Truth, proposals: Sequence[Config], *, illegal: int = 0) -> Out
         abs(first - best),
         best,
         illegal=illegal,
+        program=truth.program,
     )
 
 
@@ -145,6 +150,7 @@ def averaged(outcomes: Sequence[Outcome]) -> Outcome:
         ape=mean("ape"),
         lost_s=mean("lost_s"),
         best_s=mean("best_s"),
+        program=outcomes[0].program,
     )
 
 
@@ -168,6 +174,7 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
         "slower_than_default": float(column("slower").mean()),
         "ape": float(column("ape").mean()),
         "total_ape": float(100.0 * column("lost_s").sum() / column("best_s").sum()),
+        **_by_program(outcomes),
         "opa": _mean(column("opa")),
         "tau": _mean(column("tau")),
         "illegal": float(column("illegal").sum()),
@@ -176,6 +183,21 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
             for k in outcomes[0].after
         },
     }
+
+
+def _by_program(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Of tensor kernels, `total_ape` of each program, on average and in the median ("A Learned
+    Performance Model for Tensor Processing Units", Equation 2 and Table 2)."""
+    lost: dict[str, float] = {}
+    best: dict[str, float] = {}
+    for one in outcomes:
+        if one.program:
+            lost[one.program] = lost.get(one.program, 0.0) + one.lost_s
+            best[one.program] = best.get(one.program, 0.0) + one.best_s
+    each = [100.0 * lost[name] / best[name] for name in lost]
+    if not each:
+        return {}
+    return {"program_ape": float(np.mean(each)), "program_ape_median": float(np.median(each))}
 
 
 def _spread_of(speedups: NDArray[np.float64]) -> dict[str, float]:

@@ -78,6 +78,10 @@ def show_what_there_is(db: Lookup, platform: Platform, op: Op) -> None:
 def _model_lines(model: dict[str, Any] | None) -> list[str]:
     if model is None:
         return []
+    named = f"cost model {model['version']}"
+    if "mape" in model:
+        return [f"{named} tells seconds, off by {model['mape']:.1f} % on what was held out"]
     held = [f"{method} {share(v)}" for method, v in model["of_optimum_held_out"].items()]
     figures = ", ".join(held) or "never judged, so it does not rank"
-    return [f"cost model {model['version']} on {model['featurizer']}, held out: {figures}"]
+    reads = model.get("featurizer", "operations")
+    return [f"{named} on {reads}, held out: {figures}"]

@@ -265,8 +265,7 @@ def _quality(db: Database, platform: Platform, op: Op) -> dict[str, Any]:
         told = partition.describe() if partition is not None else {}
     except EmbeddbError:  # no index can be opened on this machine: the runs still tell the rest
         pass
-    tensors = op.kind in ("kernel", "program")
-    model = db.graph_model(platform, op)[0] if tensors else db.cost_model(platform, op)
+    model = db.model(platform, op)
     held = {} if model is None else judged(model.card, op)
     return {
         "indexed": told.get("indexed", 0),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.usual_state import usual_at
-from embeddb.tensors.computation import Computation
+from embeddb.tensors.computation import Computation, program_of
 from embeddb.tensors.encoding.features import encoding_version, tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of
 from embeddb.tensors.encoding.operation_rows import OPERATION, operation_rows
@@ -46,14 +45,11 @@ SPLITS = ("program", "family")
 FEWEST_GROUPS = 5
 _UNANALYSED = "samples are made with the analysis they are learned by"
 _NONE = np.empty((0, len(OPERATION)), dtype=np.float32)
-#: The name of an operation at the end of that of a kernel.
-_OPERATION = re.compile(r"\.[\w-]+(\.\d+)?$")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelSample:
-    """One kernel and its runs. `program` is what is before the last `/` in its name, or before the
-    operation in the name of a kernel that a partition made; `group` is its model family, `default`
+    """One kernel and its runs. `program` is as its name says, `group` its model family, `default`
     the place of the default among `configs`, -1 where it did not run.
 
     Shapes: `tiles` float32[c,t] as `tile_rows` gives them, `seconds` float64[c], all finite,
@@ -74,9 +70,7 @@ class KernelSample:
 
     @property
     def program(self) -> str:
-        if self.name.endswith(f".{self.id[:8]}"):  # as `embeddb.tensors.partition` names them
-            return _OPERATION.sub("", self.name[:-9]) or self.name
-        return self.name.rpartition("/")[0] or self.name
+        return program_of(self.name, self.id)
 
     @property
     def logs(self) -> NDArray[np.float64]:

@@ -62,6 +62,9 @@ def test_a_database_trains_its_own_and_finds_it(
             model.seconds(made)
         assert db.graph_model(where, FUSED) == (None, "")
         assert "platform" in model.mismatch(load_platform("nest-cpu"), TILE)
+        assert db.model(where, TILE) is model
+    assert run_verb(["db", "stat", str(board)]) == 0
+    assert f"cost model {told['version']} on operations" in capsys.readouterr().out
 
 
 def test_seconds_of_fused_kernels(
@@ -72,6 +75,13 @@ def test_seconds_of_fused_kernels(
     told = train(capsys, *words, "--predictor", "network")
     assert told["settings"]["loss"] == "squared" and "mape" in told["figures"]["valid"]
     assert GraphModel.load(out).seconds(next(kernels(2))) > 0
+    own = board / "models" / "kernels-tiles-fused.safetensors"
+    own.parent.mkdir(exist_ok=True)
+    own.write_bytes(out.read_bytes())
+    assert run_verb(["db", "stat", str(board)]) == 0
+    off = f"tells seconds, off by {told['figures']['valid']['mape']:.1f} % on what was held out"
+    assert off in capsys.readouterr().out
+    own.unlink()
     # A file that is there is not written over, and a training that ended is not gone on with.
     assert run_verb(["train", "kernels", *words, *SHORT]) != 0
     assert "is there already" in capsys.readouterr().err

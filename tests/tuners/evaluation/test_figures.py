@@ -15,6 +15,7 @@ from tuners.evaluation.figures import (
     EvalRow,
     Outcome,
     Truth,
+    averaged,
     judge,
     ordering,
     speedups_of,
@@ -85,6 +86,22 @@ def test_in_the_sum_of_times_a_large_matrix_counts_more() -> None:
     figures, _ = summarise([[judge(small, [A]), judge(large, [A])]])
     assert figures["total_ape"] == pytest.approx(100 * 11 / 101)
     assert figures["ape"] == pytest.approx((100 + 10) / 2)
+
+
+def test_kernels_lose_by_program() -> None:
+    """`a` loses 1 + 10 of 101, `b` all of 2 of 2; what is of no program has no such figures."""
+    truths = [
+        Truth({A: 2.0, B: 1.0}, 2.0, "a"),
+        Truth({A: 110.0, B: 100.0}, 110.0, "a"),
+        Truth({A: 4.0, B: 2.0}, 4.0, "b"),
+    ]
+    figures, _ = summarise([[judge(truth, [A]) for truth in truths]])
+    a, b = 100 * 11 / 101, 100.0
+    assert figures["program_ape"] == pytest.approx((a + b) / 2)
+    assert figures["program_ape_median"] == pytest.approx((a + b) / 2)
+    drawn = averaged([judge(truths[2], [A]), judge(truths[2], [B])])
+    assert summarise([[drawn]])[0]["program_ape"] == pytest.approx(50.0)
+    assert "program_ape" not in summarise([[judge(TRUTH, [C])]])[0]
 
 
 def test_seeds_are_averaged_and_their_spread_is_told() -> None:

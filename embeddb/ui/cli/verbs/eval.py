@@ -190,8 +190,10 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
     many = many_of(Op.parse(what).kind)
     say(f"{what} on {where}: {rows[0]['matrices']} {many}{simulated}")
     head = ("method", "speed-up@1", "@5", "most", "of optimum@1", "@5", "regret p95", "slower")
+    # Of a program of tensor kernels, what it loses where each runs the first choice.
+    lost = "program_ape" in rows[0]
     table(
-        (*head, "ordered pairs", "spread"),
+        (*head, "ordered pairs", "spread", *(("programs lose",) if lost else ())),
         [
             (
                 row["method"],
@@ -204,6 +206,7 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
                 share(row["slower_than_default"]),
                 share(row["opa"]),
                 _figure(row["spread"]),
+                *((share(row["program_ape"] / 100),) if lost else ()),
             )
             for row in rows
         ],
