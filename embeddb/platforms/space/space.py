@@ -112,6 +112,13 @@ class ConfigSpace:
         """Symbols that values or constraints mention and that have no number yet."""
         return tuple(sorted(self.rules.symbols - self.symbols.keys()))
 
+    @property
+    def shaped_by(self) -> tuple[str, ...]:
+        """Of these, the ones that decide which parameters there are (`STRUCTURAL`): until they have
+        numbers, `size` counts what none of them has."""
+        asked = {name for when in self.rules.whens.values() for name in when.names & STRUCTURAL}
+        return tuple(sorted(asked - self.symbols.keys()))
+
     def resolve(self, symbols: Mapping[str, int]) -> ConfigSpace:
         """The space on one matrix. Raises: SpaceError for a symbol without a number."""
         space = self.bind(symbols)

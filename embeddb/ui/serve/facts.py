@@ -290,7 +290,8 @@ def _kernel(found: Platform, kernel: str) -> dict[str, Any]:
     part = found.kernel(kernel)
     return {
         "kernel": kernel,
-        "configurations": part.space.size(),
+        "configurations": None if part.space.shaped_by else part.space.size(),
+        "shaped_by": list(part.space.shaped_by),
         "parameters": [_param(param, part.default) for param in part.space.params],
         "constraints": list(part.space.constraints),
         "default": dict(part.default),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run_verb
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import PlatformError, SpaceError, UsageError
@@ -84,6 +85,17 @@ def test_the_built_in_platforms_are_these() -> None:
 def test_sizes(name: str, op: str, size: int | None) -> None:
     space = load_platform(name).space(Op.parse(op), Sizes(100_000, 100_000, 10**6))
     assert space.size() == size
+
+
+def test_how_many_are_legal_is_not_told_of_a_kernel_of_no_shape(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, kernel, by in (("tile-cpu", "tile", "RANK"), ("nest-cpu", "nest", "DEPTH")):
+        space = load_platform(name).kernel(kernel).space
+        assert space.shaped_by == (by,) and space.bind({by: 1}).shaped_by == ()
+        assert run_verb(["platform", "show", name]) == 0
+        assert f"legal depends on {by} and sizes" in capsys.readouterr().out
+    assert load_platform("cpu").space(SPMM).shaped_by == ()
 
 
 def test_spade_counts_equal_column_panels_once() -> None:

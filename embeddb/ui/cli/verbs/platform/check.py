@@ -50,5 +50,7 @@ def _count(platform: Platform, kernel: str) -> str:
     if kernel == "nest":
         nest = sample_nests(64)["matmul"]
         space, of = space.bind(nest.sizes.symbols), " (three loops of 64 turns, any order legal)"
+    if space.shaped_by:
+        return f"{kernel} depends on {', '.join(space.shaped_by)}"
     size = space.size()
     return f"{kernel} {size:,}{of}" if size else f"{kernel} over a million{of}"

@@ -94,7 +94,8 @@ def _kernel(platform: Platform, kernel: str) -> dict[str, Any]:
         "constraints": list(space.constraints),
         "varying": None if part.varying is None else list(part.varying),
         "default": dict(part.default),
-        "size": space.size(),
+        "size": None if space.shaped_by else space.size(),
+        "shaped_by": list(space.shaped_by),
         "homogeneous": list(part.homogeneous),
         "heterogeneous": list(part.heterogeneous),
     }
@@ -123,8 +124,12 @@ def _show_head(p: Platform) -> None:
 
 def _show_kernel(kernel: dict[str, Any]) -> None:
     size = "over a million" if kernel["size"] is None else f"{kernel['size']:,}"
+    told = f"{size} legal configurations"
+    if kernel["shaped_by"]:
+        by = ", ".join(kernel["shaped_by"])
+        told = f"which configurations are legal depends on {by} and sizes"
     say()
-    say(f"{kernel['kernel']}: {size} legal configurations")
+    say(f"{kernel['kernel']}: {told}")
     rows = []
     for param in kernel["parameters"]:
         name = param["name"]
