@@ -15,6 +15,9 @@ from indexer.readers.embeddb import ModelDoc
 __all__ = ["adopt_models", "model_docs"]
 
 
+_ADOPTED = ("costmodel-*.safetensors", "kernels-*.safetensors")
+
+
 def model_docs(store: Store, chosen: list[Partition] | None) -> Iterator[ModelDoc]:
     """What the registered models learned from, by version; of a selection only cost models for
     it. The models themselves stay behind."""
@@ -26,14 +29,14 @@ def model_docs(store: Store, chosen: list[Partition] | None) -> Iterator[ModelDo
 
 
 def adopt_models(db: Lookup, folder: Path) -> int:
-    """Copy the cost models in `folder` into a database on disk and register them; how many there
-    were.
+    """Copy the cost models in `folder`, and those of tensor kernels, into a database on disk and
+    register them; how many there were.
 
     Those of the starter lie beside its file: an export holds runs, not what was learned from them.
     """
     assert db.store.path is not None
     home = OwnFolder(db.store.path, MODELS)
-    found = sorted(folder.glob("costmodel-*.safetensors"))
+    found = sorted(path for names in _ADOPTED for path in folder.glob(names))
     for model in found:
         home.write(model.name, model.read_bytes())
     register_files(db.store)

@@ -355,10 +355,12 @@ def test_the_models_of_the_starter_are_registered(tmp_path: Path) -> None:
     beside = tmp_path / "data"
     with Database.create(tmp_path / "other") as other:
         version = put_file(other, CARD)
+        of_kernels = {**CARD, "kind": "kernels", "kernel": "tile", "network": {"task": "tile"}}
+        tiles = put_file(other, of_kernels, "kernels-tile-cpu-tile.safetensors")
         (tmp_path / "other" / "models").rename(beside)
     with Database.create(tmp_path / "db") as db:
-        assert adopt_models(db, beside) == 1
-        assert states(db) == {version: "in use"}
+        assert adopt_models(db, beside) == 2
+        assert states(db) == {version: "in use", tiles: "in use"}
 
 
 # -- with a model that answers -----------------------------------------------------------------
