@@ -24,7 +24,8 @@ def import_all(db: Lookup, exports: Sequence[Path]) -> None:
         report = import_file(db, file, rejects=False)
         if report.rejected:
             raise InputError(f"{report.rejected} damaged lines", where=str(file))
-    embed(db, build=False)
+    # All vectors in one write, however slow the machine: writes are counted, and the count ships.
+    embed(db, build=False, again=True)
 
 
 def ship(exports: Sequence[Path], to: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.store.memory import MemoryEngine
 from embeddb.testing.engines import contents
-from indexer import embed, starter
+from indexer import starter
 from indexer.exchange.exchange import export_file
 from indexer.shipped import __main__ as command
 from indexer.shipped import casting, file
@@ -151,9 +150,7 @@ def test_what_ships_is_what_an_import_of_its_runs_gives(
 ) -> None:
     monkeypatch.undo()  # with the weights that ship
     monkeypatch.setenv("EMBEDDB_HOME", str(tmp_path / "home"))
-    # Vectors of one featurizer in one write however slow the machine: each counts as a generation.
-    monkeypatch.setattr(embed, "_BATCH_S", math.inf)
-    exports = [tmp_path / "cpu.jsonl", tmp_path / "nest-cpu.jsonl"]
+    exports = [tmp_path / f"{name}.jsonl" for name in ("cpu", "nest-cpu", "tile-cpu")]
     folder = starter.starter_folder()
     with Database.open(folder, readonly=True) as db:
         assert not db.problems()
