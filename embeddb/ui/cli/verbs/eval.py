@@ -193,7 +193,7 @@ def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
     # Of a program of tensor kernels, what it loses where each runs the first choice.
     lost = "program_ape" in rows[0]
     table(
-        (*head, "ordered pairs", "spread", *(("programs lose",) if lost else ())),
+        (*head, "ordered pairs", "spread", *(("lost time",) if lost else ())),
         [
             (
                 row["method"],
