@@ -14,7 +14,7 @@ from indexer.readers.embeddb import ModelDoc
 
 __all__ = ["adopt_models", "model_docs"]
 
-
+#: Files of models that rank, as a database names them.
 _ADOPTED = ("costmodel-*.safetensors", "kernels-*.safetensors")
 
 

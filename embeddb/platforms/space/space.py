@@ -114,8 +114,8 @@ class ConfigSpace:
 
     @property
     def shaped_by(self) -> tuple[str, ...]:
-        """Of these, the ones that decide which parameters there are (`STRUCTURAL`): until they have
-        numbers, `size` counts what none of them has."""
+        """Unresolved symbols that decide which parameters there are (`STRUCTURAL`): until they have
+        numbers, `size` counts configurations without these parameters."""
         asked = {name for when in self.rules.whens.values() for name in when.names & STRUCTURAL}
         return tuple(sorted(asked - self.symbols.keys()))
 
