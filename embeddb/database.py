@@ -375,7 +375,7 @@ class Database(Lookup):
         stopped at any time; `db.campaign("camp")` goes on with what is planned in that folder
         (with `platform` again where a command of its file measures). `options` say how much is
         measured, `effort` how carefully. `executor="slurm"`, with the other words of `campaign run`
-        (`address`, `script`, `mixed`, `no_wait`), has nodes measure that see `folder`.
+        (`address`, `script`, `chunks`, `mixed`, `no_wait`), has nodes measure that see `folder`.
 
         Raises: UsageError if there is nothing to measure; InputError if another campaign is in
         `folder`; RunnerUnavailable if the platform cannot be measured here.

@@ -84,7 +84,8 @@ class Row:
 
     `first` and `best` are the first answer and the best of all of them, over the default, and
     `after` and `after_best` the same of the answer after calibrating; the rest is the best of all
-    over others. `noise` is half the relative range of the default's times.
+    over others. `noise` is half the relative range of the default's times between rounds, if there
+    were two or more.
     """
 
     matrix: str
@@ -274,6 +275,7 @@ def row_of(case: Case) -> Row:
     ours = [curves[config_of(c)].seconds for c in case.made.candidates]
     best = min(ours)
     others = {name: statistics.median(times) for name, times in case.others.items()}
+    rounds = sum(run.config == Config(case.made.default) for run in case.runs)
     told = case.after.candidates if case.after else []
     after = [curves[config_of(c)].seconds for c in told]
     static = curves[case.static].seconds if case.static else math.inf
@@ -288,7 +290,7 @@ def row_of(case: Case) -> Row:
         scipy=factor(others.get("scipy-csr", math.inf), best),
         torch=factor(others.get("torch-csr", math.inf), best),
         expected=case.made.candidates[0].expected_gain,
-        noise=finite(default.spread) if math.isfinite(default.seconds) else None,
+        noise=finite(default.spread) if math.isfinite(default.seconds) and rounds > 1 else None,
         after=factor(default.seconds, after[0]) if after else None,
         after_best=factor(default.seconds, min(after)) if after else None,
     )
@@ -356,14 +358,19 @@ def factors(r: Row) -> list[float | None]:
 def legend(rows: Sequence[Row]) -> str:
     """What the columns mean, and how far times can be trusted."""
     noise = [r.noise for r in rows if r.noise is not None]
-    spread = f"{100 * statistics.median(noise):.0f} %" if noise else "unknown"
+    varied = (
+        f"The default's own time varied by +-{100 * statistics.median(noise):.0f} % between rounds "
+        "(median)."
+        if noise
+        else "There was time for one round: how much times vary was not measured."
+    )
     return (
         "expected, first, best of 5: factors over the default; expected is what neighbours or\n"
         "cost model foretell, first is the top answer, best of 5 the fastest of the five;\n"
         f"calibrated: the same after {CALIBRATE_S:.0f} s of measuring generated matrices here.\n"
         "The last columns compare the first best of 5 with the one schedule that is best on\n"
         "average, and with scipy (one thread) and torch (CSR) where they are installed.\n"
-        f"The default's own time varied by +-{spread} between rounds (median)."
+        f"{varied}"
     )
 
 

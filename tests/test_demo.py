@@ -351,8 +351,17 @@ def test_a_row_compares_the_right_things(demo: Any, case: Any) -> None:
     row = demo.row_of(case)
     assert (row.default_ms, row.best_ms) == (8000.0, 2000.0)
     assert (row.first, row.best, row.static, row.scipy) == (2.0, 4.0, 1.5, 10.0)
-    assert row.torch is None and row.noise == 0.0
+    assert row.torch is None and row.noise is None, "one round says nothing of noise"
     assert row.expected == case.made.candidates[0].expected_gain
+
+
+def test_noise_is_the_spread_of_the_default_between_rounds(demo: Any, case: Any) -> None:
+    default = Config(case.made.default)
+    again = next(r for r in case.runs if r.config == default)
+    case.runs.append(replace(again, measurement=Measurement("ok", (10.0,))))
+    row = demo.row_of(case)
+    assert row.noise is not None and 0.05 < row.noise < 0.3
+    assert "+-" in demo.legend([row]) and "+-" not in demo.legend([replace(row, noise=None)])
 
 
 def test_a_row_without_a_default_has_no_factors_over_it(demo: Any, case: Any) -> None:

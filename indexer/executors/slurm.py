@@ -42,6 +42,10 @@ exec "$@" --chunk "$SLURM_ARRAY_TASK_ID"
 _ALONE = "# A node for itself: two timings on a node disturb one another.\n#SBATCH --exclusive"
 _SHARED = "# Nothing is timed: chunks may share a node."
 _JOB = re.compile(r"[0-9]{1,12}")
+_PARSABLE = re.compile(r"([0-9]{1,12})(?:;[\w.-]+)?")
+_SUBMITTED = re.compile(r"Submitted batch job ([0-9]{1,12})\b")
+#: In a refusal of a job array that is larger than the site, the account or the user may have.
+_TOO_MANY = ("array", "QOSMaxSubmit", "MaxSubmit", "job submit limit")
 _RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING")
 _WAITING = (
     *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
@@ -77,12 +81,25 @@ class SlurmExecutor:
         if _JOB.fullmatch(after):
             asked.append(f"--dependency=afterany:{after}")
         done = _asked([*asked, str(script), *work.command()])
-        job = done.stdout.strip().partition(";")[0]
-        if done.returncode or not _JOB.fullmatch(job):
-            said = " ".join(done.stderr.split()) or f"sbatch answered {done.stdout.strip()!r}"
-            hint = f"edit the lines #SBATCH of {script}, then name it by --script"
-            raise InputError(said, where=str(script), hint=hint)
+        if done.returncode:
+            reason = _one_line(done.stderr) or _one_line(done.stdout) or f"exit {done.returncode}"
+            raise InputError(reason, where=str(script), hint=_remedy(reason, work.chunks, script))
+        # A job whose id is not read would run uncollected and be submitted again.
+        job = _job_id(done.stdout) or self._job_named(work.name)
+        if job is None:
+            raise InputError(
+                f"sbatch printed no job id: {_one_line(done.stdout)!r}",
+                where=str(script),
+                hint=f"if squeue lists the job, end it by: scancel --name={work.name}",
+            )
         return job
+
+    def _job_named(self, name: str) -> str | None:
+        """The id of the job of that name in the queue, if there is exactly one."""
+        done = _asked(["squeue", "--noheader", "--format=%F", f"--name={name}"])
+        jobs = {line.strip() for line in done.stdout.splitlines()}
+        one = jobs.pop() if len(jobs) == 1 and not done.returncode else ""
+        return one if _JOB.fullmatch(one) else None
 
     def _script(self, work: Submission) -> Path:
         """Raises: InputError for a script in the folder that embeddb did not write: a folder may
@@ -144,6 +161,26 @@ def _asked(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         errors="replace",
         check=False,
     )
+
+
+def _job_id(printed: str) -> str | None:
+    """The job id in the standard output of `sbatch --parsable`: `ID` or `ID;CLUSTER` on a line of
+    its own, the last of them, since a site's wrapper or plug-in may print lines around it."""
+    ids = [m[1] for line in printed.splitlines() if (m := _PARSABLE.fullmatch(line.strip()))]
+    ids = ids or _SUBMITTED.findall(printed)
+    return ids[-1] if ids else None
+
+
+def _remedy(reason: str, chunks: int, script: Path) -> str:
+    """How a user gets past a refusal by sbatch."""
+    if chunks > 1 and any(words in reason for words in _TOO_MANY):
+        return f"this job array has {chunks} jobs; submit fewer: --chunks {max(1, chunks // 2)}"
+    return f"edit the #SBATCH lines of {script}, then name it: --script {script}"
+
+
+def _one_line(text: str) -> str:
+    """The end of what a program printed, on one line."""
+    return " ".join(text.split())[-500:]
 
 
 PLUGIN = SlurmExecutor

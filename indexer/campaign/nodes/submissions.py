@@ -24,8 +24,8 @@ from indexer.campaign.folder import Campaign, Task
 
 __all__ = ["CHUNK_S", "MOST_CHUNKS", "Submissions", "Submitted", "SubmittedJob", "in_chunks"]
 
-#: Estimated work that is worth a start on a node, and the most chunks of one submission: what
-#: SLURM's usual MaxArraySize takes.
+#: Estimated work that is worth a start on a node, and the largest number of chunks of one
+#: submission unless the user sets a smaller one: what SLURM's usual MaxArraySize takes.
 CHUNK_S, MOST_CHUNKS = 60.0, 1000
 _MOST_BYTES = 256 << 20
 _T = TypeVar("_T")
@@ -128,16 +128,18 @@ def in_chunks(
     suspects: frozenset[str] = frozenset(),
     repeats: int = 5,
     least_s: float = CHUNK_S,
+    most: int = MOST_CHUNKS,
 ) -> list[list[str]]:
-    """Task ids in their order, in chunks of at least `least_s` estimated seconds, at most as many
-    as one submission takes; `suspects` (ids of tasks that ended a process) are alone in theirs.
+    """Task ids in their order, in at most `most` chunks of at least `least_s` estimated seconds;
+    `suspects` (ids of tasks that ended a process) have a chunk each while there is room.
 
     The estimate is by operations, scaled by what the tasks took that workers have done.
     """
     guesses = {task: _guess(campaign, task, len(campaign.missing(task)), repeats) for task in tasks}
     scale = _scale(campaign, repeats)
     total = scale * sum(guesses.values())
-    least_s = max(least_s, 2 * total / MOST_CHUNKS if len(tasks) > MOST_CHUNKS else 0.0)
+    if len(tasks) > most:  # chunks close at this or above, so there are at most most / 2 + 1
+        least_s = max(least_s, 2 * total / most)
     chunks: list[list[str]] = []
     held = least_s
     for task in (t for t in tasks if t.id not in suspects):
@@ -147,9 +149,9 @@ def in_chunks(
         chunks[-1].append(task.id)
         held += scale * guesses[task]
     alone = [[task.id] for task in tasks if task.id in suspects]
-    room = MOST_CHUNKS - len(chunks) - 1
-    rest = [name for chunk in alone[room:] for name in chunk]
-    return [*chunks, *alone[:room], *([rest] if rest else [])]
+    together = [*chunks, *alone]
+    last = [name for chunk in together[most - 1 :] for name in chunk]
+    return [*together[: most - 1], last] if last else together
 
 
 def _guess(campaign: Campaign, task: Task, points: int, repeats: int) -> float:

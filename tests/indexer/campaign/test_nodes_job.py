@@ -212,6 +212,16 @@ def test_chunks_are_of_a_minute_and_suspects_alone(folder: Path) -> None:
     assert in_chunks(campaign, tasks, suspects=suspects) == [names[2:], [names[0]], [names[1]]]
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 19, 20])
+@pytest.mark.parametrize("suspects", [0, 1, 7, 20])
+def test_a_submission_has_at_most_so_many_chunks(folder: Path, most: int, suspects: int) -> None:
+    campaign = Campaign(folder)
+    names = [t.id for t in campaign.tasks()]
+    ended = frozenset(names[:suspects])
+    chunks = in_chunks(campaign, campaign.tasks(), suspects=ended, least_s=1.0, most=most)
+    assert len(chunks) <= most and sorted(n for c in chunks for n in c) == sorted(names)
+
+
 def test_the_estimate_learns_from_what_was_done(folder: Path) -> None:
     campaign = Campaign(folder)
     tasks = campaign.tasks()

@@ -89,7 +89,7 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
     runner = runner_for(platform_of(tmp_path, "echo $$ > pids; sleep 60"))
 
     def interrupt() -> None:
-        while not (tmp_path / "pids").exists():
+        while not ((tmp_path / "pids").exists() and (tmp_path / "pids").read_text().strip()):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -31,6 +31,12 @@ EXECUTOR_OPTIONS = (
     ),
     click.option("--address", default="", help="Of the executor: Dask's scheduler."),
     click.option("--script", default="", help="Of the executor: a slurm.sh that you have edited."),
+    click.option(
+        "--chunks",
+        default=0,
+        type=click.IntRange(0, 1000),
+        help="Most jobs of one submission, where the site limits job arrays.  [default: 1000]",
+    ),
     click.option("--no-wait", is_flag=True, help="With an executor: submit and return."),
 )
 
@@ -143,11 +149,12 @@ def _on_nodes(db: str, campaign: Campaign, asked: dict[str, Any]) -> tuple[Campa
 
 
 def nodes_words(asked: Mapping[str, Any]) -> NodesWords:
-    """Those of a verb's options that are of an executor."""
+    """The executor options of a verb, as keyword arguments of `nodes_job`."""
     return {
         "executor": asked["executor"],
         "address": asked["address"],
         "script": asked["script"],
+        "chunks": asked["chunks"],
         "mixed": asked.get("mixed", False),
         "no_wait": asked["no_wait"],
     }
