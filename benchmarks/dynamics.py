@@ -33,6 +33,12 @@ from typing import Any
 
 import numpy as np
 from machine import about
+from neighbourhoods import (
+    chosen_by_chance,
+    clustered_error,
+    local_variation,
+    nearest_others,
+)
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
@@ -48,12 +54,6 @@ from embeddb.query.fallback import answer
 from indexer.library import matrix_name
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import judge
-from tuners.evaluation.neighbourhoods import (
-    chosen_by_chance,
-    clustered_error,
-    local_variation,
-    nearest_others,
-)
 
 Vectors = Mapping[str, NDArray[np.float32]]
 _FOLDS, _DRAWS = 5, 20

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kernel_baselines import SECONDS
 from kernel_rows import Rows, ahead, over_seeds, trained
 from machine import about
 
@@ -40,7 +41,6 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.probe import is_probe
 from embeddb.tensors.roofline.fused import fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Machine
-from indexer.training.tensors.baselines import SECONDS
 from indexer.training.tensors.figures import LEAST_S, fused_figures
 from indexer.training.tensors.operations.sums import summed_card, summed_said, summed_weights
 from indexer.training.tensors.presets import preset

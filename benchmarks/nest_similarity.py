@@ -5,7 +5,7 @@ Embeddings", on nests that `embeddb nest count` has counted.
     python benchmarks/nest_similarity.py TESTS.db TRAINING.db --networks *.safetensors > table.json
 
 For every nest and metric: deviation over mean among the nest and its three nearest of other
-programs (or families of synthetic nests), `tuners.evaluation.neighbourhoods`. A network's card says
+programs (or families of synthetic nests), `neighbourhoods`. A network's card says
 what it reads (`--inputs` both, static or dynamic) and its seed; nests that it may have learned from
 are asked about only where their family was held out of its training, by every method of that seed.
 
@@ -30,7 +30,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from first_iterations import first_iterations
+from locality import data_locality
 from machine import about
+from neighbourhoods import (
+    NEIGHBOURS,
+    chosen_by_chance,
+    clustered_error,
+    local_variation,
+    nearest_others,
+)
 from numpy.typing import NDArray
 
 from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
@@ -38,10 +47,8 @@ from embeddb.database import open_database
 from embeddb.featurizers.nest_stats import NestStats
 from embeddb.nests.counters import SOURCES
 from embeddb.nests.encoding.forward import NestNetwork
-from embeddb.nests.locality import data_locality
 from indexer.nests.counts import Counted, counted, counting_platforms
 from indexer.runners.nest_counters.caches import PLAIN
-from indexer.runners.nest_counters.first_iterations import first_iterations
 from indexer.training.nests.samples import (
     NestSample,
     content_of,
@@ -50,13 +57,6 @@ from indexer.training.nests.samples import (
     sample_of,
 )
 from indexer.training.nests.targets import TARGETS, value_of
-from tuners.evaluation.neighbourhoods import (
-    NEIGHBOURS,
-    chosen_by_chance,
-    clustered_error,
-    local_variation,
-    nearest_others,
-)
 
 #: By boundary: the bytes that pass it, the counter of those that are written, and the key of the
 #: size of the memory before it.

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 from machine import about
+from roofline_ranker import RooflineScorer, roofline_ranker
 
 from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
@@ -37,7 +38,6 @@ from embeddb.matrix_files import matrix_files, read_pattern
 from indexer.library import matrix_name
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import Table
-from tuners.evaluation.roofline_ranker import RooflineScorer, roofline_ranker
 
 _FOLDS = 5
 _LEAST_S = 5e-6

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kernel_baselines import BASELINES
 from kernel_predictions import asked, rate
 from kernel_rows import ByProgram, Rows, ahead, over_seeds, trained
 from machine import about
@@ -40,7 +41,6 @@ from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.spec import GNNS, REDUCTIONS
 from embeddb.tensors.roofline.machine import Machine
 from embeddb.tensors.roofline.tiled import TileModel
-from indexer.training.tensors.baselines import BASELINES
 from indexer.training.tensors.figures import program_seconds, tile_figures
 from indexer.training.tensors.grown_trees import grown, said_by
 from indexer.training.tensors.presets import Preset, preset

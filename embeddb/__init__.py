@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from embeddb.core import __version__
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.core.moved import install
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.core.shown import draw_with
@@ -51,8 +50,6 @@ __all__ = [
     "query",
     "read_pattern",
 ]
-
-install()
 
 #: Names that cost more than numpy to import; fetched on first use.
 _LAZY = {

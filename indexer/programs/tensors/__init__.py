@@ -1,7 +1,7 @@
 """Our own tensor programs of many model families, and the kernels that they are cut into.
 
 Each is HLO text in `texts`, FAMILY.SIZE.hlo.gz, as JAX hands it to XLA before anything is
-optimised. `indexer.programs.tensors.lower` makes them anew from `models`; nothing else needs JAX.
+optimised. `tools.tensor_programs.lower` in the repository regenerates them; it alone needs JAX.
 """
 
 from __future__ import annotations

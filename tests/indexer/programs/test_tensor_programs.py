@@ -74,7 +74,7 @@ def test_kernels_are_many_and_each_is_there_once() -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_the_text_is_what_the_model_lowers_to(name: str) -> None:
     pytest.importorskip("jax", reason="the extra jax makes programs anew")
-    from indexer.programs.tensors.lower import lowered, models, packed
+    from tools.tensor_programs.lower import lowered, models, packed
 
     family, size = name.split(".")
     (model,) = (m for f, s, m in models() if (f, s) == (family, size))

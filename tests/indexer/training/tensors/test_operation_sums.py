@@ -14,6 +14,7 @@ from tensors import op
 torch = pytest.importorskip("torch")
 pytest.importorskip("lightgbm")
 
+from benchmarks.kernel_baselines import SECONDS  # noqa: E402
 from embeddb.core.config import Config  # noqa: E402
 from embeddb.core.errors import ModelError  # noqa: E402
 from embeddb.core.files import model_file  # noqa: E402
@@ -29,7 +30,6 @@ from embeddb.tensors.encoding.operation_rows import (  # noqa: E402
     operation_rows,
 )
 from embeddb.tensors.probe import PROBE  # noqa: E402
-from indexer.training.tensors.baselines import SECONDS  # noqa: E402
 from indexer.training.tensors.operations.network import (  # noqa: E402
     NetworkTraining,
     network_weights,

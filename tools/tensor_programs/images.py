@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import lax
 
-from indexer.programs.tensors.models.given import Array, Given, Models, forward, training
-from indexer.programs.tensors.models.layers import (
+from tools.tensor_programs.given import Array, Given, Models, forward, training
+from tools.tensor_programs.layers import (
     conv,
     dense,
     mlp,

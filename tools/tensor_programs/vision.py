@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from indexer.programs.tensors.models.given import Array, Given, Models, forward, training
-from indexer.programs.tensors.models.layers import (
+from tools.tensor_programs.given import Array, Given, Models, forward, training
+from tools.tensor_programs.layers import (
     batch_norm,
     conv,
     dense,

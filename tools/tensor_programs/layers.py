@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import lax
 
-from indexer.programs.tensors.models.given import Array, Given
+from tools.tensor_programs.given import Array, Given
 
 __all__ = [
     "attention",

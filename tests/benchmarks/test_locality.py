@@ -7,8 +7,8 @@ import math
 import pytest
 from counted_nests import access, at, copy, flat, masked, matmul, spmv, stencil, triangle, upto
 
+from benchmarks.locality import compulsory_bytes, data_locality, least_bytes
 from embeddb.nests.check import check
-from embeddb.nests.locality import compulsory_bytes, data_locality, least_bytes
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Affine, Array, Call, Const, Index, Loop, Read, Statement
 

@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("numba")
 
+from benchmarks.roofline_ranker import RooflineScorer
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.pattern import Pattern
 from embeddb.dynamics.roofline import Machine, Roofline
 from embeddb.featurizers.stats import Stats
 from embeddb.platforms.platform import load_platform
-from tuners.evaluation.roofline_ranker import RooflineScorer
 
 CPU, OP, MACHINE = load_platform("cpu"), Op("spmm", 64), Machine.of({})
 CONFIGS = [

@@ -1,6 +1,6 @@
 """Makes the HLO text of all programs anew (needs the extra `jax`):
 
-    python -m indexer.programs.tensors.lower OUT [NAME ...]
+    python -m tools.tensor_programs.lower OUT [NAME ...]   (in the repository)
 
 OUT is emptied of programs that there are no more; `indexer/programs/tensors/texts` is what ships.
 """
@@ -19,7 +19,7 @@ from indexer.frontends.hlo.module import read_module
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.frontends.hlo.subjects import program_of
 from indexer.programs.tensors import SUFFIX
-from indexer.programs.tensors.models import (
+from tools.tensor_programs import (
     generative,
     graphs,
     images,
@@ -30,7 +30,7 @@ from indexer.programs.tensors.models import (
     transformers,
     vision,
 )
-from indexer.programs.tensors.models.given import Model
+from tools.tensor_programs.given import Model
 
 __all__ = ["lowered", "main", "models", "packed"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from counted_nests import copy, histogram, masked, matmul
 
+from benchmarks.first_iterations import FIRST, first_iterations
 from indexer.runners.nest_counters.caches import Caches, Level
-from indexer.runners.nest_counters.first_iterations import FIRST, first_iterations
 
 SMALL = Caches(Level(2, 2), Level(4, 4), Level(8, 4))
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tiled_kernels import fused_samples, tiled_samples
 
+from benchmarks.kernel_baselines import BASELINES, SECONDS
 from embeddb.core.config import Config
 from embeddb.tensors.encoding.flat import STATISTICS, TILED, flat_rows, statistics
 from embeddb.tensors.roofline.analysis import Analysis
-from indexer.training.tensors.baselines import BASELINES, SECONDS
 from indexer.training.tensors.draws import drawn_batches
 from indexer.training.tensors.figures import (
     fused_figures,

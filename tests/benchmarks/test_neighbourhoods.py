@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from counted_database import counted_database
 
-from embeddb.core import model_file
-from embeddb.featurizers.nest_embedding import SHIPPED
-from indexer.training.nests.synthetic import families
-from tuners.evaluation.neighbourhoods import (
+from benchmarks.neighbourhoods import (
     chosen_by_chance,
     clustered_error,
     local_variation,
     nearest_others,
 )
+from embeddb.core.files import model_file
+from embeddb.featurizers.nest_embedding import SHIPPED
+from indexer.training.nests.synthetic import families
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 GROUPS = np.array(["a", "a", "b", "c", "c"])
 EVERY = np.arange(5)
 
