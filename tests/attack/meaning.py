@@ -106,7 +106,7 @@ def _difference(content: Any, wanted: Any) -> str:
 
 def main(name: str, seed: int) -> int:
     meaning = module_of(name)
-    form, names, altered = sampled(meaning, seed)
+    _, names, altered = sampled(meaning, seed)
     sys.stdout.write(f"{'altered' if altered else 'kept'}: {names}\n")
     with tempfile.TemporaryDirectory() as folder:
         try:
