@@ -59,7 +59,7 @@ class Log:
     separator: str = ","
     pad: str = ""
     lines: str = ""  # "json": an object a line
-    before: str = ""
+    before: tuple[str, ...] = ()
     encoding: str = "utf-8"
     newline: str = "\n"
     packed: bool = False
@@ -177,7 +177,7 @@ def _text(log: Log, rows: list[dict[str, Any]], first: int) -> str:
             columns = log.again[1]
             lines.append(_line(log, [log.labels[name] for name in columns]))
         lines.append(_line(log, [str(row[name]) for name in columns]))
-    return log.before + "".join(f"{line}{log.newline}" for line in lines)
+    return "".join(f"{line}{log.newline}" for line in (*log.before, *lines))
 
 
 def _object(log: Log, row: Mapping[str, Any]) -> str:
@@ -226,6 +226,7 @@ def read(log: Log, folder: Path) -> dict[Any, Any]:
     from embeddb.platforms.platform import load_platform
     from embeddb.store import memory_store
     from embeddb.ui.cli.logs.proposed import accepted
+    from embeddb.ui.cli.logs.reading import refuse_empty
     from indexer.ingest import ingest
     from indexer.readers.base.row import ReadOptions
 
@@ -240,7 +241,7 @@ def read(log: Log, folder: Path) -> dict[Any, Any]:
                 path.write_bytes(content)
                 plain = ReadOptions(op=Op.parse("spmm:32"))
                 options = accepted([path], platform, plain, yes=True)
-                ingest(store, path, platform=platform, options=options)
+                refuse_empty([ingest(store, path, platform=platform, options=options)])
         return _content(store)
     finally:
         store.close()
@@ -277,6 +278,8 @@ def _columns_shuffled(rng: random.Random, log: Log) -> Log:
 
 
 def _rows_shuffled(rng: random.Random, log: Log) -> Log:
+    if log.forbidden:
+        return log
     records = list(log.records)
     rng.shuffle(records)
     return replace(log, records=tuple(records))
@@ -294,29 +297,35 @@ def _header_moved(rng: random.Random, log: Log) -> Log:
 
 
 def _split(rng: random.Random, log: Log) -> Log:
+    if log.forbidden:
+        return log
     return replace(log, parts=rng.randint(2, 4), again=None)
 
 
 def _unit(rng: random.Random, log: Log) -> Log:
+    if log.forbidden:
+        return log
     unit = rng.choice(sorted(_UNITS))
     label = rng.choice(_SPELLED[unit]) if log.unit_in == "header" else log.labels["times"]
     return replace(log, unit=unit, labels={**log.labels, "times": label})
 
 
 def _unit_column(rng: random.Random, log: Log) -> Log:
-    if log.unit_in != "header":
+    if log.unit_in != "header" or log.forbidden:
         return log
     labels = {**log.labels, "times": "time", "unit": rng.choice(("unit", "time_unit", "Unit"))}
     return replace(log, unit_in="column", labels=labels, again=None)
 
 
 def _unit_cells(rng: random.Random, log: Log) -> Log:
-    if log.unit_in != "header":
+    if log.unit_in != "header" or log.forbidden:
         return log
     return replace(log, unit_in="cell", labels={**log.labels, "times": "time"})
 
 
 def _failed_time(rng: random.Random, log: Log) -> Log:
+    if "status" not in log.labels:
+        return log
     return replace(log, no_time=tuple(rng.sample(_NO_TIME, rng.randint(1, 3))))
 
 
@@ -353,9 +362,9 @@ def _capitals(rng: random.Random, log: Log) -> Log:
 
 
 def _json(rng: random.Random, log: Log) -> Log:
-    if log.decimal != "." or log.separator != ",":
+    if log.decimal != "." or log.separator != "," or "second" in log.labels:
         return log
-    return replace(log, lines="json", again=None, before="", pad="")
+    return replace(log, lines="json", again=None, before=(), pad="")
 
 
 def _separated(rng: random.Random, log: Log) -> Log:
@@ -383,8 +392,7 @@ def _line_ends(rng: random.Random, log: Log) -> Log:
 
 def _preamble(rng: random.Random, log: Log) -> Log:
     lines = ["# host: node, date: today", "# compiler: gcc", ""]
-    text = "".join(f"{line}{log.newline}" for line in rng.sample(lines, 2))
-    return log if log.lines else replace(log, before=text)
+    return log if log.lines else replace(log, before=tuple(rng.sample(lines, 2)))
 
 
 def _padded(rng: random.Random, log: Log) -> Log:
