@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,7 @@ from embeddb.platforms.space.rules import show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Store
 from indexer.library import Library, info_of
+from indexer.log_identity import LogName, Repeats, content_of
 from indexer.readers.base.reading import read_rows
 from indexer.readers.base.recognise import guess
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
@@ -41,6 +42,8 @@ BATCH = 10_000
 #: Reasons for rejected rows that are counted apart; those after them are `_OTHER` together.
 MOST_REASONS = 100
 _OTHER, _LONGEST_REASON = "other reasons", 300
+#: Values of parameters that are one, told of rows that repeat others.
+_MOST_SAME = 4
 #: Subjects whose legal configurations are remembered: logs mostly tell of one after the other.
 _MOST_JUDGES = 64
 #: The instance of rows that the platform's own command has made.
@@ -70,6 +73,11 @@ class IngestReport:
     matrices_found: int = 0
     matrices_missing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    #: Rows that repeat another one of the file, values of parameters that are two spellings of one
+    #: where they did, and the first row that was rejected, with its line and reason.
+    repeats: int = 0
+    same_values: list[str] = field(default_factory=list)
+    first_reject: str = ""
     #: How many rows were rejected for which reason, at most `MOST_REASONS` of these.
     reasons: dict[str, int] = field(default_factory=dict)
     #: By parameter, values that an open choice does not list, and how many rows have each.
@@ -101,7 +109,8 @@ def ingest(
 
     Rows that cannot be used go to `<path>.rejects.jsonl` with line and reason. A file that was
     interrupted goes on where the last transaction ended; one that was read to its end adds
-    nothing the second time.
+    nothing the second time, and what was appended to it later is added once. Equal rows of one
+    file are repeats, and all are kept.
 
     With the instance `this` the rows are filed under what the platform's runner would file its own
     measurements under, made here and now.
@@ -118,10 +127,16 @@ def ingest(
     if THIS in (asked.instance, asked.log.instance if not asked.instance else ""):
         asked = replace(asked, instance="", log=replace(asked.log, instance=""))
         base = base if base.instance else platform_here(runner_for(base))
-    job = _Job(store, path, base, library or Library(None), IngestReport(str(path), chosen))
-    with job:
-        job.consume(read_rows(plug, path, asked), _journal_key(path, chosen, base, asked), progress)
-    return job.report
+    report = IngestReport(str(path), chosen)
+    journal, campaign, names = "", f"{chosen}:{path.name}", {}
+    if not path.is_dir():  # folders are not journalled
+        content, digest = content_of(path)
+        journal = _journal_key(digest, chosen, base, asked)
+        log = LogName(store, chosen, path, content)
+        campaign, names = log.campaign, log.journal
+    with _Job(store, path, base, library or Library(None), report, campaign) as job:
+        job.consume(read_rows(plug, path, asked), journal, names, progress)
+    return report
 
 
 def reader_of(path: Path) -> str:
@@ -154,16 +169,14 @@ def _any_op(kernel: str) -> Op:
     return Op(kernel, 128 if kernel in WIDE else 1)
 
 
-def _journal_key(path: Path, reader: str, platform: Platform, options: ReadOptions) -> str:
-    """Names a reading: the same bytes read the same way. Folders are not journalled."""
-    if path.is_dir():
-        return ""
-    h = hashlib.blake2b(digest_size=16)
-    for part in (path, options.features):
-        if part is not None:
-            with refusing(ReaderError, where=str(part)), open_regular(part) as file:
-                while block := file.read(1 << 20):
-                    h.update(block)
+def _journal_key(content: Any, reader: str, platform: Platform, options: ReadOptions) -> str:
+    """Names a reading: the same bytes, of which `content` is the hash, read the same way."""
+    h = content.copy()
+    if options.features is not None:
+        part = options.features
+        with refusing(ReaderError, where=str(part)), open_regular(part) as file:
+            while block := file.read(1 << 20):
+                h.update(block)
     h.update(f"{reader}\0{platform.id}\0{platform.digest}\0{options!r}".encode())
     if platform.open_choices:
         # What was rejected while a choice was closed is taken when the file is read again.
@@ -175,7 +188,13 @@ class _Job:
     """One file on its way into the store."""
 
     def __init__(
-        self, store: Store, path: Path, base: Platform, library: Library, report: IngestReport
+        self,
+        store: Store,
+        path: Path,
+        base: Platform,
+        library: Library,
+        report: IngestReport,
+        campaign: str,
     ) -> None:
         self.store, self.path, self.report = store, path, report
         self._subjects = _Subjects(store, library, report)
@@ -184,7 +203,8 @@ class _Job:
         self._judges: dict[tuple[str, Op, str], tuple[ConfigSpace, dict[str, Config]]] = {}
         self._judge: tuple[ConfigSpace, dict[str, Config]]
         self._new: dict[str, dict[str, Value]] = {}
-        self._campaign = f"{report.reader}:{path.name}"
+        self._campaign = campaign
+        self._repeats = Repeats()
         self._matrix: MatrixRef | None = None
         self._op: Op | None = None
         self._place = ("", "")
@@ -201,8 +221,11 @@ class _Job:
         self,
         rows: Iterator[RunRow | Reject],
         journal: str,
+        names: Mapping[str, bytes],
         progress: Callable[[int], None] | None,
     ) -> None:
+        """Store all rows that are new. `journal` names the reading, `names` is what the journal
+        keeps of the log itself; both are empty for folders."""
         started = time.monotonic()
         report = self.report
         state = _state(self.store.journal.get(journal) if journal else None)
@@ -210,20 +233,26 @@ class _Job:
         report.rejected = state.get("rejected", 0)
         report.new_values = state.get("new_values", {})
         report.reasons = state.get("reasons", {})
+        report.repeats = state.get("repeats", 0)
+        report.same_values = state.get("same_values", [])
+        report.first_reject = state.get("first_reject", "")
         if report.rejected:
             self._forget_rejects_after(report.rejected)
-        rows = islice(rows, report.rows, None)
+        if state.get("done"):
+            rows = iter(())
+        elif report.rows:
+            self._pass_over(islice(rows, report.rows))
         while batch := list(islice(rows, BATCH)):
             report.rows += len(batch)
-            runs, rejects = self._split(batch)
+            runs, rejects = self._numbered(batch)
             self._write_rejects(rejects, first=report.rejected == 0)
             report.rejected += len(rejects)
             self._count(rejects)
-            mark = self._mark()
+            mark = self._mark(done=len(batch) < BATCH)
             result = self.store.append(
                 runs,
                 patterns=self._subjects.fresh(),
-                journal={journal: mark} if journal else None,
+                journal={journal: mark, **names} if journal else None,
             )
             report.added += result.added
             report.duplicates += result.duplicates
@@ -233,35 +262,67 @@ class _Job:
         report.problems = self._subjects.library.problems
         self._subjects.told(report)
 
-    def _mark(self) -> bytes:
+    def _pass_over(self, rows: Iterator[RunRow | Reject]) -> None:
+        """Go over rows that were stored before: those below may repeat them."""
+        new_values = deepcopy(self.report.new_values)
+        while batch := list(islice(rows, BATCH)):
+            runs, _, _ = self._split(batch)
+            self._repeats.numbered(runs)
+        self.report.new_values = new_values
+
+    def _numbered(self, batch: list[RunRow | Reject]) -> tuple[list[Run], list[Reject]]:
+        """Runs of a batch, those that repeat others numbered, and what cannot be used."""
+        runs, rejects, legal = self._split(batch)
+        numbered, places = self._repeats.numbered(runs)
+        self.report.repeats += len(places)
+        same = self.report.same_values
+        for at in places:
+            if len(same) >= _MOST_SAME:
+                break
+            same += (line for line in _spellings(legal[at], runs[at].config) if line not in same)
+        return numbered, rejects
+
+    def _mark(self, *, done: bool) -> bytes:
         """What the journal keeps of a file read so far."""
-        done: dict[str, Any] = {"rows": self.report.rows, "rejected": self.report.rejected}
-        if self.report.reasons:
-            done["reasons"] = self.report.reasons
-        if self.report.new_values:
-            done["new_values"] = self.report.new_values
-        return json.dumps(done).encode()
+        report = self.report
+        kept: dict[str, Any] = {"rows": report.rows, "rejected": report.rejected}
+        for name in ("reasons", "new_values", "repeats", "same_values", "first_reject"):
+            if value := getattr(report, name):
+                kept[name] = value
+        if done:
+            kept["done"] = True
+        return json.dumps(kept).encode()
 
     def _count(self, rejects: list[Reject]) -> None:
         reasons = self.report.reasons
+        if rejects and not self.report.first_reject:
+            first = rejects[0]
+            place = f"{first.where} line {first.line}" if first.where else f"line {first.line}"
+            self.report.first_reject = f"{place}: {first.reason[:_LONGEST_REASON]}"
         for reject in rejects:
             reason = reject.reason[:_LONGEST_REASON]
             if reason not in reasons and len(reasons) >= MOST_REASONS:
                 reason = _OTHER
             reasons[reason] = reasons.get(reason, 0) + 1
 
-    def _split(self, batch: list[RunRow | Reject]) -> tuple[list[Run], list[Reject]]:
+    def _split(
+        self, batch: list[RunRow | Reject]
+    ) -> tuple[list[Run], list[Reject], list[dict[str, Config]]]:
+        """Runs, what cannot be used, and for each run the legal configurations by what the log
+        says for them."""
         runs: list[Run] = []
         rejects: list[Reject] = []
+        legal: list[dict[str, Config]] = []
         for row in batch:
             if isinstance(row, Reject):
                 rejects.append(row)
                 continue
             try:
                 runs.append(self._run(row))
+                legal.append(self._judge[1])
             except (ReaderError, PlatformError, UsageError) as e:
                 rejects.append(Reject(row.line, str(e), str(dict(row.config))[:200], row.where))
-        return runs, rejects
+        return runs, rejects, legal
 
     def _run(self, row: RunRow) -> Run:
         """Rows of one subject, op and platform mostly follow each other: what holds for all of
@@ -332,6 +393,15 @@ class _Job:
                 out.write((json.dumps({k: v for k, v in body.items() if v != ""}) + "\n").encode())
             out.flush()
             os.fsync(out.fileno())  # before the batch that counts them is committed
+
+
+def _spellings(legal: Mapping[str, Config], config: Config) -> Iterator[str]:
+    """What a log says for a configuration in more than one way: `panel: 2048 is all`."""
+    for text, meant in legal.items():
+        if meant == config and text != config.json:
+            for name, value in json.loads(text).items():
+                if (stored := config.get(name)) != value:
+                    yield f"{name}: {value} is {show(stored)}"
 
 
 def _beside(path: Path, store: Store) -> Path:

@@ -21,6 +21,7 @@ __all__ = [
     "ARRAYS",
     "LEAST",
     "OF_PROGRAM",
+    "REPEAT",
     "SOURCES",
     "STATUSES",
     "Measurement",
@@ -40,6 +41,9 @@ LEAST = frozenset(("tile", "fused"))
 #: In the `context` of a fused kernel that was timed with what its program hands it, not with drawn
 #: arrays: what a sine takes depends on its numbers. Where there are such runs, others do not count.
 ARRAYS, OF_PROGRAM = "arrays", "program"
+#: In the `context` of a run that a log has more than once: its number among the equal ones, from 2
+#: on (docs/decisions/repeats.md). The first has none.
+REPEAT = "repeat"
 
 
 class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):

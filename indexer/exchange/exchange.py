@@ -128,7 +128,8 @@ def export(
 
     Structures of matrices stay behind: they travel with their statistics and thumbnails; nests
     travel whole in JSONL, and by name in other formats. With `brief`, minimum, median and maximum
-    stand for the repeats of a run, to four digits, and its context stays behind (but `arrays`).
+    stand for the repeats of a run, to four digits, and its context stays behind (but `arrays` and
+    `repeat`).
     Raises: UsageError for an unknown format; NothingFound if the selection is empty; StoreCorrupt
     for a damaged data file, of which a part could be missing without a word.
     """

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from embeddb.core.records import ARRAYS, PatternInfo, Run
+from embeddb.core.records import ARRAYS, REPEAT, PatternInfo, Run
 from embeddb.featurizers.base import Travelling
 from embeddb.index.lookup import Lookup
 from embeddb.store import Store
@@ -22,7 +22,7 @@ _TRAVELS = ("stats", "scnn")
 
 def abridged(run: Run) -> Run:
     """The run, its repeats told by minimum, median and maximum, its moment to the minute, and of
-    its context what decides whether it counts."""
+    its context what decides whether it counts, and what tells it from an equal one."""
     m = run.measurement
     short = msgspec.structs.replace(
         m,
@@ -32,7 +32,7 @@ def abridged(run: Run) -> Run:
         conversion_s=None if m.conversion_s is None else float(f"{m.conversion_s:.3g}"),
         compile_s=None,
         when=60.0 * round(m.when / 60),
-        context={key: told for key, told in m.context.items() if key == ARRAYS},
+        context={key: fact for key, fact in m.context.items() if key in (ARRAYS, REPEAT)},
     )
     return replace(run, measurement=short)
 

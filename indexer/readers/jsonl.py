@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from embeddb.core.errors import ReaderError
-from indexer.readers.base.columns import Plan
+from indexer.readers.base.columns import SAMPLE, Plan
 from indexer.readers.base.lines import json_lines
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
@@ -31,6 +32,7 @@ class JsonlReader:
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         plans: dict[tuple[str, ...], Plan] = {}
+        sample = self._sample(path)
         good = False
         for line, record in json_lines(path):
             if isinstance(record, Reject):
@@ -39,7 +41,7 @@ class JsonlReader:
             try:
                 if not isinstance(record, dict):
                     raise ReaderError("not a JSON object")
-                yield self._plan(record, plans, options).row(record, line)
+                yield self._plan(record, plans, options, sample).row(record, line)
                 good = True
             except ReaderError as error:
                 if not good and isinstance(record, dict) and not plans:
@@ -48,17 +50,29 @@ class JsonlReader:
                     raise ReaderError(
                         error.reason, where=str(path), line=line, hint=other.hint or error.hint
                     ) from None
-                text = msgspec.json.encode(record).decode()
+                text = json.dumps(record)
                 yield Reject(line, error.reason, text[:200])
 
+    def _sample(self, path: Path) -> list[dict[str, Any]]:
+        """The first records; fewer where the file is damaged."""
+        records: list[dict[str, Any]] = []
+        with suppress(ReaderError):  # it is met again when the rows before it have been read
+            for _, record in islice(json_lines(path), SAMPLE):
+                records += [record] if isinstance(record, dict) else []
+        return records
+
     def _plan(
-        self, record: dict[str, Any], plans: dict[tuple[str, ...], Plan], options: ReadOptions
+        self,
+        record: dict[str, Any],
+        plans: dict[tuple[str, ...], Plan],
+        options: ReadOptions,
+        sample: list[dict[str, Any]],
     ) -> Plan:
         keys = tuple(record)
         if keys not in plans:
             if len(plans) >= 1000:
                 plans.clear()
-            plans[keys] = Plan.of(keys, options)
+            plans[keys] = Plan.of(keys, options, sample)
         return plans[keys]
 
 

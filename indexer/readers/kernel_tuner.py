@@ -33,8 +33,8 @@ from indexer.readers.base.row import (
     label,
     need_op,
     seconds,
-    status_of,
 )
+from indexer.readers.base.statuses import status_of
 
 __all__ = ["KernelTunerReader", "moment"]
 

@@ -22,7 +22,6 @@ from embeddb.core.files.gate import reason_of
 from embeddb.core.records import STATUSES, Measurement
 from indexer.readers.base.recognise import document_of, wrong_file
 from indexer.readers.base.row import (
-    UNITS,
     MatrixRef,
     ReadOptions,
     Reject,
@@ -32,8 +31,9 @@ from indexer.readers.base.row import (
     count,
     need_op,
     seconds,
-    status_of,
 )
+from indexer.readers.base.statuses import status_of
+from indexer.readers.base.units import UNITS
 from indexer.readers.kernel_tuner import moment
 
 __all__ = ["T4Reader"]

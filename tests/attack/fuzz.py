@@ -35,7 +35,7 @@ __all__ = ["KINDS", "Tally", "fuzz", "main", "replay"]
 #: In the order of the table.
 KINDS = (
     "matrices", "runs", "platforms", "expressions", "words", "models", "records", "indexes",
-    "pagefile", "pages",
+    "pagefile", "pages", "meaning",
 )  # fmt: skip
 #: These start a process of their own to read a file.
 _STARTS = {"pages"}

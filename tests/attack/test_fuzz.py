@@ -14,7 +14,7 @@ from attack.fuzz import KINDS, case_of, module_of
 from attack.mutate import MOST, mutated, mutated_json
 
 #: Of these a second gives hundreds.
-QUICK = ("matrices", "runs", "platforms", "expressions", "words")
+QUICK = ("matrices", "runs", "platforms", "expressions", "words", "meaning")
 
 
 def test_bad_input_is_refused_in_one_line(attack: Attack, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from indexer.readers.base.lines import head_of, json_lines, numbered, open_bytes
 from indexer.readers.base.reading import files_below, read_rows
 from indexer.readers.base.recognise import guess, refuse_other, wrong_file
 from indexer.readers.base.row import (
-    UNITS,
     MatrixRef,
     Reader,
     ReadOptions,
@@ -14,16 +13,16 @@ from indexer.readers.base.row import (
     config_of,
     cost,
     count,
-    divisor,
     integer,
     label,
     need_op,
     number,
     seconds,
-    status_of,
     value,
 )
+from indexer.readers.base.statuses import status_of
 from indexer.readers.base.table import Table
+from indexer.readers.base.units import UNITS, divisor
 
 __all__ = [
     "UNITS",

@@ -1,11 +1,12 @@
-"""The columns of a log before anybody says what they mean: their names taken apart, their values,
-and how far either is like a parameter."""
+"""The columns of a log before anybody says what they mean: their values, and how far names and
+values are like a parameter's."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
@@ -15,100 +16,100 @@ from embeddb.core.errors import ReaderError
 from embeddb.core.records import STATUSES
 from embeddb.platforms.space.rules import Param
 from indexer.readers.base.lines import json_lines
-from indexer.readers.base.row import Reject, number, status_of, value
+from indexer.readers.base.row import value
+from indexer.readers.base.statuses import status_of
 from indexer.readers.base.table import Table
+from indexer.readers.base.units import numbers_in
 
-__all__ = [
-    "MOSTLY",
-    "UNIT_WORDS",
-    "columns_of",
-    "fits",
-    "is_duration",
-    "is_status",
-    "likeness",
-    "part_of",
-    "status_meant",
-    "unit_in",
-    "words_of",
-]
+__all__ = ["MOSTLY", "Column", "fits", "head_records", "is_duration", "is_status", "likeness"]
 
-#: Rows looked at, and different values of a column kept.
-_ROWS, _VALUES = 20_000, 2_000
+#: Rows looked at.
+_ROWS = 20_000
 #: Part of a column's values that must fit what it is taken for: logs have broken rows.
 MOSTLY = 0.8
-#: Units by the words for them.
-UNIT_WORDS = {
-    **dict.fromkeys(("cycles", "cycle", "clk", "clks", "clocks"), "cycles"),
-    **dict.fromkeys(("ns", "nsec", "nanoseconds"), "ns"),
-    **dict.fromkeys(("us", "usec", "microseconds"), "us"),
-    **dict.fromkeys(("ms", "msec", "milliseconds"), "ms"),
-    **dict.fromkeys(("s", "sec", "secs", "seconds"), "s"),
-}
-
-#: What a log's word for a status holds, and ours for it; the first that fits.
-_MEANS = (
-    ("timeout", r"time.?out|timed.?out|time.?limit|killed|hang"),
-    ("oom", r"oom|overflow|memory|capacity|too.?large|exceed"),
-    ("build", r"compil|build|synth|link"),
-    ("wrong", r"wrong|mismatch|incorrect|inaccura|nan"),
-    ("invalid", r"invalid|illegal|unsupported|infeasible|skip|n/?a"),
-    ("crash", r"crash|fail|err|abort|segv|fault|exception|deadlock"),
-    ("ok", r"ok|pass|done|success|finish|complete|valid|good"),
-)
+#: Steps from row to row before a column may be one that only rises.
+_STEPS = 5
 
 
-def columns_of(path: Path, reader: str) -> dict[str, dict[str, int]]:
-    """How often each column has which values, as texts, in the first rows."""
-    found: dict[str, dict[str, int]] = {}
-    for record in islice(_records(path, reader), _ROWS):
-        for name, cell in record:
-            values = found.setdefault(name, {})
-            text = cell if isinstance(cell, str) else json.dumps(cell)
-            if text and cell is not None and (text in values or len(values) < _VALUES):
-                values[text] = values.get(text, 0) + 1
-    return found
+@dataclass(slots=True)
+class Column:
+    """Cells of a column in the first rows: how often each value occurs, as a text, how many cells
+    are empty, and how often a number is above or below the one before it."""
+
+    values: dict[str, int] = field(default_factory=dict)
+    empty: int = 0
+    rises: int = 0
+    falls: int = 0
+    _last: float | None = None
+
+    @classmethod
+    def all(cls, records: Iterable[Mapping[str, Any]]) -> dict[str, Column]:
+        """The columns of records, by name."""
+        columns: dict[str, Column] = {}
+        for count, record in enumerate(records):
+            for name, cell in record.items():
+                if name not in columns:
+                    columns[name] = cls(empty=count)
+                columns[name].add(cell)
+            for name in columns.keys() - record.keys():
+                columns[name].empty += 1
+        return columns
+
+    def add(self, cell: Any) -> None:
+        text = str(cell).strip() if isinstance(cell, str | float) else json.dumps(cell)
+        if not text or cell is None:
+            self.empty += 1
+            return
+        self.values[text] = self.values.get(text, 0) + 1
+        try:
+            number = float(text.replace(",", "."))
+        except ValueError:
+            return
+        if self._last is not None:
+            self.rises += number > self._last
+            self.falls += number < self._last
+        self._last = number
+
+    def part(self, holds: Callable[[str], bool]) -> float:
+        """The part of the cells that are not empty of which something holds."""
+        rows = sum(self.values.values())
+        return sum(n for text, n in self.values.items() if holds(text)) / rows if rows else 0.0
+
+    @property
+    def only_rises(self) -> bool:
+        """Whether its numbers rise from row to row, but for a new start now and then."""
+        return self.rises >= _STEPS and self.rises > 20 * self.falls
 
 
-def _records(path: Path, reader: str) -> Iterable[Sequence[tuple[str, Any]]]:
+def head_records(path: Path, reader: str) -> list[dict[str, Any]]:
+    """The first records of a log, CSV or JSONL."""
     if reader == "csv":
-        table = Table(path, reader)
-        yield [(name, "") for name in table.names]
-        for _, row in table.rows():
-            if not isinstance(row, Reject):
-                yield list(zip(table.names, row, strict=True))
-        return
-    for _, record in json_lines(path):
-        if isinstance(record, dict):
-            yield list(record.items())
+        return list(islice(Table(path, reader).records(), _ROWS))
+    records = (record for _, record in json_lines(path) if isinstance(record, dict))
+    return list(islice(records, _ROWS))
 
 
-def fits(param: Param, cells: Mapping[str, int]) -> bool:
+def fits(param: Param, column: Column) -> bool:
     """Whether a column's values are mostly the parameter's; sizes of matrices stand for symbols."""
     allowed = {str(v) for v in param.values} | {text for text, _ in param.aliases}
     if param.kind == "bool":
         allowed |= {"true", "false", "True", "False"}
     sizes = any(isinstance(v, str) for v in param.values) and param.kind == "int"
-    return bool(cells) and part_of(cells, lambda t: _one_of(t, allowed, sizes)) >= MOSTLY
+    return column.part(lambda text: _one_of(text, allowed, sizes)) >= MOSTLY
 
 
 def _one_of(text: str, allowed: set[str], sizes: bool) -> bool:
     try:
-        found = value(text)
+        typed = value(text)
     except ReaderError:
         return False
-    return text.strip() in allowed or str(found) in allowed or (sizes and isinstance(found, int))
-
-
-def part_of(cells: Mapping[str, int], holds: Callable[[str], bool]) -> float:
-    """The part of a column's values of which something holds."""
-    rows = sum(cells.values())
-    return sum(n for text, n in cells.items() if holds(text)) / rows if rows else 0.0
+    return text in allowed or str(typed) in allowed or (sizes and isinstance(typed, int))
 
 
 def is_duration(text: str) -> bool:
-    """Whether a cell holds positive numbers, one or several."""
+    """Whether a cell holds positive numbers, one or several, with units or without."""
     try:
-        return all(number(one) > 0 for one in text.strip("[]").replace(",", ";").split(";"))
+        return all(number > 0 for number, _ in numbers_in(text.replace(",", ".")))
     except ReaderError:
         return False
 
@@ -124,25 +125,9 @@ def likeness(name: str, column: str) -> float:
     return SequenceMatcher(None, a, b).ratio()
 
 
-def words_of(column: str) -> list[str]:
-    """The words that a name is made of, in lower case."""
-    return [w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", column)]
-
-
-def unit_in(column: str) -> str:
-    """The unit that the last word of a name tells."""
-    words = words_of(column)
-    return UNIT_WORDS.get(words[-1], "") if words else ""
-
-
 def is_status(word: str, own: Mapping[str, str]) -> bool:
     """Whether a word is known for a status, to us or by the log's `own` words."""
     try:
         return bool(status_of(word, STATUSES, own))
     except ReaderError:
         return False
-
-
-def status_meant(word: str) -> str:
-    """Our status that a word may mean; empty if it could be any."""
-    return next((ours for ours, text in _MEANS if re.search(text, word.strip().lower())), "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.records import SOURCES, STATUSES, Measurement
-from indexer.readers.base.roles import DURATIONS, ROLES, by_name, timed
+from indexer.readers.base.roles import DURATIONS, ROLES, by_name, chosen, timed
 from indexer.readers.base.row import (
     MatrixRef,
     ReadOptions,
@@ -19,30 +20,53 @@ from indexer.readers.base.row import (
     cost,
     count,
     number,
-    seconds,
-    status_of,
 )
+from indexer.readers.base.statuses import is_nothing, status_meant, status_of
+from indexer.readers.base.units import Cells, comma_of, decimal_point, in_cells, unit_of
 
 __all__ = ["ROLES", "Plan", "assigned"]
 
 
+#: First records by which a file says what its commas and units are.
+SAMPLE = 1000
+#: What a table makes of an identifier that is a number.
+_FLOAT = re.compile(r"(\d+)\.0+")
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Roles resolved against the columns of one file. `units` holds the divisor per duration."""
+    """Roles resolved against the columns of one file. `units` says how each duration is read."""
 
     roles: Mapping[str, str]
-    units: Mapping[str, float]
+    units: Mapping[str, Cells]
     config: Mapping[str, str]
     options: ReadOptions
 
     @classmethod
-    def of(cls, names: Iterable[str], options: ReadOptions) -> Plan:
-        """Raises: ReaderError for a mapped column that is not there, a missing matrix or time
-        column, an unknown role, no operation, and a unit that is missing or contradicted."""
+    def of(
+        cls,
+        names: Iterable[str],
+        options: ReadOptions,
+        records: Sequence[Mapping[str, Any]] = (),
+        comma: str = "",
+    ) -> Plan:
+        """`records` are the first ones, which say what is a comma and whether cells have units;
+        `comma` is what one is where they leave it open (`comma_of`).
+
+        Raises: ReaderError for a mapped column that is not there, a missing matrix or time column,
+        one that is there twice, two for one role, an unknown role, no operation, a unit that is
+        missing or contradicted, and a comma that may be two things."""
         names = list(names)
         roles, stated, config = assigned(names, options)
         _require(names, roles, options)
-        units = {r: _unit(roles[r], stated[r], options) for r in DURATIONS if r in roles}
+        _refuse_twice(names, (*roles.values(), *config.values()))
+        units = {}
+        for role in filter(roles.__contains__, DURATIONS):
+            sample = [record.get(roles[role]) for record in records]
+            per_second = _per_second(role, roles, stated[role], options, sample)
+            rather = "repeats" if role == "times" else comma
+            clock, where = options.log.clock_ghz, f"column {roles[role]!r}"
+            units[role] = Cells(per_second, comma_of(sample, where, rather=rather), clock)
         return cls(roles, units, config, options)
 
     def row(self, record: Mapping[str, Any], line: int) -> RunRow:
@@ -75,7 +99,13 @@ class Plan:
             raw = record.get(column)
             if raw is not None and raw != "":
                 config[param] = raw
+        if self._comma == "decimal":
+            config = {param: decimal_point(raw) for param, raw in config.items()}
         return config_of(config)
+
+    @property
+    def _comma(self) -> str:
+        return next((cells.comma for cells in self.units.values()), "")
 
     def _get(self, record: Mapping[str, Any], role: str) -> Any:
         column = self.roles.get(role)
@@ -84,12 +114,14 @@ class Plan:
 
     def _text(self, record: Mapping[str, Any], role: str) -> str:
         found = self._get(record, role)
-        return "" if found is None else str(found)
+        return "" if found is None else str(found).rstrip(" ")
 
     def _matrix(self, record: Mapping[str, Any]) -> MatrixRef:
         name = self._text(record, "matrix") or self.options.matrix
         if not name:
             raise ReaderError("no matrix name")
+        if name.endswith("0") and (whole := _FLOAT.fullmatch(name)):
+            name = whole[1]
         m, n, nnz = (count(self._get(record, role)) for role in ("m", "n", "nnz"))
         return MatrixRef(name, m, n, nnz, self._text(record, "group"))
 
@@ -106,14 +138,14 @@ class Plan:
         return op
 
     def _measurement(self, record: Mapping[str, Any]) -> Measurement:
-        status = status_of(self._text(record, "status"), STATUSES, self.options.log.statuses)
+        status, times = self._outcome(record)
         source = self._text(record, "source") or "imported"
         if source not in SOURCES:
             raise ReaderError(f"{source!r} is no source: one of {', '.join(SOURCES)}")
         tolerance, when = self._get(record, "tolerance"), self._get(record, "when")
         return Measurement(
             status,
-            self._times(record, status),
+            times,
             source,
             self._cost(record, "conversion"),
             self._cost(record, "compile"),
@@ -123,21 +155,45 @@ class Plan:
         )
 
     def _cost(self, record: Mapping[str, Any], role: str) -> float | None:
-        return cost(self._get(record, role), self.units.get(role, 1.0))
+        raw = self._get(record, role)
+        if raw is None:
+            return None
+        return cost(raw, self.units[role].per_second or 1.0)
 
-    def _times(self, record: Mapping[str, Any], status: str) -> tuple[float, ...]:
+    def _outcome(self, record: Mapping[str, Any]) -> tuple[str, tuple[float, ...]]:
+        """Status and times. Where no column has a status, an error is one, and so is a word in
+        place of a time that `[log.status]` has. What failed keeps positive times alone."""
+        own = self.options.log.statuses
+        word = self._text(record, "status")
+        status = status_of(word, STATUSES, own)
+        cell, cells = self._time(record)
+        if not word:
+            error = self._text(record, "error")
+            if error and not is_nothing(error):
+                status = status_meant(error)
+                status = "crash" if status in ("", "ok") else status
+            elif own:
+                text = "empty" if cell is None else str(cell).strip().lower()
+                status = own.get(text, status)
+        unit = unit_of(self._text(record, "unit")) if "unit" in self.roles else ""
+        if status != "ok":
+            return status, () if cell is None else cells.usable(cell, unit)
+        if cell is None:
+            raise ReaderError("no time, and no status that says why")
+        if not unit and cells.per_second is None and "unit" in self.roles:
+            raise ReaderError(f"no time unit {self._text(record, 'unit')[:40]!r}")
+        return status, cells.seconds(cell, unit)
+
+    def _time(self, record: Mapping[str, Any]) -> tuple[Any, Cells]:
+        """The cell that holds the times, None if none does, and how it is read."""
         for role in ("times", "time"):
             raw = self._get(record, role)
-            if raw is None:
-                continue
-            many = raw.split(";") if isinstance(raw, str) else raw
-            if not isinstance(many, list):
-                many = [many]
-            if many:
-                return tuple(seconds(one, self.units[role]) for one in many)
-        if status == "ok":
-            raise ReaderError("no time, and no status that says why")
-        return ()
+            if raw is not None and raw != []:
+                return raw, self.units[role]
+        return None, _NO_CELLS
+
+
+_NO_CELLS = Cells(1.0)
 
 
 def assigned(
@@ -147,12 +203,17 @@ def assigned(
     platform's file mapped them, the others by name. Raises: ReaderError as `Plan.of` for a map."""
     roles, stated, config = _mapped(names, options)
     taken = {*roles.values(), *config.values()}
+    able: dict[str, dict[str, int]] = {}
+    units: dict[str, str] = {}
     for name in names:
-        role, unit = ("", "") if name in taken else by_name(name, options.params)
+        role, units[name], rank = ("", "", 0) if name in taken else by_name(name, options.params)
         if role.startswith("config."):
             config.setdefault(role[7:], name)
         elif role and role not in roles:
-            roles[role], stated[role] = name, unit
+            able.setdefault(role, {})[name] = rank
+    for role, columns in able.items():
+        roles[role] = chosen(role, columns, [n for n in names if n not in taken])
+        stated[role] = units[roles[role]]
     return roles, stated, config
 
 
@@ -184,19 +245,39 @@ def _require(names: list[str], roles: Mapping[str, str], options: ReadOptions) -
     shown = f"columns: {', '.join(names)[:300]}"
     if "matrix" not in roles and not options.matrix:
         raise ReaderError("no column names the matrix", hint=f"--map matrix=COLUMN; {shown}")
-    if "time" not in roles and "times" not in roles:
+    if not {"time", "times", "status"} & roles.keys():
         raise ReaderError("no column holds the time", hint=f"--map time_ms=COLUMN; {shown}")
     if "op" not in roles and "kernel" not in roles and options.ran is None:
         raise ReaderError("no column names the operation", hint="give --op, such as --op spmm:128")
 
 
-def _unit(column: str, stated: str, options: ReadOptions) -> float:
-    """Seconds' divisor of a duration column: the role's unit, the column's suffix or `unit`."""
-    found = {u for u in (stated, timed(column)[1]) if u}
-    if len(found) > 1 or (found and options.unit and options.unit not in found):
-        said = " and ".join(sorted({*found, options.unit} - {""}))
+def _refuse_twice(names: Sequence[str], used: Iterable[str]) -> None:
+    for name in used:
+        if names.count(name) > 1:
+            raise ReaderError(
+                f"{names.count(name)} columns are named {name!r}",
+                hint="rename or remove all but one",
+            )
+
+
+def _per_second(
+    role: str,
+    roles: Mapping[str, str],
+    stated: str,
+    options: ReadOptions,
+    sample: Sequence[Any],
+) -> float | None:
+    """Seconds' divisor of a duration column: the role's unit, the column's suffix or the caller's;
+    None where each row has a unit, in another column or its cell."""
+    column = roles[role]
+    units = {u for u in (stated, timed(column)[1]) if u}
+    if len(units) > 1 or (units and options.unit and options.unit not in units):
+        said = " and ".join(sorted({*units, options.unit} - {""}))
         raise ReaderError(f"column {column!r} is said to hold {said}", hint="state one unit")
-    return options.per_second(found.pop() if found else "", where=f"column {column!r}")
+    unit = units.pop() if units else options.unit
+    if not unit and (("unit" in roles and role in ("time", "times")) or in_cells(sample)):
+        return None
+    return options.per_second(unit, where=f"column {column!r}")
 
 
 @lru_cache(256)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import chain
+from json import loads
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -24,6 +28,17 @@ LINE_BYTES = 1 << 20
 DOCUMENT_BYTES = 1 << 29
 _BLOCK = 1 << 18
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+#: Marks that texts of two and four bytes a character begin with; the longer ones first.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+#: Bytes that are no printable characters of Latin-1.
+_NOT_LATIN = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
+#: What JSON has no word for, and Python's `json` writes all the same.
+_NOT_JSON = re.compile(r"\b(?:NaN|Infinity)\b")
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -55,12 +70,18 @@ class _Unpacked(gzip.GzipFile):
 
 
 def head_of(path: Path, size: int = 4096) -> bytes:
-    """The first decompressed bytes; fewer or none if the file is short or damaged."""
+    """The first decompressed bytes, of a text as `numbered` reads it: in UTF-8 without its mark.
+    Fewer or none if the file is short or damaged."""
     with open_bytes(path) as file:
         try:
-            return file.read(size)
+            head = file.read(size)
         except (OSError, *_DAMAGED):
             return b""
+    encoding = _marked(head)
+    if encoding:
+        head = head.decode(encoding, "ignore").encode()
+    head = head.removeprefix(codecs.BOM_UTF8)
+    return head.replace(b"\r", b"\n") if _ends_in_cr(head) else head
 
 
 def whole(path: Path) -> str:
@@ -83,13 +104,14 @@ def whole_bytes(path: Path, most: int = DOCUMENT_BYTES) -> bytes:
 
 
 def numbered(path: Path, bad: dict[int, Reject]) -> Iterator[str]:
-    """Every line without its end. A line that is not text is yielded as "" so that counting
-    stays right, and its reject goes into `bad` under its number.
+    """Every line without its end (LF, CR LF, or CR alone in the whole file). A line that is not
+    text is yielded as "" so that counting stays right, and its reject goes into `bad` under its
+    number. UTF-16 and UTF-32 are known by their marks, Latin-1 by a beginning that is no UTF-8.
 
     Raises: ReaderError if compressed data is damaged or cut off.
     """
     number, rest, skipping = 0, b"", False
-    for block in _blocks(path):
+    for block in _utf8_blocks(path):
         if skipping:
             cut = block.find(b"\n")
             if cut < 0:
@@ -129,6 +151,48 @@ def _blocks(path: Path) -> Iterator[bytes]:
                 return
             size += len(block)
             yield block
+
+
+def _utf8_blocks(path: Path) -> Iterator[bytes]:
+    """Blocks of a text in UTF-8, its lines ending in LF or CR LF."""
+    blocks = _blocks(path)
+    first = next(blocks, b"")
+    encoding = _marked(first) or ("latin-1" if _is_latin(first) else "")
+    blocks = chain((first,), blocks)
+    if encoding:
+        blocks = _recoded(blocks, encoding, path)
+        first = next(blocks, b"")
+        blocks = chain((first,), blocks)
+    if _ends_in_cr(first):
+        blocks = (block.replace(b"\r", b"\n") for block in blocks)
+    yield from blocks
+
+
+def _recoded(blocks: Iterator[bytes], encoding: str, path: Path) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)()
+    try:
+        for block in blocks:
+            yield decoder.decode(block).encode()
+        decoder.decode(b"", final=True)
+    except UnicodeError:
+        why = f"the {encoding.upper()} text is damaged or cut off"
+        raise ReaderError(why, where=str(path)) from None
+
+
+def _marked(head: bytes) -> str:
+    return next((name for mark, name in _MARKS if head.startswith(mark)), "")
+
+
+def _is_latin(head: bytes) -> bool:
+    """Whether a beginning has characters of Latin-1, and none of UTF-8."""
+    if head.isascii() or _NOT_LATIN.search(head):
+        return False
+    lines = [line for line in head.split(b"\n")[:-1] or [head] if not line.isascii()]
+    return bool(lines) and not any(map(_is_text, lines))
+
+
+def _ends_in_cr(head: bytes) -> bool:
+    return b"\r" in head and b"\n" not in head
 
 
 def _decoded(chunk: bytes, number: int, bad: dict[int, Reject]) -> list[str]:
@@ -175,7 +239,8 @@ def _shown(line: bytes) -> str:
 
 def json_lines(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[tuple[int, Any]]:
     """Line number and decoded value of every line that is not blank or a `#` comment; the value
-    is a `Reject` where the line is not JSON (NaN and numbers beyond 1e308 are not)."""
+    is a `Reject` where the line is not JSON (numbers beyond 1e308 are not). Python's NaN and
+    Infinity are read."""
     bad: dict[int, Reject] = {}
     for number, line in enumerate(numbered(path, bad), 1):
         if not line or line.isspace() or line[0] == "#":
@@ -185,4 +250,16 @@ def json_lines(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[t
         try:
             yield number, decode(line)
         except (msgspec.DecodeError, RecursionError) as error:
-            yield number, Reject(number, f"not JSON: {error}"[:200], line[:200])
+            value = _with_nan(line) if decode is _decode else None
+            wrong = Reject(number, f"not JSON: {error}"[:200], line[:200])
+            yield number, wrong if value is None else value
+
+
+def _with_nan(line: str) -> Any:
+    """A line of JSON that has NaN or Infinity; None if it is none."""
+    if _NOT_JSON.search(line) is None:
+        return None
+    try:
+        return loads(line)
+    except (ValueError, RecursionError):
+        return None

@@ -3,43 +3,35 @@ caller to accept. Readers themselves guess nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from embeddb.core.config import WIDE
+from embeddb.core.errors import ReaderError
+from embeddb.core.wording import plural
 from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.rules import Param
-from indexer.readers.base.column_values import (
-    MOSTLY,
-    UNIT_WORDS,
-    columns_of,
-    fits,
-    is_duration,
-    is_status,
-    likeness,
-    part_of,
-    status_meant,
-    unit_in,
-    words_of,
-)
+from indexer.readers.base.column_values import Column, fits, head_records, is_status, likeness
 from indexer.readers.base.columns import assigned
+from indexer.readers.base.roles import MATRIX_WORDS, words_of
 from indexer.readers.base.row import ReadOptions
+from indexer.readers.base.status_column import is_status_column, statuses_meant
+from indexer.readers.base.time_column import Candidates, has_units, sentinels, unit_in
 
 __all__ = ["Guess", "Proposal", "propose"]
 
 #: Names alike by this much are taken for the same, if the values fit too.
 _ALIKE = 0.75
-_TIME_WORDS = {"time", "runtime", "elapsed", "duration", "latency", "wall", "exec", "kernel"}
-_ROLES = {
-    "matrix": {"mtx", "file", "filename", "path", "input", "dataset", "graph", "workload"},
-    "group": {"family", "suite", "collection", "domain"},
-    "status": {"result", "state", "outcome", "verdict", "success", "ok"},
-    "nnz": {"nonzeros", "nonzeroes"},
-}
+_GROUP_WORDS = {"family", "suite", "collection", "domain"}
+_NNZ_WORDS = {"nonzeros", "nonzeroes"}
+#: Words behind which a name is one of a matrix (`user_attrs_matrix`), and not of a fact of it.
+_LAST = {"matrix", "mtx", "name", "file", "path", "id"}
 #: What a log can be read without: no reason to ask.
 _OPTIONAL = ("group", "nnz")
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +46,14 @@ class Guess:
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """How a log may be read: `log` is the platform's table with the guesses in it, `unused` the
-    columns that mean nothing, `open` one line for each thing that nothing in the log tells."""
+    columns that mean nothing, `open` one line for each thing that nothing in the log tells; without
+    those of `lacking` no row of it can be read."""
 
     log: LogTable
     guesses: tuple[Guess, ...]
     unused: tuple[str, ...]
     open: tuple[str, ...]
+    lacking: tuple[str, ...] = ()
 
 
 def propose(path: Path, reader: str, platform: Platform, options: ReadOptions) -> Proposal | None:
@@ -67,24 +61,31 @@ def propose(path: Path, reader: str, platform: Platform, options: ReadOptions) -
     is missing, or the format has no columns of its own choice. `options` are completed: with the
     platform's parameters and its `[log]` table.
 
-    Raises: ReaderError if the file cannot be read, or the caller's own map is wrong.
+    Raises: ReaderError if the file cannot be read, the caller's own map is wrong, or two columns
+    may have one role.
     """
     if reader not in ("csv", "jsonl") or path.is_dir():
         return None
-    cells = columns_of(path, reader)
+    records = head_records(path, reader)
+    cells = Column.all(records)
     names = [name for name in cells if name != "config"]
-    roles, stated, config = assigned(names, options)
+    try:
+        roles, stated, config = assigned(names, options)
+    except ReaderError as error:
+        raise ReaderError(error.reason, where=error.where or str(path), hint=error.hint) from None
     job = _Guessing(cells, platform, options, roles, config, nested="config" in cells)
     job.parameters()
     job.roles_by_name()
     job.time(stated)
-    job.statuses()
+    job.statuses(records)
     if not job.open and all(guess.taken_for in _OPTIONAL for guess in job.guesses):
         return None
     job.made_by_command()
     job.operation()
     unused = [n for n in names if n not in {*job.roles.values(), *job.config.values()}]
-    return Proposal(job.table(), tuple(job.guesses), tuple(unused), tuple(job.open))
+    return Proposal(
+        job.table(), tuple(job.guesses), tuple(unused), tuple(job.open), tuple(job.lacking)
+    )
 
 
 class _Guessing:
@@ -93,7 +94,7 @@ class _Guessing:
 
     def __init__(
         self,
-        cells: Mapping[str, Mapping[str, int]],
+        cells: Mapping[str, Column],
         platform: Platform,
         options: ReadOptions,
         roles: dict[str, str],
@@ -106,6 +107,7 @@ class _Guessing:
         self.log = options.log
         self.guesses: list[Guess] = []
         self.open: list[str] = []
+        self.lacking: list[str] = []
         self._columns: dict[str, str] = {}
         self._words: dict[str, str] = {}
         self._unit = self._instance = ""
@@ -146,52 +148,130 @@ class _Guessing:
             self.open.append(f"no column for {', '.join(gone)}: --map config.{gone[0]}=COLUMN")
 
     def roles_by_name(self) -> None:
-        for role, words in _ROLES.items():
-            if role in self.roles or (role == "matrix" and self.options.matrix):
-                continue
-            found = next((c for c in self._free() if words & set(words_of(c))), None)
-            if found is not None and (role != "status" or self._is_text(found)):
-                self._take(role, found, "its name")
         if "matrix" not in self.roles and not self.options.matrix:
-            self.open.append("no column names the matrix: --map matrix=COLUMN")
+            self._matrix()
+        if "status" not in self.roles:
+            able = [c for c in self._free() if is_status_column(c, self.cells[c])]
+            if len(able) == 1:
+                self._take("status", able[0], "its name")
+            elif able:
+                both = " and ".join(map(repr, able[:_MOST_NAMED]))
+                self._lacks(f"columns {both} may be the status: --map status={able[0]}")
+        for role, words in (("group", _GROUP_WORDS), ("nnz", _NNZ_WORDS)):
+            able = [c for c in self._free() if words & set(words_of(c))]
+            if role not in self.roles and len(able) == 1:
+                self._take(role, able[0], "its name")
+
+    def _matrix(self) -> None:
+        """The column of the matrices; one whose name ends so comes before others."""
+        able = [c for c in self._free() if MATRIX_WORDS & set(words_of(c))]
+        able = [c for c in able if set(words_of(c)[-1:]) & (MATRIX_WORDS | _LAST)]
+        best = [c for c in able if {"matrix", "mtx"} & set(words_of(c))] or able
+        if len(best) == 1:
+            self._take("matrix", best[0], "its name")
+        elif best:
+            both = " and ".join(map(repr, best[:_MOST_NAMED]))
+            self._lacks(f"columns {both} may be the matrix: --map matrix={best[0]}")
+        else:
+            self._lacks("no column names the matrix: --map matrix=COLUMN")
 
     def time(self, stated: Mapping[str, str]) -> None:
         """The column of the times, and their unit."""
         if "time" not in self.roles and "times" not in self.roles:
-            able = {c: unit_in(c) for c in self._free() if self._is_time(c)}
-            best = max(able, key=lambda c: (bool(able[c]), c.lower() in UNIT_WORDS), default=None)
-            if best is None:
-                self.open.append("no column holds the time: --map time_ms=COLUMN")
+            able = Candidates.among(self._free(), self.cells)
+            if len(able.units) != 1:
+                self._lacks(self._no_time(able))
                 return
-            unit = self.options.unit or self.log.unit or able[best]
-            role = f"time_{able[best]}" if able[best] else "time"
-            self._take(role, best, f"its name, and its values are {unit or 'numbers'}")
-            stated = {"time": able[best]}
+            ((best, unit),) = able.units.items()
+            shown = unit or self.options.unit or self.log.unit or "numbers"
+            self._take(
+                f"time_{unit}" if unit else "time", best, f"its name, and its values are {shown}"
+            )
+            stated = {"time": unit}
+        else:
+            self._refuse_clock()
+        self._sentinels()
         role = "time" if "time" in self.roles else "times"
+        column = self.roles[role]
         unit = stated.get(role) or self.options.unit or self.log.unit
+        if not unit and ("unit" in self.roles or has_units(self.cells[column])):
+            return
         if not unit:
-            unit = unit_in(self.roles[role])
+            unit = unit_in(column)
             if not unit:
-                said = f"the unit of {self.roles[role]} is not told"
-                self.open.append(f"{said}: --unit s, ms, us, ns or cycles")
+                self._lacks(f"the unit of {column} is not told: --unit s, ms, us, ns or cycles")
                 return
             self._unit = unit
-            self.guesses.append(Guess(self.roles[role], f"unit {unit}", "its name"))
+            self.guesses.append(Guess(column, f"unit {unit}", "its name"))
         if unit == "cycles" and not self.log.clock_ghz:
-            self.open.append("cycles need a clock: give `clock_ghz` under [traits]")
+            self._lacks("cycles need a clock: give `clock_ghz` under [traits]")
 
-    def statuses(self) -> None:
-        """Words for a status that are not known."""
-        for word, count in self.cells.get(self.roles.get("status", ""), {}).items():
-            if is_status(word, self.log.statuses):
+    def _no_time(self, able: Candidates) -> str:
+        """Why no column is taken for the time, and which may be it."""
+        names = list(able.units)
+        if names:
+            both = " and ".join(map(repr, names[:_MOST_NAMED]))
+            return f"columns {both} may be the time: --map time={names[0]}"
+        numbers = [c for c in self._free() if self._measured(c) and c not in able.not_times]
+        unit = self.options.unit or self.log.unit or "s"
+        unused = f"; unused: {', '.join(numbers[:_MOST_NAMED])}" if numbers else ""
+        hint = f"--map time={numbers[0]} --unit {unit}?" if numbers else "--map time_ms=COLUMN"
+        others = [f"{name} is {why}" for name, why in able.not_times.items()]
+        return "; ".join((f"no column holds the time{unused}: {hint}", *others[:_MOST_NAMED]))
+
+    def _measured(self, column: str) -> bool:
+        """Whether a column has numbers that differ, and not from row to row by one."""
+        cells = self.cells[column]
+        return bool(Candidates.among(["time"], {"time": cells}).units) and len(cells.values) > 2
+
+    def _refuse_clock(self) -> None:
+        """A column that is named as the time, only rises, and is not alone, may be a clock."""
+        column = self.roles.get("time", "")
+        if {"time", "times"} & {r.partition("_")[0] for r in self.options.columns} or not column:
+            return
+        others = [c for c in self._free() if self._measured(c)]
+        if self.cells[column].only_rises and others:
+            both = " or ".join(map(repr, (column, *others[:_MOST_NAMED])))
+            self._lacks(f"{column!r} rises from row to row, as a clock does: --map time=, {both}")
+
+    def _sentinels(self) -> None:
+        """Cells in place of a time, where no column says what became of a run."""
+        if {"status", "error"} & self.roles.keys():
+            return
+        column = self.cells[self.roles.get("time") or self.roles["times"]]
+        for text, means in sentinels(column).items():
+            if text in self.log.statuses:
                 continue
-            means = status_meant(word)
+            count = column.empty if text == "empty" else _counted(column, text)
+            rows = f"{text} ({plural(count, 'row')})"
             if means:
-                self._words[word.strip().lower()] = means
-                self.guesses.append(Guess(f"{word} ({count} rows)", f"status {means}", "the word"))
+                self._words[text] = means
+                self.guesses.append(Guess(rows, f"status {means}", "it is no time"))
+            else:
+                self._lacks(
+                    f"{rows} may be a failure or too short a time: "
+                    f'"{text}" = "crash" in [log.status] of the platform file says the one'
+                )
+
+    def statuses(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Words for a status that are not known."""
+        column = self.roles.get("status", "")
+        words = self.cells[column].values if column in self.cells else {}
+        new = [word for word in words if not is_status(word, self.log.statuses)]
+        time = self.roles.get("time") or self.roles.get("times") or ""
+        negative = is_status_column(column, self.cells[column]) < 0 if words else False
+        if negative:  # `failed` is true of what failed
+            new = list(words)
+        meant = statuses_meant(new, column, [(r.get(column), r.get(time)) for r in records])
+        for word in new:
+            rows = f"{word} ({plural(words[word], 'row')})"
+            if meant[word]:
+                self._words[word.strip().lower()] = meant[word]
+                self.guesses.append(Guess(rows, f"status {meant[word]}", "the word"))
             else:
                 self.open.append(
-                    f"status {word!r} of {count} rows is not known: [log.status] says what it is"
+                    f"status {word!r} of {plural(words[word], 'row')} is not known: "
+                    "[log.status] says what it is"
                 )
 
     def made_by_command(self) -> None:
@@ -205,7 +285,7 @@ class _Guessing:
     def operation(self) -> None:
         if not {"op", "kernel"} & self.roles.keys() and self.options.ran is None:
             each = [f"--op {k}:WIDTH" if k in WIDE else f"--op {k}" for k in self.platform.ops]
-            self.open.append(f"which operation ran is not told: {' or '.join(each)}")
+            self._lacks(f"which operation ran is not told: {' or '.join(each)}")
 
     def _told_instance(self) -> str:
         return self.options.instance or self.log.instance or self.platform.instance
@@ -222,13 +302,13 @@ class _Guessing:
         else:
             self.roles[role.partition("_")[0]] = column
 
-    def _is_text(self, column: str) -> bool:
-        return part_of(self.cells[column], lambda text: not is_duration(text)) > MOSTLY
+    def _lacks(self, line: str) -> None:
+        self.open.append(line)
+        self.lacking.append(line)
 
-    def _is_time(self, column: str) -> bool:
-        words = set(words_of(column))
-        named = words & _TIME_WORDS or unit_in(column)
-        return bool(named) and part_of(self.cells[column], is_duration) > MOSTLY
+
+def _counted(column: Column, low: str) -> int:
+    return sum(count for text, count in column.values.items() if text.lower() == low)
 
 
 def _params(platform: Platform, options: ReadOptions) -> dict[str, Param]:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -19,9 +18,9 @@ from embeddb.core.records import Measurement
 from embeddb.core.sizes import Sizes
 from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.of_subject import Coded
+from indexer.readers.base.units import divisor
 
 __all__ = [
-    "UNITS",
     "MatrixRef",
     "ReadOptions",
     "Reader",
@@ -30,18 +29,13 @@ __all__ = [
     "config_of",
     "cost",
     "count",
-    "divisor",
     "integer",
     "label",
     "need_op",
     "number",
     "seconds",
-    "status_of",
     "value",
 ]
-
-#: How many of a unit make one second. Times are divided, which rounds once.
-UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
 class MatrixRef(msgspec.Struct, frozen=True, gc=False):
@@ -154,20 +148,6 @@ def need_op(options: ReadOptions, path: Path) -> Op:
     return op
 
 
-def divisor(unit: str, *, where: str, clock_ghz: float = 0.0) -> float:
-    """How many `unit` make a second, of cycles by a clock. Raises: ReaderError for an unknown or
-    missing unit, and for cycles without a clock."""
-    if unit == "cycles":
-        if clock_ghz > 0:
-            return clock_ghz * 1e9
-        why = "cycles need a clock"
-        raise ReaderError(why, where=where, hint="give `clock_ghz` under [traits] of the platform")
-    if unit not in UNITS:
-        what = f"no time unit {unit!r}" if unit else "the file does not say the unit of its times"
-        raise ReaderError(what, where=where, hint=f"give --unit: one of {', '.join(UNITS)}, cycles")
-    return UNITS[unit]
-
-
 def number(raw: Any) -> float:
     """A finite number from a cell. Raises: ReaderError (reason only)."""
     if isinstance(raw, bool) or (isinstance(raw, str) and "_" in raw):
@@ -200,14 +180,18 @@ def cost(raw: Any, per_second: float = 1.0) -> float | None:
 
 
 def integer(raw: Any) -> int:
-    """An integer of at most 18 digits, written without exponent."""
+    """An integer of at most 18 digits; written as a float (`5000.0`, `5e3`) one below 2^53."""
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
-    if isinstance(raw, float) and raw.is_integer() and abs(raw) < 2**53:
+    if isinstance(raw, str) and re.fullmatch(r"\s*[+-]?\d{1,18}\s*", raw, re.ASCII):
         return int(raw)
-    if not isinstance(raw, str) or not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", raw, re.ASCII):
+    try:
+        size = number(raw)
+    except ReaderError:
+        size = math.nan
+    if not size.is_integer() or abs(size) >= 2**53:
         raise ReaderError(f"{str(raw)[:40]!r} is not an integer")
-    return int(raw)
+    return int(size)
 
 
 def count(raw: Any) -> int:
@@ -253,39 +237,6 @@ def _listed(raw: Any) -> Value:
         return Config({"value": raw})["value"]
     except UsageError:
         raise ReaderError(f"{str(raw)[:40]!r} cannot be a parameter's value") from None
-
-
-#: Words other programs use for a status, beside our own.
-_WORDS = {
-    "": "ok",
-    "true": "ok",
-    "correct": "ok",
-    "success": "ok",
-    "false": "crash",
-    "constraints": "invalid",
-    "compile": "build",
-    "runtime": "crash",
-    "correctness": "wrong",
-    "invalidconfig": "invalid",
-    "compilationfailedconfig": "build",
-    "runtimefailedconfig": "crash",
-    "errorconfig": "crash",
-}
-
-
-def status_of(
-    word: str, known: tuple[str, ...], own: Mapping[str, str] = MappingProxyType({})
-) -> str:
-    """One of `known` for another program's word; `own` are words of the log, in lower case, which
-    come first. Raises: ReaderError listing what is allowed."""
-    low = word.strip().lower()
-    found = own.get(low) or (low if low in known else _WORDS.get(low))
-    if found is None:
-        raise ReaderError(
-            f"{word[:40]!r} is no status",
-            hint=f"one of {', '.join(known)}; [log.status] maps others",
-        )
-    return found
 
 
 def label(device: str) -> str:

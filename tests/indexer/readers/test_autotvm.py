@@ -245,9 +245,10 @@ def test_content_of_another_kind_is_refused() -> None:
                 yield structs.replace(row, op=Op("fusion"))
 
     with Database.in_memory() as db:
-        job = _Job(db.store, GOLDEN, load_platform("xla-cpu"), Library(None), IngestReport("", ""))
+        board, report = load_platform("xla-cpu"), IngestReport("", "")
+        job = _Job(db.store, GOLDEN, board, Library(None), report, "autotvm:x")
         rows = list(Wrong().rows(GOLDEN, options=ReadOptions()))
-        _, rejects = job._split(rows)
+        _, rejects, _ = job._split(rows)
         assert {r.reason.partition(": ")[2] for r in rejects} == {"a kernel is no program"}
 
 

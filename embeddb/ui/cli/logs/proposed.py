@@ -51,7 +51,8 @@ def accepted(
     """The options with what the columns of logs are taken for, where their names do not say: shown,
     and taken with `yes`, or when whoever sits at the terminal agrees.
 
-    Raises: UsageError if nobody does; ReaderError for a file that no reader knows.
+    Raises: UsageError if nobody does, or if something is lacking that nothing in the log tells;
+    ReaderError for a file that no reader knows.
     """
     from indexer.ingest import completed, reader_of
     from indexer.readers.base.proposal import propose
@@ -64,6 +65,8 @@ def accepted(
         if found is None:
             continue
         _show(path, found, platform)
+        if found.lacking:
+            raise UsageError(f"{clean(path)}: {found.lacking[0]}")
         if found.guesses:
             _agree(path, found, yes=yes)
             options = replace(options, log=found.log)
@@ -93,8 +96,7 @@ def _agree(path: Path, found: Proposal, *, yes: bool) -> None:
     if yes or (sys.stdin.isatty() and click.confirm("read it so?", default=True, err=True)):
         return
     what = plural(len(found.guesses), "thing")
-    more = f", and give what is open: {found.open[0]}" if found.open else ""
     raise UsageError(
         f"{clean(path)}: {what} would be guessed",
-        hint=f"--yes reads it so; --map corrects a column{more}",
+        hint="--yes reads it so; --map corrects a column",
     )

@@ -91,6 +91,9 @@ def show_file(report: IngestReport) -> None:
         f"{report.file}: {plural(report.rows, 'row')} read as {report.reader} in "
         f"{duration(report.seconds)}: {new}{known}, {report.rejected:,} rejected"
     )
+    if report.repeats:
+        why = f" ({'; '.join(report.same_values)})" if report.same_values else ""
+        say(f"  {plural(report.repeats, 'row')} of them equal to another one: kept as repeats{why}")
     if report.resumed_at:
         say(f"  taken up at row {report.resumed_at:,}: what lies before was read earlier")
     for name, rows in report.new_values.items():
@@ -104,6 +107,7 @@ def show_file(report: IngestReport) -> None:
     for reason, times in frequent[:_MOST_REASONS]:
         say(f"  {plural(times, 'row')} rejected: {reason}")
     if report.rejected:
+        say(f"  the first one rejected, {report.first_reject}")
         more = len(frequent) - _MOST_REASONS
         others = f" ({more} more of these)" if more > 0 else ""
         say(f"  rejected rows with their reasons{others}: {report.rejects_file}")
@@ -116,8 +120,8 @@ def refuse_empty(reports: Sequence[IngestReport]) -> None:
     for report in reports:
         if report.nothing_read:
             why = f"none of its {plural(report.rows, 'row')} could be used" if report.rows else ""
-            reason = max(report.reasons, key=lambda r: report.reasons[r], default="")
-            raise ReaderError(why or "it holds no rows", where=report.file, hint=reason)
+            first = f"the first: {report.first_reject}" if report.first_reject else ""
+            raise ReaderError(why or "it holds no rows", where=report.file, hint=first)
 
 
 def refuse_foreign_folder(reports: Sequence[IngestReport]) -> None:

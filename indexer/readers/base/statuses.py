@@ -1,0 +1,105 @@
+"""Other programs' words for what became of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from embeddb.core.errors import ReaderError
+
+__all__ = ["is_nothing", "status_meant", "status_of"]
+
+#: Words other programs use for a status, beside our own.
+_WORDS = {
+    "": "ok",
+    "constraints": "invalid",
+    "compile": "build",
+    "runtime": "crash",
+    "correctness": "wrong",
+    "invalidconfig": "invalid",
+    "compilationfailedconfig": "build",
+    "runtimefailedconfig": "crash",
+    "errorconfig": "crash",
+    **dict.fromkeys(
+        ("true", "correct", "success", "successful", "succeeded", "pass", "passed", "valid", "done",
+         "finished", "complete", "completed", "good"), "ok"
+    ),
+    **dict.fromkeys(
+        ("false", "fail", "failed", "failure", "error", "runtime error", "crashed", "segfault",
+         "segmentation fault", "aborted", "not ok"), "crash"
+    ),
+    **dict.fromkeys(
+        ("timed out", "timedout", "time out", "time limit exceeded", "tle", "deadline exceeded"),
+        "timeout",
+    ),
+    **dict.fromkeys(("out of memory", "outofmemory", "memory limit exceeded", "mle"), "oom"),
+    **dict.fromkeys(
+        ("compile error", "compilation error", "compile failed", "compilation failed",
+         "build error", "build failed"), "build"
+    ),
+    **dict.fromkeys(("unsupported", "illegal", "infeasible"), "invalid"),
+    **dict.fromkeys(("mismatch", "incorrect", "wrong answer", "wrong result"), "wrong"),
+}  # fmt: skip
+#: What a word for a failure holds, and ours for it; the first that fits.
+_MEANS = (
+    ("timeout", r"time.?out|timed.?out|time.?limit|deadline|hang|\btle\b|\bdnf\b"),
+    ("oom", r"oom|out.?of.?mem|memory|overflow|capacity|too.?large|exceed|\bmle\b"),
+    ("build", r"compil|build|synth|link"),
+    ("wrong", r"wrong|mismatch|incorrect|inaccura|\bnan\b|not.correct"),
+    ("invalid", r"invalid|illegal|unsupported|infeasible|skip|n/?a\b"),
+    ("timeout", r"killed|interrupted"),
+    (
+        "crash",
+        r"crash|fail|err|abort|segv|segm|\bsig[a-z]+|fault|exception|deadlock|unsuccess|broken",
+    ),
+    ("crash", r"\b(?:not|no|non|never|un|in)[ _-]?(?:ok|pass|done|success|finish|complete|good)"),
+)
+_GOOD = re.compile(
+    r"(?:all|is|was|run|status|exit|ended|test|tests)?[ _-]*"
+    r"(?:oks?|okay|pass(?:ed)?|done|success(?:ful(?:ly)?)?|succeeded|finished|completed?|valid"
+    r"|good|normal|converged)[ _-]*(?:run|exit|ok)?"
+)
+_NOTHING = {
+    "",
+    "-",
+    "--",
+    "none",
+    "nan",
+    "null",
+    "na",
+    "n/a",
+    "no error",
+    "ok",
+    "0",
+    "false",
+    "nil",
+}
+
+
+def status_of(
+    word: str, known: tuple[str, ...], own: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """One of `known` for another program's word; `own` are words of the log, in lower case, which
+    come first. Raises: ReaderError listing what is allowed."""
+    low = word.strip().lower()
+    status = own.get(low) or (low if low in known else _WORDS.get(low.replace("_", " ")))
+    if status is None:
+        raise ReaderError(
+            f"{word[:40]!r} is no status",
+            hint=f"one of {', '.join(known)}; [log.status] maps others",
+        )
+    return status
+
+
+def status_meant(word: str) -> str:
+    """Our status that a word may mean; empty if it could be any."""
+    low = word.strip().lower()
+    failed = next((ours for ours, text in _MEANS if re.search(text, low)), "")
+    return failed or ("ok" if _GOOD.fullmatch(low) else "")
+
+
+def is_nothing(text: str) -> bool:
+    """Whether a cell for an error says that there was none: a number is an error of rounding."""
+    low = text.strip().lower()
+    return low in _NOTHING or re.fullmatch(r"[+-]?[\d.]+(?:e[+-]?\d+)?", low) is not None

@@ -1,0 +1,154 @@
+"""Which column of a log may be the time of a run: no rate, no clock, and not that of a build."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from indexer.readers.base.column_values import MOSTLY, Column, is_duration
+from indexer.readers.base.roles import words_of
+from indexer.readers.base.statuses import is_nothing, status_meant
+from indexer.readers.base.units import in_cells, unit_of
+
+__all__ = ["Candidates", "has_units", "is_rate", "sentinels", "unit_in"]
+
+_NAMED = {"time", "runtime", "elapsed", "duration", "latency", "wall", "exec"}
+#: Words for what is not the time of a run, though it may be a time.
+_OTHERS = {
+    "compile", "compilation", "build", "conversion", "convert", "setup", "prep", "preprocess",
+    "preprocessing", "load", "loading", "transfer", "copy", "h2d", "d2h", "io", "overhead", "queue",
+    "wait", "std", "stdev", "stddev", "var", "variance", "err", "error", "ci", "cv", "mad", "sem",
+    "timeout", "limit", "budget", "size", "count",
+}  # fmt: skip
+_CLOCKS = {
+    "start", "started", "begin", "end", "ended", "stop", "since", "timestamp", "stamp", "date",
+    "datetime", "epoch", "clock", "at",
+}  # fmt: skip
+_RATES = {
+    "per", "flop", "flops", "gflop", "gflops", "mflop", "mflops", "tflop", "tflops", "gb", "mb",
+    "tb", "kb", "gib", "mib", "gbps", "mbps", "gbs", "bytes", "ops", "gops", "throughput",
+    "bandwidth", "bw", "speedup", "rate", "freq", "frequency", "hz", "khz", "mhz", "ghz", "qps",
+    "rps", "fps", "teps", "mteps", "gteps", "it", "items", "iterations", "runs",
+}  # fmt: skip
+#: What a time may be divided by and stay the time of a run.
+_RUN = {
+    "iter",
+    "iteration",
+    "it",
+    "op",
+    "call",
+    "run",
+    "rep",
+    "repeat",
+    "launch",
+    "exec",
+    "spmv",
+    "spmm",
+}
+#: A value that occurs again and is this many times the next smaller one stands for no time.
+_FAR = 1000.0
+
+
+def unit_in(column: str) -> str:
+    """The unit that a name tells, last or before what it is divided by (`ns/op`); empty for a
+    rate."""
+    words = words_of(column)
+    if len(words) > 2 and words[-2] == "per" and words[-1] in _RUN:
+        words = words[:-2]
+    elif len(words) > 1 and "/" in column and words[-1] in _RUN:
+        words = words[:-1]
+    return unit_of(words[-1]) if words and not is_rate(column) else ""
+
+
+def is_rate(column: str) -> bool:
+    """Whether a name is one of what is better when higher: something in a time."""
+    words = words_of(column)
+    divided = words[-1:] and unit_of(words[-1]) and (words[-2:-1] == ["per"] or "/" in column)
+    if divided:
+        return words[-2 if "/" in column else -3 :][:1] != ["time"]
+    if "per" in words or "/" in column:
+        before = words[: words.index("per")] if "per" in words else words[:-1]
+        return not any(unit_of(word) or word in _NAMED for word in before)
+    return bool(_RATES & set(words)) and not _NAMED & set(words)
+
+
+def has_units(column: Column) -> bool:
+    """Whether times have their units with them: `40.0 us`."""
+    return in_cells(column.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Columns that may be the time, with their units, and why others that look like it are not."""
+
+    units: dict[str, str]
+    not_times: dict[str, str]
+
+    @classmethod
+    def among(cls, names: Iterable[str], columns: Mapping[str, Column]) -> Candidates:
+        units: dict[str, str] = {}
+        not_times: dict[str, str] = {}
+        for name in names:
+            column, words = columns[name], set(words_of(name))
+            if not _durations(column):
+                continue
+            if is_rate(name):
+                not_times[name] = "a rate"
+            elif words & _CLOCKS or (column.only_rises and (words & _NAMED or unit_in(name))):
+                not_times[name] = "a clock: it rises from row to row"
+            elif not words & _OTHERS and (words & _NAMED or unit_in(name) or has_units(column)):
+                units[name] = unit_in(name)
+        return cls(units, not_times)
+
+
+def _durations(column: Column) -> bool:
+    """Whether the cells are times, but for those that say that there is none."""
+    texts = [text for text in column.values if not _no_time(text)]
+    rows = sum(column.values[text] for text in texts)
+    times = sum(column.values[text] for text in texts if is_duration(text))
+    return times > MOSTLY * rows > 0
+
+
+def _no_time(text: str) -> bool:
+    low = text.lower()
+    number = re.fullmatch(r"[+-]?[\d.]+(?:e[+-]?\d+)?", low) is not None
+    if number:
+        return not is_duration(text)
+    return is_nothing(text) or low in _ENDLESS or status_meant(text) not in ("", "ok")
+
+
+_ENDLESS = {"inf", "-inf", "+inf", "infinity", "-infinity"}
+
+
+def sentinels(column: Column) -> dict[str, str]:
+    """Cells of a column of times that stand for a run without one, in lower case (`empty` for an
+    empty one), and the status that each may mean; an empty status for 0."""
+    statuses: dict[str, str] = {}
+    for text in filter(_no_time, column.values):
+        number = re.fullmatch(r"[+-]?[\d.]+(?:e[+-]?\d+)?", text.lower())
+        if number:
+            statuses[text.lower()] = "crash" if float(text) else ""
+        elif is_nothing(text) or text.lower() in _ENDLESS:
+            statuses[text.lower()] = "crash"
+        else:
+            statuses[text.lower()] = status_meant(text)
+    if column.empty and column.values:
+        statuses["empty"] = "crash"
+    return statuses | _far(column)
+
+
+def _far(column: Column) -> dict[str, str]:
+    """A number that occurs again and again, far above all others."""
+    numbers = {}
+    for text in column.values:
+        if is_duration(text):
+            try:
+                numbers[text] = float(text)
+            except ValueError:
+                return {}
+    if len(numbers) < 3:
+        return {}
+    *_, second, most = sorted(numbers, key=lambda text: numbers[text])
+    again = column.values[most] > 1
+    return {most.lower(): "timeout"} if again and numbers[most] > _FAR * numbers[second] else {}
