@@ -57,6 +57,7 @@ HEADINGS = re.compile(
 )
 #: Bytes of it that are looked at.
 MOST_HEADING = 256
+_SEMICOLON = re.compile(rb"\s*\d+[ \t]*;")
 #: Bytes that an edge takes while it is read.
 _EDGE_BYTES = 64
 _ROW = re.compile(r" at row (\d+)")
@@ -114,14 +115,16 @@ def _header(source: Source, text: bytes) -> _Header:
         for line in text[:_HEADER_BYTES].split(b"\n")
         if line.lstrip()[:1] in (b"#", b"%")
     ]
-    konect = next(filter(None, map(_KONECT.fullmatch, lines)), None)
+    at, konect = next(
+        ((at, one) for at, one in enumerate(map(_KONECT.fullmatch, lines)) if one), (0, None)
+    )
     if konect is None:
         edges = next((int(one[1]) for one in map(_SNAP_EDGES.search, lines) if one), 0)
         nodes = next((int(one[1]) for one in map(_SNAP_NODES.search, lines) if one), 0)
         return _Header("", edges, (nodes, nodes))
     if konect[2] == b"dynamic":
         raise source.error("a dynamic network, whose edges come and go, is no single matrix")
-    sizes = next(filter(None, map(_KONECT_SIZES.fullmatch, lines)), None)
+    sizes = next(filter(None, map(_KONECT_SIZES.fullmatch, lines[at:])), None)
     edges, m, n = map(int, sizes.groups()) if sizes is not None else (0, 0, 0)
     return _Header(konect[1].decode().lower(), edges, (m, n))
 
@@ -152,9 +155,8 @@ def pairs(source: Source, text: bytes, *, named: bool = False) -> NDArray[np.int
     _check_lines(source, text)
     # Taken off here: numpy looks for two kinds of comments line by line in Python.
     bare = _without_comments(text) if any(mark in text for mark in _COMMENTS) else text
-    first = bare.lstrip().partition(b"\n")[0]
     # Where semicolons separate, a comma may be that of a decimal fraction.
-    separator = b";" if b";" in first and b"{" not in first else b","
+    separator = b";" if _SEMICOLON.match(bare) else b","
     if separator in bare:
         bare = bare.replace(separator, b" ")
     try:

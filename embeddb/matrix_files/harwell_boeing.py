@@ -65,24 +65,24 @@ class _Header:
 
 def read(source: Source) -> Pattern:
     """Raises: MatrixError, with the line for numbers that cannot be read."""
-    data = read_text(source).rstrip(_BLANK + b"\n")
+    data = read_text(source).removesuffix(b"\n")
     header = _header(source, [line.rstrip(_BLANK) for line in data.split(b"\n", 4)[:4]], len(data))
     m, n = header.shape
     at = header.lines + header.pointer_lines
     used = at + header.index_lines
     source.check_memory(_LINE_BYTES * used, f"{used} lines")
-    lines = [line.rstrip(_BLANK) for line in data.split(b"\n", used)[:used]]
-    held = data.count(b"\n") + 1
-    del data
+    parts = data.split(b"\n", used)
+    lines = [line.rstrip(_BLANK) for line in parts[:used]]
+    rest = parts[used].rstrip(_BLANK + b"\n") if len(parts) > used else b""
+    held = used + (rest.count(b"\n") + 1 if rest else 0)
+    del data, parts, rest
     section = lines[header.lines : at]
-    ptr = _integers(
-        source, section, header.lines, header.pointer_lines, n + 1, header.pointer_format
-    )
-    idx = _integers(source, lines[at:], at, header.index_lines, header.nnz, header.index_format)
+    ptr = _integers(source, section, header.lines, n + 1, header.pointer_format)
+    idx = _integers(source, lines[at:], at, header.nnz, header.index_format)
     end = used + header.other_lines
     if held > end:
         raise source.error(f"{held - end} lines more than the header says", line=end + 1)
-    # Blank lines at the end were taken off, so only whole lines of numbers can be missing.
+    # Blank lines at the end do not count, so only whole lines of numbers can be missing.
     if held < end:
         raise source.error(f"truncated: {end} lines promised, {held} found")
     if ptr[0] != 1 or ptr[-1] != header.nnz + 1 or bool((ptr[1:] < ptr[:-1]).any()):
@@ -211,17 +211,18 @@ def _columns_of(form: str) -> tuple[tuple[int, int], ...]:
 
 
 def _integers(
-    source: Source, section: list[bytes], start: int, count: int, size: int, form: _Format
+    source: Source, section: list[bytes], start: int, size: int, form: _Format
 ) -> NDArray[np.int64]:
-    """`size` numbers in the `count` lines of a section, which starts after `start` lines, by column
-    positions."""
-    if len(section) < count:
+    """`size` numbers in the lines of a section, which starts after `start` lines, by column
+    positions. Blank lines at the end of a file may be missing."""
+    needed = start + form.lines(size)
+    if start + len(section) < needed:
         raise source.error(
-            f"truncated: {start + count} lines are needed up to here, {start + len(section)} found"
+            f"truncated: {needed} lines are needed up to here, {start + len(section)} found"
         )
     found = np.zeros(size, np.int64)
     done = read = 0
-    while read < count:
+    while read < len(section):
         columns = form.later if read else form.first
         together = max(_TOGETHER // len(columns), 1) if read else 1
         part = section[read : read + together]

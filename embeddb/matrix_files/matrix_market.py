@@ -42,6 +42,8 @@ _FIELDS = {
 }
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 _SPACE = re.compile(rb"\s")
+#: No NUL bytes, and Fortran's exponents as C's.
+_READABLE = bytes.maketrans(b"\0dD", b"?eE")
 #: A plus between a blank and a number.
 _PLUS = re.compile(rb"(?<=[ \t\n])\+(?=[\d.iInN]|$)")
 _LINE = re.compile(r"Line (\d+): (.*)", re.DOTALL)
@@ -72,7 +74,7 @@ class _Rewritten(io.RawIOBase):
 
     scipy's reader looks for the end of a line with `strchr` and runs out of its buffer if a NUL
     byte or the end of the file comes first (seen with scipy 1.17). It also holds whole lines, so
-    these are bounded here. It does not read `+1.5`.
+    these are bounded here. It does not read `+1.5`, nor `1D0` of a complex number.
     """
 
     def __init__(self, source: Source, head: bytes, stream: IO[bytes]) -> None:
@@ -94,7 +96,7 @@ class _Rewritten(io.RawIOBase):
             self._line_bytes = len(data) - end - 1 + (self._line_bytes if end < 0 else 0)
             if self._line_bytes > LONGEST_LINE:
                 raise self._source.error(f"a line of more than {LONGEST_LINE} bytes")
-            data = data.replace(b"\0", b"?") if b"\0" in data else data
+            data = data.translate(_READABLE)
             if self._blank and data.startswith(b"+"):
                 data = b" " + data[1:]
             self._blank = data[-1:].isspace()

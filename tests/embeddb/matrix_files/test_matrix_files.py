@@ -260,6 +260,9 @@ def test_values_with_a_plus_and_other_spellings(tmp_path: Path, field: str) -> N
             text = f"%%MatrixMarket matrix coordinate {field} general\n3 3 3\n" + body
             path.write_bytes((text if not at else text.replace("\n", "\n" + comment, 1)).encode())
             assert read_pattern(path) == want
+    path.write_text("%%MatrixMarket matrix coordinate complex general\n3 3 3\n1 1 1D0 -2.5d-1\n"
+                    "2 2 +3.D0 +0\n3 3 0 1d+2\n")  # fmt: skip
+    assert read_pattern(path) == want
     path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 +-5\n")
     with pytest.raises(MatrixError) as caught:
         read_pattern(path)
