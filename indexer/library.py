@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import msgspec
@@ -11,14 +12,20 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.thumbnail import thumbnail
-from embeddb.matrix_files import matrix_files, plain_name, read_pattern
+from embeddb.matrix_files import (
+    matrix_files,
+    matrix_name,
+    matrix_names,
+    plain_name,
+    read_pattern,
+)
 from embeddb.matrix_files.source import plain_text
 from embeddb.platforms.of_subject import Content
 from indexer.coded_files import CodedFiles
 from indexer.frontends import nest_files, read_nests
 from indexer.frontends.hlo.files import read_tensors, tensor_files
 
-__all__ = ["Library", "info_of"]
+__all__ = ["Library", "info_of", "matrix_name"]
 
 
 class Library:
@@ -36,7 +43,9 @@ class Library:
         self._groups = groups or {}
         self._named: dict[Path, str] = {}
         self.problems: list[str] = []
-        for file in matrix_files(folder) if folder is not None else ():
+        files = matrix_files(folder, note=self.problems.append) if folder is not None else []
+        self._names = matrix_names(files, folder) if folder is not None else {}
+        for file in files:
             self._files.setdefault(matrix_name(file), []).append(file)
         nests = nest_files(folder) if folder is not None else ()
         tensors = tensor_files(folder) if folder is not None else ()
@@ -81,7 +90,9 @@ class Library:
         if len(fits) != 1:
             return None
         file, pattern = next(iter(fits.values()))
-        return pattern if nnz >= 0 or self._one_name(file, name) else None
+        if nnz < 0 and not self._one_name(file, name):
+            return None
+        return self._told_apart(file, name, pattern)
 
     def _candidates(self, name: str) -> list[Path]:
         """The files that go by a name: those that share most of its folders, and of these one that
@@ -107,6 +118,16 @@ class Library:
             self.problems.append(str(e))
             return None
 
+    def _told_apart(self, file: Path, name: str, pattern: Pattern) -> Pattern:
+        """The pattern, named and grouped with its folders if another folder has another matrix of
+        its name."""
+        others = [o for o in self._files[matrix_name(file)] if o.parent != file.parent]
+        if all(other == pattern for o in others if (other := self._read(o, name)) is not None):
+            return pattern
+        own = self._names[file]
+        group = own if pattern.group == pattern.name else pattern.group
+        return dataclasses.replace(pattern, name=own, group=group)
+
     def _one_name(self, file: Path, name: str) -> bool:
         """Whether nothing else went by this file: `a/1.mtx` and `b/1.mtx` are two matrices."""
         first = self._named.setdefault(file, name)
@@ -118,12 +139,6 @@ class Library:
 
 def sizes(pattern: Pattern) -> tuple[int, int, int]:
     return (*pattern.shape, pattern.nnz)
-
-
-def matrix_name(file: Path) -> str:
-    """The name of a matrix file without any of its endings; bytes that are no text are escaped."""
-    name = plain_text(file.name).removesuffix(".gz")
-    return name.rsplit(".", 1)[0] if "." in name else name
 
 
 def info_of(pattern: Content) -> PatternInfo:

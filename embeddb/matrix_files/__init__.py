@@ -9,50 +9,33 @@ padding, not an entry.
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 from embeddb.core.errors import MatrixError
 from embeddb.core.files.gate import refusing
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import Source, head_bytes, open_source, plain_text
+from embeddb.matrix_files.folder import matrix_files, matrix_names
+from embeddb.matrix_files.recognise import (
+    FORMATS,
+    format_hint,
+    format_of,
+    matrix_name,
+    plain_name,
+    stem,
+)
+from embeddb.matrix_files.source import Source, open_source, plain_text
 
-__all__ = ["FORMATS", "matrix_files", "plain_name", "read_pattern", "sniff"]
-
-#: Format name -> the module of this package whose `read(source)` reads it.
-FORMATS = {
-    "csr": "waco_csr",
-    "edges": "edge_list",
-    "hb": "harwell_boeing",
-    "mat": "matlab",
-    "mtx": "matrix_market",
-    "npz": "scipy_npz",
-    "smtx": "smtx",
-}
-
-_BY_SUFFIX = {
-    ".csr": "csr",
-    ".edgelist": "edges",
-    ".edges": "edges",
-    ".el": "edges",
-    ".hb": "hb",
-    ".mat": "mat",
-    ".mm": "mtx",
-    ".mtx": "mtx",
-    ".npz": "npz",
-    ".rb": "hb",
-    ".smtx": "smtx",
-}
-#: Suffixes that say nothing about what is inside.
-_PLAIN_TEXT = {".csv", ".dat", ".tsv", ".txt"}
-_HB_SUFFIX = re.compile(r"\.[rcpi][ushzr][ae]")  # .rua, .psa, .rse …: the type code as suffix
-
-_HB_TYPE_LINE = re.compile(rb"[RCPIQ][USHZR][AE]\s+\d+\s+\d+\s+\d+", re.IGNORECASE)
-_SMTX_SIZES = re.compile(rb"\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*")
-_EDGE = re.compile(rb"\s*\d+(\s*,\s*|\s+)\d+(\s*,\s*\S+|\s+\S+)*\s*")
+__all__ = [
+    "FORMATS",
+    "matrix_files",
+    "matrix_name",
+    "matrix_names",
+    "plain_name",
+    "read_pattern",
+    "sniff",
+]
 
 
 def read_pattern(
@@ -77,12 +60,12 @@ def read_pattern(
     """
     where = plain_text(path)
     with refusing(MatrixError, where=where):
-        chosen = format or _format_of(Path(path))
+        chosen = format or format_of(Path(path))
         if chosen not in FORMATS:
-            raise MatrixError(f"unknown matrix format {chosen!r}", where=where, hint=_hint())
-        stem = name or _stem(Path(where))
+            raise MatrixError(f"unknown matrix format {chosen!r}", where=where, hint=format_hint())
+        own = name or stem(Path(where))
         source = open_source(
-            Path(path), name=stem, group=group or stem, max_nnz=max_nnz, max_bytes=max_bytes
+            Path(path), name=own, group=group or own, max_nnz=max_nnz, max_bytes=max_bytes
         )
         read: Callable[[Source], Pattern]
         read = import_module(f"embeddb.matrix_files.{FORMATS[chosen]}").read
@@ -98,101 +81,4 @@ def sniff(path: str | Path) -> str:
     Raises: MatrixError if neither says what it is.
     """
     with refusing(MatrixError, where=plain_text(path)):
-        return _format_of(Path(path))
-
-
-def _format_of(path: Path) -> str:
-    suffix = _suffix(path)
-    by_name = "hb" if _HB_SUFFIX.fullmatch(suffix) else _BY_SUFFIX.get(suffix, "")
-    if by_name and by_name != "edges":
-        return by_name
-    found = _by_content(*head_bytes(path)) or by_name
-    if not found:
-        raise MatrixError("not a matrix file of a known format", hint=_hint())
-    return found
-
-
-def matrix_files(folder: str | Path) -> list[Path]:
-    """All matrix files below a folder, sorted; hidden ones and other files are left out.
-
-    A `.txt` counts only if its content is a matrix. Folders that are links are not entered, and
-    a link to a file counts as that file. Raises: MatrixError if it is not a folder or cannot be
-    read.
-    """
-    root = Path(folder)
-    with refusing(MatrixError, where=plain_text(folder)):
-        if not root.is_dir():
-            raise MatrixError("not a folder")
-        return sorted(_found(root))
-
-
-def _found(root: Path) -> Iterator[Path]:
-    for folder, below, names in os.walk(root):
-        below[:] = [name for name in below if not name.startswith(".")]
-        for name in names:
-            path = Path(folder, name)
-            suffix = _suffix(path)
-            known = suffix in _BY_SUFFIX or _HB_SUFFIX.fullmatch(suffix) is not None
-            if name.startswith(".") or not (known or suffix == ".txt"):
-                continue
-            # Not `exists`: a pipe would be waited for, a device never ends.
-            if path.is_file() and (known or _is_matrix(path)):
-                yield path
-
-
-def plain_name(text: str) -> str:
-    """A matrix's name as people write it (`HB/bcspwr10.mtx.gz`, with a slash or a backslash)
-    without folders and the endings of matrix files."""
-    return _stem(Path(text.replace("\\", "/"))) or text
-
-
-def _is_matrix(path: Path) -> bool:
-    try:
-        return bool(sniff(path))
-    except MatrixError:
-        return False
-
-
-def _suffix(path: Path) -> str:
-    name = path.name.lower()
-    return Path(name.removesuffix(".gz")).suffix
-
-
-def _stem(path: Path) -> str:
-    name = path.name
-    if name.lower().endswith(".gz"):
-        name = name[:-3]
-    suffix = Path(name).suffix
-    low = suffix.lower()
-    if low in _BY_SUFFIX or low in _PLAIN_TEXT or _HB_SUFFIX.fullmatch(low):
-        name = name[: -len(suffix)]
-    return name
-
-
-def _hint() -> str:
-    return "known formats: " + ", ".join(sorted(FORMATS)) + " (give one as format=)"
-
-
-def _by_content(head: bytes, size: int) -> str:
-    """`head`: the first bytes, unpacked; `size`: of the file on disk."""
-    if head.lstrip(b"%")[:12].lower() == b"matrixmarket":
-        return "mtx"
-    if head.startswith(b"PK\x03\x04"):
-        return "npz"
-    if head.startswith((b"MATLAB 5.0", b"MATLAB 7.3", b"\x89HDF")):
-        return "mat"
-    if len(head) >= 12:
-        m, _, nnz = (int.from_bytes(head[i : i + 4], "little", signed=True) for i in (0, 4, 8))
-        if m >= 0 and nnz >= 0 and size == 4 * (4 + m + nnz):
-            return "csr"
-    return _by_lines(head.splitlines())
-
-
-def _by_lines(lines: list[bytes]) -> str:
-    if any(_HB_TYPE_LINE.match(line) for line in lines[2:3]):
-        return "hb"
-    sizes = _SMTX_SIZES.fullmatch(lines[0]) if lines else None
-    if sizes and len(lines) > 1 and b"," not in lines[1] and lines[1].split()[:1] == [b"0"]:
-        return "smtx"
-    data = [line for line in lines if line.strip() and line.lstrip()[:1] not in b"#%"]
-    return "edges" if data and _EDGE.fullmatch(data[0]) else ""
+        return format_of(Path(path))

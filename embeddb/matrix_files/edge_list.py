@@ -1,13 +1,25 @@
-"""Edge lists as SNAP, KONECT and the Network Repository publish them.
+"""Edge lists as SNAP, KONECT, the Network Repository and networkx publish them.
 
-One edge per line: two vertex ids, anything after them (weight, time) is ignored; blanks or commas
-between; `#` and `%` start comments. The matrix is square and has exactly the edges of the file: an
-undirected graph listed once is not mirrored.
+One edge per line: two vertex ids, anything after them (weight, time, attributes) is ignored;
+blanks, commas or semicolons between; `#` and `%` start comments. The matrix is square and has
+exactly the edges of the file: an undirected graph listed once is not mirrored, unless its header
+says so.
 
 Ids become row and column numbers like this. If the smallest id is 1 the file counts from 1 and 1
 is subtracted. Then, if the largest id is below max(1024, 4 x distinct ids), ids are kept and
 n = largest + 1 (vertices without edges are empty rows). Otherwise ids are labels and are numbered
-in ascending order. A SNAP comment `# Nodes: N Edges: E` is checked: fewer than E edges is an error.
+in ascending order.
+
+Headers that are read:
+
+- `# Nodes: N Edges: E` (SNAP): n is N at least, so that vertices without edges after the last one
+  that has any are kept; fewer than E edges, or more distinct ids than N, are an error.
+- `% bip WEIGHTS`, `% sym …`, `% asym …`, then `% EDGES ROWS COLUMNS` or nothing (KONECT): ids count
+  from 1. A bipartite network is a matrix of ROWS x COLUMNS; a symmetric one is mirrored.
+- a first row `source,target,…` or the like.
+
+Refused, since they may be something else: rows of numbers that differ in length (adjacency lists,
+METIS) or have more than four, and a first row that is the number of vertices and edges.
 """
 
 from __future__ import annotations
@@ -15,42 +27,160 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import LONGEST_LINE, Source, read_all
+from embeddb.matrix_files.source import LONGEST_LINE, Source
+from embeddb.matrix_files.text_lines import line_starts, read_text, words_by_line
 
-__all__ = ["read"]
+__all__ = ["HEADINGS", "MOST_HEADING", "line_of", "pairs", "read"]
 
 _COMMENTS = b"#%"
 _COMMENT = re.compile(rb"[#%][^\n]*")
 #: Whole lines without an edge, any number of them.
 _EMPTY_LINES = re.compile(rb"^(?:[ \t\r]*(?:[#%][^\n]*)?\n)+", re.MULTILINE)
-_SNAP_SIZES = re.compile(rb"\bEdges:?\s+(\d{1,18})\b", re.IGNORECASE)
+_HEADER_BYTES = 65536
+_SNAP_NODES = re.compile(rb"\b(?:Nodes|Vertices):\s*(\d{1,18})\b", re.IGNORECASE)
+_SNAP_EDGES = re.compile(rb"\bEdges:?\s+(\d{1,18})\b", re.IGNORECASE)
+_KONECT = re.compile(rb"[#%]\s*(bip|sym|asym)(?:\s+(\w+))?", re.IGNORECASE)
+_KONECT_SIZES = re.compile(rb"[#%]\s*(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})")
+#: Columns of a first row of words that are the ends of an edge.
+HEADINGS = re.compile(
+    rb"\s*\"?(source|src|from|fromnodeid|from_node|u|node_?1|id_?1)\"?\s*[\s,;]\s*"
+    rb"\"?(target|dst|dest|to|tonodeid|to_node|v|node_?2|id_?2)\"?"
+    rb"\s*([\s,;].*)?",
+    re.IGNORECASE,
+)
+#: Bytes of it that are looked at.
+MOST_HEADING = 256
+_SEMICOLON = re.compile(rb"\s*\d+[ \t]*;")
 #: Bytes that an edge takes while it is read.
 _EDGE_BYTES = 64
 _ROW = re.compile(r" at row (\d+)")
 _KEPT_BELOW, _KEPT_RATIO = 1024, 4
+#: Columns of rows without a header: two ids, a weight and a time.
+_MOST_COLUMNS = 4
+#: Bytes of rows that have numbers only.
+_NUMERIC = np.zeros(256, bool)
+_NUMERIC[list(b"0123456789+-.eEdDnNaAiIfF \t\r\n\v\f")] = True
+_OTHER = "a METIS graph is named .graph, a hypergraph .hgr; an edge list has two to four columns"
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """`kind`: bip, sym, asym or nothing; `edges` 0 and `shape` (0, 0) where it does not say."""
+
+    kind: str = ""
+    edges: int = 0
+    shape: tuple[int, int] = (0, 0)
 
 
 def read(source: Source) -> Pattern:
-    """Raises: MatrixError, with the line for ids that are not numbers or are negative."""
-    text = read_all(source)
-    _check_lines(source, text)
-    edges = _edges(source, text)
+    """Raises: MatrixError, with the line for ids that are not numbers or are negative, and for rows
+    that are no edges."""
+    text = read_text(source)
+    header = _header(source, text)
+    text, named = _without_headings(text)
+    edges = pairs(source, text, named=named)
     if edges.size and edges.min() < 0:
         row = int(np.argmax((edges < 0).any(axis=1)))
-        raise source.error("negative vertex id", line=_line_of(text, row))
-    promised = _promised(text)
-    if promised > len(edges):
-        raise source.error(f"{promised} edges promised, {len(edges)} found")
+        raise source.error("negative vertex id", line=line_of(text, row))
+    if not (named or header.kind):
+        _check_first(source, text, edges)
+    if header.edges > len(edges):
+        raise source.error(f"{header.edges} edges promised, {len(edges)} found")
     source.check_sizes((0, 0), len(edges), entry_bytes=3)
+    if header.kind == "bip":
+        shape = _bipartite(source, text, edges, header.shape)
+        rows, cols = edges[:, 0] - 1, edges[:, 1] - 1
+    else:
+        numbered, n = _numbered(source, edges, header)
+        rows, cols, shape = numbered[:, 0], numbered[:, 1], (n, n)
     del text
-    numbered, n = _numbered(edges)
-    rows, cols = numbered[:, 0], numbered[:, 1]
-    return Pattern.from_coo((n, n), rows, cols, name=source.name, group=source.group)
+    source.check_sizes(shape, len(edges), entry_bytes=3)
+    if header.kind == "sym":
+        off = rows != cols
+        rows, cols = np.concatenate([rows, cols[off]]), np.concatenate([cols, rows[off]])
+    return Pattern.from_coo(shape, rows, cols, name=source.name, group=source.group)
+
+
+def _header(source: Source, text: bytes) -> _Header:
+    """What the comments say of the network."""
+    lines = [
+        line.strip()
+        for line in text[:_HEADER_BYTES].split(b"\n")
+        if line.lstrip()[:1] in (b"#", b"%")
+    ]
+    at, konect = next(
+        ((at, one) for at, one in enumerate(map(_KONECT.fullmatch, lines)) if one), (0, None)
+    )
+    if konect is None:
+        edges = next((int(one[1]) for one in map(_SNAP_EDGES.search, lines) if one), 0)
+        nodes = next((int(one[1]) for one in map(_SNAP_NODES.search, lines) if one), 0)
+        return _Header("", edges, (nodes, nodes))
+    if konect[2] == b"dynamic":
+        raise source.error("a dynamic network, whose edges come and go, is no single matrix")
+    sizes = next(filter(None, map(_KONECT_SIZES.fullmatch, lines[at:])), None)
+    edges, m, n = map(int, sizes.groups()) if sizes is not None else (0, 0, 0)
+    return _Header(konect[1].decode().lower(), edges, (m, n))
+
+
+def _without_headings(text: bytes) -> tuple[bytes, bool]:
+    """The text with a first row that names the ends of an edge as a comment, and whether it has
+    one."""
+    at = 0
+    while at < min(len(text), _HEADER_BYTES):
+        end = text.find(b"\n", at)
+        line = text[at : end if end >= 0 else len(text)]
+        if line.strip() and line.lstrip()[:1] not in (b"#", b"%"):
+            if HEADINGS.fullmatch(line[:MOST_HEADING]) is None:
+                return text, False
+            return text[:at] + b"#" + text[at:], True
+        if end < 0:
+            break
+        at = end + 1
+    return text, False
+
+
+def pairs(source: Source, text: bytes, *, named: bool = False) -> NDArray[np.int64]:
+    """int64[e, 2]: the two whole numbers that each row of a text begins with; comments are none.
+    Unless its columns are `named`, rows of numbers have equally many.
+
+    Raises: MatrixError, with the line.
+    """
+    _check_lines(source, text)
+    # Taken off here: numpy looks for two kinds of comments line by line in Python.
+    bare = _without_comments(text) if any(mark in text for mark in _COMMENTS) else text
+    # Where semicolons separate, a comma may be that of a decimal fraction.
+    separator = b";" if _SEMICOLON.match(bare) else b","
+    if separator in bare:
+        bare = bare.replace(separator, b" ")
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+            edges = np.loadtxt(
+                io.BytesIO(bare),
+                dtype=np.int64,
+                comments=None,
+                usecols=(0, 1),
+                ndmin=2,
+                encoding="latin-1",
+            )
+    except ValueError as error:
+        found = _ROW.search(str(error))
+        # numpy counts rows from 0 in one message and from 1 in the other
+        back = 1 if "invalid column index" in str(error) else 0
+        line = line_of(text, int(found[1]) - back) if found else None
+        raise source.error(
+            "an edge is two whole numbers below 2^63, then anything", line=line
+        ) from error
+    if not named:
+        _check_columns(source, text, bare)
+    return edges
 
 
 def _check_lines(source: Source, text: bytes) -> None:
@@ -65,52 +195,69 @@ def _check_lines(source: Source, text: bytes) -> None:
         at = end + 1
 
 
-def _promised(text: bytes) -> int:
-    """The edges that SNAP's comment speaks of, 0 without one."""
-    for line in text[:65536].split(b"\n"):
-        found = _SNAP_SIZES.search(line) if line.lstrip().startswith(b"#") else None
-        if found:
-            return int(found[1])
-    return 0
-
-
 def _without_comments(text: bytes) -> bytes:
     """Some lines at a time: a match takes a hundred bytes."""
-    bare, at = io.BytesIO(), 0
-    while at < len(text):
-        end = text.rfind(b"\n", at, at + 2 * LONGEST_LINE) + 1 or len(text)
-        bare.write(_COMMENT.sub(b"", _EMPTY_LINES.sub(b"", text[at:end])))
-        at = end
+    bare = io.BytesIO()
+    for block in _blocks(text):
+        bare.write(_COMMENT.sub(b"", _EMPTY_LINES.sub(b"", block)))
     return bare.getvalue()
 
 
-def _edges(source: Source, text: bytes) -> NDArray[np.int64]:
-    # Taken off here: numpy looks for two kinds of comments line by line in Python.
-    bare = _without_comments(text) if any(mark in text for mark in _COMMENTS) else text
-    if b"," in bare:
-        bare = bare.replace(b",", b" ")
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "loadtxt: input contained no data")
-            return np.loadtxt(
-                io.BytesIO(bare),
-                dtype=np.int64,
-                comments=None,
-                usecols=(0, 1),
-                ndmin=2,
-                encoding="latin-1",
-            )
-    except ValueError as error:
-        found = _ROW.search(str(error))
-        # numpy counts rows from 0 in one message and from 1 in the other
-        back = 1 if "invalid column index" in str(error) else 0
-        line = _line_of(text, int(found[1]) - back) if found else None
+def _blocks(text: bytes) -> Iterator[bytes]:
+    """Whole lines, some at a time."""
+    at = 0
+    while at < len(text):
+        end = text.rfind(b"\n", at, at + 2 * LONGEST_LINE) + 1 or len(text)
+        yield text[at:end]
+        at = end
+
+
+def _check_columns(source: Source, text: bytes, bare: bytes) -> None:
+    """Raises: MatrixError for the first row of numbers alone that has too many, or another number
+    of them than those before."""
+    width, row = 0, 0
+    for block in _blocks(bare):
+        data = np.frombuffer(block, np.uint8)
+        starts = line_starts(data)
+        counts = words_by_line(data, starts)
+        numeric = np.logical_and.reduceat(_NUMERIC[data], starts)[counts > 0]
+        counts = counts[counts > 0]
+        if not width and numeric.any():
+            width = int(counts[np.argmax(numeric)])
+        wrong = numeric & ((counts != width) | (width > _MOST_COLUMNS))
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            reason = f"{counts[at]} numbers in a row"
+            reason += f" after rows of {width}" if counts[at] != width else ""
+            line = line_of(text, row + at)
+            raise source.error(f"{reason}: no edge list", line=line, hint=_OTHER)
+        row += counts.size
+
+
+def _check_first(source: Source, text: bytes, edges: NDArray[np.int64]) -> None:
+    """Raises: MatrixError if the first row may be the number of vertices and edges, in any order,
+    or rows, columns and entries."""
+    rest = edges[1:]
+    if len(rest) < 2:
+        return
+    line = line_of(text, 0) or 1
+    words = text.split(b"\n", line)[line - 1].replace(b",", b" ").replace(b";", b" ").split()
+    third = int(words[2]) if words[2:] and words[2].isdigit() and len(words[2]) < 19 else -1
+    (one, two), count, largest = edges[0].tolist(), len(rest), int(rest.max())
+    if (
+        (count in (two, 2 * two) and largest <= one)
+        or (count == one and largest <= two)
+        or (count == third and rest[:, 0].max() <= one and rest[:, 1].max() <= two)
+    ):
         raise source.error(
-            "an edge is two whole numbers below 2^63, then anything", line=line
-        ) from error
+            f"{b' '.join(words[:3]).decode('latin-1')!r} may be the sizes of the {count} rows that "
+            "follow, or an edge",
+            line=line,
+            hint=f"if sizes, begin the line with #; if an edge, move it behind another; {_OTHER}",
+        )
 
 
-def _line_of(text: bytes, row: int) -> int | None:
+def line_of(text: bytes, row: int) -> int | None:
     """The line (from 1) of a data row (from 0); comments and blank lines are no rows."""
     for number, line in enumerate(io.BytesIO(text), 1):
         bare = line.strip()
@@ -122,16 +269,45 @@ def _line_of(text: bytes, row: int) -> int | None:
     return None
 
 
-def _numbered(edges: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Edges as row and column numbers, and the number of rows; see the module's docstring."""
+def _bipartite(
+    source: Source, text: bytes, edges: NDArray[np.int64], sizes: tuple[int, int]
+) -> tuple[int, int]:
+    """Rows and columns: those of the header, else the largest ids."""
     if not edges.size:
-        return edges, 0
-    if edges.min() == 1:
+        return sizes
+    largest = edges.max(axis=0)
+    shape = sizes if any(sizes) else (int(largest[0]), int(largest[1]))
+    wrong = ((edges < 1) | (edges > np.array(shape))).any(axis=1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        one, two = edges[row]
+        raise source.error(
+            f"edge {one} {two} lies outside 1..{shape[0]} x 1..{shape[1]} of a bipartite network",
+            line=line_of(text, row),
+        )
+    return shape
+
+
+def _numbered(
+    source: Source, edges: NDArray[np.int64], header: _Header
+) -> tuple[NDArray[np.int64], int]:
+    """Edges as row and column numbers, and the number of rows; see the module's docstring."""
+    nodes = max(header.shape)
+    if not edges.size:
+        return edges, nodes
+    least, largest = int(edges.min()), int(edges.max())
+    if least == 1 or (least > 1 and (header.kind or largest == nodes)):
         edges -= 1
-    largest = int(edges.max())
-    if largest < _KEPT_BELOW:
+        largest -= 1
+    if header.kind and nodes and largest >= nodes:
+        raise source.error(f"an id is larger than the {nodes} vertices of the header")
+    if largest < nodes:
+        return edges, nodes
+    if largest < _KEPT_BELOW and not nodes:
         return edges, largest + 1
     distinct = np.unique(edges)
-    if largest < _KEPT_RATIO * distinct.size:
+    if nodes and distinct.size > nodes:
+        raise source.error(f"{nodes} vertices promised, {distinct.size} found")
+    if largest < max(_KEPT_BELOW, _KEPT_RATIO * distinct.size):
         return edges, largest + 1
-    return np.searchsorted(distinct, edges), int(distinct.size)
+    return np.searchsorted(distinct, edges), max(nodes, int(distinct.size))

@@ -14,16 +14,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import Source, read_all
+from embeddb.matrix_files.source import Source
+from embeddb.matrix_files.text_lines import read_text
 
 __all__ = ["read"]
 
-_FORMAT = re.compile(r"\(\s*(\d{0,4})\s*I\s*(\d{1,3})\s*(?:\.\s*\d+\s*)?\)", re.IGNORECASE)
+#: Descriptors of a Fortran format: a group with its repeat count, integers, blanks, a scale factor.
+_FORMAT = re.compile(
+    r"(?P<times>\d{0,4})(?:(?P<open>\()|I(?P<width>\d{1,3})(?:\.\d+)?|(?P<blanks>X))"
+    r"|(?P<close>\))|[+-]?\d+P|,"
+)
 _BLANK = b" \t\r\x1a"  # x1a: the end-of-file mark that old systems appended
 _EXPANDED = "SHZ"
+#: Descriptors of a format, and columns of a number.
+_MOST_ITEMS, _MOST_WIDTH = 10_000, 30
 #: Numbers read together, and bytes that a line, a column and an entry take while they are read.
 _TOGETHER = 1 << 20
 _LINE_BYTES, _COLUMN_BYTES, _ENTRY_BYTES = 64, 32, 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """Where the numbers of a line stand: (first column, width) of each, in its `first` line and,
+    where the format starts again within its last group, in `later` ones."""
+
+    first: tuple[tuple[int, int], ...]
+    later: tuple[tuple[int, int], ...]
+
+    def lines(self, count: int) -> int:
+        """Lines that so many numbers take."""
+        return -(-max(count - len(self.first), 0) // len(self.later)) + (count > 0)
+
+    def line_of(self, number: int) -> int:
+        """The line (from 0) of a number (from 0)."""
+        return self.lines(number + 1) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,37 +59,37 @@ class _Header:
     symmetry: str
     shape: tuple[int, int]
     nnz: int
-    pointer_format: tuple[int, int]
-    index_format: tuple[int, int]
+    pointer_format: _Format
+    index_format: _Format
 
 
 def read(source: Source) -> Pattern:
     """Raises: MatrixError, with the line for numbers that cannot be read."""
-    data = read_all(source).rstrip(_BLANK + b"\n")
+    data = read_text(source).removesuffix(b"\n")
     header = _header(source, [line.rstrip(_BLANK) for line in data.split(b"\n", 4)[:4]], len(data))
     m, n = header.shape
     at = header.lines + header.pointer_lines
     used = at + header.index_lines
     source.check_memory(_LINE_BYTES * used, f"{used} lines")
-    lines = [line.rstrip(_BLANK) for line in data.split(b"\n", used)[:used]]
-    held = data.count(b"\n") + 1
-    del data
+    parts = data.split(b"\n", used)
+    lines = [line.rstrip(_BLANK) for line in parts[:used]]
+    rest = parts[used].rstrip(_BLANK + b"\n") if len(parts) > used else b""
+    held = used + (rest.count(b"\n") + 1 if rest else 0)
+    del data, parts, rest
     section = lines[header.lines : at]
-    ptr = _integers(
-        source, section, header.lines, header.pointer_lines, n + 1, header.pointer_format
-    )
-    idx = _integers(source, lines[at:], at, header.index_lines, header.nnz, header.index_format)
+    ptr = _integers(source, section, header.lines, n + 1, header.pointer_format)
+    idx = _integers(source, lines[at:], at, header.nnz, header.index_format)
     end = used + header.other_lines
     if held > end:
         raise source.error(f"{held - end} lines more than the header says", line=end + 1)
-    # Blank lines at the end were taken off, so only whole lines of numbers can be missing.
+    # Blank lines at the end do not count, so only whole lines of numbers can be missing.
     if held < end:
         raise source.error(f"truncated: {end} lines promised, {held} found")
     if ptr[0] != 1 or ptr[-1] != header.nnz + 1 or bool((ptr[1:] < ptr[:-1]).any()):
         raise source.error(f"column pointers do not ascend from 1 to {header.nnz + 1}")
     if idx.size and (idx.min() < 1 or idx.max() > m):
         wrong = int(np.argmax((idx < 1) | (idx > m)))
-        line = at + wrong // header.index_format[0] + 1
+        line = at + header.index_format.line_of(wrong) + 1
         raise source.error(f"row index {idx[wrong]} lies outside 1..{m}", line=line)
     if header.symmetry not in _EXPANDED:
         return Pattern.from_csc((m, n), ptr - 1, idx - 1, name=source.name, group=source.group)
@@ -99,12 +123,12 @@ def _header(source: Source, lines: list[bytes], held: int) -> _Header:
     rhs_lines = rhs[0] if rhs else 0
     pointers = _format(source, lines[3][:16])
     indices = _format(source, lines[3][16:32])
-    for found, count, (per_line, _), what in (
+    for found, count, form, what in (
         (pointer_lines, n + 1, pointers, "pointers"),
         (index_lines, nnz, indices, "indices"),
     ):
-        needed = -(-count // per_line)
-        if found != needed and (needed or found > 1):
+        if found < form.lines(count):
+            needed = form.lines(count)
             raise source.error(f"{count} {what} take {needed} lines, not {found}", line=2)
     return _Header(
         lines=5 if rhs_lines else 4,
@@ -127,43 +151,103 @@ def _numbers(source: Source, text: bytes, line: int, counts: range) -> list[int]
     return [int(word) for word in words]
 
 
-def _format(source: Source, text: bytes) -> tuple[int, int]:
-    """(numbers per line, columns per number) of a Fortran format such as (16I5)."""
-    found = _FORMAT.fullmatch(text.decode("latin-1").strip())
-    per_line, width = (int(found[1] or 1), int(found[2])) if found else (0, 0)
-    if not (per_line and 1 <= width <= 30):
-        raise source.error(f"cannot read the Fortran format {text.decode('latin-1')!r}", line=4)
-    return per_line, width
+def _format(source: Source, text: bytes) -> _Format:
+    """The integers of a Fortran format such as (16I5), (1X,8I9), (1P,4(I8,2X))."""
+    form = "".join(text.decode("latin-1").upper().split())
+    try:
+        first, later = _columns_of(form), _columns_of("(" + form[_restart(form) :])
+    except ValueError:
+        shown = text.decode("latin-1").strip()
+        raise source.error(f"cannot read the Fortran format {shown!r}", line=4) from None
+    return _Format(first, later)
+
+
+def _restart(form: str) -> int:
+    """Where a format that is used up starts again: at the group that ends last, with its repeat
+    count, else at its first descriptor."""
+    at, depth = form.rfind(")", 0, -1), 0
+    while at > 0:
+        depth += {")": 1, "(": -1}.get(form[at], 0)
+        if not depth:
+            return len(form[:at].rstrip("0123456789"))
+        at -= 1
+    return 1
+
+
+def _columns_of(form: str) -> tuple[tuple[int, int], ...]:
+    """(first column, width) of each integer of one line. Raises: ValueError for other formats."""
+    if not (form.startswith("(") and form.endswith(")")):
+        raise ValueError(form)
+    at, groups = 1, [(1, list[tuple[str, int]]())]
+    while at < len(form) - 1:
+        part = _FORMAT.match(form, at)
+        if part is None or (part["close"] and len(groups) == 1):
+            raise ValueError(form)
+        at, times = part.end(), int(part["times"] or 1)
+        if part["open"]:
+            groups.append((times, []))
+        elif part["close"]:
+            repeat, inner = groups.pop()
+            if len(inner) * repeat > _MOST_ITEMS:
+                raise ValueError(form)
+            groups[-1][1].extend(inner * repeat)
+        elif part["width"] or part["blanks"]:
+            item = ("I", int(part["width"])) if part["width"] else ("X", 1)
+            groups[-1][1].extend([item] * times)
+        if sum(len(items) for _, items in groups) > _MOST_ITEMS:
+            raise ValueError(form)
+    if len(groups) != 1:
+        raise ValueError(form)
+    columns, column = [], 0
+    for kind, width in groups[0][1]:
+        if not 1 <= width <= _MOST_WIDTH:
+            raise ValueError(form)
+        if kind == "I":
+            columns.append((column, width))
+        column += width
+    if not columns:
+        raise ValueError(form)
+    return tuple(columns)
 
 
 def _integers(
-    source: Source, section: list[bytes], start: int, count: int, size: int, form: tuple[int, int]
+    source: Source, section: list[bytes], start: int, size: int, form: _Format
 ) -> NDArray[np.int64]:
-    """`size` numbers in the `count` lines of a section, which starts after `start` lines, by column
-    positions."""
-    per_line, _ = form
-    if len(section) < count:
+    """`size` numbers in the lines of a section, which starts after `start` lines, by column
+    positions. Blank lines at the end of a file may be missing."""
+    needed = start + form.lines(size)
+    if start + len(section) < needed:
         raise source.error(
-            f"truncated: {start + count} lines are needed up to here, {start + len(section)} found"
+            f"truncated: {needed} lines are needed up to here, {start + len(section)} found"
         )
     found = np.zeros(size, np.int64)
-    together = max(_TOGETHER // per_line, 1)
-    for first in range(0, count, together):
-        at = first * per_line
-        part = section[first : first + together]
-        numbers = _columns(source, part, start + first, size - at, form)
-        found[at : at + numbers.size] = numbers
+    done = read = 0
+    while read < len(section):
+        columns = form.later if read else form.first
+        together = max(_TOGETHER // len(columns), 1) if read else 1
+        part = section[read : read + together]
+        numbers = _columns(source, part, start + read, size - done, columns)
+        found[done : done + numbers.size] = numbers
+        done, read = done + numbers.size, read + len(part)
     return found
 
 
 def _columns(
-    source: Source, section: list[bytes], start: int, size: int, form: tuple[int, int]
+    source: Source,
+    section: list[bytes],
+    start: int,
+    size: int,
+    columns: tuple[tuple[int, int], ...],
 ) -> NDArray[np.int64]:
     """The numbers of some lines, `size` of them at most."""
-    per_line, width = form
-    length = per_line * width
+    length = columns[-1][0] + columns[-1][1]
     text = b"".join(line[:length].ljust(length) for line in section)
-    digits = np.frombuffer(text, np.uint8).reshape(-1, width)
+    table = np.frombuffer(text, np.uint8).reshape(-1, length)
+    widest = max(width for _, width in columns)
+    fields = np.full((len(section), len(columns), widest), ord(" "), np.uint8)
+    for at, (first, width) in enumerate(columns):
+        fields[:, at, widest - width :] = table[:, first : first + width]
+    digits = fields.reshape(-1, widest)
     if digits[size:].size and bool((digits[size:] != ord(" ")).any()):
         raise source.error(f"more than {size} numbers", line=start + len(section))
     digits = digits[:size]
@@ -182,7 +266,7 @@ def _columns(
     good &= began
     if not good.all():
         wrong = int(np.argmin(good))
-        shown = digits[wrong].tobytes().decode("latin-1")
-        line = start + wrong // per_line + 1
+        shown = digits[wrong].tobytes().decode("latin-1").strip()
+        line = start + wrong // len(columns) + 1
         raise source.error(f"{shown!r} is not a positive whole number", line=line)
     return found

@@ -11,20 +11,30 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import LONGEST_LINE, Source, open_stream
+from embeddb.core.errors import MatrixError
+from embeddb.core.files.gate import refusing
+from embeddb.core.pattern import MAX_DIM, Pattern
+from embeddb.matrix_files.source import (
+    LONGEST_LINE,
+    Source,
+    open_source,
+    open_stream,
+    without_mark,
+)
 
-__all__ = ["read"]
+__all__ = ["is_right_hand_side", "read"]
 
 # Integers are read as floats: only their structure matters, and no value can then overflow.
 _FIELDS = {
     "complex": "complex",
     "double": "real",
+    "float": "real",
     "integer": "real",
     "pattern": "pattern",
     "real": "real",
@@ -32,6 +42,10 @@ _FIELDS = {
 }
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 _SPACE = re.compile(rb"\s")
+#: No NUL bytes, and Fortran's exponents as C's.
+_READABLE = bytes.maketrans(b"\0dD", b"?eE")
+#: A plus between a blank and a number.
+_PLUS = re.compile(rb"(?<=[ \t\n])\+(?=[\d.iInN]|$)")
 _LINE = re.compile(r"Line (\d+): (.*)", re.DOTALL)
 #: Bytes of comments before the sizes: more would take a file's time for nothing.
 _MOST_COMMENTS = 2**20
@@ -55,17 +69,18 @@ class _Header:
 
 
 class _Rewritten(io.RawIOBase):
-    """The file with a plain two-line header, no NUL bytes, and a line break at the end.
+    """The file with a plain two-line header, no NUL bytes, no plus before a number, and a line
+    break at the end.
 
     scipy's reader looks for the end of a line with `strchr` and runs out of its buffer if a NUL
     byte or the end of the file comes first (seen with scipy 1.17). It also holds whole lines, so
-    these are bounded here.
+    these are bounded here. It does not read `+1.5`, nor `1D0` of a complex number.
     """
 
     def __init__(self, source: Source, head: bytes, stream: IO[bytes]) -> None:
         super().__init__()
         self._source, self._next, self._stream = source, head, stream
-        self._ends, self._line_bytes = True, 0
+        self._ends, self._line_bytes, self._blank = True, 0, True
 
     def readable(self) -> bool:
         return True
@@ -81,9 +96,26 @@ class _Rewritten(io.RawIOBase):
             self._line_bytes = len(data) - end - 1 + (self._line_bytes if end < 0 else 0)
             if self._line_bytes > LONGEST_LINE:
                 raise self._source.error(f"a line of more than {LONGEST_LINE} bytes")
-            return data.replace(b"\0", b"?") if b"\0" in data else data
+            data = data.translate(_READABLE)
+            if self._blank and data.startswith(b"+"):
+                data = b" " + data[1:]
+            self._blank = data[-1:].isspace()
+            return _PLUS.sub(b" ", data) if b"+" in data else data
         last, self._ends = (b"" if self._ends else b"\n"), True
         return last
+
+
+def is_right_hand_side(path: Path) -> bool:
+    """Whether a file is Matrix Market and holds a column, or some dense ones."""
+    try:
+        with refusing(MatrixError):
+            source = open_source(path, name="", group="", max_nnz=MAX_DIM)
+            with open_stream(source) as stream:
+                header = _header(source, stream)
+    except MatrixError:
+        return False
+    m, n = header.shape
+    return n == 1 or (header.layout == "array" and n < m)
 
 
 def read(source: Source) -> Pattern:
@@ -109,7 +141,7 @@ def read(source: Source) -> Pattern:
 
 
 def _header(source: Source, stream: IO[bytes]) -> _Header:
-    banner = stream.readline(LONGEST_LINE).decode("latin-1").lower().split()
+    banner = without_mark(stream.readline(LONGEST_LINE)).decode("latin-1").lower().split()
     if len(banner) != 5 or banner[0] not in ("%%matrixmarket", "%matrixmarket"):
         raise source.error("the first line is not a MatrixMarket banner of five words", line=1)
     _, kind, layout, field, symmetry = banner

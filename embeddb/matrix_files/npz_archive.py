@@ -55,6 +55,9 @@ class NpzArchive:
     def error(self, message: str) -> MatrixError:
         return self._source.error(message)
 
+    def has(self, name: str) -> bool:
+        return f"{name}.npy" in self._file.NameToInfo
+
     def member(self, name: str) -> Member:
         try:
             info = self._file.getinfo(name + ".npy")

@@ -1,4 +1,5 @@
-"""`scipy.sparse.save_npz` archives: csr, csc, coo, bsr and dia.
+"""`scipy.sparse.save_npz` archives: csr, csc, coo, bsr and dia; and graphs as data sets of graph
+networks have them, in CSR as `adj_indptr`, `adj_indices`, `adj_data` and `adj_shape`.
 
 This is what a query usually reads, so only the index arrays are unpacked where values do not
 matter. Archives come from outside: no member is unpacked before its size and the matrix's shape
@@ -32,14 +33,12 @@ def read(source: Source) -> Pattern:
 
 
 def _read(source: Source, archive: NpzArchive) -> Pattern:
+    if archive.has("adj_indptr") and not archive.has("format"):
+        return _compressed(source, archive, "csr", _shape(source, archive, "adj_"), "adj_")
     layout = archive.small("format").reshape(-1)[:1].tolist()
     kind = layout[0] if layout else b""
     kind = kind.decode("latin-1") if isinstance(kind, bytes) else str(kind)
-    sizes = archive.small("shape")
-    if sizes.shape != (2,) or sizes.dtype.kind not in "iu":
-        raise archive.error(f"'shape' is {sizes.tolist()}, not rows and columns")
-    shape = (int(sizes[0]), int(sizes[1]))
-    source.check_sizes(shape, 0, entry_bytes=1)
+    shape = _shape(source, archive)
     if kind in ("csr", "csc"):
         return _compressed(source, archive, kind, shape)
     if kind == "coo":
@@ -54,6 +53,15 @@ def _read(source: Source, archive: NpzArchive) -> Pattern:
     else:
         raise archive.error(f"unknown sparse format {kind!r}")
     return Pattern.from_coo(shape, *found, name=source.name, group=source.group)
+
+
+def _shape(source: Source, archive: NpzArchive, prefix: str = "") -> tuple[int, int]:
+    sizes = archive.small(prefix + "shape")
+    if sizes.shape != (2,) or sizes.dtype.kind not in "iu":
+        raise archive.error(f"'{prefix}shape' is {sizes.tolist()}, not rows and columns")
+    shape = (int(sizes[0]), int(sizes[1]))
+    source.check_sizes(shape, 0, entry_bytes=1)
+    return shape
 
 
 def _check_count(source: Source, member: Member, times: int = 1) -> None:
@@ -71,18 +79,22 @@ def _check_values(source: Source, member: Member) -> None:
     source.check_memory(_VALUE_BYTES * count, f"{count} values")
 
 
-def _compressed(source: Source, archive: NpzArchive, kind: str, shape: tuple[int, int]) -> Pattern:
+def _compressed(
+    source: Source, archive: NpzArchive, kind: str, shape: tuple[int, int], prefix: str = ""
+) -> Pattern:
+    """Entries beyond the last pointer are none: scipy keeps such room until it is pruned."""
     lines = shape[0 if kind == "csr" else 1]
     source.check_memory(_POINTER_BYTES * lines, f"{lines} lines")
-    pointers = archive.vector("indptr", lines + 1)
-    indices = archive.vector("indices")
+    pointers = archive.vector(prefix + "indptr", lines + 1)
+    indices = archive.vector(prefix + "indices")
     _check_count(source, indices)
-    data = archive.member("data").shape
+    data = archive.member(prefix + "data").shape
     if data != indices.shape:
         raise archive.error(f"'data' has shape {data}, 'indices' {indices.shape}")
     build = Pattern.from_csr if kind == "csr" else Pattern.from_csc
     ptr, idx = archive.array(pointers), archive.array(indices)
-    return build(shape, ptr, idx, name=source.name, group=source.group)
+    used = min(max(int(ptr[-1]), 0), idx.size)
+    return build(shape, ptr, idx[:used], name=source.name, group=source.group)
 
 
 def _blocks(

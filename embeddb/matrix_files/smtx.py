@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import Source, read_all
+from embeddb.matrix_files.source import Source
+from embeddb.matrix_files.text_lines import read_text
 
 __all__ = ["read"]
 
@@ -21,7 +22,7 @@ _SIZES = re.compile(rb"\s*(-?\d{1,30})\s*,\s*(-?\d{1,30})\s*,\s*(-?\d{1,30})\s*"
 
 def read(source: Source) -> Pattern:
     """Raises: MatrixError."""
-    first, _, rest = read_all(source).partition(b"\n")
+    first, _, rest = read_text(source).partition(b"\n")
     found = _SIZES.fullmatch(first)
     if found is None:
         raise source.error("expected three whole numbers: rows, columns, entries", line=1)

@@ -22,6 +22,7 @@ __all__ = [
     "open_stream",
     "plain_text",
     "read_all",
+    "without_mark",
 ]
 
 #: No deflate stream expands further than this (zlib manual, "maximum compression factor").
@@ -156,6 +157,11 @@ def read_all(source: Source) -> bytes:
             source.check_held(unpacked.tell() + len(part))
             unpacked.write(part)
     return unpacked.getvalue()
+
+
+def without_mark(text: bytes) -> bytes:
+    """Text without the byte-order mark that some editors put in front of UTF-8."""
+    return text.removeprefix(b"\xef\xbb\xbf")
 
 
 def head_bytes(path: Path, count: int = 4096) -> tuple[bytes, int]:

@@ -94,9 +94,20 @@ class Platform:
         """blake2b-128 hex of the parsed spaces, defaults and mappings: changes when what the
         stored configurations mean changes, not with comments, titles or traits, nor when a choice
         is opened."""
-        forms = [self.kernels[k].digest_form() for k in sorted(self.kernels)]
-        canonical = json.dumps(forms, sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps(self._forms(), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+    def _forms(self) -> list[dict[str, Any]]:
+        return [self.kernels[k].digest_form() for k in sorted(self.kernels)]
+
+    def is_reordered(self, other: Platform) -> bool:
+        """Whether the spaces differ from another platform's in the order of parameters alone, which
+        is that of encoded configurations."""
+        here, there = self._forms(), other._forms()
+        for form in (*here, *there):
+            form["params"] = sorted(form["params"], key=lambda param: str(param[0]))
+            form["heterogeneous"] = sorted(form["heterogeneous"])
+        return self.digest != other.digest and here == there
 
     @property
     def what(self) -> str:

@@ -30,7 +30,7 @@ def read_toml(text: str, *, where: str = "") -> dict[str, Any]:
     if _longest_key(text) > _MOST_PARTS:
         raise PlatformError(f"a key has more than {_MOST_PARTS} parts", where=where)
     try:
-        data = tomllib.loads(text)
+        data = tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
         raise PlatformError(f"not valid TOML: {error}", where=where) from None
     except RecursionError:

@@ -9,9 +9,8 @@ import numpy as np
 
 from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files import matrix_files, read_pattern
+from embeddb.matrix_files import matrix_files, matrix_names, read_pattern
 from indexer.generated import SIZES, generated
-from indexer.library import matrix_name
 
 __all__ = ["Candidates"]
 
@@ -35,7 +34,8 @@ class Candidates:
         if folder is None:
             self._source = generated(most=max(most, *sorted(SIZES.values())[:1]))
         else:
-            files = matrix_files(folder)
+            files = matrix_files(folder, note=self.problems.append)
+            self._names = matrix_names(files, folder)
             order = np.random.default_rng(0).permutation(len(files))
             self._source = self._small_enough(self._read([files[at] for at in order]))
 
@@ -48,7 +48,7 @@ class Candidates:
                 if path.stat().st_size > _BYTES_AN_ENTRY * self._most:
                     self.too_large += 1
                     continue
-                pattern = read_pattern(path, name=matrix_name(path))
+                pattern = read_pattern(path, name=self._names[path])
             except (MatrixError, OSError) as e:
                 self.problems.append(f"left out: {e}")
                 continue

@@ -10,12 +10,11 @@ from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
 from embeddb.core.subject import matrices_only
 from embeddb.index.lookup import Lookup
-from embeddb.matrix_files import matrix_files, read_pattern
+from embeddb.matrix_files import matrix_files, matrix_names, plain_name, read_pattern
 from embeddb.matrix_files.source import plain_text
 from embeddb.platforms.platform import Platform
 from indexer.campaign.folder import Campaign
 from indexer.campaign.plan import Matrix, PlanOptions, Told, make_plan, static_top
-from indexer.library import matrix_name
 
 __all__ = ["plan_campaign", "planned_matrices"]
 
@@ -38,10 +37,12 @@ def planned_matrices(
 
     Raises: MatrixError if it is not a folder.
     """
-    files, (low, high) = matrix_files(folder), nnz
+    report = note or (lambda _: None)
+    files, (low, high) = matrix_files(folder, note=report), nnz
+    names = matrix_names(files, Path(folder))
     found = []
     for at, path in enumerate(files):
-        name = matrix_name(path)
+        name = names[path]
         if told is not None:
             told("read matrices", at, len(files))
         try:
@@ -49,11 +50,11 @@ def planned_matrices(
                 raise MatrixError("a plan cannot hold its name", where=plain_text(path))
             pattern = read_pattern(path)
         except MatrixError as e:
-            if note is not None:
-                note(f"warning: left out: {e}")
+            report(f"warning: left out: {e}")
             continue
         if pattern.nnz >= low and (not high or pattern.nnz <= high):
-            group = (groups or {}).get(name, name)
+            families = groups or {}
+            group = families.get(name) or families.get(plain_name(name), name)
             sizes = (*pattern.shape, pattern.nnz)
             found.append(Matrix(str(path.resolve()), name, group, *sizes))
             if seen is not None:

@@ -24,7 +24,7 @@ F = TypeVar("F")
 #: Takes a form, which it leaves as it is, to another one.
 Change = Callable[[random.Random, F], F]
 #: Modules of `meanings/`.
-MEANINGS = ("logs",)
+MEANINGS = ("logs", "matrices", "platforms")
 _MOST_CHANGES = 5
 _ALTERED = 0.3
 

@@ -19,6 +19,12 @@ _MEANING = ("simulated", "portable")
 
 def refuse_other_space(known: Platform | None, platform: Platform) -> None:
     """Raises: StoreError if the stored runs would mean something else."""
+    if known is not None and known.is_reordered(platform):
+        raise StoreError(
+            f"platform {platform.id}: space.params has the parameters of the stored file in another"
+            " order, in which models would read them",
+            hint="put them back into the stored order",
+        )
     if known is not None and known.digest != platform.digest:
         raise StoreError(
             f"platform {platform.id}: {_OTHER_SPACE}",

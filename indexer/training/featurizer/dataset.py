@@ -14,8 +14,7 @@ from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.pattern import Pattern
 from embeddb.core.thumbnail import density
 from embeddb.featurizers.network.reduction import Input, Reduction, reduce
-from embeddb.matrix_files import matrix_files, read_pattern
-from indexer.library import matrix_name
+from embeddb.matrix_files import matrix_files, matrix_names, plain_name, read_pattern
 from indexer.training.featurizer.augment import augment
 
 __all__ = ["FEWEST_GROUPS", "Dataset", "Recipe", "Sample", "read_dataset"]
@@ -87,12 +86,14 @@ def read_dataset(
     Raises: InputError if there are too few groups, or more samples than memory is meant for.
     """
     reading = _Reading(recipe)
-    files = matrix_files(folder)
+    files = matrix_files(folder, note=reading.problems.append)
+    names = matrix_names(files, Path(folder))
     for at, file in enumerate(files):
         progress("read matrices", at, len(files))
-        name = matrix_name(file)
+        name = names[file]
         try:
-            pattern = read_pattern(file, name=name, group=groups.get(name, name))
+            group = groups.get(name) or groups.get(plain_name(name), name)
+            pattern = read_pattern(file, name=name, group=group)
         except MatrixError as e:
             reading.problems.append(str(e))
             continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,7 @@ def test_edge_lists(tmp_path: Path, matrix: Any, first: int, sep: str) -> None:
 
 def test_edge_ids_are_kept_or_numbered(tmp_path: Path) -> None:
     path = tmp_path / "e.el"
-    path.write_text("0 5 0.5 1999\n5 2 nan\n")
+    path.write_text("0 5 0.5 1999\n5 2 nan 2001\n")
     assert read_pattern(path).shape == (6, 6)
     path.write_text("90000000000 7\n7 500000\n\n# end\n500000 500000\n")
     assert read_pattern(path) == Pattern.from_coo((3, 3), [2, 0, 1], [0, 1, 1])
@@ -208,6 +210,103 @@ def test_fixed_width_columns_without_spaces(tmp_path: Path) -> None:
         .replace(pointers[0], cards([1, 46], 10, 8)[0])
     )
     assert read_pattern(path) == want
+
+
+PLATE = Pattern.from_coo((4, 4), [0, 0, 0, 1, 1, 1, 2, 2, 3, 3], [0, 1, 2, 0, 1, 3, 0, 2, 1, 3])
+
+
+@pytest.mark.parametrize(
+    ("form", "pointers", "indices"),
+    [
+        ("(10I8)", "{:8}" * 5, "{:8}" * 7),
+        ("(1X,8I9)", " " + "{:9}" * 5, " " + "{:9}" * 7),
+        ("(7(I8))", "{:8}" * 5, "{:8}" * 7),
+        ("(0p,10i8)", "{:8}" * 5, "{:8}" * 7),
+        ("(1P10I8)", "{:8}" * 5, "{:8}" * 7),
+        ("(4(1X,I3,X))", " {:3} " * 4 + "\n {:3} ", " {:3} " * 4 + "\n" + " {:3} " * 3),
+        ("(2(I3,I4),I2)", "{:3}{:4}{:3}{:4}{:2}", "{:3}{:4}{:3}{:4}{:2}\n{:3}{:4}"),
+        # A format that is used up starts again at its last group.
+        ("(1X,3(I3,X))", " {:3} {:3} {:3}\n{:3} {:3}", " {:3} {:3} {:3}\n{:3} {:3} {:3}\n{:3}"),
+        ("(I2, 2(2(I3)))", "{:2}" + "{:3}" * 4, "{:2}" + "{:3}" * 4 + "\n" + "{:3}" * 2),
+        ("( 5 I 8 . 2 )", "{:8}" * 5, "{:8}" * 5 + "\n" + "{:8}" * 2),
+        ("(5I8)", "{:8}" * 5 + "\n", "{:8}" * 5 + "\n" + "{:8}" * 2 + "\n   "),
+    ],
+)  # fmt: skip
+def test_formats_of_harwell_boeing(tmp_path: Path, form: str, pointers: str, indices: str) -> None:
+    """Blanks, groups and scale factors; and lines more than needed, if they are blank."""
+    sections = pointers.format(1, 4, 6, 7, 8), indices.format(1, 2, 3, 2, 4, 3, 4)
+    counts = [section.count("\n") + 1 for section in sections]
+    head = [
+        f"{'Plate':<72}PLATE4", "".join(f"{c:14d}" for c in (sum(counts) + 1, *counts, 1, 0)),
+        f"{'RSA':<14}{4:14d}{4:14d}{7:14d}{0:14d}", f"{form:<16}{form:<16}{'(7E10.2)':<20}",
+    ]  # fmt: skip
+    for name in ("a.rsa", "a.dat"):
+        path = tmp_path / name
+        path.write_text("\n".join([*head, *sections, "  2.00E+00" * 7]) + "\n")
+        assert read_pattern(path) == PLATE
+
+
+@pytest.mark.parametrize("field", ["real", "double", "float", "integer"])
+def test_values_with_a_plus_and_other_spellings(tmp_path: Path, field: str) -> None:
+    """None of them changes the structure, wherever the reader's buffer ends."""
+    path, want = tmp_path / "a.mtx", Pattern.from_coo((3, 3), range(3), range(3))
+    for body in (
+        "1 1 +1.5\n2 2 +.5e+01\n3 3 -0\n", "1 1 +7\r\n2 2\t+8\r\n3 3 +9\r\n",
+        "1 1 +inf\n2 2 +NaN\n3 3 -.03\n", "1 1 1.D0\n2 2 +2.5d-01\n3 3 1.\n",
+        "+1 +1 1\n2 +2 1\n3 3 1\n",
+    ):  # fmt: skip
+        for at in (0, *range(900, 1000)):
+            comment = "%" * at + "\n"
+            text = f"%%MatrixMarket matrix coordinate {field} general\n3 3 3\n" + body
+            path.write_bytes((text if not at else text.replace("\n", "\n" + comment, 1)).encode())
+            assert read_pattern(path) == want
+    path.write_text("%%MatrixMarket matrix coordinate complex general\n3 3 3\n1 1 1D0 -2.5d-1\n"
+                    "2 2 +3.D0 +0\n3 3 0 1d+2\n")  # fmt: skip
+    assert read_pattern(path) == want
+    path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 1 +-5\n")
+    with pytest.raises(MatrixError) as caught:
+        read_pattern(path)
+    assert caught.value.line == 3
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path) -> None:
+    matrix = sp.csr_array(np.eye(3))
+    mmwrite(tmp_path / "m.mtx", matrix)
+    write_smtx(tmp_path / "s.smtx", matrix)
+    write_hb(tmp_path / "h.hb", matrix)
+    write_edges(tmp_path / "e.edges", matrix)
+    for path in matrix_files(tmp_path):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+        assert read_pattern(path).id == ident(matrix)
+        assert read_pattern(path.rename(tmp_path / f"{path.stem}.txt")).id == ident(matrix)
+
+
+def test_room_at_the_end_of_compressed_arrays_is_no_entry(tmp_path: Path) -> None:
+    """scipy keeps entries beyond the last pointer until `prune`."""
+    matrix = sp.csr_array(np.eye(3))
+    arrays = {"indices": [0, 1, 2, 0, 2], "indptr": [0, 1, 2, 3], "data": [1.0] * 5}
+    np.savez(tmp_path / "csr.npz", format=b"csr", shape=(3, 3), **arrays)
+    np.savez(tmp_path / "csc.npz", format="csc", shape=(3, 3), **arrays)
+    graph = {f"adj_{name}": value for name, value in arrays.items()}
+    np.savez(tmp_path / "cora.npz", **graph, adj_shape=(3, 3), labels=[1, 2, 3])
+    for path in matrix_files(tmp_path):
+        assert read_pattern(path).id == ident(matrix)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.mtx.bz2", "a.tar.gz"])
+def test_files_that_are_not_read_say_what_to_do(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "a.npy":
+        np.save(path, np.eye(3))
+    elif name == "a.mtx.bz2":
+        path.write_bytes(bz2.compress(b"%%MatrixMarket matrix coordinate pattern general\n1 1 0\n"))
+    else:
+        (tmp_path / "a.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 0\n")
+        with tarfile.open(path, "w:gz") as archive:
+            archive.add(tmp_path / "a.mtx", "a/a.mtx")
+    with pytest.raises(MatrixError) as caught:
+        read_pattern(path)
+    assert caught.value.where == str(path) and caught.value.hint
 
 
 def test_real_files_agree_with_their_twins(shared: Path) -> None:

@@ -534,3 +534,11 @@ kernels = {kernels}
     with pytest.raises(PlatformError, match=r"params.*at least one parameter"):
         parse_platform(text)
     assert parse_platform(text.replace(kernels, '["fused"]')).default(Op("fused")) == Config({})
+
+
+def test_a_byte_order_mark_is_no_part_of_a_platform(tmp_path: Path) -> None:
+    path = tmp_path / "toy.toml"
+    path.write_text(GOOD, encoding="utf-8-sig")
+    marked = load_platform(path)
+    assert marked.digest == parse_platform(GOOD).digest
+    assert parse_platform(marked.text).digest == marked.digest

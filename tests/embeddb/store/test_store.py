@@ -446,6 +446,26 @@ def test_a_sample_is_of_many_patterns_and_few_runs_of_each(store: Store) -> None
     assert {r.id for r in store.sample(there, patterns=99, runs=99)} == {r.id for r in runs}
 
 
+def test_a_platform_whose_parameters_are_reordered_is_refused(store: Store) -> None:
+    params = [
+        'tile = { type = "int", values = [8, 16] }',
+        'lanes = { type = "int", values = [1, 2] }',
+    ]
+    head = 'name = "toy"\nversion = "1"\ntitle = "t"\n[[space]]\nkernels = ["spmm"]\n'
+    texts = [
+        "\n".join([head, "[space.params]", *order, "[space.default]", *chosen])
+        for order in (params, params[::-1])
+        for chosen in (["tile = 8", "lanes = 1"], ["lanes = 1", "tile = 8"])
+    ]
+    one, same, other, _ = map(parse_platform, texts)
+    assert one.digest == same.digest and not one.is_reordered(same)
+    assert one.is_reordered(other) and not one.is_reordered(load_platform("cpu"))
+    store.put_platform(one)
+    store.put_platform(same)
+    with pytest.raises(StoreError, match=r"space\.params"):
+        store.put_platform(other)
+
+
 def test_a_platform_whose_space_changed_is_refused(store: Store) -> None:
     platform = load_platform("gpu-kernels")
     store.put_platform(platform)

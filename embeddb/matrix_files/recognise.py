@@ -1,0 +1,191 @@
+"""Which format a matrix file has: by its ending, else by its first bytes; and its name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from embeddb.core.errors import MatrixError
+from embeddb.matrix_files.edge_list import HEADINGS, MOST_HEADING
+from embeddb.matrix_files.source import head_bytes, plain_text, without_mark
+
+__all__ = [
+    "FORMATS",
+    "format_hint",
+    "format_of",
+    "has_ending",
+    "is_text",
+    "matrix_name",
+    "plain_name",
+    "stem",
+]
+
+#: Format name -> the module of this package whose `read(source)` reads it.
+FORMATS = {
+    "csr": "waco_csr",
+    "dimacs": "dimacs",
+    "edges": "edge_list",
+    "hb": "harwell_boeing",
+    "hmetis": "hmetis",
+    "mat": "matlab",
+    "metis": "metis",
+    "mtx": "matrix_market",
+    "npz": "scipy_npz",
+    "smtx": "smtx",
+}
+
+_BY_SUFFIX = {
+    ".csr": "csr",
+    ".edgelist": "edges",
+    ".edges": "edges",
+    ".el": "edges",
+    ".gr": "dimacs",
+    ".graph": "metis",
+    ".hb": "hb",
+    ".hgr": "hmetis",
+    ".mat": "mat",
+    ".mm": "mtx",
+    ".mtx": "mtx",
+    ".npz": "npz",
+    ".rb": "hb",
+    ".smtx": "smtx",
+}
+#: Suffixes that say nothing about what is inside.
+_PLAIN_TEXT = {".csv", ".dat", ".tsv", ".txt"}
+_HB_SUFFIX = re.compile(r"\.[rcpi][ushzr][ae]")  # .rua, .psa, .rse …: the type code as suffix
+#: KONECT's files of edges: `out.moreno_crime`.
+_KONECT_NAME = "out."
+
+_HB_TYPE_LINE = re.compile(rb"[RCPIQ][USHZR][AE]\s+\d+\s+\d+\s+\d+", re.IGNORECASE)
+_SMTX_SIZES = re.compile(rb"\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*")
+_EDGE = re.compile(rb"\s*\d+(\s*[,;]\s*|\s+)\d+([\s,;].*)?")
+_DIMACS = re.compile(rb"p\s+\w+\s+\d+\s+\d+\s*")
+#: First bytes of files that are known and not read, and what to do.
+_NOT_READ = (
+    (re.compile(rb"\x93NUMPY"), "a dense array", "save scipy.sparse.csr_array(it) with save_npz"),
+    (re.compile(rb"BZh|\xfd7zXZ|\x28\xb5\x2f\xfd"), "compressed", "unpack it, or use gzip"),
+    (re.compile(rb"[^\s]{1,100}\0"), "an archive or binary", "unpack the matrix file in it"),
+)
+#: First rows of text files that are known and not read, and what to do.
+_ROWS_NOT_READ = (
+    (
+        re.compile(rb"[+-]?[\d.]+([eE][+-]?\d+)?(\s+\d+:\S+)+\s*"),
+        "libsvm rows, which do not say how many columns there are",
+        "save them as Matrix Market or with scipy.sparse.save_npz",
+    ),
+    (
+        re.compile(rb"\s*\d+\s*"),
+        "one number, where an edge has two",
+        "a number of vertices: write it as '# Nodes: N'",
+    ),
+)
+
+
+def format_of(path: Path) -> str:
+    """One of `FORMATS`. Raises: MatrixError if neither ending nor content tells; OSError."""
+    suffix = _suffix(path)
+    by_name = "hb" if _HB_SUFFIX.fullmatch(suffix) else _BY_SUFFIX.get(suffix, "")
+    if by_name and by_name != "edges":
+        return by_name
+    head, size = head_bytes(path)
+    found = _by_content(head, size) or by_name
+    if not found:
+        raise _unknown(head, where=plain_text(path))
+    return found
+
+
+def has_ending(path: Path) -> bool:
+    """Whether a file's name alone says that it is a matrix."""
+    suffix = _suffix(path)
+    return suffix in _BY_SUFFIX or _HB_SUFFIX.fullmatch(suffix) is not None
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file's name says that it is text, which a matrix may be."""
+    return _suffix(path) == ".txt" or path.name.startswith(_KONECT_NAME)
+
+
+def plain_name(text: str) -> str:
+    """A matrix's name as people write it (`HB/bcspwr10.mtx.gz`, with a slash or a backslash)
+    without folders and the endings of matrix files."""
+    return stem(Path(text.replace("\\", "/"))) or text
+
+
+def matrix_name(file: Path) -> str:
+    """The name of a matrix file without its endings; bytes that are no text are escaped."""
+    return stem(Path(plain_text(file.name)))
+
+
+def stem(path: Path) -> str:
+    """The name of a file without the endings of matrix files."""
+    name = path.name
+    if name.lower().endswith(".gz"):
+        name = name[:-3]
+    suffix = Path(name).suffix
+    low = suffix.lower()
+    if low in _BY_SUFFIX or low in _PLAIN_TEXT or _HB_SUFFIX.fullmatch(low):
+        name = name[: -len(suffix)]
+    return name
+
+
+def format_hint() -> str:
+    return "known formats: " + ", ".join(sorted(FORMATS)) + " (give one as format=)"
+
+
+def _suffix(path: Path) -> str:
+    name = path.name.lower()
+    return Path(name.removesuffix(".gz")).suffix
+
+
+def _by_content(head: bytes, size: int) -> str:
+    """`head`: the first bytes, unpacked; `size`: of the file on disk."""
+    text = without_mark(head)
+    if text.lstrip(b"%")[:12].lower() == b"matrixmarket":
+        return "mtx"
+    if head.startswith(b"PK\x03\x04"):
+        return "npz"
+    if head.startswith((b"MATLAB 5.0", b"MATLAB 7.3", b"\x89HDF")):
+        return "mat"
+    if len(head) >= 12:
+        m, _, nnz = (int.from_bytes(head[i : i + 4], "little", signed=True) for i in (0, 4, 8))
+        if m >= 0 and nnz >= 0 and size == 4 * (4 + m + nnz):
+            return "csr"
+    return _by_lines(text.splitlines())
+
+
+def _by_lines(lines: list[bytes]) -> str:
+    if any(_HB_TYPE_LINE.match(line) for line in lines[2:3]):
+        return "hb"
+    sizes = _SMTX_SIZES.fullmatch(lines[0]) if lines else None
+    if sizes and len(lines) > 1 and b"," not in lines[1] and lines[1].split()[:1] == [b"0"]:
+        return "smtx"
+    rows = [line for line in lines if line.strip() and line.split()[0] != b"c"]
+    if rows and _DIMACS.fullmatch(rows[0]):
+        return "dimacs"
+    first = _first_row(lines)[1][:MOST_HEADING]
+    return "edges" if _EDGE.fullmatch(first) or HEADINGS.fullmatch(first) else ""
+
+
+def _first_row(lines: list[bytes]) -> tuple[int, bytes]:
+    """The number (from 1) and text of the first line that is no comment; (0, b"") if none is."""
+    rows = ((at, line) for at, line in enumerate(lines, 1) if line.strip())
+    return next(((at, line) for at, line in rows if line.lstrip()[:1] not in b"#%"), (0, b""))
+
+
+def _unknown(head: bytes, *, where: str) -> MatrixError:
+    """What is wrong with a file of no known format, and what to do."""
+    for mark, what, hint in _NOT_READ:
+        if mark.match(head):
+            return MatrixError(f"{what}, not a matrix of a known format", where=where, hint=hint)
+    line, row = _first_row(without_mark(head).splitlines())
+    for form, what, hint in _ROWS_NOT_READ:
+        if form.fullmatch(row):
+            return MatrixError(what, where=where, line=line, hint=hint)
+    shown = row[:60].decode("latin-1").strip()
+    reason = f": {shown!r} is no edge" if line else ""
+    return MatrixError(
+        f"not a matrix file of a known format{reason}",
+        where=where,
+        line=line or None,
+        hint=format_hint(),
+    )
