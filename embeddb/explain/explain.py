@@ -39,6 +39,7 @@ from embeddb.platforms.machines import machine_words
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
 from embeddb.query.kernels.view import KernelView, kernel_view
+from embeddb.query.order_reason import with_order_reasons
 from embeddb.query.recommendation import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.store import Store
 from embeddb.store.codec import RunRow
@@ -62,6 +63,7 @@ _NEAR, _USUAL, _FAR, _STRANGE = 0.25, 0.8, 0.9, 0.99
 
 def explain(made: Recommendation, store: Store) -> Explanation:
     """Raises: StoreCorrupt if the runs it rests on cannot be read."""
+    made = with_order_reasons(made)  # an older program's answer has none
     answer, counts, whose = Config(made.best), Counter[str](), Provenances(store)
     shown = list(_neighbours(made, store, answer, counts, whose))
     gain = _measured_gain(made)

@@ -27,6 +27,7 @@ from embeddb.query.confidence import confidence_of, default_fails, untried_doubt
 from embeddb.query.counters import counters_use
 from embeddb.query.fallback import Answer, answer
 from embeddb.query.kernels.view import kernel_view
+from embeddb.query.order_reason import with_order_reasons
 from embeddb.query.query import Query
 from embeddb.query.rankers.failing import with_failures
 from embeddb.query.recommendation import (
@@ -123,7 +124,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         warnings.append("this platform is simulated or modelled: no time is of real hardware")
     own_default = query.own.timings.get(query.default)
     generation = lookup.store.generation
-    return Recommendation(
+    made = Recommendation(
         id=Recommendation.make_id(
             query.pattern.id, query.op, query.platform.id, generation, created
         ),
@@ -159,6 +160,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         transfers=_transfers(query, found),
         counters=counters_use(lookup, query),
     )
+    return with_order_reasons(made)
 
 
 def _trust(query: Query, found: Answer) -> tuple[str, list[str]]:

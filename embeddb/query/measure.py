@@ -21,6 +21,7 @@ from embeddb.query.alternatives import Deepen, renewed
 from embeddb.query.answers import keep
 from embeddb.query.break_even import measured_break_even
 from embeddb.query.confidence import UNMEASURED, default_fails
+from embeddb.query.order_reason import with_order_reasons
 from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.store.usual_state import usual_at
 
@@ -137,6 +138,7 @@ def ranked_by_time(made: Recommendation, curves: Mapping[Config, Timing]) -> Rec
     else:
         default_s, fails = None, default_fails(default.status)
         warnings += [] if fails in warnings else [fails]
-    return msgspec.structs.replace(
+    done = msgspec.structs.replace(
         made, candidates=measured, default_seconds=default_s, warnings=warnings
     )
+    return with_order_reasons(done)

@@ -18,6 +18,7 @@ from embeddb.explain.explanation import (
     paid_off,
     preparation,
 )
+from embeddb.query.order_reason import rests_on
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
@@ -104,6 +105,7 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         simpler=[(s, _simpler(s.method), _against(s.config, answer)) for s in made.insight.simpler],
         simpler_bars=pictures.simpler(e),
         candidates=made.candidates[:_MOST_ROWS],
+        rests_on=rests_on,
         ties=e.near_ties,
         measured=any(c.status for c in made.candidates),
         fails=fails if any(c.failure is not None for c in made.candidates) else None,
