@@ -19,7 +19,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, runner_for
-from embeddb.query.alternatives import Deepen, insight
+from embeddb.query.alternatives import Deepen, insight, nearest_run
 from embeddb.query.answers import keep
 from embeddb.query.break_even import with_break_even
 from embeddb.query.build import build_query, named_features
@@ -80,7 +80,7 @@ def recommend(
     found = answer_by(query, count, rng=np.random.default_rng(seed))
     stages["transfer"] = time.perf_counter() - started
     structure = pattern if isinstance(pattern, Pattern) else None
-    about = insight(found)
+    about = insight(found, nearest=nearest_run(lookup, query))
     if deepen is not None:
         about = deepen(about, found)
     stages["insight"] = time.perf_counter() - started - stages["transfer"]
