@@ -18,9 +18,13 @@ from embeddb.core.sizes import Sizes
 from embeddb.core.subject import Subject
 
 __all__ = [
+    "AGAIN",
     "ARRAYS",
+    "IN_A_ROW",
     "LEAST",
     "OF_PROGRAM",
+    "REMEASURED",
+    "ROUNDS",
     "SOURCES",
     "STATUSES",
     "Measurement",
@@ -40,6 +44,14 @@ LEAST = frozenset(("tile", "fused"))
 #: In the `context` of a fused kernel that was timed with what its program hands it, not with drawn
 #: arrays: what a sine takes depends on its numbers. Where there are such runs, others do not count.
 ARRAYS, OF_PROGRAM = "arrays", "program"
+
+
+#: Ends of the campaign names, after `tune:`, under which the apparent best of a tuning was measured
+#: again: before it is believed, and beside the default. The minimum of many single timings is
+#: biased (winner's curse), so where there are such runs they decide.
+AGAIN, ROUNDS = REMEASURED = ("/again", "/rounds")
+#: In the `context` of a fusion plan: median seconds of its kernels called back to back.
+IN_A_ROW = "chain_s"
 
 
 class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -41,6 +41,7 @@ from embeddb.platforms.platform import Platform, builtin_platforms, load_platfor
 from embeddb.query.kernels.view import KernelView, kernel_view
 from embeddb.query.order_reason import with_order_reasons
 from embeddb.query.recommendation import Candidate, Recommendation, RecommendedNeighbour
+from embeddb.query.remeasured import without_search
 from embeddb.store import Store
 from embeddb.store.codec import RunRow
 from embeddb.store.models.facts import ModelFacts, facts_of
@@ -128,7 +129,7 @@ def _own(
         return
     stored, pattern_id = platform.space(op, pattern.sizes).canonical, store.resolve(made.pattern_id)
     held: dict[Config, list[Run]] = {}
-    for run in store.runs(made.platform, op, pattern_id):
+    for run in without_search(list(store.runs(made.platform, op, pattern_id))):
         if run.measurement.ok and 0.0 < run.measurement.seconds < math.inf:
             held.setdefault(stored(run.config), []).append(run)
     answer = [c.config for c in made.candidates[:1]]

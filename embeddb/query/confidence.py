@@ -44,7 +44,8 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
         one = one_of(query.op.kind)
         return "low", [f"{_no_vote(query)}; the answer is the same for any {one}"]
     if link == "measured":
-        return "high", doubts
+        doubts = _doubts_of_measurement(query, first)
+        return "medium" if doubts else "high", doubts
     if link == "other-width":
         return "medium", [f"measured on this very pattern, but at {query.own.other_op}"]
     doubts += _doubts_of_judgement(ranker)
@@ -93,6 +94,25 @@ def default_fails(status: str) -> str:
 def failure_chance(query: Query, config: Config | None) -> float:
     """The chance that a configuration fails on the asked pattern, 0 for none."""
     return 0.0 if config is None else float(chances(query, [config])[0])
+
+
+def _doubts_of_measurement(query: Query, first: Config | None) -> list[str]:
+    """Of the answer and the default as they ran on the very workload: one run is no certainty."""
+    if query.platform.simulated or first is None:
+        return []
+    timings = {query.space.canonical(c): timing for c, timing in query.own.timings.items()}
+    own, base = timings.get(first), timings.get(query.space.canonical(query.default))
+    check = ": --measure repeats it" if query.platform.runner else ""
+    both = {"the answer": own, "the default": base}
+    once = [name for name, timing in both.items() if timing is not None and timing.runs == 1]
+    if once:
+        names = " and ".join(once if first != query.default else once[:1])
+        return [f"measured in a single run ({names}){check}"]
+    if own is None or base is None or first == query.default:
+        return []
+    if own.seconds * (1 + own.spread) >= base.seconds * (1 - base.spread):
+        return ["the runs of the answer and of the default overlap: the gain may be chance"]
+    return []
 
 
 def _doubts_of_judgement(ranker: Ranker) -> list[str]:

@@ -108,9 +108,10 @@ def _from_timings(
                 expected_gain=gain,
                 seconds=None if other_width else timing.seconds,
                 status=None if other_width else timing.status,
+                order_reason="" if other_width else query.own.behind.get(config, ""),
             )
         )
-    return sorted(found, key=lambda c: (c.score, str(c.config)))
+    return sorted(found, key=lambda c: (bool(c.order_reason), c.score, str(c.config)))
 
 
 def cost_of(timing: Timing, calls: float) -> float:

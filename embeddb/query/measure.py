@@ -123,7 +123,8 @@ def ranked_by_time(made: Recommendation, curves: Mapping[Config, Timing]) -> Rec
     for candidate in made.candidates:
         curve = curves[Config(candidate.config)]
         seconds = curve.seconds if math.isfinite(curve.seconds) else None
-        measured.append(msgspec.structs.replace(candidate, seconds=seconds, status=curve.status))
+        timed = {"seconds": seconds, "status": curve.status, "order_reason": ""}
+        measured.append(msgspec.structs.replace(candidate, **timed))
     calls = made.calls or math.inf
 
     def cost(c: Candidate) -> float:

@@ -13,11 +13,15 @@ import msgspec
 
 from embeddb.query.rankers.failing import LIKELY
 from embeddb.query.recommendation import Candidate, Recommendation
+from embeddb.query.remeasured import NOT_REMEASURED, SLOWER_IN_A_ROW
 
 __all__ = ["REASONS", "order_notes", "rests_on", "with_order_reasons"]
 
 #: The reasons, as `Candidate.order_reason` has them, and what each means.
 REASONS = {
+    NOT_REMEASURED: "timed once, in a search: the fastest of many such is mostly the luckiest, so "
+    "it is ranked behind what was measured again",
+    SLOWER_IN_A_ROW: "not faster than the default when its kernels are called back to back",
     "measured": "ranked by its measured time, not by the expected gain",
     "unmeasured": "expected only, so ranked behind what was measured",
     "failed": "it failed when it was measured",
@@ -54,26 +58,41 @@ def rests_on(one: Candidate, default: Mapping[str, Any]) -> str:
 
 
 def _reason(made: Recommendation, at: int) -> str:
-    one, before, after = made.candidates[at], made.candidates[:at], made.candidates[at + 1 :]
-    behind = [c for c in before if _gains_more(one, c)]
-    ahead = any(_gains_more(c, one) for c in after)
-    measured = one.seconds is not None or one.origin.startswith("measured")
-    if behind and not measured:
-        if one.status:
-            return "failed"
-        if any(c.seconds is not None for c in behind):
-            return "unmeasured"
-        if (one.failure or 0.0) >= LIKELY:
-            return "failure risk"
-    if not ahead:
+    one = made.candidates[at]
+    if reason := _why_behind(made, at):
+        return reason
+    after = range(at + 1, len(made.candidates))
+    better = [i for i in after if _gains_more(made.candidates[i], one)]
+    if all(_why_behind(made, i) for i in better):
         return ""
-    if measured:
+    if _is_measured(one):
         return "measured"
     if made.link == "tuner":
         return "tuner"
     if at == 0:
         return "default kept" if one.config == made.default else "ran elsewhere"
     return "explores"
+
+
+def _why_behind(made: Recommendation, at: int) -> str:
+    """Why a candidate ranks behind one with a lower expected gain, where that is its own doing."""
+    one = made.candidates[at]
+    before = [c for c in made.candidates[:at] if _gains_more(one, c)]
+    if not before:
+        return ""
+    if one.order_reason in (NOT_REMEASURED, SLOWER_IN_A_ROW):
+        return one.order_reason
+    if _is_measured(one):
+        return ""
+    if one.status:
+        return "failed"
+    if any(c.seconds is not None for c in before):
+        return "unmeasured"
+    return "failure risk" if (one.failure or 0.0) >= LIKELY else ""
+
+
+def _is_measured(one: Candidate) -> bool:
+    return one.seconds is not None or one.origin.startswith("measured")
 
 
 def _gains_more(one: Candidate, other: Candidate) -> bool:

@@ -102,9 +102,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnTimings:
-    """What was measured on the very pattern: at the asked width, and at another (`other_op`)."""
+    """What was measured on the very pattern: at the asked width, and at another (`other_op`).
+    `behind` are configurations that rank behind the others whatever they took, with the reason
+    (`embeddb.query.remeasured`)."""
 
     timings: dict[Config, Timing] = field(default_factory=dict)
+    behind: Mapping[Config, str] = field(default_factory=dict)
     other_width: dict[Config, Timing] = field(default_factory=dict)
     other_op: Op | None = None
 

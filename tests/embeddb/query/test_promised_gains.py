@@ -239,12 +239,13 @@ def _default(gain: float) -> Candidate:
         ([_one(2.4), _one(0.9), _one(2.2)], ["", "explores", ""]),
         ([_default(1.0), _one(1.1)], ["default kept", ""]),
         ([_one(1.0), _one(1.1)], ["ran elsewhere", ""]),
-        ([_one(1.0), _one(1.1, failure=0.7)], ["ran elsewhere", "failure risk"]),
-        ([_one(1.2, seconds=1.0), _one(1.4)], ["measured", "unmeasured"]),
+        ([_one(1.0), _one(1.1, failure=0.7)], ["", "failure risk"]),
+        ([_one(1.2, seconds=1.0), _one(1.4)], ["", "unmeasured"]),
         (
             [_one(1.2, seconds=1.0, status="ok"), _one(1.4, status="crash")],
-            ["measured", "failed"],
+            ["", "failed"],
         ),
+        ([_one(1.2, seconds=1.0), _one(1.4, seconds=1.1)], ["measured", ""]),
         ([_one(None), _one(1.1)], ["", ""]),
     ],
 )
