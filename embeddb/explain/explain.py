@@ -31,6 +31,7 @@ from embeddb.explain.explanation import (
     PatternView,
     carried_best,
 )
+from embeddb.explain.why import why
 from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
@@ -74,7 +75,7 @@ def explain(made: Recommendation, store: Store) -> Explanation:
     else:
         told = ((carried_best(made, n.pattern_id) or n.best, n.weight) for n in shown)
         winners = [(best, weight) for best, weight in told if best]
-    return Explanation(
+    done = Explanation(
         recommendation=made,
         learned=_learned(made, store),
         measured_gain=gain,
@@ -91,8 +92,10 @@ def explain(made: Recommendation, store: Store) -> Explanation:
         runnable=platform is not None and bool(platform.runner),
         machines=list(_machines(made, store)),
         machine="" if platform is None else machine_words(platform.environment),
+        platform_name=made.platform if platform is None else platform.display_name,
         meaning={} if platform is None else _meaning(platform, answer),
     )
+    return msgspec.structs.replace(done, why=why(done))
 
 
 def _meaning(platform: Platform, answer: Config) -> dict[str, str]:
