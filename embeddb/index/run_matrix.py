@@ -187,6 +187,14 @@ class RunMatrix:
         seen = self.spread[self.spread > 0]
         return float(np.median(seen)) if seen.size else 0.0
 
+    def noise_on(self, platform: str) -> float:
+        """The `noise` of one machine's own rows; that of all rows where it ran nothing twice: how
+        busy another machine was says little of this one."""
+        here = np.array([row.platform == platform for row in self.rows], dtype=np.bool_)
+        spread = self.spread[np.repeat(here, np.diff(self.indptr))]
+        seen = spread[spread > 0]
+        return float(np.median(seen)) if seen.size else self.noise
+
     def take(self, keep: NDArray[np.int64]) -> RunMatrix:
         """The same evidence with only some rows (all configurations stay)."""
         lengths = np.diff(self.indptr)[keep]
