@@ -18,10 +18,14 @@ from embeddb.core.sizes import Sizes
 from embeddb.core.subject import Subject
 
 __all__ = [
+    "AGAIN",
     "ARRAYS",
+    "IN_A_ROW",
     "LEAST",
     "OF_PROGRAM",
     "REPEAT",
+    "REMEASURED",
+    "ROUNDS",
     "SOURCES",
     "STATUSES",
     "Measurement",
@@ -44,6 +48,14 @@ ARRAYS, OF_PROGRAM = "arrays", "program"
 #: In the `context` of a run that a log has more than once: its number among the equal ones, from 2
 #: on (docs/decisions/repeats.md). The first has none.
 REPEAT = "repeat"
+
+
+#: Ends of the campaign names, after `tune:`, under which the apparent best of a tuning was measured
+#: again: before it is believed, and beside the default. The minimum of many single timings is
+#: biased (winner's curse), so where there are such runs they decide.
+AGAIN, ROUNDS = REMEASURED = ("/again", "/rounds")
+#: In the `context` of a fusion plan: median seconds of its kernels called back to back.
+IN_A_ROW = "chain_s"
 
 
 class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):

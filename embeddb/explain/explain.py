@@ -31,6 +31,7 @@ from embeddb.explain.explanation import (
     PatternView,
     carried_best,
 )
+from embeddb.explain.why import why
 from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
@@ -39,7 +40,9 @@ from embeddb.platforms.machines import machine_words
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
 from embeddb.query.kernels.view import KernelView, kernel_view
+from embeddb.query.order_reason import with_order_reasons
 from embeddb.query.recommendation import Candidate, Recommendation, RecommendedNeighbour
+from embeddb.query.remeasured import without_search
 from embeddb.store import Store
 from embeddb.store.codec import RunRow
 from embeddb.store.models.facts import ModelFacts, facts_of
@@ -62,6 +65,7 @@ _NEAR, _USUAL, _FAR, _STRANGE = 0.25, 0.8, 0.9, 0.99
 
 def explain(made: Recommendation, store: Store) -> Explanation:
     """Raises: StoreCorrupt if the runs it rests on cannot be read."""
+    made = with_order_reasons(made)  # an older program's answer has none
     answer, counts, whose = Config(made.best), Counter[str](), Provenances(store)
     shown = list(_neighbours(made, store, answer, counts, whose))
     gain = _measured_gain(made)
@@ -71,7 +75,7 @@ def explain(made: Recommendation, store: Store) -> Explanation:
     else:
         told = ((carried_best(made, n.pattern_id) or n.best, n.weight) for n in shown)
         winners = [(best, weight) for best, weight in told if best]
-    return Explanation(
+    done = Explanation(
         recommendation=made,
         learned=_learned(made, store),
         measured_gain=gain,
@@ -88,8 +92,10 @@ def explain(made: Recommendation, store: Store) -> Explanation:
         runnable=platform is not None and bool(platform.runner),
         machines=list(_machines(made, store)),
         machine="" if platform is None else machine_words(platform.environment),
+        platform_name=made.platform if platform is None else platform.display_name,
         meaning={} if platform is None else _meaning(platform, answer),
     )
+    return msgspec.structs.replace(done, why=why(done))
 
 
 def _meaning(platform: Platform, answer: Config) -> dict[str, str]:
@@ -126,7 +132,7 @@ def _own(
         return
     stored, pattern_id = platform.space(op, pattern.sizes).canonical, store.resolve(made.pattern_id)
     held: dict[Config, list[Run]] = {}
-    for run in store.runs(made.platform, op, pattern_id):
+    for run in without_search(list(store.runs(made.platform, op, pattern_id))):
         if run.measurement.ok and 0.0 < run.measurement.seconds < math.inf:
             held.setdefault(stored(run.config), []).append(run)
     answer = [c.config for c in made.candidates[:1]]

@@ -11,7 +11,7 @@ from embeddb.core.config import Config
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.wording import many_of, one_of
-from embeddb.platforms.machines import machine_words
+from embeddb.platforms.machines import display_name, machine_words
 from embeddb.query.kernels.view import KernelView
 from embeddb.query.recommendation import (
     DEFAULT_FAILS,
@@ -237,6 +237,10 @@ class MachineShare(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, str] = {}
 
     @property
+    def name(self) -> str:
+        return display_name(self.platform, self.facts)
+
+    @property
     def words(self) -> str:
         return machine_words(self.facts)
 
@@ -267,8 +271,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     predicted 10..90 % interval (None: not measured, or nothing was predicted). `own` holds what is
     stored of the answer and of the default on this very pattern, where they ran, `machines` the
     instances whose runs voted, the most first, `machine` the words of the one asked about (empty:
-    any of its kind), `meaning` what the answer's values mean, by parameter, `runnable`
-    whether the platform can be measured.
+    any of its kind), `platform_name` its name for people, `why` one sentence on what the
+    answer was chosen by and how sure it is, `meaning` what the answer's values mean, by parameter,
+    `runnable` whether the platform can be measured.
     """
 
     recommendation: Recommendation
@@ -286,7 +291,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     runnable: bool = False
     machines: list[MachineShare] = []
     machine: str = ""
+    platform_name: str = ""
     meaning: dict[str, str] = {}
+    why: str = ""
 
     @property
     def answer(self) -> dict[str, Any]:
@@ -397,6 +404,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "runnable": self.runnable,
             "machines": self.machines,
             "machine": self.machine,
+            "platform_name": self.platform_name,
+            "why": self.why,
             "meaning": self.meaning,
             "transfers": made.transfers,
             "counters": made.counters,

@@ -155,7 +155,8 @@ class Handle:
                 word = "measured" if choice.source.startswith("measured ") else "expected"
                 lines.append(f"{word}: {choice.gain:.2f} times the default, sure: {choice.sure}")
             if choice.break_even is not None:
-                lines.append(f"its conversion pays from {choice.break_even:.0f} calls on")
+                calls = f"its conversion pays off after {choice.break_even:.0f} calls"
+                lines.append(calls if choice.break_even > 0 else "no conversion needed")
         if self._later is not None:
             lines.append(f"converts after {self._later.after:.0f} calls, {self._calls} were made")
         if self._served.conversion_s:

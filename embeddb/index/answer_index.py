@@ -324,7 +324,7 @@ class AnswerIndex:
             "op": str(self.op),
             "scope": self.scope,
             "featurizer": self.featurizer,
-            "patterns": len({row.pattern_id for row in self.evidence.rows if not row.op}),
+            "patterns": self.evidence.extent.patterns,
             "indexed": self.indexed,
             **self._fitted_on(),
             "configs": len(self.evidence.configs),

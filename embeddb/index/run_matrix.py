@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.timing import Timing
+from embeddb.core.wording import many_of, one_of, plural
 
-__all__ = ["FAILED_GAIN", "MatrixRow", "RowRuns", "RunMatrix", "join"]
+__all__ = ["FAILED_GAIN", "Extent", "MatrixRow", "RowRuns", "RunMatrix", "join"]
 
 #: Gain that a failed configuration counts with when neighbours vote: as if four times slower than
 #: the default. It must be finite (one failure is not certainty for another matrix) and clearly
@@ -42,6 +43,29 @@ class MatrixRow(NamedTuple):
     def key(self) -> tuple[str, str, str]:
         """What a row is unique by."""
         return self.pattern_id, self.platform, self.op
+
+
+class Extent(NamedTuple):
+    """Distinct `patterns` and `machines` of `rows`, one for each pattern and machine: several
+    machines may have run the same pattern, which is one pattern."""
+
+    patterns: int
+    machines: int
+    rows: int
+
+    @classmethod
+    def of(cls, rows: Iterable[MatrixRow]) -> Extent:
+        """Of the rows of the evidence's own op: others are of the same patterns."""
+        pairs = {(row.pattern_id, row.platform) for row in rows if not row.op}
+        patterns, machines = ({pair[at] for pair in pairs} for at in (0, 1))
+        return cls(len(patterns), len(machines), len(pairs))
+
+    def words(self, *kinds: str) -> str:
+        """`238 matrices on 4 machines (594 pairs)`; the patterns alone where one machine ran."""
+        patterns = plural(self.patterns, one_of(*kinds), many_of(*kinds))
+        if self.machines < 2:
+            return patterns
+        return f"{patterns} on {self.machines:,} machines ({self.rows:,} pairs)"
 
 
 class RowRuns(NamedTuple):
@@ -80,6 +104,11 @@ class RunMatrix:
     spread: NDArray[np.float32]
     default_s: NDArray[np.float64]
     winners: bool = False
+
+    @property
+    def extent(self) -> Extent:
+        """How many patterns and machines it is of."""
+        return Extent.of(self.rows)
 
     @property
     def groups(self) -> NDArray[np.str_]:
@@ -157,6 +186,14 @@ class RunMatrix:
         """Median relative spread between repeated runs; 0 where nothing was run twice."""
         seen = self.spread[self.spread > 0]
         return float(np.median(seen)) if seen.size else 0.0
+
+    def noise_on(self, platform: str) -> float:
+        """The `noise` of one machine's own rows; that of all rows where it ran nothing twice: how
+        busy another machine was says little of this one."""
+        here = np.array([row.platform == platform for row in self.rows], dtype=np.bool_)
+        spread = self.spread[np.repeat(here, np.diff(self.indptr))]
+        seen = spread[spread > 0]
+        return float(np.median(seen)) if seen.size else self.noise
 
     def take(self, keep: NDArray[np.int64]) -> RunMatrix:
         """The same evidence with only some rows (all configurations stay)."""

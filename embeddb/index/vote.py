@@ -104,9 +104,9 @@ class VoteSettings:
     A first choice must promise more than `guard` (log gain) over the default, or the default goes
     first: the guard under which the fewest held-out answers were slower than the default, of those
     that cost next to nothing. Of the first choices that are then not the default, `bias` is the
-    mean of what was got less what was promised (log gains over the default), `low` and `high` the
-    10th and 90th percentile of the same; nan where too few were judged. `across`: judged by leaving
-    whole machines out, as well as groups.
+    median of what was got less what was promised (log gains over the default), `low` and `high`
+    the 10th and 90th percentile of the same; nan where too few were judged. `across`:
+    judged by leaving whole machines out, as well as groups.
     """
 
     k: int
@@ -155,6 +155,8 @@ class VoteSettings:
         logs = [found.loss, found.static_loss, found.bias, found.low, found.high, found.guard]
         if not (found.k >= 1 and found.shrink >= 0.0 and 0.0 <= found.guard < _MOST_LOG):
             raise ValueError("settings of a vote that make no sense")
+        if found.low > found.bias or found.bias > found.high:
+            raise ValueError("settings of a vote whose bias is outside its interval")
         if any(abs(log) > _MOST_LOG for log in logs):  # nan: too few were judged
             raise ValueError("settings of a vote that promise the impossible")
         return found

@@ -48,7 +48,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 #: Raised with every change of how metric, policy and guard are found: saved ones are found again.
-FIT_VERSION = "3"
+FIT_VERSION = "4"
 #: Weight of the foretold gains in the metric against the plain features.
 _STRETCH = 1.0
 #: Ridge penalty per pattern, on standardised features.
@@ -414,7 +414,8 @@ def _promises(near: Near, part: Judged, group: NDArray[np.int64], k: int, shrink
 def _kept(
     by_machine: Sequence[Floats], most_slower: Limit | None = None
 ) -> tuple[float, float, float, float]:
-    """Bias, low, high and guard of a policy from float64[q,2] of each machine that was judged."""
+    """Bias, low, high and guard of a policy from float64[q,2] of each machine that was judged; low
+    <= bias <= high."""
     known = [first[np.isfinite(first).all(axis=1)] for first in by_machine]
     known = [first for first in known if len(first)]
     if not known:
@@ -449,12 +450,13 @@ def _off_across(by_machine: Sequence[Floats]) -> tuple[float, float, float]:
 
 
 def _off(promised: Floats) -> tuple[float, float, float]:
-    """Mean, 10th and 90th percentile of got less promised; nan where too few are known."""
+    """Median, 10th and 90th percentile of got less promised; nan where too few are known. The
+    median, for a few answers that went far wrong move a mean out of the other two."""
     known = promised[np.isfinite(promised)]
     if known.size < _FEWEST_PROMISES:
         return (float("nan"),) * 3
-    low, high = np.quantile(known, (0.1, 0.9))
-    return float(known.mean()), float(low), float(high)
+    low, median, high = np.quantile(known, (0.1, 0.5, 0.9))
+    return float(median), float(low), float(high)
 
 
 def _others_prior(centred: Floats, group: NDArray[np.int64]) -> Floats:

@@ -11,7 +11,15 @@ import math
 import re
 from collections.abc import Mapping
 
-__all__ = ["Facts", "described", "fact_names", "machine_words", "same_machine", "unlike"]
+__all__ = [
+    "Facts",
+    "described",
+    "display_name",
+    "fact_names",
+    "machine_words",
+    "same_machine",
+    "unlike",
+]
 
 Facts = Mapping[str, str]
 
@@ -59,6 +67,8 @@ _WORDS = {
     "gather_memory_m_s": ("gathers from 64 MB, one thread", "million/s"),
     "wake_us": ("wakes its threads", "microseconds"),
 }
+#: Server generations of family 6 by model.
+_INTEL = {85: "Skylake-SP", 106: "Ice Lake-SP", 143: "Sapphire Rapids", 207: "Emerald Rapids"}
 _LEVELS = {"x86-64": 16, "x86-64-v2": 16, "x86-64-v3": 32, "x86-64-v4": 64}
 
 
@@ -82,6 +92,50 @@ def machine_words(facts: Facts) -> str:
         told.append(f"{threads} {'thread' if threads == '1' else 'threads'}")
     march = [f for f in facts.get("flags", "").split() if f.startswith("-march=")]
     return ", ".join([t for t in told if t] + march)
+
+
+def display_name(platform_id: str, facts: Facts) -> str:
+    """A platform instance for people: `cpu: AMD Zen 5, 2 threads, gcc 12`; its id where its
+    environment names no processor. Two instances may share a name, so pages keep the id beside."""
+    if not facts.get("cpu"):
+        return platform_id
+    parts = [_processor(facts["cpu"])]
+    if threads := facts.get("threads"):
+        parts.append(f"{threads} {'thread' if threads == '1' else 'threads'}")
+    if facts.get("compiler"):
+        parts.append(_compiler(facts["compiler"]))
+    march = re.search(r"-march=(\S+)", facts.get("flags", ""))
+    if march and march[1] != "native":
+        parts.append(march[1])
+    return f"{platform_id.partition('@')[0]}: {', '.join(parts)}"
+
+
+def _processor(text: str) -> str:
+    """Maker and generation where family and model tell it, else the name without its trimmings."""
+    name, _, numbers = text.partition(" (")
+    found = re.match(r"(\d+)/(\d+)/", numbers)
+    if found is not None:
+        family, model = int(found[1]), int(found[2])
+        if text.startswith("AMD") and (zen := _zen(family, model)):
+            return f"AMD Zen {zen}"
+        if text.startswith("Intel") and family == 6 and model in _INTEL:
+            return f"Intel {_INTEL[model]}"
+        text = name
+    return re.sub(r"\((R|TM)\)| Processor| CPU| @ .*", "", text).strip() or text
+
+
+def _zen(family: int, model: int) -> int:
+    """0 where it is none that is known."""
+    if family == 25:
+        return 4 if 16 <= model < 32 or 96 <= model < 128 or model >= 160 else 3
+    return {23: 1 if model < 48 else 2, 26: 5}.get(family, 0)
+
+
+def _compiler(text: str) -> str:
+    """`gcc 12`, `clang 14`; the text itself where no version is found in it."""
+    version = re.search(r"(\d+)\.\d+(?:\.\d+)?\s*$", text) or re.search(r"(\d+)\.\d+", text)
+    name = next((known for known in ("clang", "gcc") if known in text.lower()), "")
+    return f"{name} {version[1]}" if name and version else text
 
 
 def described(facts: Facts) -> list[tuple[str, str]]:

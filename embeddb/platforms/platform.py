@@ -28,7 +28,7 @@ from embeddb.platforms.command import CommandSpec, read_command
 from embeddb.platforms.kernel import KernelSpace, Table, read_space
 from embeddb.platforms.log_table import LogTable, read_log
 from embeddb.platforms.loopnest import LoopNest
-from embeddb.platforms.machines import machine_words
+from embeddb.platforms.machines import display_name, machine_words
 from embeddb.platforms.space.rules import join, show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.platforms.toml_text import MAX_BYTES, read_toml
@@ -113,6 +113,11 @@ class Platform:
     def what(self) -> str:
         """What tells it from others: the machine of an instance, else the title."""
         return machine_words(self.environment) or self.title
+
+    @property
+    def display_name(self) -> str:
+        """As `embeddb.platforms.machines.display_name`."""
+        return display_name(self.id, self.environment)
 
     def meanings(self, config: Mapping[str, Any]) -> dict[str, str]:
         """By parameter of a configuration, what its value means, else what the parameter does;

@@ -1,13 +1,14 @@
-"""What is found out about an answer while the evidence is at hand: `insight`.
+"""Diagnostics of an answer while its evidence is at hand: `insight`.
 
-Beside every answer: what simpler methods would have said, and what is worth measuring next. What
-would change the answer (`embeddb.explain.deep`) is added by who asks for it: it lies above.
+With every answer: the first choices of simpler methods, and what is worth measuring next. The
+counterfactuals (`embeddb.explain.deep`) are added by the caller: they lie above.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,20 +16,22 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
+from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import Content
+from embeddb.platforms.of_subject import Content, default_of
 from embeddb.platforms.platform import Platform
 from embeddb.query.answers import keep
 from embeddb.query.build import build_query
 from embeddb.query.diagnostics import Diagnostics, NextRun, SimplerAnswer
-from embeddb.query.fallback import Answer
+from embeddb.query.fallback import Answer, cost_of
 from embeddb.query.posterior import Posterior
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import posterior_of
 from embeddb.query.rankers.choose import Rankers
 from embeddb.query.recommendation import Recommendation
+from embeddb.store.usual_state import usual_at
 
-__all__ = ["Deepen", "expected_improvement", "insight", "renewed"]
+__all__ = ["Deepen", "NearestRun", "expected_improvement", "insight", "nearest_run", "renewed"]
 
 Floats = NDArray[np.float64]
 #: Adds to what was found out about an answer.
@@ -40,13 +43,46 @@ _MOST_NEXT = 5
 _LEAST_WORTH = 1e-3
 
 
-def insight(found: Answer) -> Diagnostics:
-    """What simpler methods say and what to measure next; costs about a millisecond."""
+class NearestRun(NamedTuple):
+    """The fastest configuration of the nearest neighbour that is legal here, and its `gain` there:
+    a factor over the neighbour's own default (None: that did not run)."""
+
+    config: Config
+    gain: float | None
+
+
+def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
+    """By the runs of the neighbour itself on the machine whose runs count most there; None where
+    there is no neighbour, or nothing that it ran is legal here."""
+    if not query.vote.neighbours:
+        return None
+    near, store = query.vote.neighbours[0], lookup.store
+    carried = (one for one in query.vote.transfers if one.pattern_id == near.pattern_id)
+    if (fastest := next(carried, None)) is not None:
+        return NearestRun(fastest.config, math.exp(fastest.gain))
+    platform, op = store.sound_platform(near.platform), Op.parse(near.op or str(query.op))
+    if platform is None:
+        return None
+    timings = timings_of(store.runs(platform.id, op, near.pattern_id), usual_at(store, platform.id))
+    costs = {c: cost_of(t, query.calls) for c, t in timings.items() if math.isfinite(t.seconds)}
+    legal = [config for config in costs if query.space.reason(config) is None]
+    if not legal:
+        return None
+    best = min(legal, key=lambda config: (costs[config], config.json))
+    info = store.pattern(near.pattern_id) or PatternInfo(id=near.pattern_id)
+    base = costs.get(default_of(platform, op, store.known(info)))
+    gain = None if base is None else base / costs[best]
+    return NearestRun(query.space.canonical(best), gain)
+
+
+def insight(found: Answer, *, nearest: NearestRun | None = None) -> Diagnostics:
+    """The answers of simpler methods and what to measure next; takes about a millisecond.
+    `nearest` is `nearest_run` of the question, where the database is at hand."""
     query, answer, rankers = found.rankers.query, found.first, found.rankers
     held = posterior_of(rankers.chosen, found.link, answer)
     return Diagnostics(
         answer_gain=_gain(query, held, answer, found.link),
-        simpler=list(_simpler(rankers, held, answer, found.link)),
+        simpler=list(_simpler(rankers, held, answer, found.link, nearest)),
         next=_next(query, held, answer),
     )
 
@@ -72,7 +108,7 @@ def renewed(
     )
     link = "measured" if measured else made.link
     found = Answer(Rankers(query), link, made.tuner, made.candidates)
-    about = insight(found)
+    about = insight(found, nearest=nearest_run(lookup, query))
     if deepen is not None:
         about = deepen(about, found)
     done = msgspec.structs.replace(made, insight=about)
@@ -83,25 +119,26 @@ def renewed(
 
 
 def _simpler(
-    rankers: Rankers, held: Posterior, answer: Config, link: str
+    rankers: Rankers, held: Posterior, answer: Config, link: str, nearest: NearestRun | None
 ) -> Iterator[SimplerAnswer]:
-    for method, config in _said(rankers):
+    for method, config in _first_choices(rankers, nearest):
         yield SimplerAnswer(
             method=method,
             config=dict(config),
             expected_gain=_gain(rankers.query, held, config, link),
             same=config == answer,
+            gain_there=nearest.gain if nearest is not None and method == "nearest" else None,
         )
 
 
-def _said(rankers: Rankers) -> Iterator[tuple[str, Config]]:
+def _first_choices(rankers: Rankers, nearest: NearestRun | None) -> Iterator[tuple[str, Config]]:
     """Each method that is possible here, with its first choice."""
     query = rankers.query
     yield "default", query.default
     if query.vote.configs:
         yield "static-best", rankers.static_best.first
-        if query.vote.neighbours and np.isfinite(query.vote.gains[0]).any():
-            yield "nearest", query.vote.configs[int(np.nanargmax(query.vote.gains[0]))]
+        if nearest is not None:
+            yield "nearest", nearest.config
         if query.vote.neighbours:
             yield "transfer", rankers.vote.first
     if query.prediction.configs:

@@ -19,7 +19,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, runner_for
-from embeddb.query.alternatives import Deepen, insight
+from embeddb.query.alternatives import Deepen, insight, nearest_run
 from embeddb.query.answers import keep
 from embeddb.query.break_even import with_break_even
 from embeddb.query.build import build_query, named_features
@@ -27,6 +27,7 @@ from embeddb.query.confidence import confidence_of, default_fails, untried_doubt
 from embeddb.query.counters import counters_use
 from embeddb.query.fallback import Answer, answer
 from embeddb.query.kernels.view import kernel_view
+from embeddb.query.order_reason import with_order_reasons
 from embeddb.query.query import Query
 from embeddb.query.rankers.failing import with_failures
 from embeddb.query.recommendation import (
@@ -79,7 +80,7 @@ def recommend(
     found = answer_by(query, count, rng=np.random.default_rng(seed))
     stages["transfer"] = time.perf_counter() - started
     structure = pattern if isinstance(pattern, Pattern) else None
-    about = insight(found)
+    about = insight(found, nearest=nearest_run(lookup, query))
     if deepen is not None:
         about = deepen(about, found)
     stages["insight"] = time.perf_counter() - started - stages["transfer"]
@@ -123,7 +124,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         warnings.append("this platform is simulated or modelled: no time is of real hardware")
     own_default = query.own.timings.get(query.default)
     generation = lookup.store.generation
-    return Recommendation(
+    made = Recommendation(
         id=Recommendation.make_id(
             query.pattern.id, query.op, query.platform.id, generation, created
         ),
@@ -159,6 +160,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         transfers=_transfers(query, found),
         counters=counters_use(lookup, query),
     )
+    return with_order_reasons(made)
 
 
 def _trust(query: Query, found: Answer) -> tuple[str, list[str]]:

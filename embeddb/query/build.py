@@ -31,6 +31,7 @@ from embeddb.query.kernels.carried import with_carried_tiles
 from embeddb.query.kernels.prediction import predicted_tiles
 from embeddb.query.prediction import predicted
 from embeddb.query.query import Neighbour, OwnTimings, Problem, Promise, Query, Vote
+from embeddb.query.remeasured import settled
 from embeddb.query.transferred import carried_over
 from embeddb.store.usual_state import usual_at
 from embeddb.tensors.computation import Computation
@@ -104,9 +105,10 @@ def _own(lookup: Lookup, asked: Problem) -> OwnTimings:
     """What was measured on the very subject."""
     platform, op, known_as = asked.platform, asked.op, asked.pattern.id
     normal = usual_at(lookup.store, platform.id)
-    own = timings_of(lookup.store.runs(platform.id, op, known_as), normal)
+    runs = list(lookup.store.runs(platform.id, op, known_as))
+    own, behind = settled(runs, asked.default, normal)
     width_op, own_width = _other_width(lookup, platform, op, known_as)
-    return OwnTimings(timings=own, other_width=own_width, other_op=width_op)
+    return OwnTimings(timings=own, behind=behind, other_width=own_width, other_op=width_op)
 
 
 def _with_carried(
@@ -252,7 +254,7 @@ def _vote(
         mean=averages.mean[legal],
         cover=np.array([place[at] for at in averages.cover if at in place], dtype=np.int64),
         knows_default=bool(evidence.knows_default.any()),
-        noise=evidence.noise,
+        noise=evidence.noise_on(here),
         evidence_op=_main_op(sources, shares, weights, partition.op),
         judged_by=view.judged,
         machines=_machines(sources, shares, weights),

@@ -15,7 +15,7 @@ from embeddb.query.recommendation import DEFAULT_FAILS, Candidate
 
 __all__ = [
     "GOOD",
-    "UNMEASURED",
+    "UNCHECKED",
     "confidence_of",
     "default_fails",
     "failure_chance",
@@ -30,8 +30,8 @@ _STRANGE = 0.99
 _FAR = 0.8
 #: A configuration that fails with this chance is doubted.
 _FAILS = 0.1
-#: How the doubt begins that a first run here removes.
-UNMEASURED = "nothing was measured on this machine"
+#: How the doubts begin that measuring the answer here removes.
+UNCHECKED = ("all runs behind this answer are from other machines", "this machine has measured")
 #: Below this part of the vote an answer rests on other machines.
 _OWN_SHARE = 0.5
 
@@ -44,7 +44,8 @@ def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tup
         one = one_of(query.op.kind)
         return "low", [f"{_no_vote(query)}; the answer is the same for any {one}"]
     if link == "measured":
-        return "high", doubts
+        doubts = _doubts_of_measurement(query, first)
+        return "medium" if doubts else "high", doubts
     if link == "other-width":
         return "medium", [f"measured on this very pattern, but at {query.own.other_op}"]
     doubts += _doubts_of_judgement(ranker)
@@ -95,6 +96,25 @@ def failure_chance(query: Query, config: Config | None) -> float:
     return 0.0 if config is None else float(chances(query, [config])[0])
 
 
+def _doubts_of_measurement(query: Query, first: Config | None) -> list[str]:
+    """Of the answer and the default as they ran on the very workload: one run is no certainty."""
+    if query.platform.simulated or first is None:
+        return []
+    timings = {query.space.canonical(c): timing for c, timing in query.own.timings.items()}
+    own, base = timings.get(first), timings.get(query.space.canonical(query.default))
+    check = ": --measure repeats it" if query.platform.runner else ""
+    both = {"the answer": own, "the default": base}
+    once = [name for name, timing in both.items() if timing is not None and timing.runs == 1]
+    if once:
+        names = " and ".join(once if first != query.default else once[:1])
+        return [f"measured in a single run ({names}){check}"]
+    if own is None or base is None or first == query.default:
+        return []
+    if own.seconds * (1 + own.spread) >= base.seconds * (1 - base.spread):
+        return ["the runs of the answer and of the default overlap: the gain may be chance"]
+    return []
+
+
 def _doubts_of_judgement(ranker: Ranker) -> list[str]:
     """What is known of how good such answers are, and on whose runs that was found."""
     query, doubts = ranker.query, list[str]()
@@ -132,17 +152,27 @@ def _doubts_of_neighbours(query: Query) -> list[str]:
 
 
 def _doubts_of_machine(query: Query) -> list[str]:
-    """Whether the vote is of this machine; `calibrate` is what changes that."""
-    if not query.vote.elsewhere:
+    """How much of the vote is of this machine, and what this machine has measured."""
+    vote, platform, kind = query.vote, query.platform, query.op.kind
+    own = vote.machines.get(platform.id, 0.0)
+    if not vote.elsewhere or own >= _OWN_SHARE:
         return []
-    own, platform = query.vote.machines.get(query.platform.id, 0.0), query.platform
-    how = f"; `embeddb calibrate` measures it in minutes, --platform {platform.name}"
-    can = how if platform.runner and platform.portable and query.op.kind == "matrix" else ""
-    if not query.vote.measured_here:
-        return [f"{UNMEASURED}: evidence, not an answer for it{can}"]
-    if own < _OWN_SHARE:
-        return [f"{100 * (1 - own):.0f} % of the vote is of other machines{can}"]
-    return []
+    other, here = UNCHECKED
+    check = ". To check: --measure" if platform.runner else ""
+    if not vote.measured_here:
+        if own > 0.0:
+            return [f"{100 * (1 - own):.0f} % of the vote is of other machines{check}"]
+        can = platform.runner and platform.portable and kind == "matrix"
+        how = f"; `embeddb calibrate` corrects them, --platform {platform.name}" if can else ""
+        return [f"{other}: the ranking usually holds, the gains may not{how}"]
+    near = sum(neighbour.platform == platform.id for neighbour in vote.neighbours)
+    among = f"{near} of them" if near else "none of them"
+    measured = plural(vote.measured_here, one_of(kind), many_of(kind))
+    return [
+        f"{here} {measured} at {query.op}, by which "
+        f"the gains of other machines are corrected; {among} among the {len(vote.neighbours)} "
+        f"neighbours of this {one_of(kind)}{check}"
+    ]
 
 
 def _level(query: Query, doubts: list[str]) -> str:

@@ -19,17 +19,19 @@ __all__ = [
 
 
 class SimplerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a simpler method would have said: `default`, `static-best`, `nearest` (the best of the
-    one nearest neighbour), `transfer` (the vote alone), `rank` (the cost model alone).
+    """First choice of a simpler method: `default`, `static-best`, `nearest` (the fastest that the
+    one nearest neighbour ran), `transfer` (the vote alone), `rank` (the cost model alone).
 
     `expected_gain` is a factor over the default, by the same evidence the answer is judged by;
-    `same` says that it is the answer itself.
+    `same` says that it is the answer itself. `gain_there` is what `nearest` measured on that
+    neighbour, a factor over its own default (None: its default did not run; all other methods).
     """
 
     method: str
     config: dict[str, Any]
     expected_gain: float | None = None
     same: bool = False
+    gain_there: float | None = None
 
 
 class NextRun(msgspec.Struct, frozen=True, kw_only=True):

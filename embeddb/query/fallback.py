@@ -21,7 +21,7 @@ from embeddb.query.rankers.choose import FEWEST_NEIGHBOURS, Rankers
 from embeddb.query.rankers.failing import likely_last
 from embeddb.query.recommendation import Candidate
 
-__all__ = ["Answer", "answer"]
+__all__ = ["Answer", "answer", "cost_of"]
 
 #: A choice was measured: the default and something else, or two others.
 _FEWEST_MEASURED = 2
@@ -92,11 +92,11 @@ def _from_timings(
     query: Query, timings: dict[Config, Timing], *, other_width: bool = False
 ) -> list[Candidate]:
     default = timings.get(query.default)
-    base = math.inf if default is None else _cost(default, query.calls)
+    base = math.inf if default is None else cost_of(default, query.calls)
     origin = f"measured at {query.own.other_op}" if other_width else "measured here"
     found = []
     for config, timing in timings.items():
-        cost = _cost(timing, query.calls)
+        cost = cost_of(timing, query.calls)
         if not math.isfinite(cost) or query.space.reason(config) is not None:
             continue
         gain = base / cost if math.isfinite(base) else None
@@ -108,12 +108,13 @@ def _from_timings(
                 expected_gain=gain,
                 seconds=None if other_width else timing.seconds,
                 status=None if other_width else timing.status,
+                order_reason="" if other_width else query.own.behind.get(config, ""),
             )
         )
-    return sorted(found, key=lambda c: (c.score, str(c.config)))
+    return sorted(found, key=lambda c: (bool(c.order_reason), c.score, str(c.config)))
 
 
-def _cost(timing: Timing, calls: float) -> float:
+def cost_of(timing: Timing, calls: float) -> float:
     """Seconds per call with the preparation shared out."""
     return timing.seconds + timing.conversion_s / calls
 

@@ -20,7 +20,8 @@ from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.query.alternatives import Deepen, renewed
 from embeddb.query.answers import keep
 from embeddb.query.break_even import measured_break_even
-from embeddb.query.confidence import UNMEASURED, default_fails
+from embeddb.query.confidence import UNCHECKED, default_fails
+from embeddb.query.order_reason import with_order_reasons
 from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.store.usual_state import usual_at
 
@@ -122,7 +123,8 @@ def ranked_by_time(made: Recommendation, curves: Mapping[Config, Timing]) -> Rec
     for candidate in made.candidates:
         curve = curves[Config(candidate.config)]
         seconds = curve.seconds if math.isfinite(curve.seconds) else None
-        measured.append(msgspec.structs.replace(candidate, seconds=seconds, status=curve.status))
+        timed = {"seconds": seconds, "status": curve.status, "order_reason": ""}
+        measured.append(msgspec.structs.replace(candidate, **timed))
     calls = made.calls or math.inf
 
     def cost(c: Candidate) -> float:
@@ -131,12 +133,13 @@ def ranked_by_time(made: Recommendation, curves: Mapping[Config, Timing]) -> Rec
 
     measured.sort(key=lambda c: (c.seconds is None, cost(c), c.score))
     default = curves.get(Config(made.default))
-    warnings = [line for line in made.warnings if not line.startswith(UNMEASURED)]
+    warnings = [line for line in made.warnings if not line.startswith(UNCHECKED)]
     if default is None or math.isfinite(default.seconds):
         default_s = None if default is None else default.seconds
     else:
         default_s, fails = None, default_fails(default.status)
         warnings += [] if fails in warnings else [fails]
-    return msgspec.structs.replace(
+    done = msgspec.structs.replace(
         made, candidates=measured, default_seconds=default_s, warnings=warnings
     )
+    return with_order_reasons(done)

@@ -60,10 +60,10 @@ class Neighbour(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What promises were worth where groups (and machines) were held out: by how much the first
-    choice gained more than it was promised, on average, and the 10th and 90th percentile of that;
-    log gains. nan: too few were judged. What promises no more than `guard` over the default goes
-    behind it."""
+    """Cross-validated error of the predicted gain (log), groups and machines held out: by how much
+    the first choice gained more than predicted, `bias` in the median, `low` and `high` the 10th and
+    90th percentile (nan: too few were judged). What is predicted to gain no more than `guard` over
+    the default is ranked behind it."""
 
     bias: float = math.nan
     low: float = math.nan
@@ -102,9 +102,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnTimings:
-    """What was measured on the very pattern: at the asked width, and at another (`other_op`)."""
+    """What was measured on the very pattern: at the asked width, and at another (`other_op`).
+    `behind` are configurations that rank behind the others whatever they took, with the reason
+    (`embeddb.query.remeasured`)."""
 
     timings: dict[Config, Timing] = field(default_factory=dict)
+    behind: Mapping[Config, str] = field(default_factory=dict)
     other_width: dict[Config, Timing] = field(default_factory=dict)
     other_op: Op | None = None
 

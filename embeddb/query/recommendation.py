@@ -50,7 +50,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     preparing it has paid off beside the default (0: there is nothing to prepare; None: it is not
     faster, or that is not known). `failure` is the chance that it fails on what is asked about
     (None: nothing ever failed, or it was measured here); it failed on `failed_on` of `tried_on`
-    measured patterns.
+    measured patterns. `order_reason` says why it is ranked out of the order of the expected gains
+    (`embeddb.query.order_reason.REASONS`; empty: it is not).
     """
 
     config: dict[str, Any]
@@ -66,6 +67,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     failure: float | None = None
     failed_on: int = 0
     tried_on: int = 0
+    order_reason: str = ""
 
 
 class RecommendedNeighbour(msgspec.Struct, frozen=True):

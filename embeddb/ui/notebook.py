@@ -82,6 +82,7 @@ def database_html(db: Lookup) -> str:
 def recommendation_html(made: Recommendation) -> str:
     """The ranked configurations beside the default."""
     from embeddb.explain.explanation import paid_off
+    from embeddb.query.order_reason import rests_on
     from embeddb.ui.wording import seconds
 
     rows = [
@@ -91,7 +92,7 @@ def recommendation_html(made: Recommendation) -> str:
             f"{_factor(c.gain_low)} – {_factor(c.gain_high)}" if c.gain_low and c.gain_high else "",
             "" if c.seconds is None else seconds(c.seconds),
             "" if c.break_even_calls is None else paid_off(c.break_even_calls),
-            c.origin,
+            rests_on(c, made.default),
             str(Config(c.config)),
         )
         for rank, c in enumerate(made.candidates, 1)

@@ -63,7 +63,7 @@ def measured_on(
         "best_s": ran[0][0] if ran else None,
         "default_s": ran[marks["default"]][0] if "default" in marks else None,
     }
-    return Line(partition.platform, range(1, len(ran) + 1), ratios, marks), fact
+    return Line(where.display_name, range(1, len(ran) + 1), ratios, marks), fact
 
 
 def kinds_by(db: Database, atlas: Projection, color: str) -> list[str]:

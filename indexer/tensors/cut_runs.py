@@ -11,7 +11,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import between, state_now
-from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.records import IN_A_ROW, Measurement, Run, in_context
 from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
@@ -91,7 +91,7 @@ class CutRuns:
         found = in_context(told.measurement, {**facts, HARDWARE_S: took})
         in_a_row = float(np.median(told.chain_s)) if told.chain_s and found.ok else None
         if in_a_row is not None:
-            found = in_context(found, {"chain_s": in_a_row})
+            found = in_context(found, {IN_A_ROW: in_a_row})
         run = Run(self.program.id, _FUSION, self.here.id, config_of(cut), found, campaign)
         self.db.record([run], self.program, self.here)
         return CutRun(found, fresh, in_a_row)

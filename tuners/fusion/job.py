@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from embeddb.core.errors import TensorError, UsageError
+from embeddb.core.records import AGAIN, ROUNDS
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
@@ -17,7 +18,7 @@ from embeddb.tensors.cuts import random_cut
 from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
 from indexer.tensors.cut_runs import CutRuns
 from tuners.fusion.cut_steps import CutSteps
-from tuners.fusion.kept_runs import AGAIN, ROUNDS, KeptRuns
+from tuners.fusion.kept_runs import KeptRuns
 from tuners.fusion.outcome import FusionTuned, Tried
 from tuners.fusion.prices import CutPrices, PredictsKernels
 from tuners.fusion.request import TuneRequest

@@ -6,6 +6,7 @@ import math
 from collections.abc import Container, Iterator
 
 from embeddb.core.config import Op
+from embeddb.core.records import REMEASURED
 from embeddb.core.timing import timings_of
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import Partition
@@ -13,11 +14,7 @@ from indexer.runners.base import HARDWARE_S
 from indexer.tensors.cut_runs import CutRuns, seconds_known
 from tuners.fusion.outcome import Tried
 
-__all__ = ["AGAIN", "OF_WINNERS", "ROUNDS", "KeptRuns"]
-
-#: Ends of the names of runs of what was fastest, kernels timed anew: before it is believed, and for
-#: what it gains.
-AGAIN, ROUNDS = OF_WINNERS = "/again", "/rounds"
+__all__ = ["KeptRuns"]
 
 _FUSED, _FUSION = Op("fused"), Op("fusion")
 
@@ -49,7 +46,7 @@ class KeptRuns:
         `again`; infinite for one that fails. What other runs of winners say does not count, so that
         the same tuning comes out again after them."""
         held = list(self._runs.db.store.runs(self._runs.here.id, _FUSED, kernel))
-        before = timings_of(run for run in held if not run.campaign.endswith(OF_WINNERS))
+        before = timings_of(run for run in held if not run.campaign.endswith(REMEASURED))
         known = [timing.seconds for timing in before.values()]
         return [*known, *(run.seconds for run in held if run.campaign == again)] or [math.inf]
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from embeddb.core.records import Measurement
+from embeddb.core.records import IN_A_ROW, Measurement
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import Cut
 from indexer.runners.base import HARDWARE_S
@@ -31,7 +31,7 @@ class Tried:
     @classmethod
     def of(cls, cut: Cut, found: Measurement) -> Tried:
         context = found.context
-        in_a_row = context.get("chain_s")
+        in_a_row = context.get(IN_A_ROW)
         return cls(
             cut,
             seconds=found.seconds,

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from embeddb.core.config import Config
+from embeddb.core.records import ROUNDS
 from embeddb.platforms.space.space import ConfigSpace
 from tuners.hardware.annealing import Annealer, anneal
 from tuners.hardware.outcome import Tuned
 from tuners.hardware.trials import Trial, Trials, middle
 
 __all__ = ["Effort", "SpaceSteps", "annealed", "final_rounds", "in_order"]
-
-#: The part of a name under which rounds are kept.
-_ROUNDS = "/rounds"
 
 #: Told of the seconds of hardware that are spent.
 Told = Callable[[float], None]
@@ -109,13 +107,13 @@ def final_rounds(done: Tuned, trials: Trials, effort: Effort, told: Callable[[in
     """The default and the fastest in turns that begin with another one each time."""
     ran = [c for c, seconds in done.tried.items() if math.isfinite(seconds)]
     done.finalists = tuple(heapq.nsmallest(effort.finalists, ran, key=done.tried.__getitem__))
-    known = trials.known(_ROUNDS)
+    known = trials.known(ROUNDS)
     turn = list(dict.fromkeys((done.default, *done.finalists)))
     done.rounds = {c: [trial.seconds for trial in known.get(c, ())] for c in turn}
     for at in range(min(map(len, done.rounds.values())), effort.rounds):
         told(at)
         first = at % len(turn)
-        for config, trial in trials.measure([*turn[first:], *turn[:first]], _ROUNDS):
+        for config, trial in trials.measure([*turn[first:], *turn[:first]], ROUNDS):
             done.rounds[config].append(trial.seconds)
             done.rounds_s += trial.hardware_s
 

@@ -15,6 +15,7 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.subject import matrices_only
 from embeddb.core.wording import plural
 from embeddb.index.lookup import Lookup
+from embeddb.index.run_matrix import Extent
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
 from embeddb.query.fallback import answer
@@ -68,6 +69,10 @@ class RuleData:
     used: NDArray[np.int64]
     left_out: int
 
+    def extent(self, rows: NDArray[np.int64]) -> Extent:
+        """Of how many patterns and machines rows int64[q] of the bench are."""
+        return Extent.of(self.bench.evidence.rows[row] for row in rows)
+
     def fitted(self, rows: NDArray[np.int64], most: int) -> Fitted:
         """A rule learned from some rows of `measured`; its features are numbered as in `NAMES`."""
         known = self.measured.take(rows)
@@ -112,7 +117,7 @@ def unjudged_rule(data: RuleData, most: int) -> Rule:
         configs=tuple(data.configs[at] for at in one.portfolio),
         forest=one.forest,
         used=tuple(NAMES[at] for at in data.used),
-        patterns=len(data.rows),
+        patterns=data.extent(data.rows).patterns,
         groups=int(np.unique(data.measured.groups).size),
         left_out=data.left_out,
         environment=_environment(data.bench.platforms),
@@ -140,7 +145,8 @@ def rule_data(db: Lookup, platform: str, op: Op) -> RuleData:
     used = np.flatnonzero(known.mean(axis=0) >= _KNOWN_SHARE) if rows.size else np.arange(0)
     able = known[:, used].all(axis=1)
     _, groups = np.unique(evidence.groups[rows[able]], return_inverse=True)
-    _enough(f"{op} on {where.id}", rows[able].size if used.size else 0, groups)
+    able_of = Extent.of(evidence.rows[row] for row in rows[able]).patterns
+    _enough(f"{op} on {where.id}", able_of if used.size else 0, groups)
     configs, gains = _with_default(bench, rows[able])
     return RuleData(
         bench,
@@ -149,7 +155,7 @@ def rule_data(db: Lookup, platform: str, op: Op) -> RuleData:
         configs,
         Measured(features[able], gains, groups.astype(np.int64)),
         used,
-        int((~able).sum()),
+        Extent.of(evidence.rows[row] for row in rows[~able]).patterns,
     )
 
 
@@ -200,9 +206,11 @@ def _held_out(
 ) -> tuple[tuple[HeldOutRow, ...], int]:
     """Figures of every method, and on how many patterns."""
     done: dict[str, list[Outcome]] = {}
+    tested: list[int] = []
     for at, (train, test) in enumerate(data.folds()):
         if progress is not None:
             progress(f"{data.bench.op} on {data.platform}, held out", at, _FOLDS)
+        tested += data.rows[test].tolist()
         one = data.fitted(train, most)
         found = rule_outcomes(data, one, test, data.measured.features[test])
         for method, outcome in chain(found, other_outcomes(data, train, test)):
@@ -212,7 +220,7 @@ def _held_out(
         figures, _ = summarise([done[method]])
         told = (figures[name] for name in ("of_optimum@1", "slower_than_default", "speedup@1"))
         rows.append(HeldOutRow(method, *told))
-    return tuple(rows), len(done["rule"])
+    return tuple(rows), data.extent(np.array(tested)).patterns
 
 
 def rule_outcomes(

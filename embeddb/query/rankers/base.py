@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
@@ -14,9 +15,12 @@ from embeddb.query.posterior import Posterior, anchored, over_default_of
 from embeddb.query.query import Query
 from embeddb.query.recommendation import Candidate
 
-__all__ = ["Floats", "Ranker", "by_score", "default_candidate", "posterior_of"]
+__all__ = ["Floats", "Ranker", "between", "by_score", "default_candidate", "posterior_of"]
 
 Floats = NDArray[np.float64]
+
+#: The 90th percentile of a standard normal: an interval from the 10th to the 90th.
+_NINETIETH = 1.2815515655446004
 
 
 class Ranker(ABC):
@@ -94,6 +98,14 @@ def default_candidate(query: Query) -> Candidate:
     return Candidate(
         config=dict(query.default), score=0.0, origin="platform default", expected_gain=1.0
     )
+
+
+def between(query: Query, gain: float, spread: float) -> tuple[float | None, float | None]:
+    """The 10th and 90th percentile of a factor over the default whose logarithm is normal; None
+    where the default was never run or the spread is not known."""
+    if not query.vote.knows_default or not math.isfinite(spread):
+        return None, None
+    return math.exp(gain - _NINETIETH * spread), math.exp(gain + _NINETIETH * spread)
 
 
 def by_score(scores: NDArray[np.float64]) -> NDArray[np.int64]:

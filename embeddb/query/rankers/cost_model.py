@@ -15,15 +15,12 @@ import numpy as np
 from embeddb.core.config import Config
 from embeddb.query.posterior import Posterior, with_spread
 from embeddb.query.query import Query
-from embeddb.query.rankers.base import Floats, Ranker, default_candidate
+from embeddb.query.rankers.base import Floats, Ranker, between, default_candidate
 from embeddb.query.rankers.order import behind_default, order_to_try, ran_first
 from embeddb.query.rankers.ties import settled
 from embeddb.query.recommendation import Candidate
 
-__all__ = ["CostModelRanker", "between", "over_default"]
-
-#: The 90th percentile of a standard normal: an interval from the 10th to the 90th.
-_NINETIETH = 1.2815515655446004
+__all__ = ["CostModelRanker", "over_default"]
 
 
 class CostModelRanker(Ranker):
@@ -98,11 +95,3 @@ def over_default(query: Query) -> tuple[Floats, Floats]:
         if config == query.default:
             return gain - gain[at], np.hypot(spread, spread[at])
     return gain, spread
-
-
-def between(query: Query, gain: float, spread: float) -> tuple[float | None, float | None]:
-    """The 10th and 90th percentile of a factor over the default whose logarithm is normal; None
-    where the default was never run or the spread is not known."""
-    if not query.vote.knows_default or not math.isfinite(spread):
-        return None, None
-    return math.exp(gain - _NINETIETH * spread), math.exp(gain + _NINETIETH * spread)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.query.posterior import Posterior, with_spread
 from embeddb.query.query import Query
-from embeddb.query.rankers.base import Floats, Ranker
-from embeddb.query.rankers.cost_model import between, over_default
+from embeddb.query.rankers.base import Floats, Ranker, between
+from embeddb.query.rankers.cost_model import over_default
 from embeddb.query.rankers.neighbour_vote import NeighbourVote, doubt_of_unrun
 from embeddb.query.rankers.order import behind_default, order_to_try, ran_first
 from embeddb.query.rankers.ties import settled

@@ -24,7 +24,7 @@ from embeddb.index.run_matrix import WINNER_GAIN
 from embeddb.index.vote import doubt
 from embeddb.query.posterior import Posterior, over_default_of
 from embeddb.query.query import Query
-from embeddb.query.rankers.base import Floats, Ranker, default_candidate
+from embeddb.query.rankers.base import Floats, Ranker, between, default_candidate
 from embeddb.query.rankers.order import behind_default
 from embeddb.query.rankers.ties import settled
 from embeddb.query.recommendation import Candidate
@@ -33,6 +33,8 @@ __all__ = ["NeighbourVote", "doubt_of_unrun", "scores"]
 
 #: How many proposals are chosen as a set; after them the order is by score alone.
 _SET = 8
+#: With fewer neighbours that ran it, their scatter gives no interval.
+_FEWEST_SCATTERED = 3
 
 
 class NeighbourVote(Ranker):
@@ -66,11 +68,16 @@ class NeighbourVote(Ranker):
         estimates is mostly a lucky one."""
         query = self.query
         gain: Floats = self.score - _default_score(query, self.score)
-        bias = query.vote.promise.bias if math.isfinite(query.vote.promise.bias) else 0.0
         default = np.array(
             [config == query.default for config in query.vote.configs], dtype=np.bool_
         )
-        return np.where(default, 0.0, gain + bias)
+        return np.where(default, 0.0, gain + self.bias)
+
+    @property
+    def bias(self) -> float:
+        """The correction of a promised log gain; 0 where too few answers were judged."""
+        known = self.query.vote.promise.bias
+        return known if math.isfinite(known) else 0.0
 
     def candidates(self) -> Iterator[Candidate]:
         query, score = self.query, self.score
@@ -81,33 +88,80 @@ class NeighbourVote(Ranker):
         default = (
             query.vote.configs.index(query.default) if query.default in query.vote.configs else -1
         )
-        order = settled(query, query.vote.configs, _order(query, score), score)
-        order = behind_default(order, score, default, query.vote.promise.guard)
+        order = settled(query, query.vote.configs, self._order(), score)
+        # None is answered that is expected to be slower than the default.
+        order = behind_default(order, score, default, max(query.vote.promise.guard, -self.bias))
         # What was not believed, or cannot be told from the first, has no better score.
         most = float(gain[order[0]])
         for at in order.tolist():
             yield self._candidate(at, min(float(gain[at]), most))
 
+    def _order(self) -> list[int]:
+        """Positions, best proposal first: the best score, a set that complements it, then by the
+        promised gain; equal ones keep the configurations' order."""
+        first = int(np.argmax(self.score))
+        if _trusted(self.query):
+            chosen = _set_of(self.query, self.score)
+        else:
+            cover = [int(at) for at in self.query.vote.cover if at != first]
+            chosen = [first, *cover[: _SET - 1]]
+        rest = np.argsort(-self.promised, kind="stable").tolist()
+        return chosen + [at for at in rest if at not in chosen]
+
     def _candidate(self, at: int, gain: float) -> Candidate:
         query, voters, promised = self.query, int(self.voters[at]), float(self.promised[at])
-        is_default = query.vote.configs[at] == query.default
-        low, high = (1.0, 1.0) if is_default else _interval(query, at, promised)
+        low, high = self._interval(at)
         return Candidate(
             config=dict(query.vote.configs[at]),
             score=-gain,
             origin=f"{voters} neighbours" if voters else "platform average",
             expected_gain=math.exp(promised) if query.vote.knows_default else None,
-            gain_low=low if query.vote.knows_default else None,
-            gain_high=high if query.vote.knows_default else None,
+            gain_low=low,
+            gain_high=high,
             voters=voters,
         )
 
+    def _interval(self, at: int) -> tuple[float | None, float | None]:
+        """The 10th and 90th percentile about the promised gain: by how far answers were off that
+        were held out; where too few were, by how far the neighbours scatter about it. None where
+        fewer than three neighbours tell."""
+        query, promise = self.query, self.query.vote.promise
+        if query.vote.configs[at] == query.default:
+            return between(query, 0.0, 0.0)
+        promised = float(self.promised[at])
+        if math.isfinite(promise.low) and query.vote.knows_default:
+            told = promised - promise.bias
+            return math.exp(told + promise.low), math.exp(told + promise.high)
+        if self.voters[at] < _FEWEST_SCATTERED:
+            return None, None
+        return between(query, promised, float(self.spread[at]))
+
+    @cached_property
+    def spread(self) -> Floats:
+        """float64[u] standard deviation of the neighbours' gains about the promised ones; nan where
+        none ran, or only winners were recorded."""
+        vote = self.query.vote
+        if not _scattered(self.query):
+            return np.full(self.score.size, np.nan)
+        if vote.knows_default:
+            return _pooled(self.query, vote.gains - self.promised)
+        return _pooled(self.query, vote.gains - vote.levels[:, None] - self.score)
+
     def posterior(self, answer: Config) -> Posterior:
         query = self.query
-        spread, apart = _spread_of_votes(query, self.score, answer)
-        found = over_default_of(query, query.vote.configs, self.promised, spread)
+        found = over_default_of(query, query.vote.configs, self.promised, self.spread)
         better, chance = _better_by_votes(query, answer)
-        return replace(found, apart=apart, better=better, chance=chance)
+        return replace(found, apart=self._apart(answer), better=better, chance=chance)
+
+    def _apart(self, answer: Config) -> Floats:
+        """float64[u] standard deviation of the difference to the answer on the same neighbour, in
+        which much of the scatter cancels."""
+        gains, score = self.query.vote.gains, self.score
+        if not _scattered(self.query) or answer not in self.configs:
+            return self.spread
+        at = self.configs.index(answer)
+        beside = gains - gains[:, [at]] - (score - score[at])
+        return _pooled(self.query, beside) if np.isfinite(beside).any() else self.spread
 
 
 def scores(query: Query) -> tuple[Floats, NDArray[np.int64]]:
@@ -154,18 +208,6 @@ def _default_score(query: Query, score: Floats) -> float:
     return 0.0
 
 
-def _order(query: Query, score: Floats) -> list[int]:
-    """Positions, best proposal first; equal scores keep the configurations' order."""
-    by_score = [int(at) for at in np.argsort(-score, kind="stable")]
-    if not _trusted(query):
-        cover = [int(at) for at in query.vote.cover if at != by_score[0]]
-        chosen = [by_score[0], *cover[: _SET - 1]]
-    else:
-        chosen = _set_of(query, score)
-    taken = set(chosen)
-    return chosen + [at for at in by_score if at not in taken]
-
-
 def _set_of(query: Query, score: Floats) -> list[int]:
     """Greedy on the weighted mean of the best centred gain; the prior is one more voter, and so is
     each known machine: this one may turn out to be like it."""
@@ -187,42 +229,12 @@ def _set_of(query: Query, score: Floats) -> list[int]:
     return chosen
 
 
-def _interval(query: Query, at: int, promised: float) -> tuple[float | None, float | None]:
-    """The 10th and 90th percentile of the gain over the default: by how far answers were off that
-    were held out; where too few were, of what the voters gained over theirs, weighted."""
-    if math.isfinite(query.vote.promise.low):
-        told = promised - query.vote.promise.bias
-        return math.exp(told + query.vote.promise.low), math.exp(told + query.vote.promise.high)
-    gains = query.vote.gains[:, at]
-    ran = np.isfinite(gains)
-    if ran.sum() < 3:
-        return None, None
-    values, mass = gains[ran], query.vote.weights[ran]
-    order = np.argsort(values)
-    share = np.cumsum(mass[order]) / mass.sum()
-    last = values.size - 1
-    low, high = (values[order][min(int(np.searchsorted(share, q)), last)] for q in (0.1, 0.9))
-    return math.exp(low), math.exp(high)
-
-
-def _spread_of_votes(query: Query, score: Floats, answer: Config) -> tuple[Floats, Floats]:
-    """How far the neighbours scatter about their vote float64[c]: of the gain itself, and of the
-    difference to the answer on the same neighbour, in which much of the scatter cancels."""
-    ran = np.isfinite(query.vote.gains)
-    # Where only winners were recorded a gain is a mark that it won, not by how much.
-    marks = (
-        not query.vote.knows_default and np.isin(query.vote.gains[ran], (0.0, WINNER_GAIN)).all()
-    )
-    if not ran.any() or marks:
-        unknown = np.full(score.size, np.nan)
-        return unknown, unknown
-    centred = query.vote.gains - query.vote.levels[:, None]
-    spread = _pooled(query, centred - score)
-    if answer not in query.vote.configs:
-        return spread, spread
-    at = query.vote.configs.index(answer)
-    beside = centred - centred[:, [at]] - (score - score[at])
-    return spread, _pooled(query, beside) if np.isfinite(beside).any() else spread
+def _scattered(query: Query) -> bool:
+    """Whether the neighbours' gains are magnitudes: where only winners were recorded a gain is a
+    mark that it won, not by how much."""
+    gains = query.vote.gains[np.isfinite(query.vote.gains)]
+    marks = not query.vote.knows_default and np.isin(gains, (0.0, WINNER_GAIN)).all()
+    return bool(gains.size) and not marks
 
 
 def _better_by_votes(query: Query, answer: Config) -> tuple[Floats, Floats]:

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.query.query import Query
-from embeddb.query.rankers.base import Ranker
-from embeddb.query.rankers.cost_model import CostModelRanker, between
+from embeddb.query.rankers.base import Ranker, between
+from embeddb.query.rankers.cost_model import CostModelRanker
 from embeddb.query.rankers.order import order_to_try
 from embeddb.query.recommendation import Candidate
 

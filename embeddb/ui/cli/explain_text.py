@@ -66,6 +66,7 @@ def _show_answer(e: Explanation) -> None:
     say(f"answer {made.id}: {made.op} on {_cut(made.platform, 60)}")
     if e.machine:
         _line("machine", e.machine)
+    _line("why", e.why)
     if made.simulated:
         _note("SIMULATED or modelled: no time here is of real hardware")
     say(f"  {_cut(Config(answer), _MOST_LINE)}")
@@ -200,7 +201,7 @@ def _show_neighbours(e: Explanation) -> None:
         (
             _cut(n.name or n.pattern_id, _MOST_NAME),
             _extent(n),
-            f"{n.distance:.3g}",
+            "0 (same)" if n.pattern_id == made.pattern_id else f"{n.distance:.3g}",
             "-" if n.percentile is None else share(n.percentile),
             *([share(n.weight / total) if total else "-"] if e.voted else []),
             n.measured,
@@ -278,7 +279,7 @@ def _show_simpler(e: Explanation) -> None:
     rows = [("this answer", factor(e.compared_gain), "-")]
     rows += [
         (
-            s.method,
+            s.method + (f" (ran {factor(s.gain_there)} there)" if s.gain_there else ""),
             factor(s.expected_gain),
             "the same" if Config(s.config) == Config(answer) else change(s.config, answer),
         )
@@ -340,7 +341,7 @@ def show_choice(
         return
     _show_effects(insight)
     if kind == "matrix":
-        _show_moves(insight, answer, link)
+        _show_moves(insight, answer, link, neighbours=nearest is not None)
         _show_attention(insight, nearest)
 
 
@@ -356,14 +357,15 @@ def _show_effects(insight: Diagnostics) -> None:
     table(("parameter", "best gain by value"), rows, indent="  ")
 
 
-def _show_moves(insight: Diagnostics, answer: Mapping[str, Any], link: str) -> None:
+def _show_moves(
+    insight: Diagnostics, answer: Mapping[str, Any], link: str, *, neighbours: bool
+) -> None:
     _head("what would change the answer: one statistic moved, all others kept")
     if link in ("measured", "other-width"):
         _note("as neighbours and cost model alone would say: its own measurements are left aside")
     if not insight.moves:
-        _note(
-            "nothing that was tried, up to 3 standard deviations away, or no neighbours were asked"
-        )
+        tried = "changing one statistic by up to 3 standard deviations never changed the answer"
+        _note(tried if neighbours else "not known: there are no neighbours to compare with")
         return
     by_winner: dict[str, list[Counterfactual]] = {}
     for move in insight.moves:

@@ -69,7 +69,9 @@ class Mark(NamedTuple):
 def marked(
     marks: Sequence[Mark], strokes: Iterable[Sequence[tuple[float, float]]], frame: Box
 ) -> list[str]:
-    """Shapes, then labels, for marks in pixels beside strokes in pixels."""
+    """Shapes, then labels, for marks in pixels beside strokes in pixels; marks with the same label
+    at the same place, as the best of several curves that start together, are one."""
+    marks = _together(marks)
     shapes = [_shape(mark) for mark in marks]
     curve = _sampled(strokes)
     taken = [Box(m.x - 7, m.y - 7, m.x + 7, m.y + 7) for m in marks]
@@ -87,6 +89,17 @@ def marked(
         x, y = mark.x + dx, mark.y + dy
         labels.append(label(x, y, text, look=look, anchor=anchor, room=_LONGEST))
     return shapes + labels
+
+
+def _together(marks: Sequence[Mark]) -> list[Mark]:
+    """One mark for each place and label, with the titles of all."""
+    by_label: dict[object, list[Mark]] = {}
+    for mark in marks:
+        place = (round(mark.x), round(mark.y), mark.names, mark.value)
+        by_label.setdefault(place, []).append(mark)
+    return [
+        each[0]._replace(title="; ".join(mark.title for mark in each)) for each in by_label.values()
+    ]
 
 
 def _shape(mark: Mark) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embeddb.core.config import Config
@@ -18,17 +19,19 @@ from embeddb.explain.explanation import (
     paid_off,
     preparation,
 )
+from embeddb.query.order_reason import rests_on
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
 from embeddb.ui.report.remarks import remarks
 from embeddb.ui.whose_runs import each_source, whose_runs
-from embeddb.ui.wording import line, shown
+from embeddb.ui.wording import factor, line, share, shown
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from embeddb.explain.explanation import Explanation
+    from embeddb.explain.explanation import Explanation, NeighbourEvidence
+    from embeddb.query.diagnostics import SimplerAnswer
 
 __all__ = ["Setting", "explanation_body", "explanation_html", "settings"]
 
@@ -94,6 +97,7 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         features=_features(e),
         cards=pictures.cards(e, _MOST_CARDS),
         neighbours=e.neighbours[:_MOST_ROWS],
+        how_far=partial(_how_far, e),
         votes=sum(n.weight for n in e.neighbours),
         agreement=_agreement(e),
         most_votes=_MOST_VOTES,
@@ -101,9 +105,10 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         best_of=lambda near: (
             carried_best(made, near.pattern_id) or ({} if kind == "nest" else near.best)
         ),
-        simpler=[(s, _simpler(s.method), _against(s.config, answer)) for s in made.insight.simpler],
+        simpler=[(s, _simpler(s), _against(s.config, answer)) for s in made.insight.simpler],
         simpler_bars=pictures.simpler(e),
         candidates=made.candidates[:_MOST_ROWS],
+        rests_on=rests_on,
         ties=e.near_ties,
         measured=any(c.status for c in made.candidates),
         fails=fails if any(c.failure is not None for c in made.candidates) else None,
@@ -188,8 +193,23 @@ _SIMPLER = {
 }
 
 
-def _simpler(method: str) -> str:
-    return _SIMPLER.get(method, shown(method))
+def _simpler(answer: SimplerAnswer) -> str:
+    words = _SIMPLER.get(answer.method, shown(answer.method))
+    there = answer.gain_there
+    return words if there is None else f"{words} (measured there: {factor(there)})"
+
+
+def _how_far(e: Explanation, near: NeighbourEvidence) -> str:
+    """The distance of a neighbour, and how that compares."""
+    if near.pattern_id == e.recommendation.pattern_id:
+        return f"Same {one_of(e.pattern.kind)} (distance {near.distance:.3g})"
+    if near.distance == 0.0:
+        return "No difference in the statistics (distance 0)"
+    if near.percentile is None:
+        return f"{near.distance:.3g}"
+    if near.percentile >= 0.5:
+        return f"{near.distance:.3g}, farther than {share(near.percentile)} of neighbours are"
+    return f"{near.distance:.3g}, nearer than {share(1 - near.percentile)} of neighbours are"
 
 
 def _reasons(rejected: Mapping[str, str]) -> list[Reason]:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import WIDE, Config, Op
 from embeddb.core.wording import one_of
+from embeddb.query.order_reason import order_notes
 from embeddb.ui.report import commands
 from embeddb.ui.wording import line
 
 if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation
-    from embeddb.query.recommendation import Recommendation
 
-__all__ = ["call_it", "contents", "remarks", "to_use", "uneven", "unordered"]
+__all__ = ["call_it", "contents", "remarks", "to_use", "uneven"]
 
 #: A repeat that took so many times the fastest is a doubt.
 _UNEVEN = 2.0
@@ -24,7 +24,7 @@ _UNEVEN = 2.0
 def remarks(e: Explanation, place: str) -> dict[str, Any]:
     """By the names that the page has for them; `place` is how commands name the database."""
     return {
-        "unordered": unordered(e.recommendation),
+        "order_notes": order_notes(e.recommendation.candidates),
         "uneven": uneven(e),
         "contents": contents(e),
         "to_use": to_use(e),
@@ -70,19 +70,6 @@ def call_it(e: Explanation) -> str:
         return ""
     width = f", k={op.width}" if op.kernel in WIDE else ""
     return f'embeddb.compile(A, "{op.kernel}"{width}, config="{line(e.answer)}")'
-
-
-def unordered(made: Recommendation) -> str:
-    """Why a rank stands above one that promises more; empty where none does."""
-    gains = [c.expected_gain for c in made.candidates if c.expected_gain is not None]
-    if gains == sorted(gains, reverse=True):
-        return ""
-    if any(c.seconds is not None for c in made.candidates):
-        return "ranks are by what was measured, so the promised gains are not in order"
-    return (
-        "gains are not in order, for the proposals are meant to be tried together: after the "
-        "first, each is there for what it adds where those above it do badly"
-    )
 
 
 def uneven(e: Explanation) -> float | None:

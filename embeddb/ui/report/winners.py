@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import many_of, value_text
-from embeddb.index.run_matrix import RunMatrix
+from embeddb.index.run_matrix import Extent, RunMatrix
 
 __all__ = ["Best", "ClassChoice", "Preference", "Winner", "choices"]
 
@@ -35,8 +35,8 @@ _ROWS = ((64, "64 or more"), (16, "16 to 64"), (4, "4 to 16"), (0, "under 4"))
 
 
 class Winner(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration that was the fastest on `patterns` matrices, and the geometric mean of what
-    it gained over the default there (None: the default did not run)."""
+    """A configuration that was the fastest on `patterns` matrices, on any machine, and the
+    geometric mean of what it gained over the default there (None: the default did not run)."""
 
     config: dict[str, Any]
     patterns: int
@@ -107,10 +107,10 @@ class Best:
         return [
             Winner(
                 config=dict(self.evidence.configs[c]),
-                patterns=n,
+                patterns=self._patterns(self.column == c),
                 gain=_mean_factor(self.gain[self.column == c]),
             )
-            for c, n in counts.most_common(most)
+            for c, _ in counts.most_common(most)
         ]
 
     def preferences(self) -> list[Preference]:
@@ -145,12 +145,16 @@ class Best:
         return ClassChoice(
             kind=kind,
             name=name,
-            patterns=int(rows.sum()),
+            patterns=self._patterns(rows),
             config=dict(self.evidence.configs[at]) if at >= 0 else {},
             gain=gain,
-            tried=int(among.sum()) if gain is not None else 0,
+            tried=self._patterns(among) if gain is not None else 0,
             headroom=_mean_factor(self.gain[among]),
         )
+
+    def _patterns(self, rows: NDArray[np.bool_]) -> int:
+        """How many matrices the rows are of where `rows` bool[r] is true."""
+        return Extent.of(self.evidence.rows[at] for at in np.flatnonzero(rows)).patterns
 
     def _most_frequent(self, rows: NDArray[np.bool_]) -> int:
         won = Counter(int(c) for c in self.column[rows] if c >= 0)
@@ -163,7 +167,7 @@ def choices(
     """All matrices (or what else `kind` is), then by mean row length, then the largest groups."""
     rows = best.evidence.rows
     lengths = [_row_length(infos.get(r.pattern_id)) for r in rows]
-    groups = Counter(r.group for r in rows)
+    groups = Counter(group for group, _ in {(r.group, r.pattern_id) for r in rows})
     large = [g for g, n in groups.most_common(_MOST_GROUPS) if n >= _CLASS]
     wanted = [("all", f"all {many_of(kind)}", np.ones(len(rows), dtype=np.bool_))]
     wanted += [

@@ -97,6 +97,15 @@ class AppState:
 
         return max(among, key=patterns, default=None)
 
+    def display_name(self, name: str) -> str:
+        """A platform or instance by its machine, where its facts are stored; else its id."""
+
+        def read() -> str:
+            found = self.db.store.sound_platform(name)
+            return name if found is None else found.display_name
+
+        return self.cache.get(("display name", name), read)
+
     def members(self) -> dict[tuple[str, Op], dict[str, int]]:
         """By platform id and operation: the patterns that ran, with the generation of the last."""
         store = self.db.store

@@ -263,12 +263,12 @@ def _winners(state: AppState, scope: Scope) -> dict[str, Any]:
     """How often each configuration is the fastest, and what it gains there over the default."""
     partition = state.db.partition(scope.op, scope.platform)
     if partition is None:
-        return {"winners": [], "won": 0}
+        return {"winners": [], "won": 0, "races": 0, "extent": ""}
     evidence = partition.evidence
     wins: Counter[int] = Counter()
     gains: dict[int, list[float]] = {}
-    for row in range(len(evidence.rows)):
-        column = evidence.winner(row)
+    for row, of in enumerate(evidence.rows):
+        column = None if of.op else evidence.winner(row)
         if column is None:
             continue
         wins[column] += 1
@@ -283,7 +283,15 @@ def _winners(state: AppState, scope: Scope) -> dict[str, Any]:
         }
         for c, n in wins.most_common(_MOST_WINNERS)
     ]
-    return {"winners": top, "won": sum(wins.values()), "different": len(wins)}
+    extent = evidence.extent
+    return {
+        "winners": top,
+        "won": extent.patterns,
+        "machines": extent.machines,
+        "races": sum(wins.values()),
+        "extent": extent.words(scope.op.kind),
+        "different": len(wins),
+    }
 
 
 def _kernel(found: Platform, kernel: str) -> dict[str, Any]:

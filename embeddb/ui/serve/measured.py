@@ -12,6 +12,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
+from embeddb.index.run_matrix import Extent
 from embeddb.index.scopes import Scope
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import curve, run_line, side, thinned
@@ -81,10 +82,19 @@ def _matrices(state: AppState, asked: Asked) -> dict[str, Any]:
         "page": page,
         "pages": last,
         "total": len(rows),
+        **_extent(state, scope),
         "unread": _unread(state, scope),
         "rows": rows[(page - 1) * _PAGE : page * _PAGE],
         "places": [{"platform": s.name, "op": str(s.op)} for s in state.scopes()],
     }
+
+
+def _extent(state: AppState, scope: Scope) -> dict[str, Any]:
+    """How many patterns and machines the rows are of."""
+    partition = state.db.partition(scope.op, scope.platform)
+    extent = Extent(0, 0, 0) if partition is None else partition.evidence.extent
+    words = extent.words(scope.op.kind)
+    return {"patterns": extent.patterns, "machines": extent.machines, "extent": words}
 
 
 def _unread(state: AppState, scope: Scope) -> int:

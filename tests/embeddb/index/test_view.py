@@ -15,6 +15,7 @@ from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.index.view import FEWEST_GROUPS
 from embeddb.platforms.platform import Platform
+from embeddb.query.confidence import UNCHECKED
 from embeddb.query.recommendation import Recommendation
 from embeddb.ui.report import explanation_html
 from indexer.embed import embed
@@ -76,7 +77,7 @@ def test_on_a_machine_that_was_never_measured_the_answer_is_doubted(home: Databa
     made = ask(home)
     assert first(made) == winner(NEW) == 2
     assert made.confidence == "low" and made.machines == {"pair@home": 1.0}
-    assert any("nothing was measured on this machine" in line for line in made.warnings)
+    assert any(line.startswith(UNCHECKED[0]) for line in made.warnings)
     view = _view(home, HERE)
     assert (view.judged, view.own) == ("elsewhere", 0) and (view.trust < 1.0).all()
 
@@ -132,6 +133,41 @@ def test_a_machine_of_its_own_is_not_spoiled_by_others(home: Database) -> None:
     made = ask(home, HOME)
     assert made.candidates[0].config == before[0]
     assert made.machines["pair@home"] > 0.7 and made.confidence != "low"
+
+
+def test_after_calibrating_the_next_question_counts_what_was_measured_here(home: Database) -> None:
+    """The fault: the same sentence as before, "`calibrate` measures it"."""
+    assert any("calibrate" in w or w.startswith(UNCHECKED[0]) for w in ask(home).warnings)
+    fill(home, HERE, patterns(2, first=10), times=turned)
+    made = ask(home)
+    (line,) = [w for w in made.warnings if w.startswith(UNCHECKED)]
+    near = sum(n.platform == "pair@here" for n in made.neighbours)
+    assert line.startswith(f"{UNCHECKED[1]} 8 matrices at spmm:32")
+    assert f"{near or 'none'} of them among the {len(made.neighbours)} neighbours" in line
+    assert "calibrate" not in line
+
+
+def test_noise_is_of_the_machine_that_was_asked_about(home: Database) -> None:
+    """The fault: 35 % by the runs of all machines, where this one's differ by 4.6 %."""
+
+    def again(platform: Platform, factor: float) -> None:
+        for p in patterns(2):
+            fill_again = [
+                Run(r.pattern_id, r.op, r.platform, r.config, _times(r, factor))
+                for r in runs_of(p, platform)
+            ]
+            home.record(fill_again, p, platform)
+
+    fill(home, HERE, patterns(2))
+    again(HOME, 2.0)
+    again(HERE, 1.02)
+    assert ask(home, HERE).noise == pytest.approx(0.01, rel=0.05)
+    assert ask(home, HOME).noise == pytest.approx(1 / 3, rel=0.05)
+    assert ask(home, OTHER).noise > 0.0
+
+
+def _times(run: Run, factor: float) -> Measurement:
+    return Measurement(times_s=(factor * run.seconds,), when=1.0)
 
 
 def test_the_explanation_shows_which_machines_it_rests_on(home: Database) -> None:

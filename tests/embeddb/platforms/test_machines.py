@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embeddb.platforms.machines import fact_names, unlike
+from embeddb.platforms.machines import display_name, fact_names, unlike
 
 ZEN = {"cpu": "AMD EPYC (25/17/1)", "threads": "2", "compiler": "gcc (Debian) 12", "l2_bytes": "1"}
 _TEXTS = st.sampled_from(["", "1", "2", "64", "1e9", "nan", "inf", "-3", "gcc 12", "x\x00y"])
@@ -46,3 +46,29 @@ def test_the_vector_width_is_read_from_the_flags_where_they_name_a_level() -> No
     wide = {**ZEN, "flags": "-O3 -march=native", "vector_bytes": "64"}
     assert unlike(narrow, wide) == 1.0
     assert unlike(narrow, {**ZEN, "flags": "-march=x86-64-v2"}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        ({}, "cpu@1234"),
+        ({"threads": "2"}, "cpu@1234"),
+        ({"cpu": "AMD EPYC (26/2/1)", "threads": "2"}, "cpu: AMD Zen 5, 2 threads"),
+        ({"cpu": "AMD EPYC (25/17/1)", "threads": "1"}, "cpu: AMD Zen 4, 1 thread"),
+        ({"cpu": "AMD EPYC (25/1/1)"}, "cpu: AMD Zen 3"),
+        ({"cpu": "AMD Ryzen 9 (99/1/1)"}, "cpu: AMD Ryzen 9"),
+        ({"cpu": "Intel(R) Xeon(R) Processor @ 2.80GHz (6/106/6)"}, "cpu: Intel Ice Lake-SP"),
+        ({"cpu": "Intel(R) Xeon(R) CPU @ 2.80GHz (6/1/6)"}, "cpu: Intel Xeon"),
+        ({"cpu": "Zen"}, "cpu: Zen"),
+        (
+            {"cpu": "Zen", "compiler": "gcc (Debian 12.2.0-14+deb12u1) 12.2.0"},
+            "cpu: Zen, gcc 12",
+        ),
+        ({"cpu": "Zen", "compiler": "Debian clang version 14.0.6"}, "cpu: Zen, clang 14"),
+        ({"cpu": "Zen", "compiler": "tcc"}, "cpu: Zen, tcc"),
+        ({"cpu": "Zen", "flags": "-O3 -march=x86-64-v2"}, "cpu: Zen, x86-64-v2"),
+        ({"cpu": "Zen", "flags": "-O3 -march=native"}, "cpu: Zen"),
+    ],
+)
+def test_a_name_for_people(facts: dict[str, str], name: str) -> None:
+    assert display_name("cpu@1234", facts) == name

@@ -31,7 +31,7 @@ from embeddb.explain.counterfactuals import partial_dependence
 from embeddb.explain.deep import deepening
 from embeddb.explain.occlusion import without_cell
 from embeddb.platforms.platform import parse_platform
-from embeddb.query.alternatives import expected_improvement, insight, renewed
+from embeddb.query.alternatives import expected_improvement, insight, nearest_run, renewed
 from embeddb.query.build import build_query, with_evidence
 from embeddb.query.fallback import answer
 from embeddb.query.posterior import alike
@@ -88,6 +88,22 @@ def test_the_nearest_alone_says_what_was_best_there(db: Database) -> None:
     nearest = min(made.neighbours, key=lambda n: n.distance)
     (there,) = [p for p in patterns() if p.id == nearest.pattern_id]
     assert _said(made)["nearest"] == {"variant": VARIANTS[winner(there)]}
+
+
+def test_the_nearest_says_what_it_ran_whatever_the_others_say_of_it(db: Database) -> None:
+    """The fault: gains pooled over machines made the default of the nearest, a matrix that ran
+    1.77x, its best."""
+    query = build_query(db, NEW, tiny(), OP)
+    nearest = next(p for p in patterns() if p.id == query.vote.neighbours[0].pattern_id)
+    pooled = np.where(np.isfinite(query.vote.gains), -1.0, np.nan)
+    pooled[:, query.vote.configs.index(A)] = 0.0
+    query = changed(query, gains=pooled)
+    found = answer(query, 5, rng=np.random.default_rng(0))
+    simpler = {s.method: s for s in insight(found, nearest=nearest_run(db, query)).simpler}
+    assert simpler["nearest"].config == {"variant": VARIANTS[winner(nearest)]}
+    there = by_law(nearest, 0) / by_law(nearest, winner(nearest))
+    assert there > 1.0 and simpler["nearest"].gain_there == pytest.approx(there)
+    assert all(s.gain_there is None for s in simpler.values() if s.method != "nearest")
 
 
 def test_only_methods_that_are_possible() -> None:

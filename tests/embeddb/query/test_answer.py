@@ -68,7 +68,7 @@ def test_neighbours_answer_for_a_new_matrix(lawful: Database, length: int) -> No
 def test_its_own_measured_winner_comes_first(lawful: Database) -> None:
     for pattern in patterns():
         made = lawful.query(pattern, platform="tiny", op=OP)
-        assert made.link == "measured" and made.confidence == "high"
+        assert made.link == "measured" and made.confidence == "medium"  # ran once
         assert _first(made) == {"variant": VARIANTS[winner(pattern)]}
         assert made.candidates[0].seconds == pytest.approx(by_law(pattern, winner(pattern)))
         assert made.default_seconds == pytest.approx(by_law(pattern, 0))

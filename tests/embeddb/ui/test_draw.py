@@ -432,3 +432,15 @@ def test_files_are_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.SVG", "dir.svg"]
     with pytest.raises(UsageError, match="size"):
         draw.standalone("<svg></svg>")
+
+
+def test_curves_that_start_at_one_point_have_one_label_there() -> None:
+    """The fault: "best 1" as often as there were machines, all in one place."""
+    lines = [
+        draw.Line(f"m{at}", (1, 2, 3), (1.0, 1.5 + at, 3.0 + at), {"best": 0, "default": 2})
+        for at in range(5)
+    ]
+    svg = draw.curves(lines, title="t", x_label="x", y_label="y", log_y=True)
+    assert svg.count(">best 1<") == 1
+    assert all(f"m{at}: best: 1 at 1" in svg for at in range(5))
+    assert svg.count(">default ") == 5

@@ -72,8 +72,8 @@ def show_fusion(done: FusionTuned, asked: TuneRequest) -> None:
         f"{plural(done.kernels, 'kernel')} measured now"
     )
     if len(done.again) > 1:
-        others = plural(len(done.again) - 1, "other")
-        say(f"the fastest was so by luck: it ran again, and so did {others}")
+        plans = plural(len(done.again), "plan")
+        say(f"the fastest single timing did not repeat: {plans} were measured again")
     rerun = f"{done.rounds_s:.1f} s for running again and the rounds"
     say(f"beside: {done.reference_s:.1f} s for the defaults, {rerun}")
     say()
@@ -97,11 +97,15 @@ def _verdict(done: FusionTuned) -> str:
     counted = plural(min(map(len, done.rounds.values())), "round")
     if gain <= 1:
         return f"no gain: {factor(gain)} over {default} in {counted}"
+    faster = f"{factor(gain)} faster than {default} in {counted.replace(' ', ' alternating ', 1)}"
+    least = min(done.in_a_row_s(one.cut) for one in done.defaults)
+    own = done.in_a_row_s(best.cut)
+    if math.isfinite(own) and own >= least:
+        slower = f"{100 * (own / least - 1):.0f} % slower when called back to back"
+        return f"{faster}, {slower}: treat as no gain"
     slowest = max(one.seconds for one in done.rounds[best.cut])
     apart = slowest < min(one.seconds for one in done.rounds[done.default.cut])
-    sure = "" if apart else "; its rounds and the default's overlap, so it may be chance"
-    told = f"{factor(gain)} over {default}, the faster default, in {counted}{sure}"
-    return told + _in_a_row(done, best)
+    return faster if apart else f"{faster}; its rounds and the default's overlap: may be chance"
 
 
 def _promised(done: FusionTuned) -> str:
@@ -113,14 +117,6 @@ def _promised(done: FusionTuned) -> str:
     promised = min(said) / first.said_s
     kept = "" if promised >= _WORTH else f", below {factor(_WORTH)}: keep the default"
     return f"; it promises {factor(promised)}{kept}"
-
-
-def _in_a_row(done: FusionTuned, best: Tried) -> str:
-    """Where the sum of its kernels promises what calls one after the other do not keep."""
-    least = min(done.in_a_row_s(one.cut) for one in done.defaults)
-    own = done.in_a_row_s(best.cut)
-    slower = math.isfinite(own) and own > least
-    return f"; but in a row it takes {factor(own / least)} as long as the default" if slower else ""
 
 
 def _rows(done: FusionTuned) -> list[tuple[str, Tried]]:

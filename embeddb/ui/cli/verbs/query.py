@@ -18,6 +18,7 @@ from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, factor
 from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import fails, link_words, paid_off, preparation
+from embeddb.query.order_reason import order_notes, rests_on
 from embeddb.query.recommendation import Candidate, Recommendation
 from embeddb.ui.cli.arguments import known_subjects, open_database, program_options
 from embeddb.ui.cli.coverage_text import show_what_there_is
@@ -218,8 +219,7 @@ def _named(pattern: Content | PatternInfo) -> str:
 def _row(c: Candidate, made: Recommendation) -> list[str]:
     known = c.gain_low is not None and c.gain_high is not None
     between = f"{factor(c.gain_low)}..{factor(c.gain_high)}" if known else "-"
-    origin = "default" if c.config == made.default else c.origin
-    return [factor(c.expected_gain), between, origin]
+    return [factor(c.expected_gain), between, rests_on(c, made.default)]
 
 
 def _times(c: Candidate, default_s: float | None) -> list[str]:
@@ -231,6 +231,8 @@ def _times(c: Candidate, default_s: float | None) -> list[str]:
 def _show_remarks(made: Recommendation) -> None:
     measured = any(c.seconds is not None for c in made.candidates)
     say(preparation(made.calls, measured=measured, kind=Op.parse(made.op).kind))
+    for note in order_notes(made.candidates):
+        say(note)
     if any(c.break_even_calls for c in made.candidates):
         say("pays off: the number of calls after which preparing it has been made up for")
     if made.reproducible:

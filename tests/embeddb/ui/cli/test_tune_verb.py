@@ -97,7 +97,7 @@ def test_by_a_model(
     assert again["fresh"] == again["kernels"] == 0 and again["gain"] == told["gain"]
     assert run_verb(words) == 0
     said = capsys.readouterr().out
-    assert "best predicted" in said and "the faster default, in 2 rounds" in said
+    assert "best predicted" in said and "in 2 alternating rounds" in said
 
 
 def test_without_a_model(db: str, played: Played, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from report_cases import HOSTILE, answered, bare, full, hostile
 from embeddb.core.records import PatternInfo
 from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS, Agreement, Explanation
 from embeddb.query.diagnostics import Diagnostics
+from embeddb.query.order_reason import REASONS
 from embeddb.query.query import LINKS
 from embeddb.ui.report import (
     answers_html,
@@ -332,16 +333,12 @@ def test_contents_lead_to_every_part_and_to_nothing_else() -> None:
 def test_what_looks_odd_is_explained() -> None:
     made = full().recommendation
     candidates = [
-        msgspec.structs.replace(made.candidates[0], expected_gain=gain, seconds=None, status="")
-        for gain in (1.4, 1.1, 1.3)
+        msgspec.structs.replace(made.candidates[0], expected_gain=gain, order_reason=reason)
+        for gain, reason in ((1.4, ""), (1.1, "explores"), (1.3, ""))
     ]
     mixed = msgspec.structs.replace(made, candidates=candidates)
-    assert "tried together" in remarks.unordered(mixed)
-    timed = [msgspec.structs.replace(c, seconds=1.0) for c in candidates]
-    assert "by what was measured" in remarks.unordered(
-        msgspec.structs.replace(made, candidates=timed)
-    )
-    assert not remarks.unordered(msgspec.structs.replace(made, candidates=candidates[:1]))
+    page = explanation_html(msgspec.structs.replace(full(), recommendation=mixed))
+    assert "; explores</td>" in page and REASONS["explores"] in page
     own = msgspec.structs.replace(full().own[0], fastest=1.0, slowest=7.0, times=9)
     noisy = msgspec.structs.replace(full(), own=[own])
     assert remarks.uneven(noisy) == 7.0

@@ -40,7 +40,7 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
 
     with open_database(db, readonly=True) as opened, Progress() as progress:
         scopes = opened.scopes(platform, Op.parse(op) if op else None)
-        counts = wins(opened.store, scopes, progress)
+        counts, extent = wins(opened.store, scopes, progress)
         total = sum(counts.values())
         if not total:
             raise nothing_of(opened, " on ".join(x for x in (op, platform) if x) or "anything")
@@ -52,13 +52,16 @@ def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> N
         Bar(names[c], 100 * n / total, note=f"{n:,}", marked=not at)
         for at, (c, n) in enumerate(first)
     ]
-    title = f"{plural(len(counts), 'configuration')} won on {plural(total, 'pattern')}: "
+    of = extent.words(*(asked.kind for asked, _ in scopes))
+    title = f"{plural(len(counts), 'configuration')} won on {of}: "
     title += _named(scopes)
     title += " (simulated)" if simulated else ""
     svg = bars(rows, title=title, unit=" %", width=760)
     document = {
         "title": title,
-        "patterns": total,
+        "patterns": extent.patterns,
+        "machines": extent.machines,
+        "races": total,
         "configs": len(counts),
         "winners": [{"config": dict(c), "wins": n} for c, n in first],
         "simulated": simulated,
