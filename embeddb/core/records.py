@@ -19,6 +19,7 @@ from embeddb.core.subject import Subject
 
 __all__ = [
     "ARRAYS",
+    "CYCLES_PER_S",
     "LEAST",
     "OF_PROGRAM",
     "SOURCES",
@@ -40,6 +41,8 @@ LEAST = frozenset(("tile", "fused"))
 #: In the `context` of a fused kernel that was timed with what its program hands it, not with drawn
 #: arrays: what a sine takes depends on its numbers. Where there are such runs, others do not count.
 ARRAYS, OF_PROGRAM = "arrays", "program"
+#: Cycles that are stored as one second where a platform has no clock.
+CYCLES_PER_S = 1e9
 
 
 class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -32,6 +32,8 @@ __all__ = ["PLUGIN", "CommandRunner"]
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
 _VERSION_TIMEOUT_S = 20.0
 _MAX_ERROR = 300
+#: Lines of a program's output that the reason of its failure ends with.
+_LAST_LINES = 3
 
 
 class CommandRunner:
@@ -186,13 +188,13 @@ class _Job:
                 try:
                     times += read_times(self.spec.time, self._said(ended, output))
                 except ValueError as error:
-                    status, reason = "crash", str(error)
+                    status, reason = "crash", f"{error}, exit status {ended.code}"
             if status == "crash":
                 _refuse_machine(ended, argv[0])
             if status == "crash" or self.spec.time.stream == "output":
                 refuse_full(output.parent)  # or it was cut short, and may read as another number
             if status != "ok":
-                return Measurement(status, error=_line(reason, ended.stderr))
+                return Measurement(status, error=_line(reason, ended))
         return Measurement("ok", tuple(times))
 
     def _status(self, ended: Ended) -> tuple[str, str]:
@@ -291,7 +293,7 @@ def _identity(platform: Platform, spec: CommandSpec) -> dict[str, str]:
     if ended.problem or ended.code or not said:
         raise RunnerUnavailable(
             f"{platform.file}: command.version: "
-            + _line(ended.problem or f"exit status {ended.code}, and no version", ended.stderr)
+            + _line(ended.problem or f"exit status {ended.code}, and no version", ended)
         )
     return {"version": one_line(said[0])}
 
@@ -332,10 +334,15 @@ def _failed(status: str, reason: str, source: str) -> Measurement:
     return Measurement(status, source=source, error=one_line(reason), when=time.time())
 
 
-def _line(reason: str, stderr: bytes) -> str:
-    """The reason and the last line of what the program complained about, on one line."""
-    said = stderr.decode(errors="replace").strip().splitlines()[-1:]
-    return one_line(": ".join([reason, *said]))[:_MAX_ERROR]
+def _line(reason: str, ended: Ended) -> str:
+    """The reason and the last lines of stderr, of stdout where that is empty, on one line."""
+    streams = (raw.decode(errors="replace").strip() for raw in (ended.stderr, ended.stdout))
+    lines = next(filter(None, streams), "").splitlines()[-_LAST_LINES:]
+    last = " | ".join(one_line(line) for line in lines)
+    reason = one_line(reason)
+    # The end of the last lines tells most: of a traceback it is the exception.
+    room = _MAX_ERROR - len(reason) - 2
+    return f"{reason}: {last[-room:]}" if last and room > 0 else reason[:_MAX_ERROR]
 
 
 PLUGIN = CommandRunner

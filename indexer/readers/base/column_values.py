@@ -38,7 +38,7 @@ _ROWS, _VALUES = 20_000, 2_000
 MOSTLY = 0.8
 #: Units by the words for them.
 UNIT_WORDS = {
-    **dict.fromkeys(("cycles", "cycle", "clk", "clks", "clocks"), "cycles"),
+    **dict.fromkeys(("cycles", "cycle", "clk", "clks", "clocks", "cyc"), "cycles"),
     **dict.fromkeys(("ns", "nsec", "nanoseconds"), "ns"),
     **dict.fromkeys(("us", "usec", "microseconds"), "us"),
     **dict.fromkeys(("ms", "msec", "milliseconds"), "ms"),

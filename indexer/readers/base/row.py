@@ -121,6 +121,12 @@ class ReadOptions:
         """How many units of its times make a second: by the unit that the file has `stated`, the
         caller or the platform's file. Raises: as `divisor`."""
         unit = stated or self.unit or self.log.unit
+        if self.log.counts_cycles and unit != "cycles":
+            raise ReaderError(
+                f"{unit or 'times without a unit'}, where the platform counts cycles",
+                where=where,
+                hint="give its `clock_ghz` under [traits], or --unit cycles if it holds these",
+            )
         return divisor(unit, where=where, clock_ghz=self.log.clock_ghz)
 
 
@@ -161,7 +167,8 @@ def divisor(unit: str, *, where: str, clock_ghz: float = 0.0) -> float:
         if clock_ghz > 0:
             return clock_ghz * 1e9
         why = "cycles need a clock"
-        raise ReaderError(why, where=where, hint="give `clock_ghz` under [traits] of the platform")
+        how = 'give `clock_ghz` under [traits] of the platform, or `unit = "cycles"` under [log]'
+        raise ReaderError(why, where=where, hint=how)
     if unit not in UNITS:
         what = f"no time unit {unit!r}" if unit else "the file does not say the unit of its times"
         raise ReaderError(what, where=where, hint=f"give --unit: one of {', '.join(UNITS)}, cycles")

@@ -190,9 +190,10 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
     if measured:
         head += ["measured", "real gain"]
         for row, c in zip(rows, made.candidates, strict=False):
-            row += _times(c, made.default_seconds)
+            row += _times(c, made)
         for row in rows[len(made.candidates) :]:
-            row += [duration(made.default_seconds), factor(made.default_seconds and 1.0)]
+            base = duration(made.default_seconds, made.time_unit)
+            row += [base, factor(made.default_seconds and 1.0)]
     for row, config in zip(rows, configs, strict=True):
         row.append(str(Config(config)))
     table([*head, "configuration"], rows)
@@ -222,10 +223,11 @@ def _row(c: Candidate, made: Recommendation) -> list[str]:
     return [factor(c.expected_gain), between, origin]
 
 
-def _times(c: Candidate, default_s: float | None) -> list[str]:
+def _times(c: Candidate, made: Recommendation) -> list[str]:
     if c.seconds is None:
         return [c.status or "-", "-"]
-    return [duration(c.seconds), factor(default_s / c.seconds if default_s else None)]
+    gain = made.default_seconds / c.seconds if made.default_seconds else None
+    return [duration(c.seconds, made.time_unit), factor(gain)]
 
 
 def _show_remarks(made: Recommendation) -> None:
