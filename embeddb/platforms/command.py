@@ -13,11 +13,13 @@ import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 from embeddb.core.records import CYCLES_PER_S, STATUSES
 from embeddb.platforms.kernel import KernelSpace, Table
 from embeddb.platforms.log_table import clock_of, refuse_bad_clock
+from embeddb.platforms.machines import is_interpreter
 from embeddb.platforms.space.rules import join
 
 __all__ = ["MATRIX_FORMATS", "Argument", "CommandSpec", "TimeSpec", "read_command"]
@@ -315,6 +317,10 @@ def _whole(table: Table, key: str, default: int, limits: tuple[int, int]) -> int
 
 
 def _digest(data: Mapping[str, Any]) -> str:
+    """blake2b-64 hex of what a time depends on; of an interpreter not where it lies."""
     meant = {key: value for key, value in data.items() if key not in _EFFORT}
+    program, *arguments = data.get("run") or [""]
+    if isinstance(program, str) and is_interpreter(PurePath(program).name):
+        meant["run"] = [PurePath(program).name, *arguments]
     canonical = json.dumps(meant, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()

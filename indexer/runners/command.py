@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.records import Measurement
+from embeddb.platforms.machines import is_interpreter
 from embeddb.platforms.of_subject import space_of
 from indexer.runners.base import RunOptions
 from indexer.runners.command_run.output import one_line, read_times
@@ -72,9 +73,9 @@ class CommandRunner:
         return None
 
     def platform(self, *, threads: int = 0) -> Platform:
-        """The platform; its instance is the digest of the program (its files' content, or what
-        the `version` command says), of the command, and of clock, threads and CPU where they
-        matter.
+        """The platform; its instance is the digest of the program (its files' content but for an
+        interpreter's, or what the `version` command says), of the command, and of clock, threads
+        and CPU where they matter.
 
         Raises: RunnerUnavailable.
         """
@@ -283,9 +284,11 @@ def _identity(platform: Platform, spec: CommandSpec) -> dict[str, str]:
     folder = _folder(platform)
     if not spec.version:
         words = [argument.literal for argument in spec.run]
-        files = [_program(words[0] or "", folder), *(w and str(folder / w) for w in words[1:])]
-        digests = [f"{Path(f).name}:{_digest(Path(f))}" for f in files if f and _is_file(Path(f))]
-        return {"program": " ".join(digests)}
+        program = _program(words[0] or "", folder)
+        files = [folder / word for word in words[1:] if word and _is_file(folder / word)]
+        if program and not (files and is_interpreter(Path(program).name)):
+            files.insert(0, Path(program))
+        return {"program": " ".join(f"{file.name}:{_digest(file)}" for file in files)}
     argv = [_program(spec.version[0], folder) or spec.version[0], *spec.version[1:]]
     with scratch_folder() as scratch:
         ended = _start(platform, spec, argv, scratch, Deadline(_VERSION_TIMEOUT_S))
