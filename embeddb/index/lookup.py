@@ -158,13 +158,14 @@ class Lookup:
         if text in known:
             return self._stored(text)
         instances = [p for p in known if p.partition("@")[0] == text]
-        if instances and self._stored(instances[0]).portable:
-            # Without an instance: any machine of its kind.
-            own = text not in builtin_platforms()
-            return self._stored(instances[0]).at("") if own else load_platform(text)
+        portable = bool(instances) and self._stored(instances[0]).portable
+        if portable and text in builtin_platforms():
+            return load_platform(text)  # without an instance: any machine of its kind
         instances = self._distinct(instances)
         if len(instances) == 1:
             return self._stored(instances[0])
+        if portable:
+            return self._stored(instances[0]).at("")
         if instances:
             raise UsageError(
                 f"platform {text} has {len(instances)} instances here",

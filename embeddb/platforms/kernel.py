@@ -23,6 +23,7 @@ __all__ = ["VARYING", "KernelSpace", "LoopMapping", "Table", "read_space"]
 VARYING = "sums in varying order"
 
 _T = TypeVar("_T")
+_D = TypeVar("_D")
 _SPLITS = ("I", "J", "K", "K2")
 
 
@@ -51,8 +52,8 @@ class Table:
     def fault(self, name: str, message: str, *, hint: str = "") -> PlatformError:
         return PlatformError(f"{self.path(name)}: {message}", where=self.where, hint=hint)
 
-    def tried(self, read: Callable[[], _T], instead: _T) -> _T:
-        """What `read` returns, or `instead` after its fault was collected."""
+    def tried(self, read: Callable[[], _T], instead: _D) -> _T | _D:
+        """The value of `read`, or `instead` after its fault was collected."""
         try:
             return read()
         except PlatformError as fault:
@@ -298,8 +299,8 @@ class _Reading:
                 return Param(name, "choice", (0,), open=True)
         return param
 
-    def tried(self, read: Callable[[], _T], key: str, instead: _T) -> _T:
-        """What `read` returns, or `instead` after its fault was collected; `key` is where that is
+    def tried(self, read: Callable[[], _T], key: str, instead: _D) -> _T | _D:
+        """The value of `read`, or `instead` after its fault was collected; `key` is where that is
         unless it says so itself."""
         try:
             return read()

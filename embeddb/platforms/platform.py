@@ -263,8 +263,8 @@ def _parsed(text: str, where: str) -> Platform:
     tried = table.tried
     name = tried(lambda: _read_name(table), "")
     cost = tried(lambda: _read_cost(table), 1.0)
-    kernels = tried(lambda: _read_kernels(table), {})
-    traits = tried(lambda: _read_traits(table.table("traits")), {})
+    kernels: dict[str, KernelSpace] = tried(lambda: _read_kernels(table), {})
+    traits: dict[str, Any] = tried(lambda: _read_traits(table.table("traits")), {})
     runner = tried(lambda: table.take("runner", str, ""), "")
     command, log = None, LogTable()
     if kernels:

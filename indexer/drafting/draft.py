@@ -130,7 +130,7 @@ class _Text:
             'version = "1"',
             f"title = {json.dumps(f'{name}, drafted from {self.source}')}",
             *self._simulated(cycles=cycles),
-            '# runner = "command"  # with the [command] table at the end of this file',
+            '# runner = "command"  # with the [command] at the end of this file',
             "",
             *(self._clock() if cycles else ()),
             *self._log_table(ops),
@@ -179,7 +179,9 @@ class _Text:
             if name != column and name not in self.left_out:
                 columns[f"config.{name}"] = column
         op = ops[0] if len(ops) == 1 else None
-        return replace(table, columns=columns, op=op).toml.splitlines()
+        head, *rest = replace(table, columns=columns, op=op).toml.splitlines()
+        one = '# instance = "this"  # with the [command] below: log and command are one evidence'
+        return [head, one, *rest]
 
     def _constraints(self) -> list[str]:
         suggested = suggested_constraints(self.params, self.log.rows)
@@ -222,7 +224,8 @@ class _Text:
             words += [f"--{p.name.replace('_', '-')}", f"{{config.{p.name}{absent}}}"]
         unit, regex = ("cycles", r"cycles: (\d+)") if cycles else ("ms", r"time: (\S+) ms")
         return [
-            "# The program that measures, for `embeddb measure` and campaigns; uncomment and mend:",
+            "# The program that measures, for `embeddb measure` and campaigns. Uncomment it with",
+            "# `runner` at the top and `instance` under [log], before the first `embeddb index`:",
             "# [command]",
             f"# run = {_toml(words)}",
             f"# time = {{ regex = '{regex}', unit = \"{unit}\" }}",

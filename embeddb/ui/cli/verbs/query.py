@@ -240,8 +240,10 @@ def _show_remarks(made: Recommendation) -> None:
     ties = near_ties(made)
     if ties:
         why = "within the measured noise" if made.noise > 0 else "no difference is known"
+        if made.simulated and made.candidates[0].seconds is not None:
+            why = "exactly the same time"
         say(f"ranks 1 and {_ranks(made, ties)} cannot be told apart: {why}")
-    elif made.noise == 0 and len(made.candidates) > 1:
+    elif made.noise == 0 and len(made.candidates) > 1 and not made.simulated:
         say("noise is not known here: close ranks may be ties")
     for line in made.warnings:
         say(f"warning: {line}")
