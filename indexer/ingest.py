@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -153,7 +154,12 @@ def reader_of(path: Path) -> str:
 
 def _platform_of(plug: Any, path: Path) -> Platform:
     if not plug.platform:
-        raise UsageError(f"{path}: which platform ran this?", hint="give --platform NAME or FILE")
+        raise UsageError(
+            f"{path}: which platform ran this?",
+            hint="give --platform NAME or FILE; no platform file? "
+            f"`embeddb platform draft {shlex.quote(str(path))} --op spmm:WIDTH -o my.toml` "
+            "drafts one from the log",
+        )
     return load_platform(plug.platform)
 
 

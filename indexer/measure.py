@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,17 +40,20 @@ class MeasureRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was measured on one matrix: by configuration, and by the name of a library."""
+    """What was measured on one matrix: by configuration, and by the name of a library. `errors` are
+    the reasons of the configurations that failed."""
 
     pattern: Content
     platform: Platform
     op: Op
     default: Config
     timings: dict[Config, Timing]
+    errors: dict[Config, str]
     baselines: dict[str, Measurement]
 
     def document(self) -> dict[str, Any]:
-        """As plain values, the fastest configuration first; `gain` is over the default."""
+        """As plain values, the fastest configuration first; `gain` is over the default. `failures`
+        counts the failed configurations by status and reason, the most frequent first."""
         base = self.timings[self.default].seconds if self.default in self.timings else math.inf
         ranked = sorted(self.timings.items(), key=lambda pair: (pair[1].seconds, pair[0].json))
         return {
@@ -57,17 +61,30 @@ class Measured:
             "name": self.pattern.name,
             "platform": self.platform.id,
             "op": str(self.op),
+            "time_unit": self.platform.time_unit,
             "default": {"config": dict(self.default), **_outcome(base, "")},
             "configs": [
                 {
                     "config": dict(config),
-                    **_outcome(timing.seconds, timing.status),
+                    **_outcome(timing.seconds, timing.status, self.errors.get(config, "")),
                     "gain": base / timing.seconds if base < math.inf else None,
                 }
                 for config, timing in ranked
             ],
+            "failures": self._failures(),
             "baselines": {name: _baseline(m) for name, m in self.baselines.items()},
         }
+
+    def _failures(self) -> list[dict[str, Any]]:
+        reasons = Counter(
+            (timing.status, self.errors.get(config, ""))
+            for config, timing in self.timings.items()
+            if not math.isfinite(timing.seconds)
+        )
+        return [
+            {"status": status, "error": error, "configs": count}
+            for (status, error), count in reasons.most_common()
+        ]
 
 
 def _baseline(m: Measurement) -> dict[str, Any]:
@@ -75,9 +92,10 @@ def _baseline(m: Measurement) -> dict[str, Any]:
     return {**_outcome(m.seconds, m.status), **apart}
 
 
-def _outcome(seconds: float, status: str) -> dict[str, Any]:
-    known = {"seconds": seconds if math.isfinite(seconds) else None}
-    return {**known, "status": status} if status else known
+def _outcome(seconds: float, status: str, error: str = "") -> dict[str, Any]:
+    outcome: dict[str, Any] = {"seconds": seconds if math.isfinite(seconds) else None}
+    words = {"status": status, "error": error}
+    return {**outcome, **{name: text for name, text in words.items() if text}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +144,7 @@ class MeasureJob:
             op=asked.op,
             default=default,
             timings=timings_of(runs),
+            errors={r.config: r.measurement.error for r in runs if not r.measurement.ok},
             baselines=self._baselines(pattern),
         )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tokenize
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ import click
 import numpy as np
 import pytest
 from command_line import run_verb
+from scipy.io import mmwrite
+from scipy.sparse import random as random_matrix
 
 from embeddb.core import plugins
 from embeddb.database import Database
@@ -229,6 +234,60 @@ def test_the_tutorial_runs(
     assert "#" in (tmp_path / "best.h").read_text()
     head = (tmp_path / "board" / "runs.csv").read_text().splitlines()[:2]
     assert "\n".join(head) in page
+
+
+def simulated_log(folder: Path) -> None:
+    """A simulator, matrices, and its log as an architect has them."""
+    import my_simulator
+
+    shutil.copy(ROOT / "examples" / "my_simulator.py", folder / "simulator.py")
+    (folder / "matrices").mkdir()
+    rows = ["matrix,tile_rows,lanes,dataflow,double_buffer,prefetch,total_cyc"]
+    for seed in range(7):
+        file = folder / "matrices" / f"m{seed}.mtx" if seed else folder / "new.mtx"
+        size = 60 + 30 * seed
+        mmwrite(file, random_matrix(size, 50, 0.02 + 0.03 * (seed % 3), random_state=seed))
+        columns, lengths = my_simulator.row_lengths(file)
+        for tile, lanes, flow, (double, prefetch) in itertools.product(
+            (16, 64, 256, 1024), (4, 8, 16), ("row", "outer"), ((0, 0), (1, 1), (1, 2), (1, 4))
+        ):
+            chosen = Namespace(
+                **{"width": 32, "lanes": lanes, "tile_rows": tile, "dataflow": flow},
+                **{"double_buffer": double, "prefetch": prefetch},
+            )
+            cycles = my_simulator.cycles(columns, lengths, chosen)
+            rows.append(f"m{seed},{tile},{lanes},{flow},{double},{prefetch or ''},{cycles}")
+    kept = [row for row in rows if not row.startswith("m0,")]
+    (folder / "log.csv").write_text("\n".join(kept) + "\n", encoding="utf-8")
+
+
+def test_the_architects_path_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command of the section, in order; the lines of its TOML block put into the draft."""
+    pytest.importorskip("lightgbm")
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.chdir(tmp_path)
+    simulated_log(tmp_path)
+    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("## From a simulator and its log")
+    part = tmp_path / "page.md"
+    part.write_text(section.partition("\n## ")[0], encoding="utf-8")
+    ((_, edited),) = [block for block in blocks(part) if block[0] == "toml"]
+    draft, *rest = commands(part)
+    assert run_verb(shlex.split(draft)[1:]) == 0
+    text = Path("my.toml").read_text(encoding="utf-8")
+    text = text.replace('# runner = "command"', 'runner = "command"')
+    text = text.replace('# instance = "this"', 'instance = "this"')
+    text = text.partition("# [command]")[0] + edited[edited.index("[command]") :]
+    Path("my.toml").write_text(text, encoding="utf-8")
+    for line in rest:
+        assert run_verb(shlex.split(line)[1:]) == 0, f"{line}: {capsys.readouterr().err}"
+    shown = capsys.readouterr().out
+    assert "576 runs added" in shown and " cycles" in shown
+    assert "5 of a budget of 5 samples spent" in shown
+    with Database.open("my.db", readonly=True) as db:
+        assert len(db.store.platforms()) == 1
 
 
 def plugin_files(folder: Path) -> None:

@@ -5,6 +5,8 @@ The failure of a *configuration* is data (`Measurement.status`), never one of th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "EmbeddbError",
     "InputError",
@@ -78,7 +80,20 @@ class TensorError(InputError):
 
 
 class PlatformError(InputError):
-    """A platform file is not a valid platform."""
+    """A platform file is not a valid platform. The message is the first of its `problems`, which
+    are one line each with what to do about it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str = "",
+        line: int | None = None,
+        hint: str = "",
+        problems: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, where=where, line=line, hint=hint)
+        self.problems = tuple(problems) or (f"{self} ({hint})" if hint else str(self),)
 
 
 class SpaceError(InputError):

@@ -20,11 +20,12 @@ from embeddb.core.subject import Subject
 __all__ = [
     "AGAIN",
     "ARRAYS",
+    "CYCLES_PER_S",
     "IN_A_ROW",
     "LEAST",
     "OF_PROGRAM",
-    "REPEAT",
     "REMEASURED",
+    "REPEAT",
     "ROUNDS",
     "SOURCES",
     "STATUSES",
@@ -56,6 +57,8 @@ REPEAT = "repeat"
 AGAIN, ROUNDS = REMEASURED = ("/again", "/rounds")
 #: In the `context` of a fusion plan: median seconds of its kernels called back to back.
 IN_A_ROW = "chain_s"
+#: Cycles that are stored as one second where a platform has no clock.
+CYCLES_PER_S = 1e9
 
 
 class Measurement(msgspec.Struct, frozen=True, array_like=True, gc=False):

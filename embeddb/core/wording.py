@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
+from embeddb.core.records import CYCLES_PER_S
 from embeddb.core.server_url import redacted
 
 __all__ = [
@@ -108,12 +109,15 @@ def short_time(seconds: float, *, gap: str = " ", micro: str = "us") -> str:
     return ""
 
 
-def duration(seconds: float | None) -> str:
-    """Two or three figures and the unit that fits: `12.3 us`, `4.56 s`, `3 min 20 s`."""
+def duration(seconds: float | None, unit: str = "s") -> str:
+    """Two or three figures and the unit that fits: `12.3 us`, `4.56 s`, `3 min 20 s`; with the unit
+    `cycles`, 1e-9 seconds stand for one: `33,300 cycles`."""
     if seconds is None or math.isnan(seconds):
         return "-"
     if math.isinf(seconds):
         return "never"
+    if unit == "cycles":
+        return f"{seconds * CYCLES_PER_S:,.0f} cycles"
     short = short_time(seconds)
     if short or seconds < 99.5:
         return short or f"{seconds:.3g} s"

@@ -40,9 +40,10 @@ from embeddb.index.scopes import (
 )
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
+from embeddb.platforms.machines import same_build
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
-from embeddb.store import Store, memory_store, open_store
+from embeddb.store import Partition, Store, memory_store, open_store
 from embeddb.store.counters import counter_problems, counters_of, were_counted
 from embeddb.store.models.files import (
     fetch_models,
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
 
 __all__ = ["Lookup"]
+
+#: Matrices, and runs of each, that tell whether anything ran on an instance.
+_TRIED_PATTERNS, _TRIED_RUNS = 20, 50
 
 
 class Lookup:
@@ -146,19 +150,22 @@ class Lookup:
     def platform(self, text: str) -> Platform:
         """The platform a user means: an id in the store, a built-in name, or a TOML file.
 
-        A bare name stands for its only instance where there is just one.
+        A bare name stands for its only instance where there is just one, not counting those of the
+        same build and those where every run failed.
         Raises: UsageError if nothing, or more than one instance, goes by that name.
         """
         known = self.store.platforms()
         if text in known:
             return self._stored(text)
         instances = [p for p in known if p.partition("@")[0] == text]
-        if instances and self._stored(instances[0]).portable:
-            # Without an instance: any machine of its kind.
-            own = text not in builtin_platforms()
-            return self._stored(instances[0]).at("") if own else load_platform(text)
+        portable = bool(instances) and self._stored(instances[0]).portable
+        if portable and text in builtin_platforms():
+            return load_platform(text)  # without an instance: any machine of its kind
+        instances = self._distinct(instances)
         if len(instances) == 1:
             return self._stored(instances[0])
+        if portable:
+            return self._stored(instances[0]).at("")
         if instances:
             raise UsageError(
                 f"platform {text} has {len(instances)} instances here",
@@ -171,6 +178,25 @@ class Lookup:
         if described and instance:
             return self._stored(described[0]).at(instance)
         raise UsageError(f"no platform {text!r}", hint=platform_hint(text, known))
+
+    def _distinct(self, instances: Sequence[str]) -> list[str]:
+        """Instances of different builds, of each the one with most runs, and where something ran;
+        all of them where nothing did anywhere."""
+        held = {one: list[Partition]() for one in instances}
+        for partition in self.store.partitions():
+            if partition.platform in held:
+                held[partition.platform].append(partition)
+        builds: list[str] = []
+        for one in sorted(held, key=lambda i: -sum(map(self.store.count_runs, held[i]))):
+            facts = self._stored(one).environment
+            if not any(same_build(facts, self._stored(other).environment) for other in builds):
+                builds.append(one)
+        ran = [one for one in builds if any(map(self._ran, held[one]))]
+        return sorted(ran or builds)
+
+    def _ran(self, partition: Partition) -> bool:
+        drawn = self.store.sample(partition, patterns=_TRIED_PATTERNS, runs=_TRIED_RUNS)
+        return any(run.measurement.ok for run in drawn)
 
     def _stored(self, platform_id: str) -> Platform:
         found = self.store.platform(platform_id)

@@ -12,11 +12,14 @@ import re
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePath
 from typing import Any
 
-from embeddb.core.records import STATUSES
+from embeddb.core.records import CYCLES_PER_S, STATUSES
 from embeddb.platforms.kernel import KernelSpace, Table
-from embeddb.platforms.log_table import clock_of
+from embeddb.platforms.log_table import clock_of, refuse_bad_clock
+from embeddb.platforms.machines import is_interpreter
 from embeddb.platforms.space.rules import join
 
 __all__ = ["MATRIX_FORMATS", "Argument", "CommandSpec", "TimeSpec", "read_command"]
@@ -64,11 +67,12 @@ def _value(placeholder: tuple[str, str | None], values: Mapping[str, str]) -> st
 @dataclass(frozen=True, slots=True)
 class TimeSpec:
     """Where the times stand: in `stream`, found by `regex` (one group) or at `path` of a JSON
-    document. One unit is `unit_s` seconds; `clock_ghz` is 0 unless the unit is cycles."""
+    document. One `unit` is `unit_s` seconds; `clock_ghz` is 0 unless it turns cycles into them."""
 
     stream: str
     regex: re.Pattern[str] | None
     path: tuple[str, ...]
+    unit: str
     unit_s: float
     clock_ghz: float
 
@@ -105,31 +109,40 @@ class CommandSpec:
 def read_command(
     table: Table, kernels: Mapping[str, KernelSpace], traits: Mapping[str, Any]
 ) -> CommandSpec:
-    """Raises: PlatformError naming file and key."""
-    run = _read_run(table, kernels)
+    """Faults are collected in the table. Raises: PlatformError, the last, naming file and key."""
+    before, tried = len(table.faults), table.tried
+    run = tried(lambda: _read_run(table, kernels), ())
     used: set[str] = set().union(*(argument.names for argument in run))
+    nowhere = TimeSpec("", None, (), "", 0.0, 0.0)
+    spec = CommandSpec(
+        run=run,
+        version=tried(lambda: _read_version(table), ()),
+        matrix=tried(lambda: _one_of(table, "matrix", MATRIX_FORMATS, "mtx"), ""),
+        values=tried(lambda: _one_of(table, "values", ("ones", "random"), "ones"), ""),
+        time=tried(lambda: _read_time(table.table("time", required=True), traits), nowhere),
+        exits=tried(lambda: _read_exits(table.table("exit")), {}),
+        statuses=tried(lambda: _read_statuses(table.table("status")), ()),
+        env=tried(lambda: _read_variables(table), ()),
+        timeout_s=tried(lambda: _number(table, "timeout_s", 0.0, 604_800), 0.0),
+        retries=tried(lambda: _whole(table, "retries", 0, (0, 10)), 0),
+        max_output_bytes=tried(lambda: _whole(table, "max_output_bytes", 1 << 20, (1, 1 << 26)), 1),
+        max_memory_mib=tried(lambda: _whole(table, "max_memory_mib", 0, (0, 1 << 30)), 0),
+        digest=_digest(table.data),
+    )
+    tried(table.done, None)
+    if run and spec.time.stream == "output" and "output" not in used:
+        what = "is the output file, but `run` has no {output}"
+        table.faults.append(table.fault("time.from", what))
+    if len(table.faults) > before:
+        raise table.faults.pop()
+    return spec
+
+
+def _read_version(table: Table) -> tuple[str, ...]:
     version = table.texts("version")
     for at, text in enumerate(version):
         _check_text(table, f"version[{at}]", text)
-    spec = CommandSpec(
-        run=run,
-        version=tuple(version),
-        matrix=_one_of(table, "matrix", MATRIX_FORMATS, "mtx"),
-        values=_one_of(table, "values", ("ones", "random"), "ones"),
-        time=_read_time(table.table("time", required=True), traits),
-        exits=_read_exits(table.table("exit")),
-        statuses=_read_statuses(table.table("status")),
-        env=_read_variables(table),
-        timeout_s=_number(table, "timeout_s", 0.0, 604_800),
-        retries=_whole(table, "retries", 0, (0, 10)),
-        max_output_bytes=_whole(table, "max_output_bytes", 1 << 20, (1, 1 << 26)),
-        max_memory_mib=_whole(table, "max_memory_mib", 0, (0, 1 << 30)),
-        digest=_digest(table.data),
-    )
-    table.done()
-    if spec.time.stream == "output" and "output" not in used:
-        raise table.fault("time.from", "is the output file, but `run` has no {output}")
-    return spec
+    return tuple(version)
 
 
 def _read_run(table: Table, kernels: Mapping[str, KernelSpace]) -> tuple[Argument, ...]:
@@ -139,19 +152,30 @@ def _read_run(table: Table, kernels: Mapping[str, KernelSpace]) -> tuple[Argumen
     if len(texts) > _MAX_ARGUMENTS:
         raise table.fault("run", f"{len(texts)} arguments, at most {_MAX_ARGUMENTS} are allowed")
     always, known = _parameters(kernels)
-    run = tuple(_argument(table, f"run[{i}]", t, always, known) for i, t in enumerate(texts))
+    before = len(table.faults)
+    run = tuple(
+        table.tried(partial(_argument, table, f"run[{i}]", text, always, known), Argument(()))
+        for i, text in enumerate(texts)
+    )
+    if len(table.faults) > before:
+        raise table.faults.pop()  # what the others pass on is judged once all can be read
     if not run[0].literal:
         raise table.fault("run[0]", "is the program: a name or a path, without placeholders")
     used = set().union(*(argument.names for argument in run))
     if "matrix" not in used:
         raise table.fault("run", "has no {matrix}: the program would not see the matrix")
-    for name in sorted(known):
-        if f"config.{name}" not in used:
-            raise table.fault(
-                "run",
-                f"has no {{config.{name}}}: the program would not see that parameter",
-                hint="pass it on, or take it out of the space",
-            )
+    unseen = [
+        table.fault(
+            "run",
+            f"has no {{config.{name}}}: the program would not see that parameter",
+            hint="pass it on, or take it out of the space",
+        )
+        for name in sorted(known)
+        if f"config.{name}" not in used
+    ]
+    if unseen:
+        table.faults += unseen[:-1]
+        raise unseen[-1]
     return run
 
 
@@ -223,11 +247,10 @@ def _read_time(table: Table, traits: Mapping[str, Any]) -> TimeSpec:
     if not all(path):
         raise table.fault("json", f"{field!r} is no path such as stats.cycles")
     if unit != "cycles":
-        return TimeSpec(stream, regex, path, _SECONDS[unit], 0.0)
+        return TimeSpec(stream, regex, path, unit, _SECONDS[unit], 0.0)
+    refuse_bad_clock(table, traits)
     clock = clock_of(traits)
-    if not clock:
-        raise table.fault("unit", "cycles need a clock: give `clock_ghz` under [traits]")
-    return TimeSpec(stream, regex, path, 1e-9 / clock, clock)
+    return TimeSpec(stream, regex, path, unit, 1e-9 / clock if clock else 1 / CYCLES_PER_S, clock)
 
 
 def _read_exits(table: Table) -> dict[int, str]:
@@ -294,6 +317,10 @@ def _whole(table: Table, key: str, default: int, limits: tuple[int, int]) -> int
 
 
 def _digest(data: Mapping[str, Any]) -> str:
+    """blake2b-64 hex of what a time depends on; of an interpreter not where it lies."""
     meant = {key: value for key, value in data.items() if key not in _EFFORT}
+    program, *arguments = data.get("run") or [""]
+    if isinstance(program, str) and is_interpreter(PurePath(program).name):
+        meant["run"] = [PurePath(program).name, *arguments]
     canonical = json.dumps(meant, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()

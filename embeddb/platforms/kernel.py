@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -22,17 +23,24 @@ __all__ = ["VARYING", "KernelSpace", "LoopMapping", "Table", "read_space"]
 VARYING = "sums in varying order"
 
 _T = TypeVar("_T")
+_D = TypeVar("_D")
 _SPLITS = ("I", "J", "K", "K2")
 
 
 class Table:
     """A table of a TOML file that remembers where it stands and which keys were read.
 
-    Raises: PlatformError naming file and key, from every method.
+    The faults of a file are collected in `faults`, which its tables share: `tried` goes on after
+    one, `refuse` raises what was collected.
+
+    Raises: PlatformError naming file and key, from every method but `tried`.
     """
 
-    def __init__(self, data: Any, where: str, key: str) -> None:
+    def __init__(
+        self, data: Any, where: str, key: str, faults: list[PlatformError] | None = None
+    ) -> None:
         self.where, self.key = where, key
+        self.faults: list[PlatformError] = [] if faults is None else faults
         if not isinstance(data, dict):
             raise PlatformError(f"{key}: must be a table", where=where)
         self.data: dict[str, Any] = data
@@ -43,6 +51,23 @@ class Table:
 
     def fault(self, name: str, message: str, *, hint: str = "") -> PlatformError:
         return PlatformError(f"{self.path(name)}: {message}", where=self.where, hint=hint)
+
+    def tried(self, read: Callable[[], _T], instead: _D) -> _T | _D:
+        """The value of `read`, or `instead` after its fault was collected."""
+        try:
+            return read()
+        except PlatformError as fault:
+            self.faults.append(fault)
+            return instead
+
+    def refuse(self) -> None:
+        """Raises: PlatformError, the first fault collected, whose `problems` are those of all."""
+        if self.faults:
+            lines = dict.fromkeys(line for fault in self.faults for line in fault.problems)
+            first = self.faults[0]
+            raise PlatformError(
+                first.reason, where=first.where, hint=first.hint, problems=list(lines)
+            )
 
     def take(self, name: str, kind: type[_T], default: _T | None = None) -> _T:
         """The value of a key, of this type; required if there is no default."""
@@ -61,7 +86,11 @@ class Table:
 
     def table(self, name: str, *, required: bool = False) -> Table:
         value: dict[str, Any] = self.take(name, dict, None if required else {})
-        return Table(value, self.where, self.path(name))
+        return self.part(value, name)
+
+    def part(self, data: Any, name: str) -> Table:
+        """A table inside this one."""
+        return Table(data, self.where, self.path(name), self.faults)
 
     def texts(self, name: str) -> list[str]:
         values: list[Any] = self.take(name, list, [])
@@ -70,12 +99,16 @@ class Table:
         return values
 
     def done(self) -> None:
-        """Refuses keys that nothing asked for."""
-        for name in self.data:
-            if name not in self._asked:
-                close = difflib.get_close_matches(name, self._asked, 1)
-                hint = f"did you mean {close[0]!r}?" if close else f"keys: {join(self._asked)}"
-                raise self.fault(name, "unknown key", hint=hint)
+        """Refuse keys that nothing reads: each is a fault collected, the last is raised."""
+        unknown = [self._unknown(name) for name in self.data if name not in self._asked]
+        if unknown:
+            self.faults += unknown[:-1]
+            raise unknown[-1]
+
+    def _unknown(self, name: str) -> PlatformError:
+        close = difflib.get_close_matches(name, self._asked, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"keys: {join(self._asked)}"
+        return self.fault(name, "unknown key", hint=hint)
 
 
 _KINDS: dict[type, str] = {
@@ -209,7 +242,11 @@ class KernelSpace:
 
 
 def read_space(table: Table) -> KernelSpace:
-    """Raises: PlatformError naming file and key."""
+    """The space of a section. Faults of single parameters, constraints and defaults are collected
+    in the table, for `Table.refuse`.
+
+    Raises: PlatformError naming file and key, for a section that cannot be read further.
+    """
     kernels = table.texts("kernels")
     if not kernels or len(set(kernels)) != len(kernels) or set(kernels) - set(KERNELS):
         raise table.fault("kernels", f"must list some of {join(KERNELS)}, each once")
@@ -221,25 +258,19 @@ def read_space(table: Table) -> KernelSpace:
         raise table.fault("params", "a space needs at least one parameter")
     constraints = table.texts("constraints")
     chosen = table.table("default", required=True)
-    try:
-        params = [
-            _read_param(Table(v, table.where, declared.path(n)), n) for n, v in _items(declared)
-        ]
-        default = Config(_plain(chosen))
-        space = ConfigSpace(params, constraints, prefer=default, kind=kinds.pop())
-        mapping = None
-        if "loopnest" in table.data:
-            mapping = _read_mapping(table.table("loopnest"), space.rules)
-    except SpaceError as error:
-        raise table.fault(error.where or "params", error.reason) from None
-    except UsageError as error:
-        raise table.fault("default", str(error)) from None
+    reading = _Reading(table, declared)
+    default = reading.default(chosen)
+    space = reading.space(constraints, default, kinds.pop())
+    mapping = None
+    if "loopnest" in table.data:
+        mapping = reading.tried(
+            lambda: _read_mapping(table.table("loopnest"), space.rules), "loopnest", None
+        )
     default = space.canonical(default)
-    reason = space.reason(default)
-    if reason:
-        raise table.fault("default", f"is not legal: {reason}", hint=space.cure(default))
-    heterogeneous, varying = _heterogeneous(table, space, mapping), _varying(table, space)
-    table.done()
+    reading.check_default(space, default)
+    heterogeneous = table.tried(lambda: _heterogeneous(table, space, mapping), ())
+    varying = table.tried(lambda: _varying(table, space), None)
+    table.tried(table.done, None)
     return KernelSpace(
         tuple(kernels),
         space,
@@ -248,6 +279,78 @@ def read_space(table: Table) -> KernelSpace:
         heterogeneous=heterogeneous,
         varying=varying,
     )
+
+
+class _Reading:
+    """The parameters of a section, and what is read by them. One that cannot be read is replaced by
+    an open choice, and `lost`: what else is wrong about it follows from that and is no fault."""
+
+    def __init__(self, table: Table, declared: Table) -> None:
+        self.table = table
+        self.lost: set[str] = set()
+        self.params = [p for name in declared.data if (p := self._param(declared, name))]
+
+    def _param(self, declared: Table, name: str) -> Param | None:
+        data = declared.data[name]
+        param = self.tried(lambda: _read_param(declared.part(data, name), name), "params", None)
+        if param is None:
+            self.lost.add(name)
+            with suppress(SpaceError):  # its name may be what is wrong
+                return Param(name, "choice", (0,), open=True)
+        return param
+
+    def tried(self, read: Callable[[], _T], key: str, instead: _D) -> _T | _D:
+        """The value of `read`, or `instead` after its fault was collected; `key` is where that is
+        unless it says so itself."""
+        try:
+            return read()
+        except PlatformError as fault:
+            self._add(fault)
+        except SpaceError as error:
+            self._add(self.table.fault(error.where or key, error.reason))
+        except UsageError as error:
+            self._add(self.table.fault(key, str(error)))
+        return instead
+
+    def _add(self, fault: PlatformError) -> None:
+        if not any(f"'{name}'" in fault.reason for name in self.lost):
+            self.table.faults.append(fault)
+
+    def default(self, chosen: Table) -> Config:
+        return self.tried(lambda: Config(_plain(chosen)), "default", Config({}))
+
+    def space(self, constraints: Sequence[str], default: Config, kind: str) -> ConfigSpace:
+        """The space without the conditions and constraints that are at fault.
+
+        Raises: PlatformError for a fault of another part, which nothing can be read without.
+        """
+        left = dict(enumerate(constraints))
+        while True:
+            try:
+                return ConfigSpace(self.params, left.values(), prefer=default, kind=kind)
+            except SpaceError as error:
+                part, _, at = error.where.partition("[")
+                name = error.where.removeprefix("params.").removesuffix(".when")
+                fault = self.table.fault(error.where or "params", error.reason)
+                if part == "constraints":
+                    position = list(left)[int(at.rstrip("]"))]
+                    del left[position]
+                    where = f"constraints[{position}]"
+                    self._add(self.table.fault(where, error.reason))
+                elif error.where.endswith(".when"):
+                    self._add(fault)
+                    self.lost.add(name)
+                    self.params = [
+                        replace(p, when="") if p.name == name else p for p in self.params
+                    ]
+                else:
+                    raise fault from None
+
+    def check_default(self, space: ConfigSpace, default: Config) -> None:
+        """Collect why the default is not legal, a fault for each reason."""
+        for reason in space.reasons(default):
+            hint = space.cure(default)
+            self._add(self.table.fault("default", f"is not legal: {reason}", hint=hint))
 
 
 def _read_param(table: Table, name: str) -> Param:
@@ -293,7 +396,7 @@ def _read_mapping(table: Table, rules: Rules) -> LoopMapping:
         return LoopMapping(splits, ((None, _order(table, order)),), "", {})
     cases = []
     for i, item in enumerate(order):
-        case = Table(item, table.where, table.path(f"order[{i}]"))
+        case = table.part(item, f"order[{i}]")
         named = _order(table, case.texts("loops"))
         when = case.take("when", str, "")
         case.done()
@@ -342,10 +445,6 @@ def _varying(table: Table, space: ConfigSpace) -> tuple[str, ...] | None:
         if not names & known:
             raise table.fault(where, f"{text!r} mentions no parameter")
     return tuple(conditions)
-
-
-def _items(table: Table) -> list[tuple[str, Any]]:
-    return list(table.data.items())
 
 
 def _plain(table: Table) -> dict[str, Value]:

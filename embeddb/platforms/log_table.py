@@ -11,13 +11,13 @@ from typing import Any
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
-from embeddb.core.records import STATUSES
+from embeddb.core.records import CYCLES_PER_S, STATUSES
 from embeddb.platforms.kernel import Table
 from embeddb.platforms.space.rules import join
 
-__all__ = ["LOG_UNITS", "LogTable", "clock_of", "read_log"]
+__all__ = ["LOG_UNITS", "LogTable", "clock_of", "read_log", "refuse_bad_clock"]
 
-#: Units that times of a log may have; cycles need the platform's clock.
+#: Units that times of a log may have; cycles become seconds by the platform's clock.
 LOG_UNITS = ("s", "ms", "us", "ns", "cycles")
 _MOST_ENTRIES = 256
 _MOST_TEXT = 200
@@ -31,7 +31,8 @@ class LogTable:
     hold where a log has such a column; `unit` is that of times without one, `statuses` map the
     log's words, in lower case, to ours, `op` is what ran where the log does not say, `instance` a
     device's label, or `this`: made by the platform's own command. `clock_ghz` is the platform's (0:
-    none is told) and turns cycles into seconds.
+    the file has none) and turns cycles into seconds. With `counts_cycles` the file has none and
+    every time is a number of cycles; `clock_ghz` is then that of `CYCLES_PER_S`.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +41,7 @@ class LogTable:
     op: Op | None = None
     instance: str = ""
     clock_ghz: float = 0.0
+    counts_cycles: bool = False
 
     def __repr__(self) -> str:
         """The same for equal tables: readings are journalled by it."""
@@ -66,28 +68,48 @@ def _key(text: str) -> str:
     return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else json.dumps(text)
 
 
-def read_log(table: Table, kernels: Collection[str], traits: Mapping[str, Any]) -> LogTable:
-    """Raises: PlatformError naming file and key."""
+def read_log(
+    table: Table, kernels: Collection[str], traits: Mapping[str, Any], *, command_unit: str = ""
+) -> LogTable:
+    """The `[log]` table; `command_unit` is the unit of the command's times, if there is one.
+
+    Raises: PlatformError naming file and key, also for units of which one is cycles and the other
+    is not, where no clock relates them.
+    """
+    cycles = table.tried(lambda: _counts_cycles(table, traits, command_unit), False)
+    log = LogTable(
+        columns=table.tried(lambda: _texts(table.table("columns")), MappingProxyType({})),
+        unit=table.data.get("unit", ""),
+        statuses=table.tried(lambda: _statuses(table), MappingProxyType({})),
+        op=table.tried(lambda: _op(table, kernels), None),
+        instance=table.tried(lambda: _instance(table), ""),
+        clock_ghz=CYCLES_PER_S / 1e9 if cycles else clock_of(traits),
+        counts_cycles=cycles,
+    )
+    table.done()
+    return log
+
+
+def _counts_cycles(table: Table, traits: Mapping[str, Any], command_unit: str) -> bool:
+    """Whether the unit is cycles, of the log or of the command's times, and there is no clock."""
     unit = table.take("unit", str, "")
     if unit and unit not in LOG_UNITS:
         raise table.fault("unit", f"{unit!r} is not one of {join(LOG_UNITS)}")
-    clock = clock_of(traits)
-    if unit == "cycles" and not clock:
-        raise table.fault("unit", "cycles need a clock: give `clock_ghz` under [traits]")
+    cycles = {one == "cycles" for one in (unit, command_unit) if one}
+    if True in cycles:
+        refuse_bad_clock(table, traits)
+    if len(cycles) > 1 and not clock_of(traits):
+        units = f"{unit} here and {command_unit} in `command.time`"
+        raise table.fault("unit", f"{units} need a clock: give `clock_ghz` under [traits]")
+    return True in cycles and not clock_of(traits)
+
+
+def _statuses(table: Table) -> Mapping[str, str]:
     statuses = _texts(table.table("status"))
     for word, status in statuses.items():
         if status not in STATUSES:
             raise table.fault(f"status.{word}", f"{status!r} is not one of {join(STATUSES)}")
-    found = LogTable(
-        columns=MappingProxyType(_texts(table.table("columns"))),
-        unit=unit,
-        statuses=MappingProxyType({word.lower(): status for word, status in statuses.items()}),
-        op=_op(table, kernels),
-        instance=_instance(table),
-        clock_ghz=clock,
-    )
-    table.done()
-    return found
+    return MappingProxyType({word.lower(): status for word, status in statuses.items()})
 
 
 def clock_of(traits: Mapping[str, Any]) -> float:
@@ -95,6 +117,12 @@ def clock_of(traits: Mapping[str, Any]) -> float:
     clock = traits.get("clock_ghz", 0)
     number = isinstance(clock, (int, float)) and not isinstance(clock, bool)
     return float(clock) if number and 1e-6 <= clock <= 1e6 else 0.0
+
+
+def refuse_bad_clock(table: Table, traits: Mapping[str, Any]) -> None:
+    """Raises: PlatformError where `unit` is cycles and the `clock_ghz` that is given is none."""
+    if "clock_ghz" in traits and not clock_of(traits):
+        raise table.fault("unit", "cycles need a clock, and `clock_ghz` under [traits] is none")
 
 
 def _op(table: Table, kernels: Collection[str]) -> Op | None:
@@ -117,7 +145,7 @@ def _instance(table: Table) -> str:
     return label
 
 
-def _texts(table: Table) -> dict[str, str]:
+def _texts(table: Table) -> Mapping[str, str]:
     """All entries of a table of texts."""
     found = {name: table.take(name, str) for name in list(table.data)}
     if len(found) > _MOST_ENTRIES:
@@ -125,4 +153,4 @@ def _texts(table: Table) -> dict[str, str]:
     for name, text in found.items():
         if not text or max(len(text), len(name)) > _MOST_TEXT:
             raise table.fault(name[:40], f"must be a text of 1 to {_MOST_TEXT} characters")
-    return found
+    return MappingProxyType(found)

@@ -16,7 +16,9 @@ __all__ = [
     "described",
     "display_name",
     "fact_names",
+    "is_interpreter",
     "machine_words",
+    "same_build",
     "same_machine",
     "unlike",
 ]
@@ -42,6 +44,11 @@ _DOUBLINGS = {
 #: What another word counts, by fact. In the runs of others the gains of a GPU and a CPU, or of one
 #: thread and many, differ by a variance of 0.12 to 0.2, those of one backend by 0.05.
 _OTHERS = {"backend": 5.0, "cpu": 0.25, "compiler": 0.25, "kernels": 0.25}
+#: Programs that run another one: which of them the PATH names is no fact of a simulator.
+_INTERPRETER = re.compile(
+    r"(python|pypy|perl|ruby|node|julia|java|lua|luajit|Rscript|tclsh|bash|dash|zsh|ksh|sh|env)"
+    r"w?[\d.]*(\.exe)?"
+)
 #: Machines that tell nothing of one another.
 _UNKNOWN = 1.0
 #: Facts in words and their unit, in the order they are told.
@@ -76,6 +83,24 @@ def fact_names() -> tuple[str, ...]:
     """The facts that count, the heaviest first."""
     both = {**_DOUBLINGS, **_OTHERS}
     return tuple(sorted(both, key=lambda name: -both[name]))
+
+
+def is_interpreter(program: str) -> bool:
+    """Whether a program of this file name runs scripts that are its arguments."""
+    return _INTERPRETER.fullmatch(program) is not None
+
+
+def same_build(a: Facts, b: Facts) -> bool:
+    """Whether two environments of a command differ in nothing but the content of interpreters,
+    which older versions counted as part of the program."""
+    own = _without_interpreters(a)
+    return "program" in a and own == _without_interpreters(b)
+
+
+def _without_interpreters(facts: Facts) -> dict[str, str]:
+    files = facts.get("program", "").split()
+    own = [file for file in files if not is_interpreter(file.partition(":")[0])]
+    return {**facts, "program": " ".join(own or files)}
 
 
 def same_machine(one: str, other: str, facts: Mapping[str, Facts]) -> bool:

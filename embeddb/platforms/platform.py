@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -108,6 +108,16 @@ class Platform:
             form["params"] = sorted(form["params"], key=lambda param: str(param[0]))
             form["heterogeneous"] = sorted(form["heterogeneous"])
         return self.digest != other.digest and here == there
+
+    @property
+    def counts_cycles(self) -> bool:
+        """Whether times are numbers of cycles, which no clock turns into seconds."""
+        return self.log.counts_cycles
+
+    @property
+    def time_unit(self) -> str:
+        """`s`, or `cycles` where times are numbers of these (`embeddb.core.wording.duration`)."""
+        return "cycles" if self.counts_cycles else "s"
 
     @property
     def what(self) -> str:
@@ -266,31 +276,52 @@ def parse_platform(text: str, *, where: str = "") -> Platform:
 
 def _parsed(text: str, where: str) -> Platform:
     table = Table(read_toml(text, where=where), where, "")
-    name = table.take("name", str)
-    if not _NAME.fullmatch(name):
-        raise table.fault("name", f"{name!r} must be lower-case letters, digits and -")
-    cost = table.take("cost_per_sample", float, 1.0)
-    if not (math.isfinite(cost) and cost > 0):
-        raise table.fault("cost_per_sample", "must be larger than 0")
-    kernels, traits = _read_kernels(table), _read_traits(table.table("traits"))
-    runner = table.take("runner", str, "")
+    tried = table.tried
+    name = tried(lambda: _read_name(table), "")
+    cost = tried(lambda: _read_cost(table), 1.0)
+    kernels: dict[str, KernelSpace] = tried(lambda: _read_kernels(table), {})
+    traits: dict[str, Any] = tried(lambda: _read_traits(table.table("traits")), {})
+    runner = tried(lambda: table.take("runner", str, ""), "")
+    command, log = None, LogTable()
+    if kernels:
+        command = tried(lambda: _read_command(table, runner, kernels, traits), None)
+        unit = command.time.unit if command is not None else ""
+        log = tried(lambda: read_log(table.table("log"), kernels, traits, command_unit=unit), log)
     platform = Platform(
         text=text,
         name=name,
-        version=table.take("version", str),
-        title=table.take("title", str),
-        simulated=table.take("simulated", bool, False),
-        portable=table.take("portable", bool, False),
+        version=tried(lambda: table.take("version", str), ""),
+        title=tried(lambda: table.take("title", str), ""),
+        simulated=tried(lambda: table.take("simulated", bool, False), False),
+        portable=tried(lambda: table.take("portable", bool, False), False),
         runner=runner,
         cost_per_sample=cost,
-        command=_read_command(table, runner, kernels, traits),
-        log=read_log(table.table("log"), kernels, traits),
+        command=command,
+        log=log,
         traits=MappingProxyType(traits),
-        meaning=MappingProxyType(_read_meaning(table.table("meaning"), kernels)),
+        meaning=MappingProxyType(
+            tried(lambda: _read_meaning(table.table("meaning"), kernels), {}) if kernels else {}
+        ),
         kernels=MappingProxyType(kernels),
     )
-    table.done()
+    if kernels:
+        tried(table.done, None)
+    table.refuse()
     return platform
+
+
+def _read_name(table: Table) -> str:
+    name = table.take("name", str)
+    if not _NAME.fullmatch(name):
+        raise table.fault("name", f"{name!r} must be lower-case letters, digits and -")
+    return name
+
+
+def _read_cost(table: Table) -> float:
+    cost = table.take("cost_per_sample", float, 1.0)
+    if not (math.isfinite(cost) and cost > 0):
+        raise table.fault("cost_per_sample", "must be larger than 0")
+    return cost
 
 
 def runner_for(platform: Platform) -> Any:
@@ -343,18 +374,28 @@ def this_machine(platform: Platform, *, threads: int = 0) -> tuple[Any, Platform
 
 
 def _read_kernels(table: Table) -> dict[str, KernelSpace]:
+    """The space of each kernel; empty after a fault without which no other table can be judged."""
     sections: list[Any] = table.take("space", list)
     kernels: dict[str, KernelSpace] = {}
-    for i, section in enumerate(sections):
-        part = Table(section, table.where, f"space[{i}]")
-        read = read_space(part)
-        for kernel in read.kernels:
-            if kernel in kernels:
-                raise part.fault("kernels", f"{kernel} already has a space")
-            kernels[kernel] = read
-    if not kernels:
+    if not sections:
         raise table.fault("space", "is missing")
-    return kernels
+    whole = True
+    for i, section in enumerate(sections):
+        read = table.tried(partial(_read_section, table, section, f"space[{i}]", kernels), None)
+        whole = whole and read is not None
+        kernels |= dict.fromkeys(read.kernels, read) if read is not None else {}
+    return kernels if whole else {}
+
+
+def _read_section(
+    table: Table, section: Any, key: str, kernels: Mapping[str, KernelSpace]
+) -> KernelSpace:
+    part = table.part(section, key)
+    read = read_space(part)
+    for kernel in read.kernels:
+        if kernel in kernels:
+            raise part.fault("kernels", f"{kernel} already has a space")
+    return read
 
 
 def _read_command(
@@ -371,7 +412,7 @@ def _read_command(
 def _read_traits(table: Table) -> dict[str, Any]:
     for name, value in table.data.items():
         if not isinstance(value, (str, int, float)):
-            raise table.fault(name, f"must be a number or a text, not {show(value)}")
+            table.faults.append(table.fault(name, f"must be a number or a text, not {show(value)}"))
     return dict(table.data)
 
 
@@ -381,9 +422,10 @@ def _read_meaning(table: Table, kernels: Mapping[str, KernelSpace]) -> dict[str,
     there |= {f"{param.name}={value_text(value)}" for param in params for value in param.values}
     for name, line in table.data.items():
         if not isinstance(line, str) or not line.strip() or "\n" in line:
-            raise table.fault(name, "must be a text of one line")
-        if name not in there:
-            raise table.fault(name, "is no parameter, and no PARAMETER=VALUE, of this platform")
+            table.faults.append(table.fault(name, "must be a text of one line"))
+        elif name not in there:
+            what = "is no parameter, and no PARAMETER=VALUE, of this platform"
+            table.faults.append(table.fault(name, what))
     return dict(table.data)
 
 

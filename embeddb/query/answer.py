@@ -159,6 +159,7 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         machines={name: share for name, share in query.vote.machines.items() if share > 0.0},
         transfers=_transfers(query, found),
         counters=counters_use(lookup, query),
+        time_unit=query.platform.time_unit,
     )
     return with_order_reasons(made)
 

@@ -254,7 +254,7 @@ def _vote(
         mean=averages.mean[legal],
         cover=np.array([place[at] for at in averages.cover if at in place], dtype=np.int64),
         knows_default=bool(evidence.knows_default.any()),
-        noise=evidence.noise_on(here),
+        noise=0.0 if query.platform.simulated else evidence.noise_on(here),
         evidence_op=_main_op(sources, shares, weights, partition.op),
         judged_by=view.judged,
         machines=_machines(sources, shares, weights),

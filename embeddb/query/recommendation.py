@@ -135,7 +135,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     what the fastest of each neighbour became, which is its first; `nest` is the text of the asked
     nest (`embeddb.nests.nest_text`), which need not be in the store, and `counters` says what its
     counters were used for (None: it was not counted). `kernel` is what is shown of the asked tensor
-    kernel.
+    kernel. `time_unit`: `cycles` where all seconds are 1e-9 of a number of cycles, else `s`.
     """
 
     id: str
@@ -173,6 +173,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     nest: str = ""
     counters: CountersUse | None = None
     kernel: KernelView | None = None
+    time_unit: str = "s"
 
     @property
     def first(self) -> Candidate | None:

@@ -90,7 +90,7 @@ def recommendation_html(made: Recommendation) -> str:
             str(rank),
             _factor(c.expected_gain),
             f"{_factor(c.gain_low)} – {_factor(c.gain_high)}" if c.gain_low and c.gain_high else "",
-            "" if c.seconds is None else seconds(c.seconds),
+            "" if c.seconds is None else seconds(c.seconds, made.time_unit),
             "" if c.break_even_calls is None else paid_off(c.break_even_calls),
             rests_on(c, made.default),
             str(Config(c.config)),
@@ -98,7 +98,7 @@ def recommendation_html(made: Recommendation) -> str:
         for rank, c in enumerate(made.candidates, 1)
     ]
     if made.default not in [c.config for c in made.candidates]:
-        took = "" if made.default_seconds is None else seconds(made.default_seconds)
+        took = "" if made.default_seconds is None else seconds(made.default_seconds, made.time_unit)
         rows.append(("–", _factor(1.0), "", took, "", "default", str(Config(made.default))))
     lines = [
         f"{made.op} on {made.platform}; from: {made.link}; sure: {made.confidence}",

@@ -95,10 +95,12 @@ def quoted(text: str) -> str:
     return shlex.quote(shown(text))
 
 
-def seconds(value: float | None) -> str:
-    """Three figures and the unit that fits: `12.3 µs`."""
+def seconds(value: float | None, unit: str = "s") -> str:
+    """Three figures and the unit that fits: `12.3 µs`; `33,300 cycles` where these are the unit."""
     if not is_known(value):
         return _NONE
+    if unit == "cycles":
+        return wording.duration(value, unit)
     short = wording.short_time(value, gap=_GAP, micro="µs")
     return short or (f"{value:,.3g}{_GAP}s" if value < 999.5 else f"{value:,.0f}{_GAP}s")
 

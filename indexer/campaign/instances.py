@@ -17,6 +17,7 @@ from embeddb.core.errors import InputError
 from embeddb.core.files.gate import reason_of
 from embeddb.core.files.new_file import write_new
 from embeddb.core.files.own_files import OwnFolder
+from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.plan import Plan
 
@@ -61,14 +62,14 @@ class Instances:
         body = json.dumps(about, indent=1).encode()
         if not os.path.lexists(self._folder / _FILE) and write_new(self._own, _FILE, body):
             return
-        first = self.first
-        if first == here.id:
+        first = self._read(self._own, _FILE)
+        if first.platform == here.id or same_build(first.environment, here.environment):
             return
         if mixed:
             write_new(self._further, f"{here.id}.json", body)
             return
         raise InputError(
-            f"its results are of {first}, and this is {here.id}",
+            f"its results are of {first.platform}, and this is {here.id}",
             where=str(self._folder),
             hint="finish it there with the same threads, or plan a campaign in another folder; "
             "the runs it has stay evidence of their machine",

@@ -47,6 +47,8 @@ __all__ = [
 Told = Callable[[str, int, int], None]
 
 PLAN_VERSION = 2
+#: Of a platform that is not exact.
+_ROUNDS = 2
 #: A grid larger than this is a mistake: it would take days on one matrix.
 _MOST_GRID = 20_000
 
@@ -160,7 +162,8 @@ class PlanOptions:
     own space.
     `grid` matrices run every legal configuration of `grid_op`. Pairs of matrix and op with
     nnz times dense columns above `max_work` (0: no limit) are left out. Rounds after the first
-    repeat `repeat_share` of a choice.
+    repeat `repeat_share` of a choice; without a number of `rounds` there are two, and one of a
+    platform that is simulated, and so exact.
 
     Raises: UsageError for what cannot be planned.
     """
@@ -168,7 +171,7 @@ class PlanOptions:
     configs: int = 60
     shared: int = 0
     sampled: bool = True
-    rounds: int = 2
+    rounds: int | None = None
     repeat_share: float = 1.0
     grid: int = 0
     grid_op: str = ""
@@ -176,7 +179,7 @@ class PlanOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or self.configs < 2:
+        if (self.rounds is not None and self.rounds < 1) or self.configs < 2:
             raise UsageError("a campaign needs at least 1 round and 2 configurations")
         if not 0 < self.repeat_share <= 1:
             raise UsageError(f"the share to repeat is above 0 and at most 1: {self.repeat_share}")
@@ -266,7 +269,7 @@ def make_plan(
     return Plan(
         platform=platform.text,
         ops=names,
-        rounds=options.rounds,
+        rounds=options.rounds or (1 if platform.simulated else _ROUNDS),
         repeat_share=options.repeat_share,
         seed=options.seed,
         grid_op=options.grid_op if grid else "",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.records import Measurement
+from embeddb.platforms.machines import is_interpreter
 from embeddb.platforms.of_subject import space_of
 from indexer.runners.base import RunOptions
 from indexer.runners.command_run.output import one_line, read_times
@@ -32,6 +33,8 @@ __all__ = ["PLUGIN", "CommandRunner"]
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
 _VERSION_TIMEOUT_S = 20.0
 _MAX_ERROR = 300
+#: Lines of a program's output that the reason of its failure ends with.
+_LAST_LINES = 3
 
 
 class CommandRunner:
@@ -70,9 +73,9 @@ class CommandRunner:
         return None
 
     def platform(self, *, threads: int = 0) -> Platform:
-        """The platform; its instance is the digest of the program (its files' content, or what
-        the `version` command says), of the command, and of clock, threads and CPU where they
-        matter.
+        """The platform; its instance is the digest of the program (its files' content but for an
+        interpreter's, or what the `version` command says), of the command, and of clock, threads
+        and CPU where they matter.
 
         Raises: RunnerUnavailable.
         """
@@ -186,13 +189,13 @@ class _Job:
                 try:
                     times += read_times(self.spec.time, self._said(ended, output))
                 except ValueError as error:
-                    status, reason = "crash", str(error)
+                    status, reason = "crash", f"{error}, exit status {ended.code}"
             if status == "crash":
                 _refuse_machine(ended, argv[0])
             if status == "crash" or self.spec.time.stream == "output":
                 refuse_full(output.parent)  # or it was cut short, and may read as another number
             if status != "ok":
-                return Measurement(status, error=_line(reason, ended.stderr))
+                return Measurement(status, error=_line(reason, ended))
         return Measurement("ok", tuple(times))
 
     def _status(self, ended: Ended) -> tuple[str, str]:
@@ -281,9 +284,11 @@ def _identity(platform: Platform, spec: CommandSpec) -> dict[str, str]:
     folder = _folder(platform)
     if not spec.version:
         words = [argument.literal for argument in spec.run]
-        files = [_program(words[0] or "", folder), *(w and str(folder / w) for w in words[1:])]
-        digests = [f"{Path(f).name}:{_digest(Path(f))}" for f in files if f and _is_file(Path(f))]
-        return {"program": " ".join(digests)}
+        program = _program(words[0] or "", folder)
+        files = [folder / word for word in words[1:] if word and _is_file(folder / word)]
+        if program and not (files and is_interpreter(Path(program).name)):
+            files.insert(0, Path(program))
+        return {"program": " ".join(f"{file.name}:{_digest(file)}" for file in files)}
     argv = [_program(spec.version[0], folder) or spec.version[0], *spec.version[1:]]
     with scratch_folder() as scratch:
         ended = _start(platform, spec, argv, scratch, Deadline(_VERSION_TIMEOUT_S))
@@ -291,7 +296,7 @@ def _identity(platform: Platform, spec: CommandSpec) -> dict[str, str]:
     if ended.problem or ended.code or not said:
         raise RunnerUnavailable(
             f"{platform.file}: command.version: "
-            + _line(ended.problem or f"exit status {ended.code}, and no version", ended.stderr)
+            + _line(ended.problem or f"exit status {ended.code}, and no version", ended)
         )
     return {"version": one_line(said[0])}
 
@@ -332,10 +337,15 @@ def _failed(status: str, reason: str, source: str) -> Measurement:
     return Measurement(status, source=source, error=one_line(reason), when=time.time())
 
 
-def _line(reason: str, stderr: bytes) -> str:
-    """The reason and the last line of what the program complained about, on one line."""
-    said = stderr.decode(errors="replace").strip().splitlines()[-1:]
-    return one_line(": ".join([reason, *said]))[:_MAX_ERROR]
+def _line(reason: str, ended: Ended) -> str:
+    """The reason and the last lines of stderr, of stdout where that is empty, on one line."""
+    streams = (raw.decode(errors="replace").strip() for raw in (ended.stderr, ended.stdout))
+    lines = next(filter(None, streams), "").splitlines()[-_LAST_LINES:]
+    last = " | ".join(one_line(line) for line in lines)
+    reason = one_line(reason)
+    # The end of the last lines tells most: of a traceback it is the exception.
+    room = _MAX_ERROR - len(reason) - 2
+    return f"{reason}: {last[-room:]}" if last and room > 0 else reason[:_MAX_ERROR]
 
 
 PLUGIN = CommandRunner

@@ -21,7 +21,7 @@ class Tuned:
     why; `rounds` those of the default and the fastest after it, the `finalists`. Seconds:
     `hardware_s` of the first turn count against the budget, those of earlier sessions too;
     `rounds_s` is what rounds cost now. `fresh` runs were made now. `warning`: the machine was in
-    another state than usual.
+    another state than usual. `exact` times are the same every time, and nothing is repeated.
     """
 
     subject: Content
@@ -38,6 +38,7 @@ class Tuned:
     hardware_s: float = 0.0
     rounds_s: float = 0.0
     warning: str = ""
+    exact: bool = False
 
     @property
     def best(self) -> Config:
@@ -58,6 +59,8 @@ class Tuned:
 
     @property
     def apart(self) -> bool:
-        """Whether the best was faster than the default in every pair of rounds."""
+        """Whether the best was faster than the default in every pair of rounds, or exactly."""
+        if self.exact:
+            return self.best != self.default
         best, default = self.rounds.get(self.best, ()), self.rounds.get(self.default, ())
         return bool(best) and bool(default) and max(best) < min(default)

@@ -32,7 +32,8 @@ _FINALISTS = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixTuneRequest:
     """So many seconds of a model, where the space is too large to be predicted at once, and of
-    hardware, compiling counted; `rounds` of the fastest beside the default come after. `by` says
+    hardware, compiling counted; `rounds` of the fastest beside the default come after, unless the
+    platform is simulated: its times are exact. `by` says
     who ranks: `neighbours`, `model` or `analytical`; empty: as a query is answered. With 0 seconds
     of a model nobody ranks, unless neighbours or the analytical model were asked for.
 
@@ -88,6 +89,7 @@ class MatrixTuning:
             ranked=len(ranked.configs),
             model=ranked.model,
             model_s=ranked.model_s,
+            exact=self.here.simulated,
         )
         if not asked.hardware_s:
             return done, ranked
@@ -105,9 +107,9 @@ class MatrixTuning:
         asked = self.request
         effort = Effort(
             seconds=asked.hardware_s,
-            default_every=_DEFAULT_EVERY,
+            default_every=0 if done.exact else _DEFAULT_EVERY,
             finalists=_FINALISTS,
-            rounds=asked.rounds,
+            rounds=0 if done.exact else asked.rounds,
         )
         hardware = Hardware(self.db, self.runner, self.here, asked.options)
         told = self._told("measure", asked.hardware_s)

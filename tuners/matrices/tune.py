@@ -18,12 +18,14 @@ __all__ = ["MatrixTuned", "tune_matrix"]
 
 @dataclass(frozen=True, slots=True)
 class MatrixTuned:
-    """What ran on the instance `platform`, and the ranking that it ran by."""
+    """What ran on the instance `platform`, and the ranking that it ran by; seconds are in a
+    `time_unit` as answers are (`Recommendation.time_unit`)."""
 
     platform: str
     op: Op
     tuned: Tuned
     ranking: Ranking
+    time_unit: str = "s"
 
 
 def tune_matrix(
@@ -44,4 +46,4 @@ def tune_matrix(
     if here.simulated:
         note(f"{here.id} is simulated: no time is of real hardware")
     tuned, ranking = MatrixTuning(db, runner, here, request, progress).run(pattern, op)
-    return MatrixTuned(here.id, op, tuned, ranking)
+    return MatrixTuned(here.id, op, tuned, ranking, here.time_unit)

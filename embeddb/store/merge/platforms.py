@@ -9,6 +9,7 @@ from embeddb.store.merge.contradiction import Contradiction, differing, kept
 __all__ = ["changed_meaning", "refuse_other_space", "told_otherwise"]
 
 _OTHER_SPACE = "its configuration space differs from the stored one"
+_OTHER_UNIT = "its times are in cycles in one of the two and in seconds in the other"
 #: Of its file: what can be named. Anything else is its text.
 _DECLARED = (
     "title", "version", "simulated", "portable", "runner", "cost_per_sample", "open_choices",
@@ -25,11 +26,19 @@ def refuse_other_space(known: Platform | None, platform: Platform) -> None:
             " order, in which models would read them",
             hint="put them back into the stored order",
         )
-    if known is not None and known.digest != platform.digest:
+    reason = "" if known is None else _incompatible(known, platform)
+    if reason:
         raise StoreError(
-            f"platform {platform.id}: {_OTHER_SPACE}",
+            f"platform {platform.id}: {reason}",
             hint="give the changed platform another name, or keep it in another database",
         )
+
+
+def _incompatible(known: Platform, platform: Platform) -> str:
+    """Why runs of the two cannot lie under one name; empty if they can."""
+    if known.digest != platform.digest:
+        return _OTHER_SPACE
+    return _OTHER_UNIT if known.counts_cycles != platform.counts_cycles else ""
 
 
 def changed_meaning(known: Platform | None, platform: Platform) -> list[str]:
@@ -48,8 +57,8 @@ def _word(platform: Platform | None, name: str) -> str:
 def told_otherwise(known: Platform, told: Platform) -> Contradiction | None:
     """What an import says of a stored platform that is not so here."""
     what = f"platform {told.id}"
-    if known.digest != told.digest:
-        return Contradiction(what, _OTHER_SPACE, refused=True)
+    if reason := _incompatible(known, told):
+        return Contradiction(what, reason, refused=True)
     names = [name for name in _DECLARED if getattr(known, name) != getattr(told, name)]
     if known.text != told.text and not names:
         names = ["text"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,18 @@ from embeddb.core.config import Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.server_url import is_server_url
 from embeddb.database import Database
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, this_machine
+from embeddb.store import is_database
 from embeddb.tensors.computation import KINDS
 from embeddb.ui.cli.output import Progress, note
 from indexer.starter import STARTER
 from indexer.subjects import contents, is_file, known_pattern
 
 __all__ = [
+    "database_to_fill",
     "defined",
     "families",
     "known_subjects",
@@ -46,15 +51,49 @@ def program_options(*, several: bool = False) -> Callable[[Any], Any]:
     return lambda verb: define(matrix(verb))
 
 
-def open_database(place: str, *, readonly: bool = False, create: bool = False) -> Database:
-    """The database at a path, or the shipped one; with `create`, made if there is none.
+def open_database(place: str, *, readonly: bool = False) -> Database:
+    """The database at a path, or the shipped one.
 
     Raises: StoreError if there is none; InputError if the shipped data is absent.
     """
     if place != STARTER:
-        return database.open_database(place, readonly=readonly, create=create)
+        return database.open_database(place, readonly=readonly)
     with Progress() as progress:
         return database.open_database(place, readonly=readonly, note=note, progress=progress)
+
+
+@contextmanager
+def database_to_fill(place: str) -> Iterator[Database]:
+    """The database at a path, made if there is none. What was made is removed where the block
+    raises before it has a run, a nest or a kernel; tables on a server stay.
+
+    Raises: StoreError for what is no place of a database; InputError as `open_database`.
+    """
+    if place == STARTER or is_database(place):
+        with open_database(place) as opened:
+            yield opened
+        return
+    folder = Path(place)
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    empty = False
+    try:
+        with database.open_database(place, create=True) as opened:
+            try:
+                yield opened
+            except BaseException:
+                empty = not is_server_url(place) and _holds_nothing(opened)
+                raise
+    finally:
+        if empty:
+            for part in folder.iterdir():
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
+            for one in missing:
+                one.rmdir()
+
+
+def _holds_nothing(db: Database) -> bool:
+    """Whether there are matrices at most, which rows that were rejected leave behind."""
+    return not db.store.count_runs() and all(p.kind == "matrix" for p in db.store.patterns())
 
 
 def known_subjects(

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from embeddb.core.wording import plural, share
+from embeddb.core.wording import duration, plural, share
 from embeddb.ui.cli.output import say, table
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def show_plan(document: dict[str, Any], command: str) -> None:
     """The document of `campaign plan`, and the command that runs it."""
     if document["strategy"]:
         show_bought(document["strategy"])
+        _show_cost(document)
         say(f"run it: {command}")
         return
     what = ", ".join(
@@ -52,7 +53,19 @@ def show_plan(document: dict[str, Any], command: str) -> None:
         say(f"every configuration of {document['grid']['op']} on {grid}")
     if document["left_out"]:
         say(f"{plural(len(document['left_out']), 'pair')} of matrix and op left out by --max-work")
+    _show_cost(document)
     say(f"run it: {command}")
+
+
+def _show_cost(document: dict[str, Any]) -> None:
+    """How long the samples of a plan take, by those of the database."""
+    if document["estimated_seconds"] is None:
+        say("how long that takes is not known yet: `campaign status` shows it after some samples")
+    else:
+        each, whole = document["seconds_per_sample"], document["estimated_seconds"]
+        say(f"about {duration(whole)}, by {duration(each)} a sample so far, one at a time")
+    if document["cost_note"]:
+        say(f"note: {document['cost_note']}")
 
 
 def show_progress(document: dict[str, Any]) -> None:
@@ -61,6 +74,12 @@ def show_progress(document: dict[str, Any]) -> None:
     measured, points = document["measured"], document["points"]
     percent = 100 * measured // points if points else 100
     say(f"{measured:,} of {plural(points, 'measurement')} ({percent} %)")
+    each, left = document["seconds_per_sample"], points - measured
+    if each is not None:
+        rest = f"; {left:,} left, about {duration(each * left)} one at a time" if left else ""
+        say(f"{duration(each)} a sample{rest}")
+    if document["cost_note"]:
+        say(f"note: {document['cost_note']}")
     stored = document["tasks_stored"]
     say(f"{stored:,} of {plural(document['tasks'], 'task')} stored in the database")
     show_spread(document["nodes"])

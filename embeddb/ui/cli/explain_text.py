@@ -77,7 +77,7 @@ def _show_answer(e: Explanation) -> None:
     _line("gain", _gain(e))
     for own in e.own:
         what = "default" if Config(own.config) == Config(made.default) else "answer"
-        _line("ran", f"{what}: {_ran(own)}")
+        _line("ran", f"{what}: {_ran(own, made.time_unit)}")
     if e.sessions:
         _line("apart", e.sessions)
     kind = e.pattern.kind
@@ -111,11 +111,11 @@ def _paid_off(calls: float) -> str:
     return f"off after {plural(math.ceil(calls), 'call')}: then preparing it has been made up for"
 
 
-def _ran(own: OwnRuns) -> str:
+def _ran(own: OwnRuns, unit: str) -> str:
     """How fast, how evenly, how often, when: `41 us, 40 us to 42 us; 3 runs, 15 repeats in all`."""
-    told = duration(own.seconds)
+    told = duration(own.seconds, unit)
     if own.times > 1:
-        told += f", {duration(own.fastest)} to {duration(own.slowest)}"
+        told += f", {duration(own.fastest, unit)} to {duration(own.slowest, unit)}"
     told += f"; {plural(own.runs, 'run')}, {plural(own.times, 'repeat')} in all"
     if own.last > 0.0:
         days = sorted({_when(own.first)[:10], _when(own.last)[:10]})
@@ -168,7 +168,10 @@ def _gain(e: Explanation) -> str:
         return f"{expected} over the default, expected; not measured on this {one}"
     took = first.seconds if first else None
     said = f"{factor(e.measured_gain)} over the default, measured on this {one}: "
-    said += f"{duration(took)} against {duration(e.recommendation.default_seconds)}"
+    made = e.recommendation
+    said += (
+        f"{duration(took, made.time_unit)} against {duration(made.default_seconds, made.time_unit)}"
+    )
     if e.within_interval is None:
         return said
     return (

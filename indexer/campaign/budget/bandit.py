@@ -15,30 +15,28 @@ from itertools import chain, zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.campaign.budget.sampler import Allocation, BudgetState, Round
+from indexer.campaign.budget.sampler import LEAST, Allocation, BudgetState, Round
 
 __all__ = ["Bandit"]
 
 
 @dataclass(frozen=True, slots=True)
 class Bandit:
-    """`most` arms; a round gives the `draws` best of them `step` samples each."""
+    """`most` arms; a round gives the `draws` best of them `step` samples each, and no more than the
+    budget is."""
 
     most: int = 25
     step: int = 5
     draws: int = 5
+    least: int = LEAST
     judged = True
-
-    @property
-    def least(self) -> int:
-        return self.step
 
     def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
         if not ledger.rounds:
             turns = chain.from_iterable(zip_longest(*ledger.pool.clusters))
             arms = [at for at in turns if at is not None]
-            affordable = min(self.most, ledger.budget // self.step)
-            return [(at, self.step) for at in arms[:affordable]]
+            step = min(self.step, ledger.budget)
+            return [(at, step) for at in arms[: min(self.most, ledger.budget // step)]]
         arms = [share.matrix for share in ledger.rounds[0].shares]
         bound = self.bounds(ledger.rounds, ledger.counts)
         open_ = [at for at in arms if at not in ledger.closed]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.campaign.budget.sampler import Allocation, BudgetState, Round
+from indexer.campaign.budget.sampler import LEAST, Allocation, BudgetState, Round
 
 __all__ = ["CLUSTERS", "Exploration"]
 
@@ -27,7 +27,7 @@ CLUSTERS = 5
 @dataclass(frozen=True, slots=True)
 class Exploration:
     """At most `most` matrices are bought from. A round draws `draws` of them, each for `step`
-    samples; none gets more than `cap` times an equal share of the budget."""
+    samples or a budget that is less; none gets more than `cap` times an equal share of it."""
 
     most: int
     step: int = 10
@@ -36,17 +36,14 @@ class Exploration:
     eta: float = 0.3
     bonus: float = 0.2
     cap: float = 2.0
+    least: int = LEAST
     judged = True
-
-    @property
-    def least(self) -> int:
-        return self.step
 
     def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:
         if not ledger.rounds:
             first = [int(rng.choice(members)) for members in ledger.pool.clusters]
-            affordable = min(self.most, ledger.budget // self.step)
-            return [(at, self.step) for at in first[:affordable]]
+            step = min(self.step, ledger.budget)
+            return [(at, step) for at in first[: min(self.most, ledger.budget // step)]]
         scores = self.scores(ledger.rounds, len(ledger.counts))
         used = set(np.flatnonzero(ledger.counts).tolist())
         drawn: list[int] = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indexer.campaign.budget.sampler import Allocation, BudgetState, Pool
+from indexer.campaign.budget.sampler import LEAST, Allocation, BudgetState, Pool
 from indexer.training.cost_model.samples import ROW_BINS
 
 __all__ = ["Fixed", "binned", "central", "drawn"]
@@ -31,7 +31,7 @@ class Fixed:
 
     choose: Choose
     most: int
-    least: int = 2
+    least: int = LEAST
     judged = False
 
     def allocate(self, ledger: BudgetState, rng: np.random.Generator) -> Allocation:

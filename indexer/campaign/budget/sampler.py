@@ -22,8 +22,10 @@ from embeddb.core.config import Config
 from embeddb.core.errors import InputError, UsageError
 from indexer.campaign.budget.reward import Rewards, Told, additive, by_halves
 
-__all__ = ["BudgetState", "Point", "Pool", "Round", "Sampler", "SamplingPolicy", "Share"]
+__all__ = ["LEAST", "BudgetState", "Point", "Pool", "Round", "Sampler", "SamplingPolicy", "Share"]
 
+#: The smallest budget: two configurations of one matrix can be compared.
+LEAST = 2
 #: Seconds, a failure, or not told yet.
 Outcome = float | Literal["failed"] | None
 Allocation = list[tuple[int, int]]

@@ -115,6 +115,12 @@ class ReadOptions:
         """How many units of its times make a second: by the unit that the file has `stated`, the
         caller or the platform's file. Raises: as `divisor`."""
         unit = stated or self.unit or self.log.unit
+        if self.log.counts_cycles and unit != "cycles":
+            raise ReaderError(
+                f"{unit or 'times without a unit'}, where the platform counts cycles",
+                where=where,
+                hint="give its `clock_ghz` under [traits], or --unit cycles if it holds these",
+            )
         return divisor(unit, where=where, clock_ghz=self.log.clock_ghz)
 
 

@@ -57,7 +57,8 @@ def divisor(unit: str, *, where: str = "", clock_ghz: float = 0.0) -> float:
         if clock_ghz > 0:
             return clock_ghz * 1e9
         why = "cycles need a clock"
-        raise ReaderError(why, where=where, hint="give `clock_ghz` under [traits] of the platform")
+        how = 'give `clock_ghz` under [traits] of the platform, or `unit = "cycles"` under [log]'
+        raise ReaderError(why, where=where, hint=how)
     if unit not in UNITS:
         what = f"no time unit {unit!r}" if unit else "the file does not say the unit of its times"
         raise ReaderError(what, where=where, hint=f"give --unit: one of {', '.join(UNITS)}, cycles")

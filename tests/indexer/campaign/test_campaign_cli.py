@@ -34,6 +34,7 @@ def asked(tmp_path: Path) -> list[str]:
 
 def test_a_plan_with_everything(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--configs", "20", "--sample", "per-matrix", "--shared", "5", "--grid", "1"]
+    options += ["--rounds", "2"]  # of a platform that is simulated, one is usual
     limits = ["--grid-op", "spmm:32", "--max-work", "1500", "--repeat-share", "0.5", "--json"]
     assert _run("plan", *asked, *options, *limits) == 0
     told = json.loads(capsys.readouterr().out)

@@ -30,6 +30,7 @@ def matrix_document(found: MatrixTuned, asked: MatrixTuneRequest) -> dict[str, A
         "matrix": {"id": done.subject.id, "name": done.subject.name, "m": m, "n": n, "nnz": nnz},
         "platform": found.platform,
         "op": str(found.op),
+        "time_unit": found.time_unit,
         "by": done.by,
         "model": done.model or None,
         "seed": asked.seed,
@@ -83,9 +84,11 @@ def show_matrix(found: MatrixTuned, asked: MatrixTuneRequest) -> None:
         again = done.again_s(config)
         what = "default" if config == done.default else "fastest"
         gain = factor(base / again if math.isfinite(again) else None)
-        times = [measured(done.tried.get(config)), measured(again), gain]
-        rows.append([what, *times, str(config)])
-    table(["", "measured", "rounds", "gain", "configuration"], rows)
+        times = [measured(done.tried.get(config), found.time_unit)]
+        if not done.exact:
+            times.append(measured(again, found.time_unit))
+        rows.append([what, *times, gain, str(config)])
+    table(["", "measured", *([] if done.exact else ["rounds"]), "gain", "configuration"], rows)
     say()
     say(_matrix_verdict(done))
     if done.warning:
@@ -98,6 +101,8 @@ def _matrix_verdict(done: Tuned) -> str:
         return "nothing can be told: the default, or all that was tried, did not run"
     if done.best == done.default:
         return "nothing is faster than the default"
+    if done.exact:
+        return f"{factor(gain)} over the default: simulated, so nothing was repeated"
     counted = plural(min(map(len, done.rounds.values()), default=0), "round")
     sure = "" if done.apart else "; its rounds and the default's overlap, so it may be chance"
     return f"{factor(gain)} over the default in {counted}{sure}"

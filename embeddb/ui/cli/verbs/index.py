@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.wording import plural
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import database_to_fill
 from embeddb.ui.cli.coverage_text import show_states
 from embeddb.ui.cli.logs.proposed import accepted, platform_asked
 from embeddb.ui.cli.logs.reading import (
@@ -54,24 +54,25 @@ def index_verb(db: str, runs: tuple[str, ...], as_json: bool, **asked: Any) -> N
     options = accepted(
         runs, platform, read_options(asked), reader=asked["reader"], yes=asked["yes"]
     )
-    with open_database(db, create=True) as opened, Progress() as progress:
-        report = index_runs(
-            opened,
-            runs,
-            platform=asked["platform"],
-            reader=asked["reader"],
-            matrices=asked["matrices"],
-            options=options,
-            progress=progress,
-        )
-    report = replace(report, database=db)
-    if as_json:
-        emit(report.document())
-    else:
-        _show(report)
-    refuse_empty(report.files)
-    if not report.adopted_runs:
-        refuse_foreign_folder(report.files)
+    with database_to_fill(db) as opened:
+        with Progress() as progress:
+            report = index_runs(
+                opened,
+                runs,
+                platform=asked["platform"],
+                reader=asked["reader"],
+                matrices=asked["matrices"],
+                options=options,
+                progress=progress,
+            )
+        report = replace(report, database=db)
+        if as_json:
+            emit(report.document())
+        else:
+            _show(report)
+        refuse_empty(report.files)
+        if not report.adopted_runs:
+            refuse_foreign_folder(report.files)
 
 
 def _show(report: IndexReport) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound
+from embeddb.core.errors import InputError, NothingFound
 from embeddb.core.records import PatternInfo
-from embeddb.core.wording import duration, factor
+from embeddb.core.wording import duration, factor, plural
 from embeddb.ui.cli.arguments import known_subjects, open_database, program_options, runner_here
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
@@ -42,7 +42,8 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any
 
     MATRIX is a file, or name or id of a pattern whose structure DB has; with --op nest it is a
     program (.c, .sdfg, .json), each nest of which is measured. Without --config, --configs
-    configurations drawn at random are run. What was measured before Ctrl-C is kept.
+    configurations drawn at random are run. What was measured before Ctrl-C is kept. Reasons of
+    failures are shown once each; ends with code 1 if nothing ran.
 
     \b
     Example:
@@ -75,9 +76,21 @@ def measure_verb(db: str, matrices: tuple[str, ...], as_json: bool, **asked: Any
                 note(f"no baselines: {here.name} has none to compare with")
     if as_json:
         emit(documents)
-        return
-    for document in documents:
-        _show(document, drawn=not asked["given"])
+    else:
+        for document in documents:
+            _show(document, drawn=not asked["given"])
+    _refuse_if_nothing_ran(documents)
+
+
+def _refuse_if_nothing_ran(documents: Sequence[dict[str, Any]]) -> None:
+    """Raises: InputError if every configuration of every matrix failed."""
+    failures = [failure for document in documents for failure in document["failures"]]
+    count = sum(failure["configs"] for failure in failures)
+    if failures and count == sum(len(document["configs"]) for document in documents):
+        raise InputError(
+            f"nothing ran: {plural(count, 'configuration')} failed",
+            where=documents[0]["platform"],
+        )
 
 
 def _whole(db: Database, subject: Content | PatternInfo) -> Content:
@@ -93,24 +106,28 @@ def _whole(db: Database, subject: Content | PatternInfo) -> Content:
 def _show(document: dict[str, Any], *, drawn: bool) -> None:
     say(f"{document['name']}: {document['op']} on {document['platform']}")
     configs: Sequence[dict[str, Any]] = document["configs"]
+    unit = document["time_unit"]
+    ran = [c for c in configs if c["seconds"] is not None]
     rows = [
-        (duration(c["seconds"]) if c["seconds"] else c["status"], factor(c["gain"]), _text(c))
-        for c in configs[:_SHOWN]
+        (duration(c["seconds"], unit), factor(c["gain"]), str(Config(c["config"])))
+        for c in ran[:_SHOWN]
     ]
     base = document["default"]["seconds"]
-    rows.append((duration(base), factor(1.0 if base else None), "the default"))
-    for name, found in document["baselines"].items():
-        gain = base / found["seconds"] if base and found["seconds"] else None
-        took = duration(found["seconds"]) if found["seconds"] else found["status"]
+    if ran:
+        rows.append((duration(base, unit), factor(1.0 if base else None), "the default"))
+    for name, library in document["baselines"].items():
+        gain = base / library["seconds"] if base and library["seconds"] else None
+        took = duration(library["seconds"]) if library["seconds"] else library["status"]
         rows.append((took, factor(gain), name))
-    table(("time", "gain", "configuration"), rows)
-    failed = [c for c in configs if c["seconds"] is None]
-    more = f", {len(failed)} of them failed" if failed else ""
-    say(f"{len(configs)} configurations measured and stored{more}")
-    if drawn:
+    if rows:
+        table(("time", "gain", "configuration"), rows)
+    failed = len(configs) - len(ran)
+    more = f", {failed:,} of them failed" if failed else ""
+    say(f"{plural(len(configs), 'configuration')} measured and stored{more}")
+    for failure in document["failures"][:_SHOWN]:
+        say(
+            f"  {failure['configs']:,} {failure['status']}: {failure['error'] or 'no reason given'}"
+        )
+    if drawn and ran:
         say("drawn at random: `embeddb query ... --measure` runs those that promise most instead")
     say()
-
-
-def _text(configured: dict[str, Any]) -> str:
-    return str(Config(configured["config"]))

@@ -191,9 +191,10 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
     if measured:
         head += ["measured", "real gain"]
         for row, c in zip(rows, made.candidates, strict=False):
-            row += _times(c, made.default_seconds)
+            row += _times(c, made)
         for row in rows[len(made.candidates) :]:
-            row += [duration(made.default_seconds), factor(made.default_seconds and 1.0)]
+            base = duration(made.default_seconds, made.time_unit)
+            row += [base, factor(made.default_seconds and 1.0)]
     for row, config in zip(rows, configs, strict=True):
         row.append(str(Config(config)))
     table([*head, "configuration"], rows)
@@ -222,10 +223,11 @@ def _row(c: Candidate, made: Recommendation) -> list[str]:
     return [factor(c.expected_gain), between, rests_on(c, made.default)]
 
 
-def _times(c: Candidate, default_s: float | None) -> list[str]:
+def _times(c: Candidate, made: Recommendation) -> list[str]:
     if c.seconds is None:
         return [c.status or "-", "-"]
-    return [duration(c.seconds), factor(default_s / c.seconds if default_s else None)]
+    gain = made.default_seconds / c.seconds if made.default_seconds else None
+    return [duration(c.seconds, made.time_unit), factor(gain)]
 
 
 def _show_remarks(made: Recommendation) -> None:
@@ -240,8 +242,10 @@ def _show_remarks(made: Recommendation) -> None:
     ties = near_ties(made)
     if ties:
         why = "within the measured noise" if made.noise > 0 else "no difference is known"
+        if made.simulated and made.candidates[0].seconds is not None:
+            why = "exactly the same time"
         say(f"ranks 1 and {_ranks(made, ties)} cannot be told apart: {why}")
-    elif made.noise == 0 and len(made.candidates) > 1:
+    elif made.noise == 0 and len(made.candidates) > 1 and not made.simulated:
         say("noise is not known here: close ranks may be ties")
     for line in made.warnings:
         say(f"warning: {line}")

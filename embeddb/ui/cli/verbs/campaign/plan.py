@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,12 @@ import click
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.ui.cli.arguments import families, open_database
+from embeddb.store import is_database
+from embeddb.ui.cli.arguments import database_to_fill, families, open_database
 from embeddb.ui.cli.campaign_text import command_line, show_plan
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note
+from indexer.starter import STARTER
 
 if TYPE_CHECKING:
     from embeddb.core.pattern import Pattern
@@ -59,7 +62,9 @@ _SAMPLES = ("shared", "per-matrix")
 @click.option("--shared", default=0, type=click.IntRange(0), help="Of --sample per-matrix.")
 @click.option("--grid", default=0, type=click.IntRange(0), help="Matrices that run everything.")
 @click.option("--grid-op", default="", help="The op they run everything of.")
-@click.option("--rounds", default=2, show_default=True, type=click.IntRange(1, 1000))
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), help="Default: 2, of a simulated platform 1."
+)
 @click.option(
     "--repeat-share",
     default=1.0,
@@ -74,7 +79,7 @@ _SAMPLES = ("shared", "per-matrix")
 @_with_strategy
 @json_option
 def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
-    """Plan a campaign in DIR for DB: every matrix, op, configuration and round.
+    """Plan a campaign in DIR for DB, made if there is none: every matrix, op, configuration, round.
 
     Every matrix runs the default, the --top configurations that serve most matrices of DB, and a
     sample: one for all, or with --sample per-matrix one of its own beside --shared ones. Matrices
@@ -93,12 +98,15 @@ def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
           --strategy ea25 --budget 500
     """
     from indexer.campaign.budget.growing_plan import bought
+    from indexer.campaign.cost import seconds_seen, surprising_cost
 
     _check_options(asked)
-    with open_database(db, readonly=True) as opened, Progress() as progress:
+    with _readable(db) as opened, Progress() as progress:
         platform = opened.platform(asked["platform"])
         campaign, top = _campaign(opened, folder, platform, asked, progress)
+        sample_s = seconds_seen(opened.store, platform)
     plan, done, spent = campaign.plan, campaign.progress(), bought(campaign)
+    samples = done.points if spent is None else spent.budget
     document: dict[str, Any] = {
         "campaign": plan.id,
         "folder": folder,
@@ -107,6 +115,9 @@ def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
         "top": {op: len(configs) for op, configs in top.items()},
         "tasks": done.tasks,
         "points": done.points,
+        "seconds_per_sample": sample_s,
+        "estimated_seconds": None if sample_s is None else sample_s * samples,
+        "cost_note": surprising_cost(platform, sample_s),
         "strategy": None if spent is None else spent.document(),
     }
     if as_json:
@@ -114,6 +125,17 @@ def plan_verb(db: str, folder: str, as_json: bool, **asked: Any) -> None:
     else:
         again = asked["platform"] if platform.command else ""
         show_plan(document, command_line("run", db, folder, again))
+
+
+@contextmanager
+def _readable(db: str) -> Iterator[Database]:
+    """The database for reading, or a new one where there is none."""
+    if db == STARTER or is_database(db):
+        with open_database(db, readonly=True) as opened:
+            yield opened
+    else:
+        with database_to_fill(db) as made:
+            yield made
 
 
 def _check_options(asked: dict[str, Any]) -> None:

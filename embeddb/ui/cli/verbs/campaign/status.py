@@ -49,15 +49,19 @@ def status_verb(db: str, folder: str, agree: float, as_json: bool) -> None:
 
 def report(campaign: Campaign, done: Progress, agree: float, *, as_json: bool) -> None:
     """Print how far a campaign is; `campaign run` ends in the same."""
+    from embeddb.platforms.platform import parse_platform
     from indexer.campaign.budget.growing_plan import bought
+    from indexer.campaign.cost import seconds_spent, surprising_cost
     from indexer.campaign.nodes.spread import spread_of
 
-    spent = bought(campaign)
+    spent, sample_s = bought(campaign), seconds_spent(campaign)
     document: dict[str, Any] = {
         "campaign": campaign.id,
         "folder": str(campaign.folder),
         "points": done.points,
         "measured": done.measured,
+        "seconds_per_sample": sample_s,
+        "cost_note": surprising_cost(parse_platform(campaign.plan.platform), sample_s),
         "statuses": dict(done.statuses),
         "tasks": done.tasks,
         "tasks_done": done.tasks_done,

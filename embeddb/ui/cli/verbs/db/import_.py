@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from embeddb.core.wording import duration, plural
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import database_to_fill
 from embeddb.ui.cli.output import Progress, emit, json_option, say
 
 __all__ = ["import_verb"]
@@ -29,7 +29,7 @@ def import_verb(db: str, file: str, as_json: bool) -> None:
 
     if not Path(file).is_file():
         raise click.BadParameter(f"{file}: no such file", param_hint="FILE")
-    with open_database(db, create=True) as opened, Progress() as progress:
+    with database_to_fill(db) as opened, Progress() as progress:
         report = import_file(opened, Path(file), progress=lambda n: progress("read", n))
         embed(opened, progress=progress)
     if as_json:

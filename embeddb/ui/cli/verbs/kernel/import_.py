@@ -10,7 +10,7 @@ import click
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.wording import counted, plural
 from embeddb.tensors.computation import KINDS
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import database_to_fill
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def import_verb(
     tensors += made_up.probes() if probes else []
     if cut:
         tensors += distinct_kernels(one for one in tensors if one.kind == "program")
-    with open_database(db, create=True) as opened, Progress() as progress:
+    with database_to_fill(db) as opened, Progress() as progress:
         done = add_coded(opened, tensors, progress=progress)
     notes += _groups_that_stay(done.known, tensors, group)
     _note(notes)

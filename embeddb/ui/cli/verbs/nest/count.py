@@ -12,7 +12,12 @@ from embeddb.core.wording import plural
 from embeddb.database import Database
 from embeddb.nests.counters import SOURCES
 from embeddb.nests.nest import Nest
-from embeddb.ui.cli.arguments import open_database, program_options, runner_here
+from embeddb.ui.cli.arguments import (
+    database_to_fill,
+    open_database,
+    program_options,
+    runner_here,
+)
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 from embeddb.ui.cli.verbs.nest.measure import programs_asked
 
@@ -57,7 +62,8 @@ def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any) 
     # Of nests that only teach, three quarters of the time would go to what numpy says of them.
     check = not asked["synthetic"]
     options = RunOptions(repeats=3, max_repeats=9, threads=asked["threads"], check=check)
-    with open_database(db, create=not everything) as opened, Progress() as progress:
+    opening = open_database if everything else database_to_fill
+    with opening(db) as opened, Progress() as progress:
         runner, here = runner_here(opened.platform(asked["platform"]), asked["threads"])
         nests = _known(opened) if everything else nests
         job = CountJob(opened, runner, here, options, asked["source"])

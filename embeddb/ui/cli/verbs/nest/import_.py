@@ -9,7 +9,7 @@ import click
 
 from embeddb.core.errors import NestError, UsageError
 from embeddb.core.wording import plural
-from embeddb.ui.cli.arguments import defined, matrices_held, open_database, program_options
+from embeddb.ui.cli.arguments import database_to_fill, defined, matrices_held, program_options
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def import_verb(
     from indexer.add import add_coded
 
     nests, notes = _read(files, dace, defines, held)
-    with open_database(db, create=True) as opened, Progress() as progress:
+    with database_to_fill(db) as opened, Progress() as progress:
         done = add_coded(opened, nests, progress=progress)
     for line in notes:
         note(line)

@@ -12,9 +12,9 @@ from embeddb.core.errors import UsageError
 from embeddb.core.wording import plural
 from embeddb.nests.nest import Nest
 from embeddb.ui.cli.arguments import (
+    database_to_fill,
     defined,
     matrices_held,
-    open_database,
     program_options,
     runner_here,
 )
@@ -62,7 +62,7 @@ def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any
         seed=asked["seed"],
         options=RunOptions(repeats=repeats, max_repeats=max(25, repeats), threads=asked["threads"]),
     )
-    with open_database(db, create=True) as opened, Progress() as progress:
+    with database_to_fill(db) as opened, Progress() as progress:
         runner, here = runner_here(opened.platform(asked["platform"]), asked["threads"])
         tally = NestJob(opened, runner, here, request).run(nests, progress)
         embed(opened, progress=progress)

@@ -6,11 +6,13 @@ from functools import partial
 
 import click
 
+from embeddb.core.errors import PlatformError
 from embeddb.core.wording import plural
 from embeddb.nests.examples import sample_nests
 from embeddb.platforms.of_subject import carried
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ui.cli.output import emit, json_option, say
+from indexer.subjects import is_file
 
 __all__ = ["check_verb"]
 
@@ -19,7 +21,7 @@ __all__ = ["check_verb"]
 @click.argument("file")
 @json_option
 def check_verb(file: str, as_json: bool) -> int:
-    """Whether a platform FILE is right; every problem is a line. Ends with code 1 if there is one.
+    """Check a platform FILE; every problem is a line. Ends with code 1 if there is one.
 
     \b
     Example:
@@ -27,7 +29,18 @@ def check_verb(file: str, as_json: bool) -> int:
     """
     from embeddb.platforms.check import check_platform
 
-    platform = load_platform(file)
+    try:
+        platform = load_platform(file)
+    except PlatformError as error:
+        if not is_file(file):
+            raise
+        if as_json:
+            emit({"platform": None, "digest": None, "problems": list(error.problems)})
+        for line in () if as_json else error.problems:
+            say(line)
+        if not as_json:
+            say(f"{file}: {plural(len(error.problems), 'problem')}")
+        return 1
     problems = check_platform(platform)
     if as_json:
         emit({"platform": platform.id, "digest": platform.digest, "problems": problems})

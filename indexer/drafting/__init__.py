@@ -1,0 +1,1 @@
+"""A platform file drafted from a run log."""

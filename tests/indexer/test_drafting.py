@@ -1,0 +1,223 @@
+"""A platform file drafted from a log, and the log read by it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from command_line import run_verb
+from scipy.io import mmwrite
+from scipy.sparse import random as random_matrix
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import ReaderError, UsageError
+from embeddb.platforms.check import check_platform
+from embeddb.platforms.platform import Platform, load_platform, parse_platform
+from embeddb.store import memory_store
+from indexer.drafting.draft import Draft, draft_platform
+from indexer.index_runs import index_runs
+from indexer.ingest import ingest
+from indexer.readers.base.row import ReadOptions
+
+OP = Op.parse("spmm:32")
+ASKED = ReadOptions(op=OP)
+HEAD = "matrix,panel,lanes,flow,depth,total_cyc"
+GRID = list(itertools.product(("a", "b", "c"), (16, 64, 256), (4, 8), (0, 1, 2)))
+
+
+def cycles(m: str, panel: int, lanes: int, depth: int) -> int:
+    return 1000 * (1 + "abc".index(m)) + panel + 100 // lanes - 10 * depth
+
+
+def grid_rows() -> list[str]:
+    return [
+        f"{m},{p},{lanes},{'outer' if d else 'row'},{d or ''},{cycles(m, p, lanes, d)}"
+        for m, p, lanes, d in GRID
+    ]
+
+
+def drafted(
+    folder: Path, rows: Sequence[str], head: str = HEAD, asked: ReadOptions = ASKED
+) -> tuple[Draft, Platform]:
+    log = folder / "tina.csv"
+    log.write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
+    draft = draft_platform(log, asked)
+    (folder / "tina.toml").write_text(draft.text, encoding="utf-8")
+    platform = load_platform(folder / "tina.toml")
+    assert check_platform(platform) == []
+    return draft, platform
+
+
+def read(folder: Path, platform: Platform) -> tuple[int, int]:
+    """Rows added and rejected when the drafted platform reads its log without any option."""
+    report = ingest(memory_store(), folder / "tina.csv", platform=platform)
+    return report.added, report.rejected
+
+
+def test_a_simulators_log(tmp_path: Path) -> None:
+    draft, platform = drafted(tmp_path, grid_rows())
+    params = {p.name: (p.kind, p.values, p.when) for p in platform.kernel("spmm").space.params}
+    assert params == {
+        "panel": ("int", (16, 64, 256), ""),
+        "lanes": ("int", (4, 8), ""),
+        "flow": ("choice", ("row", "outer"), ""),
+        "depth": ("int", (1, 2), "flow == 'outer'"),
+    }
+    assert platform.simulated and platform.counts_cycles and platform.name == "tina"
+    best = Config({"panel": 16, "lanes": 8, "flow": "outer", "depth": 2})
+    assert platform.default(OP) == best
+    assert read(tmp_path, platform) == (len(GRID), 0)
+    assert any("default" in guess for guess in draft.guesses)
+    assert draft.text.count("# GUESS: ") == len(draft.guesses)
+
+
+def test_the_command_that_it_proposes_fits_its_parameters(tmp_path: Path) -> None:
+    draft, _ = drafted(tmp_path, grid_rows())
+    stub = draft.text.index("# [command]")
+    whole = draft.text[:stub] + draft.text[stub:].replace("# ", "")
+    platform = parse_platform(whole.replace("# runner = ", "runner = "))
+    assert platform.command is not None and check_platform(platform) == []
+
+
+def test_names_words_and_results(tmp_path: Path) -> None:
+    head = "mtx,Tile rows,2x,import,double buffer,max,version,outcome,hits,time_ms"
+    rows = [
+        f"{m}.mtx,{p},{x},{i},{b},{i},7,{'pass' if p < 256 else 'BUFFER_OVERFLOW'},"
+        f"{p * 1.01 + x + len(m) + k / 7},{'' if p == 256 else p + x}"
+        for k, (m, p, x, i, b) in enumerate(
+            itertools.product(("a", "b"), (16, 64, 256), (1, 2), ("x", "y"), ("true", "false"))
+        )
+    ]
+    draft, platform = drafted(tmp_path, rows, head)
+    params = {p.name: p.kind for p in platform.kernel("spmm").space.params}
+    assert params == {
+        "Tile_rows": "int",
+        "p_2x": "int",
+        "import_": "choice",
+        "double_buffer": "bool",
+        "max_": "choice",
+    }
+    assert set(draft.left_out) == {"version", "hits"}
+    assert not platform.simulated and not platform.counts_cycles
+    assert read(tmp_path, platform) == (len(rows), 0)
+
+
+def test_a_condition_over_two_parameters(tmp_path: Path) -> None:
+    rows = [
+        f"{m},{p},{lanes},{f},{8 if f == 'outer' and lanes == 8 else ''},{p + lanes}"
+        for m, p, lanes, f in itertools.product("ab", (16, 64), (4, 8), ("row", "outer"))
+    ]
+    rows += [row.replace(",8,outer,8,", ",8,outer,16,") for row in rows if ",8,outer,8," in row]
+    _, platform = drafted(tmp_path, rows)
+    depth = platform.kernel("spmm").space.rules.by_name["depth"]
+    assert sorted(depth.when.split(" and ")) == ["flow == 'outer'", "lanes == 8"]
+    assert read(tmp_path, platform) == (len(rows), 0)
+
+
+def test_a_parameter_without_a_condition_is_said(tmp_path: Path) -> None:
+    rows = grid_rows()
+    rows[1] = rows[1].replace("outer,1,", "outer,,")
+    draft, _ = drafted(tmp_path, rows)
+    assert any("depth" in guess and "when" in guess for guess in draft.guesses)
+
+
+def test_limits_that_hold_are_suggestions_only(tmp_path: Path) -> None:
+    rows = [
+        f"{m},{p},{lanes},row,,{p}"
+        for m, p, lanes in itertools.product("ab", (16, 64, 256), (4, 8, 16))
+        if p * lanes <= 1024
+    ]
+    draft, platform = drafted(tmp_path, rows)
+    assert '# constraints = ["panel * lanes <= 1024"]' in draft.text
+    assert platform.kernel("spmm").space.constraints == ()
+
+
+def test_samples_that_no_two_matrices_share(tmp_path: Path) -> None:
+    rows = ["a,16,4,row,,9", "b,64,4,row,,8", "c,16,8,row,,7", "d,16,4,outer,1,6"]
+    _, platform = drafted(tmp_path, rows)
+    assert dict(platform.default(OP)) == {"panel": 16, "lanes": 4, "flow": "row"}
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    log = tmp_path / "runs.jsonl"
+    records = [
+        {"matrix": m, "lanes": n, "order": order, "cycles": n + len(order)}
+        for m, n, order in itertools.product("ab", (4, 8), (["i", "j"], ["j", "i"]))
+    ]
+    log.write_text("\n".join(map(json.dumps, records)))
+    platform = parse_platform(draft_platform(log, ASKED).text)
+    params = {p.name: p.kind for p in platform.kernel("spmm").space.params}
+    assert params == {"lanes": "int", "order": "permutation"}
+    assert ingest(memory_store(), log, platform=platform).added == len(records)
+
+
+@pytest.mark.parametrize(
+    ("head", "rows", "asked", "error", "place"),
+    [
+        (HEAD, ["a,1,2,row,,5"], ReadOptions(), UsageError, "--op"),
+        ("matrix,panel,cost", ["a,1,5"], ASKED, UsageError, "time"),
+        ("matrix,panel,time", ["a,1,5"], ASKED, UsageError, "unit"),
+        ("matrix,time_ms", ["a,1", "b,2"], ASKED, UsageError, "no column is a parameter"),
+        ("panel,time_ms", ["1,2"], ASKED, UsageError, "matrix"),
+        (HEAD, ["a,16,4,row,,x"], ASKED, (ReaderError, UsageError), "tina.csv"),
+    ],
+)
+def test_what_no_log_says_is_asked_for(
+    tmp_path: Path, head: str, rows: list[str], asked: ReadOptions, error: type, place: str
+) -> None:
+    with pytest.raises(error, match=place):
+        drafted(tmp_path, rows, head, asked)
+
+
+def test_from_a_log_to_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.csv").write_text("\n".join([HEAD, *grid_rows()]))
+    for seed, name in enumerate("abc"):
+        matrix = random_matrix(40 + seed, 30, 0.2, random_state=seed)
+        mmwrite(tmp_path / f"{name}.mtx", matrix)
+    log, file, db = (str(tmp_path / name) for name in ("log.csv", "mine.toml", "new/a.db"))
+    assert run_verb(["index", db, log]) == 2
+    assert "platform draft" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    assert run_verb(["platform", "draft", log, "--op", "spmm:32", "-o", file]) == 0
+    assert run_verb(["platform", "draft", log, "--op", "spmm:32", "-o", file]) == 1
+    assert run_verb(["platform", "check", file]) == 0
+    assert run_verb(["index", db, log, "--platform", file, "--matrices", str(tmp_path)]) == 0
+    capsys.readouterr()
+    asked = [str(tmp_path / "a.mtx"), "--platform", "mine", "--op", "spmm:32"]
+    assert run_verb(["query", db, *asked, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["link"] == "measured" and answer["time_unit"] == "cycles"
+
+
+def test_a_draft_as_json_and_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "tina.csv"
+    log.write_text("\n".join([HEAD, *grid_rows()]))
+    assert run_verb(["platform", "draft", str(log), "--op", "spmm:32"]) == 0
+    text = capsys.readouterr().out
+    assert run_verb(["platform", "draft", str(log), "--op", "spmm:32", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == text
+    assert parse_platform(text).name == "tina"
+
+
+def test_a_log_of_which_nothing_can_be_used_leaves_no_database(tmp_path: Path) -> None:
+    _, platform = drafted(tmp_path, grid_rows())
+    (tmp_path / "bad.csv").write_text(f"{HEAD}\na,17,4,row,,5\n")
+    words = [str(tmp_path / name) for name in ("a.db", "bad.csv")]
+    assert run_verb(["index", *words, "--platform", str(tmp_path / "tina.toml")]) == 1
+    assert not (tmp_path / "a.db").exists()
+    (tmp_path / "a.db").mkdir()
+    assert run_verb(["index", *words, "--platform", str(tmp_path / "tina.toml")]) == 1
+    assert list((tmp_path / "a.db").iterdir()) == []
+    assert platform.name == "tina"
+
+
+def test_the_library_makes_it_too(tmp_path: Path) -> None:
+    from embeddb.database import Database
+
+    drafted(tmp_path, grid_rows())
+    with Database.in_memory() as db:
+        report = index_runs(db, [tmp_path / "tina.csv"], platform=str(tmp_path / "tina.toml"))
+    assert report.files[0].added == len(GRID)
