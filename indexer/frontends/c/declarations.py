@@ -81,7 +81,9 @@ class Declarations:
         elif node.init is not None and not times:
             self._alias(node.name, node.init, dtype, scope)
         elif dtype in ("i32", "i64") and times < 2 and node.init is None:
-            scope.names[node.name] = Refused("has no value here; give it from outside", dtype)
+            scope.names[node.name] = Refused(
+                f"has no value here: give it with -D {node.name}=64", dtype
+            )
         else:
             self.hold(node.name, Array(dtype, (), ""), scope)
 

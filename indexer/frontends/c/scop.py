@@ -30,7 +30,7 @@ from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
 from indexer.frontends.c.declarations import Declarations, holds_scop
 from indexer.frontends.c.statements import Statements, on_line
-from indexer.frontends.c.text import source_text
+from indexer.frontends.c.text import source_text, undefined, undefined_macro
 from indexer.frontends.names import Scope
 from indexer.frontends.tree import Node, Program
 
@@ -70,9 +70,11 @@ def _parsed(text: str) -> Any:
     try:
         return c_parser.CParser().parse(_TYPEDEFS + text)
     except c_parser.ParseError as error:
-        said = re.fullmatch(r"[^:]*:(\d+)(?::\d+)?:\s*(.*)", str(error), re.S)
-        line, why = (int(said[1]), said[2]) if said else (None, str(error))
-        raise NestError(f"cannot be parsed, {why}", line=line) from error
+        place = re.fullmatch(r"[^:]*:(\d+)(?::\d+)?:\s*(.*)", str(error), re.S)
+        line, reason = (int(place[1]), place[2]) if place else (None, str(error).lstrip(": "))
+        if macro := undefined_macro(text, line):
+            raise undefined(*macro) from error
+        raise NestError(f"cannot be parsed, {reason}", line=line) from error
 
 
 class _File:

@@ -14,6 +14,7 @@ from indexer.frontends.c.declarations import Declarations
 from indexer.frontends.c.expressions import value_of
 from indexer.frontends.c.loops import header
 from indexer.frontends.c.subscripts import access_of, index_of
+from indexer.frontends.c.text import undefined
 from indexer.frontends.combine import combined
 from indexer.frontends.names import Refused, Scope
 from indexer.frontends.tree import Block, Node, Step, reads, walk
@@ -65,6 +66,8 @@ class Statements:
                 return self._local(node, scope, mask)
             case c_ast.Assignment():
                 return self._assign(node, scope, mask)
+            case c_ast.FuncCall(name=c_ast.ID(name=name)) if name.isupper():
+                raise undefined(name)
             case c_ast.UnaryOp(op="p++" | "++" | "p--" | "--"):
                 one = c_ast.Constant("int", "1", node.coord)
                 op = "+=" if "+" in node.op else "-="
@@ -168,4 +171,6 @@ def on_line(node: Any) -> Iterator[None]:
         coord = getattr(node, "coord", None)
         if error.line is not None or coord is None:
             raise
-        raise NestError(error.reason, where=error.where, line=coord.line) from error
+        raise NestError(
+            error.reason, where=error.where, line=coord.line, hint=error.hint
+        ) from error

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.operation import Shape
 from indexer.runners.compiled.expected import Expected, first_missed
@@ -59,22 +60,29 @@ class KernelJob:
         self._expected: Expected | None = None
 
     def expect(self, folder: Path, reference: str, libraries: Libraries) -> None:
-        """Compute what is right, unless it lies in the folder."""
+        """Compute the expected values, unless they lie in the folder. Raises: TensorError for a
+        kernel whose shapes do not fit each other."""
         expected = Expected(folder, list(range(len(self.kernel.outputs))))
         if not expected.there:
-            tolerance = tolerance_of(self.kernel)
-            found = evaluate(self.kernel, self.arrays[: self._given])
-            for output, told in enumerate(found):
-                shape = self._shapes[self._given + output]
-                values = physical(told.value, shape).astype(np.float64)
-                error = physical(np.broadcast_to(of(*told), shape.dims), shape)
-                off = np.zeros(values.shape)
-                if shape.dtype in _LARGEST:
-                    off = tolerance * (np.abs(values) + error) + _TINY[shape.dtype]
-                    known = np.isfinite(off) & (np.abs(values) < _LARGEST[shape.dtype])
-                    off = np.where(known, off, np.inf)
-                expected.keep(output, values, off)
+            try:
+                self._keep(expected)
+            except (ValueError, IndexError) as error:
+                raise TensorError(f"its shapes do not fit each other: {error}") from error
         self._expected = expected
+
+    def _keep(self, expected: Expected) -> None:
+        tolerance = tolerance_of(self.kernel)
+        values_of = evaluate(self.kernel, self.arrays[: self._given])
+        for output, told in enumerate(values_of):
+            shape = self._shapes[self._given + output]
+            values = physical(told.value, shape).astype(np.float64)
+            error = physical(np.broadcast_to(of(*told), shape.dims), shape)
+            off = np.zeros(values.shape)
+            if shape.dtype in _LARGEST:
+                off = tolerance * (np.abs(values) + error) + _TINY[shape.dtype]
+                known = np.isfinite(off) & (np.abs(values) < _LARGEST[shape.dtype])
+                off = np.where(known, off, np.inf)
+            expected.keep(output, values, off)
 
     def restore(self, *, all: bool) -> None:
         """Nothing is read that a run writes; with `all` it is overwritten."""
