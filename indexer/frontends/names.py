@@ -20,10 +20,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A name that may not be used here, and why; with a type, it may be written."""
+    """A name that may not be used here, and why; with a type, it may be written. `line` is that of
+    its declaration."""
 
     why: str
     dtype: str = ""
+    line: int = 0
 
 
 @dataclass

@@ -82,13 +82,13 @@ class Statements:
             return []
         times = self._names.assigned[node.name]
         if dtype in ("i32", "i64") and node.init is None and times < 2:
-            scope.names[node.name] = Refused("has no value here", dtype)
+            scope.names[node.name] = Refused("has no value here", dtype, node.coord.line)
             return []
         if dtype in ("i32", "i64") and not times:
             with suppress(NestError):
                 scope.names[node.name] = self._constant_index(node.init, scope)
                 return []
-        self._names.hold(node.name, Array(dtype, (), ""), scope)
+        self._names.hold(node.name, Array(dtype, (), ""), scope, node.coord.line)
         if node.init is None:
             return []
         target = c_ast.ID(node.name, node.coord)
@@ -111,9 +111,8 @@ class Statements:
                     with suppress(NestError):
                         scope.names[node.lvalue.name] = self._constant_index(right, scope)
                         return []
-                self._names.hold(
-                    node.lvalue.name, Array(told.dtype, (), ""), scope.home(node.lvalue.name)
-                )
+                home = scope.home(node.lvalue.name)
+                self._names.hold(node.lvalue.name, Array(told.dtype, (), ""), home, told.line)
         target = access_of(node.lvalue, scope)
         value = value_of(right, scope)
         if op == "/=" and is_whole(Read(target), self._names.arrays):

@@ -21,6 +21,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\"(?:\\.|[^\"\\])*\"")
 _DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)")
 _DEFINE = re.compile(r"([A-Za-z_]\w*)(\()?\s*(.*)")
 _FILL = re.compile(r"embeddb\s+fill\s+([A-Za-z_]\w*)\s+(\S.*)")
+#: A number, or an expression of numbers.
+_NUMBERS = re.compile(r"[(+\-\s]*+\.?\d[\w.+\-*/()\s]*+")
 #: Macros of rows, columns and entries, and the arrays of row offsets and of columns.
 _MATRIX = re.compile(r"embeddb\s+matrix" + 5 * r"\s+([A-Za-z_]\w*)" + r"\s*")
 #: The hint about macros of headers, which are not read, and about those with parameters.
@@ -34,12 +36,14 @@ _LONGEST = 100_000
 @dataclass
 class SourceText:
     """`text` with macros replaced; `fills`: what arrays hold, by name, with the line; `held`: the
-    fills of those that hold a matrix; `defines`: what was given, its sizes with it."""
+    fills of those that hold a matrix; `defines`: what was given, its sizes with it; `macros`: those
+    that are numbers, or sums of such, as their text and the line of their definition."""
 
     text: str = ""
     fills: dict[str, tuple[str, int]] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
     defines: dict[str, int | float] = field(default_factory=dict)
+    macros: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
 def source_text(
@@ -116,6 +120,7 @@ class _Preprocessor:
     def __init__(self, given: dict[str, int | float]) -> None:
         self._given = given
         self._macros: dict[str, str] = {}
+        self._lines: dict[str, int] = {}
         self._kept: list[bool] = []
         self._of_system = False
 
@@ -133,6 +138,9 @@ class _Preprocessor:
         source.text = "\n".join(out)
         for name, (fill, at) in source.fills.items():
             source.fills[name] = (self._replaced(fill, at), at)
+        for name, value in self._macros.items():
+            if _NUMBERS.fullmatch(text := self._replaced(value, self._lines[name]).strip()):
+                source.macros[name] = (text, self._lines[name])
         return source
 
     def _directive(self, word: str, rest: str, line: int, source: SourceText) -> str:
@@ -173,6 +181,7 @@ class _Preprocessor:
             return
         given = self._given.get(name)
         self._macros[name] = value if given is None else repr(given)
+        self._lines[name] = line
 
     def _pragma(self, rest: str, line: int, source: SourceText) -> str:
         fill = _FILL.fullmatch(rest)
