@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
+from indexer.runners.compiled.c_tools import INCLUDES, TOOLS, timed
 from indexer.runners.nest_code import fill
 from indexer.runners.nest_code.expressions import C_TYPES, Site, Writer
 from indexer.runners.nest_code.generate import PRELUDE, c_function
@@ -15,29 +16,6 @@ from indexer.runners.nest_code.names import function_name, names_of
 __all__ = ["c_program", "nest_lines"]
 
 _MAIN = """\
-static double seconds(void)
-{{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}}
-
-static void *room(size_t bytes)
-{{
-    void *made = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    if (!made) {{
-        fprintf(stderr, "no memory for %zu bytes\\n", bytes);
-        exit(1);
-    }}
-    return made;
-}}
-
-static int in_order(const void *a, const void *b)
-{{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}}
-
 int main(void)
 {{
 {body}
@@ -64,14 +42,13 @@ def c_program(nest: Nest, schedule: Schedule) -> str:
         f"   It was measured with {' '.join(f for f in flags() if f not in ('-fPIC', '-shared'))}",
         "   The numbers that it starts from are made up; no two pointers may overlap. */",
         *(f"/* It has rows like those of matrix {name}. */" for name in _matrices(nest)),
-        "#include <stdio.h>",
-        "#include <stdlib.h>",
-        "#include <string.h>",
-        "#include <time.h>",
+        *(f"#include <{header}>" for header in INCLUDES),
     ]
     function = c_function(nest, schedule, name)
     body = "\n".join(f"    {line}" if line else "" for line in _main(nest, name))
-    return "\n".join([*lines, PRELUDE, function, fill.FILL_FUNCTIONS, _MAIN.format(body=body)])
+    return "\n".join(
+        [*lines, PRELUDE, function, fill.FILL_FUNCTIONS, TOOLS, _MAIN.format(body=body)]
+    )
 
 
 def _matrices(nest: Nest) -> list[str]:
@@ -119,17 +96,8 @@ def _main(nest: Nest, function: str) -> Iterator[str]:
         yield f"for (int64_t x = 0; x < {nest.arrays[at].elements}; x++)"
         yield f"    sum{at} += (double){names[at]}[x];"
         yield f'printf("sum of {told[at]} = %.9g\\n", sum{at});'
-    yield "double taken[101], all = 0;"
-    yield "int calls = 0;"
-    yield "while (calls < 5 ? !calls || all < 10.0 : calls < 101 && all < 0.2) {"
-    for at in written:
-        yield f"    memcpy({names[at]}, first{at}, {nest.arrays[at].bytes});"
-    yield "    const double start = seconds();"
-    yield f"    {call}"
-    yield "    taken[calls] = seconds() - start;"
-    yield "    all += taken[calls++];"
-    yield "}"
-    yield "qsort(taken, (size_t)calls, sizeof taken[0], in_order);"
+    again = (f"memcpy({names[at]}, first{at}, {nest.arrays[at].bytes});" for at in written)
+    yield from timed(call, before=tuple(again))
     spread = '"median of %d calls after a first one; %.9f to %.9f s\\n"'
     yield f"fprintf(stderr, {spread}, calls, taken[0], taken[calls - 1]);"
     yield 'printf("%.9f s\\n", taken[calls / 2]);'

@@ -17,7 +17,7 @@ from indexer.runners.cpu_kernels.forms import aligned
 from indexer.runners.tile_code.reference import DTYPE_OF, evaluate, physical
 from indexer.runners.tile_code.rounding import may_jump, of, tolerance_of
 
-__all__ = ["KernelJob", "bytes_needed"]
+__all__ = ["KernelJob", "bytes_needed", "needs_positive"]
 
 #: Beyond these, f32 overflows or is rounded to nothing.
 _LARGEST, _TINY = {"f32": 1e38, "f64": 1e300}, {"f32": 1e-35, "f64": 1e-290}
@@ -38,6 +38,11 @@ def bytes_needed(kernel: Computation, scratch: int, *, check: bool) -> int:
     return held
 
 
+def needs_positive(kernel: Computation) -> bool:
+    """Whether it has an operation that is not defined for negative numbers."""
+    return any(op.opcode in _POSITIVE for op in kernel.operations)
+
+
 def _shapes(kernel: Computation) -> list[Shape]:
     """Of parameters, then of outputs."""
     return [kernel.operations[at].shape for at in (*kernel.parameters, *kernel.outputs)]
@@ -53,7 +58,7 @@ class KernelJob:
         self.arrays = [aligned((shape.elements,), DTYPE_OF[shape.dtype]) for shape in shapes]
         self.arrays.append(aligned((max(scratch, 1),), np.uint8))
         self._given = len(kernel.parameters)
-        positive = any(op.opcode in _POSITIVE for op in kernel.operations)
+        positive = needs_positive(kernel)
         for number in range(self._given):
             self.arrays[number][:] = _filled(shapes[number], number, seed, positive=positive)
         self._shapes = shapes

@@ -34,6 +34,7 @@ from embeddb.ui.cli.kernel_text import fused_seconds, show_fused_seconds, show_o
 from embeddb.ui.cli.nest_text import emit_program, emit_schedules
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table
+from embeddb.ui.cli.tune_text.fusion import NO_PLAN_FOR_XLA
 from indexer.subjects import is_file
 
 if TYPE_CHECKING:
@@ -227,6 +228,8 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
         answer, kind = made.candidates[0].config, pattern.kind
         show_choice(made.insight, answer, link=made.link, nearest=near, kind=kind)
         show_occluded(made.insight, made.kernel)
+    if made.op == "fusion":
+        say(NO_PLAN_FOR_XLA)
     say()
     say(f"why: embeddb explain {shlex.quote(place)} {made.id}")
 
