@@ -23,7 +23,15 @@ from embeddb.query.recommendation import Recommendation
 from embeddb.tensors.analysis import work_of
 from embeddb.tensors.computation import KINDS, Computation
 
-__all__ = ["Asked", "contents", "is_file", "known_answer", "known_pattern", "subject_of"]
+__all__ = [
+    "Asked",
+    "contents",
+    "every_content",
+    "is_file",
+    "known_answer",
+    "known_pattern",
+    "subject_of",
+]
 
 #: Names offered where none matches are looked for among at most so many patterns.
 _MOST_NAMES = 20_000
@@ -120,7 +128,7 @@ def contents(file: str, kind: str = "") -> list[Content]:
     return [read_pattern(file)]
 
 
-def _every_content(file: str) -> list[Content]:
+def every_content(file: str) -> list[Content]:
     """The contents of a file; of HLO whatever it may have been taken for. Raises: as `contents`."""
     from indexer.frontends.hlo.files import holds_tensors
 
@@ -160,7 +168,7 @@ def known_answer(
             return answers.recommendation(db, text)  # raises, and names those there are
         ids = {i.id for i in named} | {text}
         if is_file(text):
-            ids = {one.id for one in _every_content(text)}
+            ids = {one.id for one in every_content(text)}
         made = [r for r in made if r.pattern_id in ids]
     if not made:
         what = (

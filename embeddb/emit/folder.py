@@ -15,7 +15,7 @@ __all__ = ["Manifest", "write_library"]
 #: What tells a folder of ours, and its largest size.
 MANIFEST, _MAX_BYTES = "embeddb.json", 1 << 16
 _FORMAT = "embeddb-library-1"
-_ENDINGS = (".c", ".h")
+_ENDINGS = (".c", ".h", ".hlo")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

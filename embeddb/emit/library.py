@@ -21,7 +21,7 @@ from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels.codegen import conversions, declarations, source
 from indexer.runners.cpu_kernels.variant import Variant
 
-__all__ = ["Library", "RuleText"]
+__all__ = ["Library", "RuleText", "checked_prefix", "filled"]
 
 _TYPES = {"f32": "float", "f64": "double"}
 _TITLES = {
@@ -66,10 +66,7 @@ class Library:
             hint = "spmm, sddmm and spmv, in f32 and f64: sddmm:64:f64"
             raise UsageError(f"there is no code for {op}", hint=hint)
         self.op, self.rule = op, rule
-        self.prefix = prefix or f"embeddb_{op.kernel}_{op.dtype}"
-        if not _NAME.fullmatch(self.prefix) or self.prefix == "test":
-            said = "a letter, then letters, digits and _, 40 in all, but not test"
-            raise UsageError(f"prefix {self.prefix!r}: {said}")
+        self.prefix = checked_prefix(prefix or f"embeddb_{op.kernel}_{op.dtype}")
         self.vector_bytes = cpu_build.vector_bytes()
         self.parts = parts_of(configs, op, self.vector_bytes)
 
@@ -97,7 +94,6 @@ class Library:
 
     def _filled(self, name: str, parts: Mapping[str, str]) -> str:
         """A text with its marks replaced: first by `parts`, which may hold marks themselves."""
-        text = _text(name)
         marks = {
             **parts,
             "DECLARATIONS": declarations(),
@@ -109,12 +105,7 @@ class Library:
             "P": self.prefix.upper(),
             "T": _TYPES[self.op.dtype],
         }
-        for mark, part in marks.items():
-            part = part.rstrip("\n")
-            if not part:
-                text = re.sub(f"^@{mark}@\n", "", text, flags=re.MULTILINE)
-            text = text.replace(f"@{mark}@", part)
-        return re.sub(r"\n{3,}", "\n\n", text)
+        return filled(name, marks)
 
     def _kernels(self) -> dict[int, Variant]:
         return {part.kernel: part.variant for part in self.parts}
@@ -161,6 +152,25 @@ class Library:
 def _own(text: str) -> str:
     """C whose functions are seen by one file alone."""
     return re.sub(r"^(?=(?:int64_t|void) \w+\()", "static ", text, flags=re.MULTILINE)
+
+
+def filled(name: str, marks: Mapping[str, str]) -> str:
+    """The text of that name with its marks replaced, in their order: a part may hold later ones."""
+    text = _text(name)
+    for mark, part in marks.items():
+        part = part.rstrip("\n")
+        if not part:
+            text = re.sub(f"^@{mark}@\n", "", text, flags=re.MULTILINE)
+        text = text.replace(f"@{mark}@", part)
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def checked_prefix(prefix: str) -> str:
+    """Raises: UsageError for what cannot begin names in C, or is the name of the test."""
+    if not _NAME.fullmatch(prefix) or prefix in ("test", "untiled"):
+        hint = "a letter, then letters, digits and _, 40 in all, but not test or untiled"
+        raise UsageError(f"prefix {prefix!r}: {hint}")
+    return prefix
 
 
 @cache

@@ -13,14 +13,14 @@ from embeddb.core.files.gate import read_bounded, refusing
 from embeddb.core.pattern import Pattern
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_from_text
-from indexer.frontends.c.scop import c_program
+from indexer.frontends.c.scop import CFile, read_c
 from indexer.frontends.dace.python_program import sdfg_files
 from indexer.frontends.dace.sdfg import sdfg_program
 from indexer.frontends.distribute import nests_of
 from indexer.frontends.hlo.files import holds_tensors
 from indexer.frontends.tree import Extraction
 
-__all__ = ["extract", "nest_files", "read_nests"]
+__all__ = ["extract", "nest_files", "read_c_file", "read_nests"]
 
 _MOST_BYTES = {".json": 16 << 20, ".c": 1 << 20, ".sdfg": 64 << 20}
 _MOST_NESTS = 10_000
@@ -80,12 +80,37 @@ def extract(
             raise NestError(f"a program is one of {kinds}, not {suffix or path.name}")
         data = read_bounded(path, _MOST_BYTES[suffix])
         if suffix == ".c":
-            told = c_program(data.decode(), name=path.stem, defines=defines, matrix=matrix)
-            return _holding(nests_of(told), matrix, rename=True)
+            return _of_c(data.decode(), path, defines, matrix)[1]
         if suffix == ".sdfg":
             program, notes = sdfg_program(data, name=path.stem, defines=defines)
             return nests_of(program, notes)
         return _holding(_nests_of_json(data), matrix, rename=False)
+
+
+def read_c_file(
+    path: str | Path,
+    *,
+    defines: Mapping[str, int | float] | None = None,
+    matrix: Pattern | None = None,
+) -> tuple[str, CFile, Extraction]:
+    """A C file: its text, what its declarations and scops say, and its nests as `extract` has them.
+
+    Raises: NestError.
+    """
+    path = Path(path)
+    with refusing(NestError, where=str(path)):
+        source = read_bounded(path, _MOST_BYTES[".c"]).decode()
+        return source, *_of_c(source, path, defines, matrix)
+
+
+def _of_c(
+    source: str,
+    path: Path,
+    defines: Mapping[str, int | float] | None,
+    matrix: Pattern | None,
+) -> tuple[CFile, Extraction]:
+    read = read_c(source, name=path.stem, defines=defines, matrix=matrix)
+    return read, _holding(nests_of(read.program), matrix, rename=True)
 
 
 def _nests_of_python(

@@ -42,6 +42,12 @@ class _Chain:
         return self.blocks[0].place if self.blocks else self.steps[0].place
 
     @property
+    def lines(self) -> list[tuple[int, int]]:
+        """The first and the last, where places are lines."""
+        lines = [node.place for node in self.nodes if isinstance(node.place, int)]
+        return [(min(lines), max(lines))] if lines else []
+
+    @property
     def nodes(self) -> tuple[Node, ...]:
         return (*self.blocks, *self.steps)
 
@@ -66,11 +72,16 @@ def nests_of(program: Program, left_out: Sequence[str] = ()) -> Extraction:
     notes = [*left_out, *chosen]
     program = without_scalars(program)
     chains: list[_Chain] = []
+    partial: list[int | str] = []
     for node in program.body:
+        before = len(notes)
         with _noted(notes, program.strict):
             chains += _chains_of(node, program, notes)
+        if len(notes) > before:
+            partial.append(node.place)
     touched = Counter(array for chain in chains for array in _arrays_of(chain))
     nests: list[Nest] = []
+    lines: list[tuple[int, int]] = []
     earlier: set[int] = set()
     for at, chain in enumerate(chains):
         name = program.name if len(chains) == 1 else f"{program.name}_{at + 1}"
@@ -78,10 +89,11 @@ def nests_of(program: Program, left_out: Sequence[str] = ()) -> Extraction:
         alone = {a for a in program.local & written if touched[a] == 1}
         with _noted(notes, program.strict):
             nests.append(_nest(chain, _within(program, earlier), name, alone))
+            lines += chain.lines
         earlier |= written
     if not nests:
         raise NestError("has no loop nest" + "".join(f"; {note}" for note in notes[:1]))
-    return Extraction(tuple(nests), tuple(notes))
+    return Extraction(tuple(nests), tuple(notes), tuple(lines), tuple(partial))
 
 
 @contextmanager

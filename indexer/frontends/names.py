@@ -20,10 +20,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A name that may not be used here, and why; with a type, it may be written."""
+    """A name that may not be used here, and why; with a type, it may be written. `line` is that of
+    its declaration."""
 
     why: str
     dtype: str = ""
+    line: int = 0
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Scope:
         """Raises: NestError for a name that is not known or may not be used."""
         found = self.names.get(name)
         if found is None:
-            raise NestError(f"{name} is not known; a size is given by #define, or from outside")
+            raise NestError(f"{name} is not known: give a size by #define or with -D {name}=64")
         if isinstance(found, Refused):
             raise NestError(f"{name} {found.why}")
         return found

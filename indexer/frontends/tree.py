@@ -53,10 +53,14 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """The nests of a program, and what was left out or cut off on the way, one line each."""
+    """The nests of a program, and what was left out or cut off on the way, one line each. `lines`
+    are the first and the last of each nest of a text, `partial` the places of loops and statements
+    that the nests do not run in full."""
 
     nests: tuple[Nest, ...]
     notes: tuple[str, ...] = field(default=())
+    lines: tuple[tuple[int, int], ...] = field(default=())
+    partial: tuple[int | str, ...] = field(default=())
 
 
 def walk(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from embeddb.core.config import Config
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.files.own_files import whole_file
+from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
-from embeddb.core.wording import clean, factor
+from embeddb.core.wording import clean, duration, factor
 from embeddb.database import Database
 from embeddb.explain.explanation import Explanation
 from embeddb.nests.nest import Nest
@@ -18,7 +19,7 @@ from embeddb.platforms.of_subject import Content
 from embeddb.query.recommendation import Recommendation, TransferredStep
 from embeddb.ui.cli.output import note, say, table
 
-__all__ = ["emit_schedules", "show_transfers"]
+__all__ = ["emit_program", "emit_schedules", "lines_words", "show_transfers"]
 
 #: Neighbours whose schedules became the answer, of which the steps are told.
 _MOST_TRANSFERS = 2
@@ -68,16 +69,70 @@ def emit_schedules(
     from indexer.runners.nest_code.program import c_program
 
     path = Path(place)
-    for subject, made in zip(subjects, answers, strict=True):
+    for subject, answer in zip(subjects, answers, strict=True):
         nest = db.store.known(subject) if isinstance(subject, PatternInfo) else subject
         if subject.kind != "nest":
             raise UsageError(f"--emit writes the C of a nest, not of a {subject.kind}")
         if not isinstance(nest, Nest):
             raise NothingFound(f"{subject.name}: known by name only", hint="give its program")
-        first = made.candidates[0].config if made.candidates else made.default
-        schedule = Schedule.of(Config(first), nest.depth)
+        schedule = _schedule(answer, nest)
         alone = len(subjects) == 1
         target = path if alone else path.with_name(f"{path.stem}_{nest.name}{path.suffix}")
         with whole_file(target) as file:
             file.write(c_program(nest, schedule).encode())
-        note(f"{target}: {nest.name} as {Config(first)}")
+        note(f"{target}: {nest.name} as {schedule.config}")
+
+
+def emit_program(
+    file: str,
+    answers: Sequence[Recommendation],
+    place: str,
+    *,
+    defines: Mapping[str, int],
+    matrix: Pattern | None,
+) -> None:
+    """Write a C file with each of its scops as the first candidates of its nests' answers make it:
+    a file that compiles in place of the program's. Scops that stay as they are are noted.
+
+    Raises: NestError; UsageError for a file that would be written over.
+    """
+    from indexer.frontends import read_c_file
+    from indexer.runners.nest_code.in_place import Tuned, program_in_place
+
+    if Path(place).exists() and Path(place).samefile(file):
+        raise UsageError(f"{place} is the program itself", hint="give --emit another file")
+    source, read, found = read_c_file(file, defines=defines, matrix=matrix)
+    tuned = [
+        Tuned(nest, lines, _schedule(answer, nest), _remark(answer))
+        for nest, lines, answer in zip(found.nests, found.lines, answers, strict=True)
+    ]
+    text, kept = program_in_place(source, Path(file).name, read, tuned, found.partial)
+    with whole_file(Path(place)) as out:
+        out.write(text.encode())
+    for line in kept:
+        note(line)
+    for one in tuned:
+        note(f"{place}: {one.nest.name}, {lines_words(one.lines)}, as {one.schedule.config}")
+
+
+def lines_words(lines: tuple[int, int] | None) -> str:
+    """The lines of a nest in its file; empty where they are not known."""
+    if lines is None:
+        return ""
+    return f"line {lines[0]}" if lines[0] == lines[1] else f"lines {lines[0]} to {lines[1]}"
+
+
+def _schedule(answer: Recommendation, nest: Nest) -> Schedule:
+    first = answer.candidates[0].config if answer.candidates else answer.default
+    return Schedule.of(Config(first), nest.depth)
+
+
+def _remark(answer: Recommendation) -> str:
+    """The time of an answer's first candidate: measured, else predicted."""
+    if not answer.candidates:
+        return "the default: nothing is known of others"
+    first = answer.candidates[0]
+    if first.seconds is not None:
+        gain = factor(answer.default_seconds / first.seconds if answer.default_seconds else None)
+        return f"measured: {duration(first.seconds)}, {gain} the default"
+    return f"predicted: {factor(first.expected_gain)} the default (sure: {answer.confidence})"

@@ -33,14 +33,18 @@ _TYPES = {
 class Declarations:
     """Arrays and stored scalars of a whole file, in the order they are declared. `assigned`: how
     often each name is written in functions that hold a scop, but for initial values and for the
-    indices of loops."""
+    indices of loops. `own_names` are those of the arrays in the file, `lines` where they are
+    declared; `fixed` are scalars whose initial value stands for them: its text in C, empty where it
+    is no number, and the line."""
 
     def __init__(self, text: SourceText, functions: Sequence[Any]) -> None:
         self.arrays: list[Array] = []
         self.array_names: list[str] = []
         self.local: set[int] = set()
         self.assigned = _assigned(functions)
-        self._declared: list[str] = []
+        self.own_names: list[str] = []
+        self.lines: list[int] = []
+        self.fixed: dict[str, tuple[str, int]] = {}
         self._text = text
         self.given = {name: Const(value) for name, value in text.defines.items()}
         self._types: dict[str, str] = {}
@@ -73,33 +77,46 @@ class Declarations:
         if not dtype:
             raise NestError("has a type that is not known: float, double, int and long are")
         if shape:
-            self.hold(node.name, Array(dtype, tuple(shape), self._fill(node.name, scope)), scope)
+            array = Array(dtype, tuple(shape), self._fill(node.name, scope))
+            self.hold(node.name, array, scope, node.coord.line)
             return
         value, times = self.given.get(node.name), self.assigned[node.name]
         if value is not None and not times:
             scope.names[node.name] = value
         elif node.init is not None and not times:
-            self._alias(node.name, node.init, dtype, scope)
+            self._alias(node, dtype, scope)
         elif dtype in ("i32", "i64") and times < 2 and node.init is None:
-            scope.names[node.name] = Refused("has no value here; give it from outside", dtype)
+            scope.names[node.name] = Refused(
+                f"has no value here: give it with -D {node.name}=64", dtype
+            )
         else:
-            self.hold(node.name, Array(dtype, (), ""), scope)
+            self.hold(node.name, Array(dtype, (), ""), scope, node.coord.line)
 
-    def _alias(self, name: str, init: Any, dtype: str, scope: Scope) -> None:
+    def _alias(self, node: Any, dtype: str, scope: Scope) -> None:
         """A scalar that is never written: its initial value."""
         value: Index | Expr
-        value = index_of(init, scope) if dtype in ("i32", "i64") else value_of(init, scope)
-        if isinstance(value, Const):
-            value = Const(float(value.value))
-        scope.names[name] = value
+        number: int | float | None = None
+        if dtype in ("i32", "i64"):
+            value = index_of(node.init, scope)
+            number = constant(value)
+        else:
+            value = value_of(node.init, scope)
+            if isinstance(value, Const):
+                value = Const(float(value.value))
+                number = value.value
+        text = "" if number is None else f"(float){number!r}" if dtype == "f32" else repr(number)
+        self.fixed[node.name] = text, node.coord.line
+        scope.names[node.name] = value
 
-    def hold(self, name: str, array: Array, scope: Scope) -> Held:
+    def hold(self, name: str, array: Array, scope: Scope, line: int) -> Held:
+        """An array, or a scalar that is stored, declared on a line."""
         told = Held(len(self.arrays))
         self.arrays.append(array)
         if not array.shape and len(scope.names.maps) > 1:
             self.local.add(told.array)
         taken = name in self.array_names
-        self._declared.append(name)
+        self.own_names.append(name)
+        self.lines.append(line)
         self.array_names.append(f"{name}_{told.array}" if taken else name)
         scope.names[name] = told
         return told
@@ -112,8 +129,8 @@ class Declarations:
 
     def check_unwritten(self, array: int) -> None:
         """Raises: NestError where a function with a scop writes to an array."""
-        if self.assigned[self._declared[array]]:
-            raise NestError(f"{self._declared[array]} is written")
+        if self.assigned[self.own_names[array]]:
+            raise NestError(f"{self.own_names[array]} is written")
 
     def _fill(self, name: str, scope: Scope) -> str:
         if name in self._text.held:

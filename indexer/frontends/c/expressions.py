@@ -11,6 +11,7 @@ from pycparser import c_ast
 from embeddb.core.errors import NestError
 from embeddb.nests.parts import Access, Call, Const, Expr, Index, Read
 from indexer.frontends.c.subscripts import access_of, number_of
+from indexer.frontends.c.text import undefined
 from indexer.frontends.indices import divided, expression_of
 from indexer.frontends.names import Held, Scope
 from indexer.frontends.values import (
@@ -98,6 +99,8 @@ def _function(name: str, args: Sequence[Expr]) -> Expr:
     for known in (name, name.removesuffix("f")):  # as C names them for float
         with suppress(NestError):
             return function(known, args)
+    if name.isupper() and name not in ("MIN", "MAX"):
+        raise undefined(name)
     return function(name, args)
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pycparser import c_ast, c_parser
@@ -30,14 +31,34 @@ from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
 from indexer.frontends.c.declarations import Declarations, holds_scop
 from indexer.frontends.c.statements import Statements, on_line
-from indexer.frontends.c.text import source_text
+from indexer.frontends.c.text import SourceText, source_text, undefined, undefined_macro
 from indexer.frontends.names import Scope
 from indexer.frontends.tree import Node, Program
 
-__all__ = ["c_program"]
+__all__ = ["CFile", "Scop", "c_program", "read_c"]
 
 #: Types of headers, which are not read; on the first line, so that lines keep their numbers.
 _TYPEDEFS = "typedef int int32_t; typedef long int64_t; typedef long size_t; typedef int bool; "
+
+
+@dataclass(frozen=True, slots=True)
+class Scop:
+    """Lines of a file: of the name of the function, and of the two pragmas."""
+
+    function: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class CFile:
+    """A C file as a program of nests, and where that comes from: its scops, the text without
+    comments and macros, and the declarations."""
+
+    program: Program
+    scops: tuple[Scop, ...]
+    text: SourceText
+    names: Declarations
 
 
 def c_program(
@@ -47,6 +68,17 @@ def c_program(
     defines: Mapping[str, int | float] | None = None,
     matrix: Pattern | None = None,
 ) -> Program:
+    """The program of `read_c`."""
+    return read_c(source, name=name, defines=defines, matrix=matrix).program
+
+
+def read_c(
+    source: str,
+    *,
+    name: str,
+    defines: Mapping[str, int | float] | None = None,
+    matrix: Pattern | None = None,
+) -> CFile:
     """The scops of a C file, one after the other. `defines` are values of macros, and of scalars
     that the file gives none; `matrix` as in `source_text`.
 
@@ -56,23 +88,27 @@ def c_program(
     tree = _parsed(text.text)
     functions = [n for n in tree.ext if isinstance(n, c_ast.FuncDef)]
     names = Declarations(text, functions)
-    body = _File(names).read(tree, scops=len(re.findall(r"^#pragma scop$", text.text, re.M)))
+    file = _File(names)
+    body = file.read(tree, scops=len(re.findall(r"^#pragma scop$", text.text, re.M)))
     for array, (_, line) in text.fills.items():
         if array not in names.array_names:
             raise NestError(f"fill of {array}: there is no such array", line=line)
     for array in text.held.keys() - set(names.array_names):
         raise NestError(f"there is no array {array} for the matrix")
     arrays = tuple(names.arrays)
-    return Program(name, arrays, tuple(names.array_names), body, frozenset(names.local))
+    program = Program(name, arrays, tuple(names.array_names), body, frozenset(names.local))
+    return CFile(program, tuple(file.scops), text, names)
 
 
 def _parsed(text: str) -> Any:
     try:
         return c_parser.CParser().parse(_TYPEDEFS + text)
     except c_parser.ParseError as error:
-        said = re.fullmatch(r"[^:]*:(\d+)(?::\d+)?:\s*(.*)", str(error), re.S)
-        line, why = (int(said[1]), said[2]) if said else (None, str(error))
-        raise NestError(f"cannot be parsed, {why}", line=line) from error
+        place = re.fullmatch(r"[^:]*:(\d+)(?::\d+)?:\s*(.*)", str(error), re.S)
+        line, reason = (int(place[1]), place[2]) if place else (None, str(error).lstrip(": "))
+        if macro := undefined_macro(text, line):
+            raise undefined(*macro) from error
+        raise NestError(f"cannot be parsed, {reason}", line=line) from error
 
 
 class _File:
@@ -81,7 +117,8 @@ class _File:
     def __init__(self, names: Declarations) -> None:
         self._names = names
         self._statements = Statements(names)
-        self._scops = 0
+        self.scops: list[Scop] = []
+        self._function_line = 0
 
     def read(self, tree: Any, *, scops: int) -> tuple[Node, ...]:
         """The nodes of all scops, of which there are so many."""
@@ -95,7 +132,7 @@ class _File:
                     self._names.declare(node, scope)
                 elif isinstance(node, c_ast.FuncDef):
                     body += self._function(node, scope.inner())
-        if self._scops != scops:
+        if len(self.scops) != scops:
             raise NestError("#pragma scop stands in the body of a function, outside of loops")
         if not scops:
             raise NestError("has no #pragma scop around its loops")
@@ -104,6 +141,7 @@ class _File:
     def _function(self, node: Any, scope: Scope) -> list[Node]:
         if not holds_scop(node):
             return []
+        self._function_line = node.coord.line
         parameters = node.decl.type.args
         for one in parameters.params if parameters else []:
             if isinstance(one, c_ast.Decl):
@@ -113,14 +151,15 @@ class _File:
     def _scops_of(self, items: Sequence[Any], scope: Scope) -> list[Node]:
         found: list[Node] = []
         start = None
+        first = 0
         for at, node in enumerate(items):
             with on_line(node):
                 if isinstance(node, c_ast.Pragma) and node.string == "scop":
-                    start = at + 1
+                    start, first = at + 1, node.coord.line
                 elif isinstance(node, c_ast.Pragma) and node.string == "endscop":
                     if start is None:
                         raise NestError("#pragma endscop without #pragma scop")
-                    self._scops += 1
+                    self.scops.append(Scop(self._function_line, first, node.coord.line))
                     found += self._statements.run(items[start:at], scope, 0, None)
                     start = None
                 elif start is None and isinstance(node, c_ast.Decl):

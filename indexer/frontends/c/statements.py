@@ -14,6 +14,7 @@ from indexer.frontends.c.declarations import Declarations
 from indexer.frontends.c.expressions import value_of
 from indexer.frontends.c.loops import header
 from indexer.frontends.c.subscripts import access_of, index_of
+from indexer.frontends.c.text import undefined
 from indexer.frontends.combine import combined
 from indexer.frontends.names import Refused, Scope
 from indexer.frontends.tree import Block, Node, Step, reads, walk
@@ -65,6 +66,8 @@ class Statements:
                 return self._local(node, scope, mask)
             case c_ast.Assignment():
                 return self._assign(node, scope, mask)
+            case c_ast.FuncCall(name=c_ast.ID(name=name)) if name.isupper():
+                raise undefined(name)
             case c_ast.UnaryOp(op="p++" | "++" | "p--" | "--"):
                 one = c_ast.Constant("int", "1", node.coord)
                 op = "+=" if "+" in node.op else "-="
@@ -79,13 +82,13 @@ class Statements:
             return []
         times = self._names.assigned[node.name]
         if dtype in ("i32", "i64") and node.init is None and times < 2:
-            scope.names[node.name] = Refused("has no value here", dtype)
+            scope.names[node.name] = Refused("has no value here", dtype, node.coord.line)
             return []
         if dtype in ("i32", "i64") and not times:
             with suppress(NestError):
                 scope.names[node.name] = self._constant_index(node.init, scope)
                 return []
-        self._names.hold(node.name, Array(dtype, (), ""), scope)
+        self._names.hold(node.name, Array(dtype, (), ""), scope, node.coord.line)
         if node.init is None:
             return []
         target = c_ast.ID(node.name, node.coord)
@@ -108,9 +111,8 @@ class Statements:
                     with suppress(NestError):
                         scope.names[node.lvalue.name] = self._constant_index(right, scope)
                         return []
-                self._names.hold(
-                    node.lvalue.name, Array(told.dtype, (), ""), scope.home(node.lvalue.name)
-                )
+                home = scope.home(node.lvalue.name)
+                self._names.hold(node.lvalue.name, Array(told.dtype, (), ""), home, told.line)
         target = access_of(node.lvalue, scope)
         value = value_of(right, scope)
         if op == "/=" and is_whole(Read(target), self._names.arrays):
@@ -168,4 +170,6 @@ def on_line(node: Any) -> Iterator[None]:
         coord = getattr(node, "coord", None)
         if error.line is not None or coord is None:
             raise
-        raise NestError(error.reason, where=error.where, line=coord.line) from error
+        raise NestError(
+            error.reason, where=error.where, line=coord.line, hint=error.hint
+        ) from error

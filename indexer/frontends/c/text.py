@@ -1,6 +1,7 @@
 """The text of a C file without its preprocessor: comments, macros, conditions, pragmas of our own.
 
-Nothing is run, no other file is read, every line keeps its number; `#include` is left out.
+Nothing is run, no other file is read, every line keeps its number; `#include` is left out, and of
+what `gcc -E` writes the lines of system headers.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
 from embeddb.nests.nest import fills_of
 
-__all__ = ["SourceText", "source_text"]
+__all__ = ["SourceText", "source_text", "undefined", "undefined_macro"]
 
 _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.S)
 _WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\"(?:\\.|[^\"\\])*\"")
 _DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(.*)")
 _DEFINE = re.compile(r"([A-Za-z_]\w*)(\()?\s*(.*)")
 _FILL = re.compile(r"embeddb\s+fill\s+([A-Za-z_]\w*)\s+(\S.*)")
+#: A number, or an expression of numbers.
+_NUMBERS = re.compile(r"[(+\-\s]*+\.?\d[\w.+\-*/()\s]*+")
 #: Macros of rows, columns and entries, and the arrays of row offsets and of columns.
 _MATRIX = re.compile(r"embeddb\s+matrix" + 5 * r"\s+([A-Za-z_]\w*)" + r"\s*")
+#: The hint about macros of headers, which are not read, and about those with parameters.
+_PREPROCESS = "preprocess it: gcc -E -I HEADERS -D N=64 FILE.c -o PREPROCESSED.c"
+_MACRO = re.compile(r"\b_*[A-Z][A-Z0-9_]{2,}\b(?=\s*[(A-Za-z_*])")
 #: Macros that are functions: known as such, so that their definition is not needed.
 _KNOWN = {"min", "max", "MIN", "MAX", "fmin", "fmax"}
 _LONGEST = 100_000
@@ -30,12 +36,14 @@ _LONGEST = 100_000
 @dataclass
 class SourceText:
     """`text` with macros replaced; `fills`: what arrays hold, by name, with the line; `held`: the
-    fills of those that hold a matrix; `defines`: what was given, its sizes with it."""
+    fills of those that hold a matrix; `defines`: what was given, its sizes with it; `macros`: those
+    that are numbers, or sums of such, as their text and the line of their definition."""
 
     text: str = ""
     fills: dict[str, tuple[str, int]] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
     defines: dict[str, int | float] = field(default_factory=dict)
+    macros: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
 def source_text(
@@ -69,6 +77,23 @@ def source_text(
     return found
 
 
+def undefined(macro: str, line: int | None = None) -> NestError:
+    """The refusal of a macro of a header: its name, and what to do."""
+    reason = f"macro {macro[:60]} is not defined in this file, and headers are not read"
+    return NestError(reason, line=line, hint=_PREPROCESS)
+
+
+def undefined_macro(text: str, line: int | None) -> tuple[str, int] | None:
+    """The first word that is written like a macro with operands or like one for a type, and its
+    line: on `line` of a text whose macros are replaced, else anywhere in it."""
+    for number, one in enumerate(text.split("\n"), 1):
+        if line in (None, number) and not one.lstrip().startswith("#"):
+            for word in _MACRO.findall(one):
+                if word not in _KNOWN:
+                    return word, number
+    return None
+
+
 def _held(lines: list[str], matrix: Pattern, given: dict[str, int | float]) -> dict[str, str]:
     """The fills of the arrays that hold the matrix; its sizes become given macros."""
     pragmas = (_DIRECTIVE.fullmatch(line) for line in lines)
@@ -95,14 +120,17 @@ class _Preprocessor:
     def __init__(self, given: dict[str, int | float]) -> None:
         self._given = given
         self._macros: dict[str, str] = {}
+        self._lines: dict[str, int] = {}
         self._kept: list[bool] = []
+        self._of_system = False
 
     def read(self, lines: list[str]) -> SourceText:
         source, out = SourceText(), []
         for number, line in enumerate(lines, 1):
             directive = _DIRECTIVE.fullmatch(line)
             if directive is None:
-                out.append(self._replaced(line, number) if all(self._kept) else "")
+                kept = all(self._kept) and not self._of_system
+                out.append(self._replaced(line, number) if kept else "")
                 continue
             out.append(self._directive(directive[1], directive[2].strip(), number, source))
         if self._kept:
@@ -110,10 +138,15 @@ class _Preprocessor:
         source.text = "\n".join(out)
         for name, (fill, at) in source.fills.items():
             source.fills[name] = (self._replaced(fill, at), at)
+        for name, value in self._macros.items():
+            if _NUMBERS.fullmatch(text := self._replaced(value, self._lines[name]).strip()):
+                source.macros[name] = (text, self._lines[name])
         return source
 
     def _directive(self, word: str, rest: str, line: int, source: SourceText) -> str:
-        if word in ("ifdef", "ifndef"):
+        if word.isdecimal():  # `# 1 "/usr/include/math.h" 1 3 4`: 3 is a system header
+            self._of_system = "3" in rest.rpartition('"')[2].split()
+        elif word in ("ifdef", "ifndef"):
             known = rest in self._macros or rest in self._given
             self._kept.append(known == (word == "ifdef"))
         elif word in ("else", "endif"):
@@ -123,7 +156,8 @@ class _Preprocessor:
             if word == "else":
                 self._kept.append(not last)
         elif word in ("if", "elif"):
-            raise NestError("#if needs a preprocessor: only #ifdef and #ifndef", line=line)
+            reason = "#if needs a preprocessor: only #ifdef and #ifndef"
+            raise NestError(reason, line=line, hint=_PREPROCESS)
         elif not all(self._kept):
             return ""
         elif word == "define":
@@ -143,10 +177,11 @@ class _Preprocessor:
         name, parameters, value = found.groups()
         if parameters:
             if name not in _KNOWN:
-                raise NestError(f"macro {name} has parameters: write it out", line=line)
+                raise NestError(f"macro {name} has parameters", line=line, hint=_PREPROCESS)
             return
         given = self._given.get(name)
         self._macros[name] = value if given is None else repr(given)
+        self._lines[name] = line
 
     def _pragma(self, rest: str, line: int, source: SourceText) -> str:
         fill = _FILL.fullmatch(rest)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from embeddb.core.errors import TensorError
 from embeddb.tensors.operation import Attribute
-from indexer.frontends.hlo.module import Instruction
+from indexer.frontends.hlo.instructions import Instruction
 from indexer.frontends.hlo.tokens import joined
 
-__all__ = ["BODIES", "MOST_RAW", "canonical"]
+__all__ = ["BODIES", "MOST_RAW", "canonical", "numbers_of"]
 
 #: Attributes that name bodies: what they hold is told otherwise.
 BODIES = frozenset(
@@ -46,7 +46,7 @@ def canonical(instruction: Instruction) -> dict[str, Attribute]:
             return {
                 ours: value
                 for theirs, ours in _DOT.items()
-                if (value := _numbers(told.get(theirs, ()), theirs))
+                if (value := numbers_of(told.get(theirs, ()), theirs))
             }
         case "convolution":
             return _convolution(told)
@@ -55,13 +55,13 @@ def canonical(instruction: Instruction) -> dict[str, Attribute]:
         case "iota":
             return {"dimension": _whole(told.get("iota_dimension", ["0"]), "iota_dimension")}
         case "concatenate":
-            return {"dimension": _numbers(told.get("dimensions", ["0"]), "dimensions")[0]}
+            return {"dimension": numbers_of(told.get("dimensions", ["0"]), "dimensions")[0]}
         case "slice":
             return _slice(told.get("slice", []))
         case "pad":
             return _padding(told.get("padding", []))
         case "dynamic-slice":
-            return _some({"sizes": _numbers(told.get("dynamic_slice_sizes", ()), "sizes")})
+            return _some({"sizes": numbers_of(told.get("dynamic_slice_sizes", ()), "sizes")})
         case "compare":
             return {"direction": joined(told.get("direction", ["EQ"]))}
         case "get-tuple-element":
@@ -69,7 +69,7 @@ def canonical(instruction: Instruction) -> dict[str, Attribute]:
         case "custom-call":
             return {"target": joined(told.get("custom_call_target", [])).strip('"')[:MOST_RAW]}
     if opcode in _WITH_DIMENSIONS:
-        return _some({"dimensions": _numbers(told.get("dimensions", ()), "dimensions")})
+        return _some({"dimensions": numbers_of(told.get("dimensions", ()), "dimensions")})
     return _raw({k: v for k, v in told.items() if k not in _HINTS})
 
 
@@ -173,7 +173,8 @@ def _padding(tokens: Sequence[str]) -> dict[str, Attribute]:
     )
 
 
-def _numbers(tokens: Sequence[str], where: str) -> tuple[int, ...]:
+def numbers_of(tokens: Sequence[str], where: str) -> tuple[int, ...]:
+    """The whole numbers of `{1,2}`. Raises: TensorError, with the attribute's name `where`."""
     return tuple(_int(token, where) for token in tokens if token not in ("{", "}", ","))
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from embeddb.core.errors import TensorError
-from embeddb.tensors.check import MOST_OPERATIONS, check_fit, check_operation
+from embeddb.tensors.check import MOST_OPERATIONS, check_operation
 from embeddb.tensors.operation import Attribute, Operation, Shape
 from embeddb.tensors.region import Region, combine_of, region_text
 from indexer.frontends.hlo.attributes import MOST_RAW, canonical
-from indexer.frontends.hlo.module import Body, Instruction, Module
+from indexer.frontends.hlo.instructions import Body, Instruction, Module
 from indexer.frontends.hlo.opcodes import OPAQUE, OPCODES
 from indexer.frontends.hlo.shapes import ShapeTree, leaves
 
@@ -57,7 +57,7 @@ class Graph:
         """
         if depth > _DEEPEST:
             raise TensorError(f"computations call each other more than {_DEEPEST} deep")
-        body = self._named(name)
+        body = self.module.bodies[name]
         values: dict[str, Value] = {}
         for one in in_order(body):
             self._visits += 1
@@ -84,7 +84,6 @@ class Graph:
 
     def add(self, operation: Operation, name: str) -> int:
         check_operation(operation, len(self.operations), name)
-        check_fit(operation, [self.operations[at].results for at in operation.operands], name)
         self.operations.append(operation)
         self.names.append(name)
         return len(self.operations) - 1
@@ -124,33 +123,25 @@ class Graph:
             case "tuple":
                 return tuple(operands)
             case "get-tuple-element":
-                index = canonical(one)["index"]
-                inside = operands[0] if operands else ()
-                if not isinstance(inside, tuple) or not isinstance(index, int):
-                    raise TensorError(f"{one.name} takes a part of what is no tuple")
-                if not 0 <= index < len(inside):
-                    raise TensorError(f"{one.name} takes part {index} of {len(inside)}")
-                return inside[index]
+                return _element(operands[0], int(str(canonical(one)["index"])))
             case "call" | "fusion":
                 return self.body(body_of(one), operands, depth + 1)
+            case "async-start":
+                return tuple(operands), self.body(body_of(one), operands, depth + 1)
+            case "async-update":
+                return operands[0]
+            case "async-done":
+                return _element(operands[0], 1)
             case "opt-barrier" if len(operands) == 1:
                 self._note("opt-barrier is left out: it computes nothing")
                 return operands[0]
         return self.single(one, operands)
 
     def _parameter(self, one: Instruction, arguments: Sequence[Value] | None) -> Value:
-        number = canonical(one)["number"]
-        assert isinstance(number, int)
+        number = int(str(canonical(one)["number"]))
         if arguments is None:
             return self.parameters(one.name, one.shape, number)
-        if not 0 <= number < len(arguments):
-            raise TensorError(f"parameter {number} of a call with {len(arguments)} operands")
         return arguments[number]
-
-    def _named(self, name: str) -> Body:
-        if name not in self.module.bodies:
-            raise TensorError(f"there is no computation {name[:60]!r}: the dump was cut off")
-        return self.module.bodies[name]
 
     def _note(self, line: str) -> None:
         if line not in self.module.notes:
@@ -175,6 +166,11 @@ class Graph:
         told = region_text(region) if len(inner.operations) <= _MOST_REGION else None
         whole = {} if told is None or len(told) > MOST_RAW else {text: told}
         return {word: "other", **whole}
+
+
+def _element(value: Value, index: int) -> Value:
+    assert isinstance(value, tuple)  # `verify` has checked it
+    return value[index]
 
 
 def body_of(one: Instruction) -> str:
@@ -206,7 +202,7 @@ def _parts(shape: ShapeTree, place: int) -> Value:
 def in_order(body: Body) -> list[Instruction]:
     """What the root depends on, operands first, without recursion.
 
-    Raises: TensorError, with the line, for operands that are not there and for cycles.
+    Raises: TensorError, with the line, for cycles.
     """
     done: dict[str, Instruction] = {}
     open_, stack = {body.root}, [(body.root, 0)]
@@ -221,8 +217,6 @@ def in_order(body: Body) -> list[Instruction]:
         below = one.operands[next_]
         if below in done:
             continue
-        if below not in body.instructions:
-            raise TensorError(f"{name} takes {below[:60]!r}, which is not there", line=one.line)
         if below in open_:
             raise TensorError(f"{name} depends on itself: the graph has a cycle", line=one.line)
         open_.add(below)

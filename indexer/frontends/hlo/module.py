@@ -1,4 +1,4 @@
-"""A module of HLO text: bodies of instructions, as they stand there.
+"""Read HLO text as a module, and refuse one whose shapes do not fit.
 
 Written from the grammar that XLA prints, in its versions since 2018: names with `%` or without,
 operands with their shapes or without, bodies with a signature or without, tables of source lines
@@ -8,13 +8,17 @@ before the first body.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from embeddb.core.errors import TensorError
+from embeddb.tensors.operation import Shape
+from indexer.frontends.hlo.instructions import Body, Instruction, Module
+from indexer.frontends.hlo.opcodes import OPCODES
 from indexer.frontends.hlo.shapes import ShapeTree, past_brackets, read_shape
 from indexer.frontends.hlo.tokens import Statement, joined, statements
+from indexer.frontends.hlo.verify import check_module
 
-__all__ = ["MOST_TEXT", "Body", "Instruction", "Module", "read_module"]
+__all__ = ["MOST_TEXT", "read_module"]
 
 MOST_TEXT = 1 << 28
 _MOST_INSTRUCTIONS = 1_000_000
@@ -28,52 +32,9 @@ _LEFT_OUT = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """`ROOT name = shape opcode(operands), key=value, ...`. `operands` are names; of a parameter
-    and a constant, whose brackets hold something else, `literal` is that."""
-
-    name: str
-    opcode: str
-    shape: ShapeTree
-    operands: tuple[str, ...]
-    attributes: dict[str, list[str]]
-    literal: str
-    line: int
-
-
-@dataclass(slots=True)
-class Body:
-    """The instructions of one computation by name, and the name of its root."""
-
-    name: str
-    line: int
-    instructions: dict[str, Instruction] = field(default_factory=dict)
-    root: str = ""
-
-
-@dataclass(slots=True)
-class Module:
-    """Bodies by name; `notes` are one line each, for people."""
-
-    name: str
-    entry: str
-    scheduled: bool
-    bodies: dict[str, Body]
-    notes: list[str]
-
-    @property
-    def optimised(self) -> bool:
-        """Whether a compiler has already decided what is fused."""
-        return self.scheduled or any(
-            one.opcode == "fusion"
-            for body in self.bodies.values()
-            for one in body.instructions.values()
-        )
-
-
 def read_module(text: str) -> Module:
-    """Raises: TensorError, with the line, for what is no HLO text or was cut off."""
+    """Raises: TensorError, with the line, for a text that is no HLO or was cut off, and for
+    instructions whose shapes do not follow from their operands."""
     if len(text) > MOST_TEXT:
         raise TensorError(f"a module has at most {MOST_TEXT:,} characters")
     lines = statements(text)
@@ -91,7 +52,7 @@ def read_module(text: str) -> Module:
     body: Body | None = None
     for statement in lines:
         if body is None:
-            body = _head(statement, module)
+            body = _head(statement, module, note)
             continue
         if statement.tokens[0] == "}":
             _close(body, module)
@@ -100,11 +61,15 @@ def read_module(text: str) -> Module:
         count += 1
         if count > _MOST_INSTRUCTIONS:
             raise TensorError(f"more than {_MOST_INSTRUCTIONS:,} instructions", line=statement.line)
-        _add(statement, body, note)
+        _add(statement, body, module, note)
     if body is not None:
         raise TensorError(f"ends inside of {body.name}: the dump was cut off", line=body.line)
     if not module.entry:
         raise TensorError("has no ENTRY computation: the dump was cut off")
+    if "entry_computation_layout" in head.tokens:
+        start = head.tokens.index("entry_computation_layout") + 3
+        module.bodies[module.entry].signatures.append(_signature(head, start, note))
+    check_module(module)
     return module
 
 
@@ -118,8 +83,8 @@ def _name(token: str) -> str:
     return token.removeprefix("%")[:_MOST_NAME]
 
 
-def _head(statement: Statement, module: Module) -> Body | None:
-    """The body that a statement opens; tables before the first are passed over."""
+def _head(statement: Statement, module: Module, note: Callable[[str], None]) -> Body | None:
+    """The computation that a statement opens; tables before the first are passed over."""
     tokens = statement.tokens
     if tokens[-1] != "{" or len(tokens) < 2:
         return None
@@ -128,10 +93,30 @@ def _head(statement: Statement, module: Module) -> Body | None:
     if name in module.bodies or (entry and module.entry):
         raise TensorError(f"computation {name} is there twice", line=statement.line)
     body = Body(name, statement.line)
+    if "(" in tokens and "->" in tokens:
+        plain = Statement(statement.line, tokens[:-1])
+        body.signatures.append(_signature(plain, tokens.index("("), note))
     module.bodies[name] = body
     if entry:
         module.entry = name
     return body
+
+
+def _signature(
+    statement: Statement, at: int, note: Callable[[str], None]
+) -> tuple[tuple[ShapeTree, ...], ShapeTree]:
+    """The shapes of `(x: f32[4], f32[]) -> f32[4]`, from its bracket on."""
+    tokens, takes = statement.tokens, list[ShapeTree]()
+    try:
+        end = past_brackets(tokens, at)
+        at += 1
+        while at < end - 1:
+            shape, at = read_shape(tokens, at + 2 if tokens[at + 1] == ":" else at, note)
+            takes.append(shape)
+            at += 1
+        return tuple(takes), read_shape(tokens, end + 1, note)[0]
+    except TensorError as error:
+        raise TensorError(error.reason, line=statement.line, hint=error.hint) from None
 
 
 def _close(body: Body, module: Module) -> None:
@@ -141,11 +126,12 @@ def _close(body: Body, module: Module) -> None:
     body.root = body.root or next(reversed(body.instructions))
 
 
-def _add(statement: Statement, body: Body, note: Callable[[str], None]) -> None:
+def _add(statement: Statement, body: Body, module: Module, note: Callable[[str], None]) -> None:
     tokens = statement.tokens
     try:
         root = tokens[0] == "ROOT" and tokens[1] != "="
         made = _instruction(tokens[1:] if root else tokens, statement.line, note)
+        made = _desugared(made, module)
     except TensorError as error:
         raise TensorError(error.reason, line=statement.line, hint=error.hint) from None
     except IndexError:
@@ -167,32 +153,56 @@ def _instruction(tokens: list[str], line: int, note: Callable[[str], None]) -> I
     end = past_brackets(tokens, at + 1)
     inside = tokens[at + 2 : end - 1]
     plain = opcode in ("parameter", "constant")
+    operands = [] if plain else _operands(inside, note)
     return Instruction(
         _name(tokens[0]),
         opcode,
         shape,
-        () if plain else tuple(_operands(inside)),
+        tuple(name for name, _ in operands),
         _attributes(tokens, end),
         joined(inside) if plain else "",
         line,
+        tuple(shape for _, shape in operands),
     )
 
 
-def _operands(tokens: list[str]) -> list[str]:
-    """The last word of each part: some versions write the shape before the name."""
-    found: list[str] = []
-    depth, last = 0, ""
-    for token in tokens:
-        if token in ("(", "{", "["):
-            depth += 1
-        elif token in (")", "}", "]"):
-            depth -= 1
-        elif token == "," and depth == 0:
-            found.append(_name(last))
-            last = ""
-        elif depth == 0:
-            last = token
-    return [*found, _name(last)] if tokens else []
+def _desugared(one: Instruction, module: Module) -> Instruction:
+    """`fusion-start` and its like as `async-start` of a computation with that one instruction."""
+    stem, _, when = one.opcode.rpartition("-")
+    if when not in ("start", "update", "done") or one.opcode in OPCODES or stem not in OPCODES:
+        return one
+    if when != "start":
+        return replace(one, opcode=f"async-{when}")
+    parts = () if isinstance(one.shape, Shape) else one.shape[:2]
+    if len(parts) != 2 or isinstance(parts[0], Shape):
+        raise TensorError(f"{one.opcode} gives ((OPERANDS), RESULT, ...)")
+    body = Body(f"{one.name}.async", one.line)
+    for at, shape in enumerate(parts[0]):
+        given = Instruction(f"operand.{at}", "parameter", shape, (), {}, str(at), one.line)
+        body.instructions[given.name] = given
+    body.root = one.name
+    taken = tuple(f"operand.{at}" for at in range(len(parts[0])))
+    body.instructions[one.name] = Instruction(
+        one.name, stem, parts[1], taken, one.attributes, "", one.line
+    )
+    module.bodies[body.name] = body
+    return replace(one, opcode="async-start", attributes={"calls": [body.name]})
+
+
+def _operands(tokens: list[str], note: Callable[[str], None]) -> list[tuple[str, ShapeTree | None]]:
+    """Names, each with the shape that some versions write before it."""
+    operands: list[tuple[str, ShapeTree | None]] = []
+    at = 0
+    while at < len(tokens):
+        start = at
+        while at < len(tokens) and tokens[at] != ",":
+            at = past_brackets(tokens, at) if tokens[at] in ("(", "{", "[") else at + 1
+        if at == start:
+            raise TensorError("an operand is missing")
+        shape = read_shape(tokens, start, note)[0] if at - start > 1 else None
+        operands.append((_name(tokens[at - 1]), shape))
+        at += 1
+    return operands
 
 
 def _attributes(tokens: list[str], at: int) -> dict[str, list[str]]:

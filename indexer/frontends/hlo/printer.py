@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.operation import Operation, Shape
+from embeddb.tensors.partition import Partition
 from embeddb.tensors.region import Region, region_of
 
-__all__ = ["hlo_text"]
+__all__ = ["fused_text", "hlo_text"]
 
 #: What is written of a window, by our names; pads are written together.
 _WINDOW = (("stride", "stride"), ("lhs_dilate", "lhs_dilate"), ("rhs_dilate", "rhs_dilate"))
@@ -26,19 +27,83 @@ def hlo_text(made: Computation) -> str:
     Raises: TensorError for operations whose insides were left out when they were read.
     """
     regions: dict[str, str] = {}
-    shapes = [_shape(op.shape) for op in made.operations if op.opcode == "parameter"]
-    lines = [_line(made, at, regions) for at in range(len(made.operations))]
+    body = _computation("ENTRY main", made, regions)
+    return "\n\n".join([_head(made), *regions.values(), body]) + "\n"
+
+
+def fused_text(partition: Partition) -> str:
+    """The program of a partition as one module whose entry calls each kernel as a fusion.
+
+    Raises: as `hlo_text`.
+    """
+    program, regions = partition.program, dict[str, str]()
+    bodies: list[str] = []
+    entry = [
+        f"  {_name(at)} = {_shape(program.operations[at].shape)} parameter({number})"
+        for number, at in enumerate(program.parameters)
+    ]
+    for number, placed in enumerate(partition.kernels):
+        kernel, called = placed.kernel, f"fused_computation.{number}"
+        bodies.append(_computation(called, kernel, regions))
+        given = ", ".join(map(_name, placed.takes))
+        gives = _given_out(kernel)
+        single = len(placed.gives) == 1
+        name = _name(placed.gives[0]) if single else f"fusion.{number}"
+        entry.append(f"  {name} = {gives} fusion({given}), kind={_kind(kernel)}, calls={called}")
+        if not single:
+            entry += [
+                f"  {_name(at)} = {_shape(program.operations[at].shape)} "
+                f"get-tuple-element({name}), index={index}"
+                for index, at in enumerate(placed.gives)
+            ]
+    entry += _copied(partition, regions)
+    lines = "\n".join(_with_root(program, entry, _given_out(program)))
+    whole = [_head(program), *regions.values(), *bodies, f"ENTRY main {{\n{lines}\n}}"]
+    return "\n\n".join(whole) + "\n"
+
+
+def _copied(partition: Partition, regions: dict[str, str]) -> list[str]:
+    """What is given out without being computed by a kernel: constants, and what they are made
+    into."""
+    program = partition.program
+    made = {*program.parameters, *(at for placed in partition.kernels for at in placed.gives)}
+    needed = set(program.outputs) - made
+    for at in reversed(range(len(program.operations))):
+        if at in needed:
+            needed |= set(program.operations[at].operands) - made
+    return [_line(program, at, regions) for at in sorted(needed)]
+
+
+def _kind(kernel: Computation) -> str:
+    """The kind of fusion that XLA has for what a kernel computes."""
+    opcodes = {op.opcode for op in kernel.operations}
+    if opcodes & {"dot", "convolution"}:
+        return "kOutput"
+    return "kInput" if "reduce" in opcodes else "kLoop"
+
+
+def _head(made: Computation) -> str:
+    shapes = [_shape(made.operations[at].shape) for at in made.parameters]
+    layout = f"entry_computation_layout={{({', '.join(shapes)})->{_given_out(made)}}}"
+    return f"HloModule {_word(made.name) or 'kernel'}, {layout}"
+
+
+def _given_out(made: Computation) -> str:
     outputs = [_shapes(made.operations[at].results) for at in made.outputs]
-    if len(outputs) == 1:
-        root = made.outputs[0]
-        lines[root] = _rooted(lines[root])
-        given = outputs[0]
-    else:
-        given = f"({', '.join(outputs)})"
-        lines.append(f"  ROOT out = {given} tuple({', '.join(map(_name, made.outputs))})")
-    layout = f"entry_computation_layout={{({', '.join(shapes)})->{given}}}"
-    head = f"HloModule {_word(made.name) or 'kernel'}, {layout}"
-    return "\n\n".join([head, *regions.values(), "\n".join(["ENTRY main {", *lines, "}"])]) + "\n"
+    return outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
+
+
+def _computation(head: str, made: Computation, regions: dict[str, str]) -> str:
+    lines = [_line(made, at, regions) for at in range(len(made.operations))]
+    return "\n".join([f"{head} {{", *_with_root(made, lines, _given_out(made)), "}"])
+
+
+def _with_root(made: Computation, lines: list[str], given: str) -> list[str]:
+    if len(made.outputs) > 1:
+        root = f"  ROOT out = {given} tuple({', '.join(map(_name, made.outputs))})"
+        return [*lines, root]
+    start = f"  {_name(made.outputs[0])} = "
+    return [_rooted(line) if line.rpartition("\n")[2].startswith(start) else line for line in lines]
 
 
 def _rooted(lines: str) -> str:

@@ -8,7 +8,7 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.operation import Operation, Shape
 from indexer.frontends.hlo.attributes import canonical
 from indexer.frontends.hlo.graph import Graph, Value, body_of, in_order
-from indexer.frontends.hlo.module import Body, Instruction, Module
+from indexer.frontends.hlo.instructions import Body, Instruction, Module
 from indexer.frontends.hlo.opcodes import ENTERED, IDLE
 
 __all__ = ["kernels_of", "program_of"]
@@ -49,7 +49,7 @@ def kernels_of(module: Module, *, name: str = "", group: str = "") -> list[Compu
     found: list[Computation] = []
     waiting, seen = [module.entry], {module.entry}
     while waiting:
-        body = _named(module, waiting.pop(0))
+        body = module.bodies[waiting.pop(0)]
         for one in in_order(body):
             for below in _entered(one):
                 if below not in seen:
@@ -66,12 +66,6 @@ def kernels_of(module: Module, *, name: str = "", group: str = "") -> list[Compu
     return found
 
 
-def _named(module: Module, name: str) -> Body:
-    if name not in module.bodies:
-        raise TensorError(f"there is no computation {name[:60]!r}: the dump was cut off")
-    return module.bodies[name]
-
-
 def _plain(module: Module) -> str:
     return module.name.removeprefix("jit_")
 
@@ -86,7 +80,7 @@ def _entered(one: Instruction) -> list[str]:
 def _kernel(module: Module, body: Body, one: Instruction, name: str, group: str) -> Computation:
     graph = Graph(module)
     operands = [_given(graph, body.instructions[below]) for below in one.operands]
-    if one.opcode == "fusion":
+    if one.opcode in ("fusion", "async-start"):
         value: Value = graph.body(body_of(one), operands)
     else:
         value = graph.single(one, operands)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from embeddb.core.errors import RunnerUnavailable
+from embeddb.core.errors import InputError, RunnerUnavailable
 from indexer.runners.compiled.libraries import Libraries
 from indexer.runners.cpu_kernels.serving import Reply, serve
 
@@ -22,7 +22,8 @@ class Job(Protocol):
     arrays: list[NDArray[Any]]
 
     def expect(self, folder: Path, reference: str, libraries: Libraries) -> None:
-        """Compute what is right, unless it lies in the folder."""
+        """Compute the expected values, unless they lie in the folder. Raises: InputError for what
+        has no values."""
 
     def restore(self, *, all: bool) -> None:
         """What the arrays held before, as far as it matters to a run; with `all` whatever a run
@@ -50,7 +51,10 @@ class _Worker:
         self.job = None
         job = self._made(payload, request["seed"])
         if request["check"]:
-            job.expect(Path(request["folder"]), request["reference"], self.libraries)
+            try:
+                job.expect(Path(request["folder"]), request["reference"], self.libraries)
+            except InputError as error:
+                return {"status": "invalid", "error": error.reason}
         self.job = job
         return {"status": "ok"}
 

@@ -10,7 +10,7 @@ from itertools import count
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES
 
-__all__ = ["Names", "names_of"]
+__all__ = ["Names", "function_name", "names_of"]
 
 _KEYWORDS = frozenset(
     (
@@ -40,6 +40,12 @@ class Names:
     blocks: tuple[str, ...]
     ends: tuple[str, ...]
     arrays: tuple[str, ...]
+
+
+def function_name(nest: Nest) -> str:
+    """The name of its function in a file that is written for people."""
+    plain = re.sub(r"[^A-Za-z0-9_]+", "_", nest.name).strip("_")
+    return f"nest_{plain or nest.id[:12]}"
 
 
 def names_of(nest: Nest, taken: frozenset[str] = frozenset()) -> Names:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.errors import TensorError
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.operation import Shape
 from indexer.runners.compiled.expected import Expected, first_missed
@@ -16,7 +17,7 @@ from indexer.runners.cpu_kernels.forms import aligned
 from indexer.runners.tile_code.reference import DTYPE_OF, evaluate, physical
 from indexer.runners.tile_code.rounding import may_jump, of, tolerance_of
 
-__all__ = ["KernelJob", "bytes_needed"]
+__all__ = ["KernelJob", "bytes_needed", "needs_positive"]
 
 #: Beyond these, f32 overflows or is rounded to nothing.
 _LARGEST, _TINY = {"f32": 1e38, "f64": 1e300}, {"f32": 1e-35, "f64": 1e-290}
@@ -37,6 +38,11 @@ def bytes_needed(kernel: Computation, scratch: int, *, check: bool) -> int:
     return held
 
 
+def needs_positive(kernel: Computation) -> bool:
+    """Whether it has an operation that is not defined for negative numbers."""
+    return any(op.opcode in _POSITIVE for op in kernel.operations)
+
+
 def _shapes(kernel: Computation) -> list[Shape]:
     """Of parameters, then of outputs."""
     return [kernel.operations[at].shape for at in (*kernel.parameters, *kernel.outputs)]
@@ -52,29 +58,36 @@ class KernelJob:
         self.arrays = [aligned((shape.elements,), DTYPE_OF[shape.dtype]) for shape in shapes]
         self.arrays.append(aligned((max(scratch, 1),), np.uint8))
         self._given = len(kernel.parameters)
-        positive = any(op.opcode in _POSITIVE for op in kernel.operations)
+        positive = needs_positive(kernel)
         for number in range(self._given):
             self.arrays[number][:] = _filled(shapes[number], number, seed, positive=positive)
         self._shapes = shapes
         self._expected: Expected | None = None
 
     def expect(self, folder: Path, reference: str, libraries: Libraries) -> None:
-        """Compute what is right, unless it lies in the folder."""
+        """Compute the expected values, unless they lie in the folder. Raises: TensorError for a
+        kernel whose shapes do not fit each other."""
         expected = Expected(folder, list(range(len(self.kernel.outputs))))
         if not expected.there:
-            tolerance = tolerance_of(self.kernel)
-            found = evaluate(self.kernel, self.arrays[: self._given])
-            for output, told in enumerate(found):
-                shape = self._shapes[self._given + output]
-                values = physical(told.value, shape).astype(np.float64)
-                error = physical(np.broadcast_to(of(*told), shape.dims), shape)
-                off = np.zeros(values.shape)
-                if shape.dtype in _LARGEST:
-                    off = tolerance * (np.abs(values) + error) + _TINY[shape.dtype]
-                    known = np.isfinite(off) & (np.abs(values) < _LARGEST[shape.dtype])
-                    off = np.where(known, off, np.inf)
-                expected.keep(output, values, off)
+            try:
+                self._keep(expected)
+            except (ValueError, IndexError) as error:
+                raise TensorError(f"its shapes do not fit each other: {error}") from error
         self._expected = expected
+
+    def _keep(self, expected: Expected) -> None:
+        tolerance = tolerance_of(self.kernel)
+        values_of = evaluate(self.kernel, self.arrays[: self._given])
+        for output, told in enumerate(values_of):
+            shape = self._shapes[self._given + output]
+            values = physical(told.value, shape).astype(np.float64)
+            error = physical(np.broadcast_to(of(*told), shape.dims), shape)
+            off = np.zeros(values.shape)
+            if shape.dtype in _LARGEST:
+                off = tolerance * (np.abs(values) + error) + _TINY[shape.dtype]
+                known = np.isfinite(off) & (np.abs(values) < _LARGEST[shape.dtype])
+                off = np.where(known, off, np.inf)
+            expected.keep(output, values, off)
 
     def restore(self, *, all: bool) -> None:
         """Nothing is read that a run writes; with `all` it is overwritten."""

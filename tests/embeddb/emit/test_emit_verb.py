@@ -56,7 +56,7 @@ def test_another_platforms_answer_is_refused(
     db, _ = answered(tmp_path, "spade")
     assert run_verb(["emit", db, "last", "-o", str(tmp_path / "c")]) == 2
     said = capsys.readouterr().err
-    assert "is for spade: there is code for cpu alone" in said and said.count("\n") == 1
+    assert "is for spade: there is code for " in said and said.count("\n") == 1
     assert not (tmp_path / "c").exists()
     assert run_verb(["emit", db, "r0", "-o", str(tmp_path / "c")]) == 3
 

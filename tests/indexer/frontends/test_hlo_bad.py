@@ -45,7 +45,7 @@ def read(text: str) -> Computation:
         ([X, "ROOT y"], "is no instruction|cut off", 5),
         ([X, "ROOT y = f32[4,8] tanh(x))"], "closes what was not opened", 5),
         ([X, "ROOT y = f32[4,8] tanh"], "cut off|no bracket", 5),
-        ([X, "ROOT y = f32[0,8] tanh(x)"], "has no element", 5),
+        (["ROOT x = f32[0,8] parameter(0)"], "has no element", 4),
         ([X, "ROOT y = f32[8,4] tanh(x)"], "no tanh of .* gives f32.8,4", 5),
         (
             [X, "z = f32[8] parameter(1)", "ROOT y = f32[4,8] add(x, z)"],

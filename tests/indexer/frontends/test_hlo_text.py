@@ -124,27 +124,34 @@ def test_windows_labels_and_groups() -> None:
 @pytest.mark.parametrize(
     ("line", "attributes"),
     [
-        ("slice(x), slice={[0:4:2], [3:8]}", {"start": (0, 3), "limit": (4, 8), "stride": (2, 1)}),
         (
-            "pad(x, x), padding=1_2x0_-3_1",
+            "f32[2,5] slice(x), slice={[0:4:2], [3:8]}",
+            {"start": (0, 3), "limit": (4, 8), "stride": (2, 1)},
+        ),
+        (
+            "f32[7,12] pad(x, z), padding=1_2x0_-3_1",
             {"low": (1, 0), "high": (2, -3), "interior": (0, 1)},
         ),
-        ("transpose(x), dimensions={1,0}", {"dimensions": (1, 0)}),
-        ("broadcast(x), dimensions={}", {}),
-        ("compare(x, x), direction=LT, type=FLOAT", {"direction": "LT"}),
-        ("iota(), iota_dimension=1", {"dimension": 1}),
-        ("concatenate(x, x), dimensions={1}", {"dimension": 1}),
-        ('custom-call(x), custom_call_target="a$b"', {"target": "a$b"}),
-        ("fft(x), fft_type=RFFT, fft_length={8}", {"raw": "fft_length={8}, fft_type=RFFT"}),
-        ("constant({ { 1, 1 }, { 1, 1 } })", {"value": "1"}),
-        ("constant({ { 1, 2 }, { 3, 4 } })", {"raw": "{{1,2},{3,4}}"}),
-        ("constant({...})", {}),
-        ("constant(-1.5e-06)", {"value": "-1.5e-06"}),
-        ("constant((1, -2))", {"raw": "(1,-2)"}),
+        ("f32[8,4] transpose(x), dimensions={1,0}", {"dimensions": (1, 0)}),
+        ("f32[4,8] broadcast(z), dimensions={}", {}),
+        ("pred[4,8] compare(x, x), direction=LT, type=FLOAT", {"direction": "LT"}),
+        ("f32[4,8] iota(), iota_dimension=1", {"dimension": 1}),
+        ("f32[4,16] concatenate(x, x), dimensions={1}", {"dimension": 1}),
+        ('f32[4,8] custom-call(x), custom_call_target="a$b"', {"target": "a$b"}),
+        (
+            "c64[4,5] fft(x), fft_type=RFFT, fft_length={8}",
+            {"raw": "fft_length={8}, fft_type=RFFT"},
+        ),
+        ("f32[2,2] constant({ { 1, 1 }, { 1, 1 } })", {"value": "1"}),
+        ("f32[2,2] constant({ { 1, 2 }, { 3, 4 } })", {"raw": "{{1,2},{3,4}}"}),
+        ("f32[4,8] constant({...})", {}),
+        ("f32[] constant(-1.5e-06)", {"value": "-1.5e-06"}),
+        ("c64[] constant((1, -2))", {"raw": "(1,-2)"}),
     ],
 )
 def test_attributes_in_their_canonical_form(line: str, attributes: dict[str, object]) -> None:
-    assert only("x = f32[4,8] parameter(0)", f"ROOT y = f32[4,8] {line}").attributes == attributes
+    given = ("x = f32[4,8] parameter(0)", "z = f32[] parameter(1)")
+    assert only(*given, f"ROOT y = {line}").attributes == attributes
 
 
 def test_bodies_that_are_no_single_operation_are_kept_as_text() -> None:

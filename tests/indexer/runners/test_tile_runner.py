@@ -190,6 +190,16 @@ def test_what_has_no_tiles_is_refused_before_it_is_compiled(
         statuses(shared_runner, made(), FEW)
 
 
+def test_shapes_that_do_not_fit_fail_the_kernel_and_not_the_runner(
+    shared_runner: TileRunner,
+) -> None:
+    k = Kernel()
+    bad = k.done(k.op("transpose", (64, 32), k.given(64, 32), dimensions=(1, 0)), name="aaa")
+    (status,) = set(statuses(shared_runner, bad, FEW[:1]))
+    assert status.startswith("invalid") and "shapes do not fit" in status
+    assert statuses(shared_runner, DOT, FEW[:1]) == ["ok"]
+
+
 def test_its_operation_is_tile(shared_runner: TileRunner) -> None:
     with pytest.raises(UsageError, match="no nest"):
         list(shared_runner.run(DOT, Op("nest"), FEW, options=QUICK))

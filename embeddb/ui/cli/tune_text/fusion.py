@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from tuners.fusion.outcome import FusionTuned, Tried
     from tuners.fusion.request import TuneRequest
 
-__all__ = ["fusion_document", "show_fusion"]
+__all__ = ["NO_PLAN_FOR_XLA", "fusion_document", "show_fusion"]
 
+#: What a plan is good for.
+NO_PLAN_FOR_XLA = (
+    "XLA takes no fusion plan: this is a prediction until you compile the kernels one by one, as "
+    "HLO that `embeddb emit` writes of a query's answer"
+)
 #: Failures that are named.
 _MOST_NOTES = 10
 #: What a cut must promise where nothing runs: of held-out programs, those that promised less were
@@ -83,6 +88,7 @@ def show_fusion(done: FusionTuned, asked: TuneRequest) -> None:
         note(f"failed: {one.error}")
     say()
     say(_verdict(done))
+    say(NO_PLAN_FOR_XLA)
 
 
 def _verdict(done: FusionTuned) -> str:

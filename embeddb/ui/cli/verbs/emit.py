@@ -8,7 +8,8 @@ import click
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import UsageError
+from embeddb.core.errors import NothingFound, UsageError
+from embeddb.tensors.computation import KINDS, Computation
 from embeddb.ui.cli import output
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import json_option, note, say
@@ -41,11 +42,13 @@ def emit_verb(
     prefix: str,
     as_json: bool,
 ) -> None:
-    """The configuration of an answer for platform `cpu` as a library in C that needs nothing of
-    embeddb. ANSWER: its id, `last`, or a file, name or id.
+    """The configuration of an answer as a library in C that needs nothing of embeddb. ANSWER: its
+    id, `last`, or a file, name or id.
 
-    DIR is new, empty, or a library written before. It gets the kernel, conversion from CSR to its
-    format, a header, a test program, a Makefile, a README and a licence to do anything with it.
+    DIR is new, empty, or written before. Of an answer for platform `cpu` it gets the kernel and
+    conversion from CSR to its format, for `tile-cpu` the tensor kernel with its tile; a header, a
+    test program, a Makefile, a README and a licence to do anything with it. Of a fusion plan for
+    `xla-cpu` it gets the program as HLO with that fusion, and each kernel as a module.
     In place of ANSWER, --pack N and --op give at most N configurations and a rule learned from what
     DB measured on all its machines, or with --platform on one, which chooses for each matrix;
     --config and --op give that, and DB is not read.
@@ -53,6 +56,8 @@ def emit_verb(
     \b
     Example:
       embeddb emit starter last -o spmm
+      embeddb emit tensors.db mlp/0 -o tiled && make -C tiled check
+      embeddb emit tensors.db unet.small -o fused
       embeddb emit runs.db r1f0c9e2ab34d -o fast --prefix fast && make -C fast check
       embeddb emit starter --pack 8 --op spmm:128 -o pack
       embeddb emit starter --pack 8 --op spmm:128 --platform cpu@70882216 -o pack
@@ -83,12 +88,31 @@ def emit_verb(
         return
     for one in made.configs:
         say(f"{place}: {made.op} as {one}")
-    say(f"build and test it: make -C {place} check")
+    if made.op == "fusion":
+        say(f"XLA takes no fusion plan; what the HLO is good for: {place}/README.md")
+    else:
+        say(f"build and test it: make -C {place} check")
 
 
 def _of_answer(db: Database, answer: str, place: str, prefix: str) -> Manifest:
-    from embeddb.emit.emit import emit_answer
+    """Raises: NothingFound for a kernel or program that is known by its name only."""
+    from embeddb.emit.emit import emit_answer, emit_tensor
     from indexer.subjects import known_answer
 
     asked = known_answer(db, answer, told=lambda line: note(f"warning: {line}"))
-    return emit_answer(asked, place, prefix=prefix)
+    if Op.parse(asked.op).kind not in KINDS:
+        return emit_answer(asked, place, prefix=prefix)
+    subject = db.store.tensor(asked.pattern_id) or _in_file(answer, asked.pattern_id)
+    if subject is None:
+        reason = f"what answer {asked.id} is about is not in the database"
+        hint = "name its file in place of the answer, or keep it by `embeddb kernel import`"
+        raise NothingFound(reason, hint=hint)
+    return emit_tensor(subject, asked, place, prefix=prefix)
+
+
+def _in_file(text: str, id: str) -> Computation | None:
+    """The kernel or program of that id, where an answer was given by its file."""
+    from indexer.subjects import every_content, is_file
+
+    held = every_content(text) if is_file(text) else []
+    return next((one for one in held if isinstance(one, Computation) and one.id == id), None)

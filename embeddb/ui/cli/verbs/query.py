@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,14 +21,22 @@ from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import fails, link_words, paid_off, preparation
 from embeddb.query.order_reason import order_notes, rests_on
 from embeddb.query.recommendation import Candidate, Recommendation
-from embeddb.ui.cli.arguments import known_subjects, open_database, program_options
+from embeddb.ui.cli.arguments import (
+    defined,
+    known_subjects,
+    matrices_held,
+    open_database,
+    program_options,
+)
 from embeddb.ui.cli.coverage_text import show_what_there_is
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
 from embeddb.ui.cli.here import count_first, platform_asked
 from embeddb.ui.cli.kernel_text import fused_seconds, show_fused_seconds, show_occluded
-from embeddb.ui.cli.nest_text import emit_schedules
+from embeddb.ui.cli.nest_text import emit_program, emit_schedules
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table
+from embeddb.ui.cli.tune_text.fusion import NO_PLAN_FOR_XLA
+from indexer.subjects import is_file
 
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
@@ -55,14 +64,15 @@ _NO_EVIDENCE = 3
 @click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
 @click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
 @program_options()
-@click.option("--emit", "emit_to", default="", metavar="FILE.c", help="Write a nest's answer as C.")
+@click.option("--emit", "emit_to", default="", metavar="FILE.c", help="Write nests' answers as C.")
 @json_option
 def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any) -> int:
     """Rank configurations for MATRIX: a file, or name or id of a pattern in DB.
 
     With --op nest it is a program (.c with #pragma scop, .sdfg, .json) or the name of a nest; each
-    nest of a program is answered by itself. --count counts first what it does, so that neighbours
-    can be found by that too.
+    nest of a program is answered by itself. --emit writes a C program again, with its scops so
+    scheduled; a nest from elsewhere becomes a program that times it. --count counts first what a
+    nest does, so that neighbours can be found by that too.
 
     Ends with code 3 if nothing but the platform's default can be said. --why takes seconds; what
     it finds stays with the answer, for `embeddb explain`.
@@ -98,7 +108,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
             show_what_there_is(opened, platform, op)
         took = [fused_seconds(opened, subject, op) for subject in subjects]
         if asked["emit_to"]:
-            emit_schedules(opened, subjects, answers, asked["emit_to"])
+            _emit(opened, matrix, subjects, answers, asked)
     if as_json:
         documents = [
             made.document() | ({"seconds": [asdict(one) for one in known]} if known else {})
@@ -110,6 +120,22 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
             _show_answer(made, subject, db)
             show_fused_seconds(known)
     return _NO_EVIDENCE if all(made.link == "default" for made in answers) else 0
+
+
+def _emit(
+    db: Database,
+    text: str,
+    subjects: Sequence[Content | PatternInfo],
+    answers: Sequence[Recommendation],
+    asked: Mapping[str, Any],
+) -> None:
+    """A C file with its nests in place, any other nests each as a program of its own."""
+    if Path(text).suffix.lower() == ".c" and is_file(text):
+        (matrix,) = matrices_held([asked["held"]] if asked["held"] else [])
+        defines = defined(asked["defines"])
+        emit_program(text, answers, asked["emit_to"], defines=defines, matrix=matrix)
+    else:
+        emit_schedules(db, subjects, answers, asked["emit_to"])
 
 
 def _answered(
@@ -204,6 +230,8 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
         answer, kind = made.candidates[0].config, pattern.kind
         show_choice(made.insight, answer, link=made.link, nearest=near, kind=kind)
         show_occluded(made.insight, made.kernel)
+    if made.op == "fusion":
+        say(NO_PLAN_FOR_XLA)
     say()
     say(f"why: embeddb explain {shlex.quote(place)} {made.id}")
 

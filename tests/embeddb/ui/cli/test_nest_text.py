@@ -187,16 +187,17 @@ def test_the_answer_as_c_compiles_alone(
     subprocess.run([tmp_path / "run"], check=True, timeout=60, capture_output=True)
 
 
-def test_each_nest_of_a_program_has_a_file_of_its_own(
+def test_a_c_program_is_written_whole(
     db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pycparser", reason="needs the extra programs")
     program, out = tmp_path / "two.c", tmp_path / "out.c"
     program.write_text(PROGRAM)
-    code, _ = emitted([db, str(program), *ASK, "--emit", str(out)], capsys)
-    written = sorted(path.name for path in tmp_path.glob("out*"))
-    assert code == 0 and len(written) == 2 and not out.exists()
-    assert all(name.startswith("out_two") and name.endswith(".c") for name in written)
+    code, said = emitted([db, str(program), *ASK, "--emit", str(out)], capsys)
+    assert code == 0 and [path.name for path in tmp_path.glob("out*")] == ["out.c"]
+    assert said.count(f"{out}: two_") == 2 and "nest_two_1(" in out.read_text()
+    code, said = emitted([db, str(program), *ASK, "--emit", str(program)], capsys)
+    assert code == 2 and program.read_text() == PROGRAM
 
 
 def test_a_name_of_a_stranger_is_no_path(

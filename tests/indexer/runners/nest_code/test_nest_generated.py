@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -274,6 +275,7 @@ def test_an_emitted_program_runs_alone(name: str, tmp_path: Path) -> None:
     done = subprocess.run([program], check=True, capture_output=True, text=True)
     *sums, taken = done.stdout.splitlines()
     assert float(taken.removesuffix(" s")) > 0
+    assert int(re.search(r"median of (\d+) calls", done.stderr)[1]) >= 5  # type: ignore[index]
     expected = evaluate(made, {a: filled(array, a) for a, array in enumerate(made.arrays)})
     for line, values in zip(sums, expected.values(), strict=True):
         assert float(line.split("=")[1]) == pytest.approx(values.sum(), rel=1e-6)

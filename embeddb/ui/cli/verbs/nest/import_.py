@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ def import_verb(
     """
     from indexer.add import add_coded
 
-    nests, notes = _read(files, dace, defines, held)
+    nests, notes, lines = _read(files, dace, defines, held)
     with database_to_fill(db) as opened, Progress() as progress:
         done = add_coded(opened, nests, progress=progress)
     for line in notes:
@@ -58,16 +59,19 @@ def import_verb(
         emit(
             {
                 "database": db,
-                "added": [_document(nest) for nest in done.added],
-                "known": [_document(nest) for nest in done.known],
+                "added": [_document(nest, lines) for nest in done.added],
+                "known": [_document(nest, lines) for nest in done.known],
                 "adopted_runs": done.adopted_runs,
                 "notes": notes,
             }
         )
         return
     told = [(nest, "added") for nest in done.added] + [(nest, "known") for nest in done.known]
-    rows = [(nest.name, str(nest.sizes), len(nest.body), nest.id, word) for nest, word in told]
-    table(("nest", "sizes", "statements", "id", ""), rows)
+    rows = [
+        (nest.name, _range(lines.get(nest.id)), str(nest.sizes), len(nest.body), nest.id, word)
+        for nest, word in told
+    ]
+    table(("nest", "lines", "sizes", "statements", "id", ""), rows)
     say(f"{db}: {plural(len(done.added), 'nest')} added, {len(done.known):,} known already")
     if done.adopted_runs:
         say(f"{plural(done.adopted_runs, 'run')} of stubs moved to their nest")
@@ -75,8 +79,9 @@ def import_verb(
 
 def _read(
     files: tuple[str, ...], dace: tuple[str, ...], defines: tuple[str, ...], held: tuple[str, ...]
-) -> tuple[list[Nest], list[str]]:
-    """The nests of all files, and what was left out of them, by file.
+) -> tuple[list[Nest], list[str], dict[str, tuple[int, int]]]:
+    """The nests of all files, what was left out of them, by file, and the first and last line of
+    those of texts, by id.
 
     Raises: UsageError without a file; NestError for one that cannot be read or has no nest.
     """
@@ -87,6 +92,7 @@ def _read(
     given, matrices = defined(defines), matrices_held(held)
     nests: list[Nest] = []
     notes: list[str] = []
+    lines: dict[str, tuple[int, int]] = {}
     for file in (*files, *dace):
         if not Path(file).is_file():
             raise NestError("no such file", where=file)
@@ -97,9 +103,16 @@ def _read(
             if not found.nests:
                 raise NestError("has no loop nest", where=file, hint="; ".join(found.notes))
             nests += found.nests
+            lines |= {n.id: at for n, at in zip(found.nests, found.lines, strict=False)}
             notes += [f"{file}: {line}" for line in found.notes]
-    return nests, notes
+    return nests, notes, lines
 
 
-def _document(nest: Nest) -> dict[str, object]:
-    return {"id": nest.id, "name": nest.name, "group": nest.group, "sizes": dict(nest.sizes.named)}
+def _range(lines: tuple[int, int] | None) -> str:
+    return "-" if lines is None else f"{lines[0]}-{lines[1]}"
+
+
+def _document(nest: Nest, lines: Mapping[str, tuple[int, int]]) -> dict[str, object]:
+    known = {"lines": list(lines[nest.id])} if nest.id in lines else {}
+    sizes = dict(nest.sizes.named)
+    return {"id": nest.id, "name": nest.name, "group": nest.group, "sizes": sizes, **known}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from embeddb.ui.cli.arguments import (
     open_database,
     program_options,
 )
+from embeddb.ui.cli.nest_text import lines_words
 from embeddb.ui.cli.output import emit, json_option, say, table
 from embeddb.ui.listing import array_rows, dependence_lines, listing, loop_words
 from indexer.subjects import known_pattern
@@ -85,17 +87,20 @@ def _nest(place: str, name: str, defines: tuple[str, ...], held: str) -> Nest:
 
 
 def _of_file(place: str, name: str, defines: tuple[str, ...], held: str) -> Nest:
-    from indexer.frontends import read_nests
+    from indexer.frontends import extract
 
     if place.endswith(".py"):
         hint = f"embeddb nest import DB --dace {place}"
         raise NestError("is not read without being run", where=place, hint=hint)
     (matrix,) = matrices_held([held] if held else [])
-    nests = read_nests(place, defines=defined(defines), matrix=matrix)
-    fits = [nest for nest in nests if name in ("", nest.name, nest.id)]
+    found = extract(place, defines=defined(defines), matrix=matrix)
+    fits = [nest for nest in found.nests if name in ("", nest.name, nest.id)]
     if len(fits) == 1:
         return fits[0]
-    names = ", ".join(nest.name for nest in nests[:20])
+    lines = zip_longest(found.nests, found.lines[: len(found.nests)])
+    names = ", ".join(
+        f"{nest.name} ({lines_words(at)})" if at else nest.name for nest, at in islice(lines, 20)
+    )
     if not fits:
         raise NothingFound(f"{place}: no nest {name!r}", hint=f"there are: {names or 'none'}")
     raise UsageError(f"{place} has {len(fits)} nests", hint=f"name one: {names}")

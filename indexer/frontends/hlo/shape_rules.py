@@ -1,0 +1,434 @@
+"""Shape inference for HLO: the dimensions that an opcode gives from those of its operands.
+
+The rules are those of XLA's `ShapeInference` and `ShapeVerifier`. A rule takes an `Applied` and
+returns the dimensions of each result; it raises TensorError, with the reason alone, where no result
+fits. Opcodes that move control or whole tuples are checked in `verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.analysis import ELEMENTWISE
+from embeddb.tensors.operation import DTYPES, Attribute, Shape
+from indexer.frontends.hlo.attributes import numbers_of
+
+__all__ = ["RULES", "SAME_TYPE", "Applied", "Dims", "Rule", "check_axes"]
+
+Dims = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An opcode with the shapes of its operands and results. `attributes` are canonical (see
+    `embeddb.tensors.operation`), `raw` the tokens of the text by name."""
+
+    opcode: str
+    operands: tuple[Shape, ...]
+    results: tuple[Shape, ...]
+    attributes: Mapping[str, Attribute]
+    raw: Mapping[str, Sequence[str]]
+
+    def dims(self, name: str) -> Dims:
+        """A canonical attribute of several numbers, () where it is absent."""
+        value = self.attributes.get(name, ())
+        return value if isinstance(value, tuple) else ()
+
+    def whole(self, name: str, default: int) -> int:
+        """A canonical attribute of one number."""
+        value = self.attributes.get(name, default)
+        return value if isinstance(value, int) else default
+
+    def numbers(self, name: str) -> Dims:
+        """The numbers of an attribute as the text has it, () where it is absent."""
+        return numbers_of(self.raw.get(name, ()), name)
+
+    def take(self, count: int) -> tuple[Shape, ...]:
+        """The operands, if there are `count`."""
+        if len(self.operands) != count:
+            raise TensorError(f"it takes {count} operands, not {len(self.operands)}")
+        return self.operands
+
+
+Rule = Callable[[Applied], list[Dims]]
+
+
+def check_axes(axes: Sequence[int], rank: int, name: str) -> None:
+    """Raises: TensorError unless `axes` are different dimensions of an array of this rank."""
+    if len(set(axes)) != len(axes) or any(not 0 <= axis < rank for axis in axes):
+        raise TensorError(f"{name}={{{_by(axes)}}} does not fit {rank} dimensions")
+
+
+def _by(dims: Sequence[int]) -> str:
+    return ",".join(map(str, dims))
+
+
+def _equal(a: Sequence[int], b: Sequence[int], what: str) -> None:
+    if tuple(a) != tuple(b):
+        raise TensorError(f"{what} [{_by(a)}] and [{_by(b)}] differ")
+
+
+#: Operands that may be a scalar beside larger ones.
+_SCALARS = {"select": (0,), "clamp": (0, 2)}
+_COUNTS = {
+    **dict.fromkeys(("select", "clamp"), 3),
+    **dict.fromkeys(
+        """
+        add and atan2 compare complex divide maximum minimum multiply or power remainder shift-left
+        shift-right-arithmetic shift-right-logical stochastic-convert subtract xor
+        """.split(),  # noqa: SIM905 - a table of words
+        2,
+    ),
+}
+
+
+def _elementwise(call: Applied) -> list[Dims]:
+    operands = call.take(_COUNTS.get(call.opcode, 1))
+    main = operands[1 if call.opcode in _SCALARS else 0]
+    for at, shape in enumerate(operands):
+        if at not in _SCALARS.get(call.opcode, ()) or shape.rank:
+            _equal(main.dims, shape.dims, "the sizes")
+    return [main.dims]
+
+
+def _each(call: Applied) -> list[Dims]:
+    """Result i has the shape of operand i."""
+    return [shape.dims for shape in call.operands]
+
+
+def _first(call: Applied) -> list[Dims]:
+    if not call.operands:
+        raise TensorError("it takes an operand")
+    return [call.operands[0].dims]
+
+
+def _broadcast(call: Applied) -> list[Dims]:
+    (operand,) = call.take(1)
+    out, axes = call.results[0].dims, call.dims("dimensions")
+    check_axes(axes, len(out), "dimensions")
+    _equal([out[axis] for axis in axes], operand.dims, "the sizes of the dimensions kept")
+    return [out]
+
+
+def _transpose(call: Applied) -> list[Dims]:
+    (operand,) = call.take(1)
+    axes = call.dims("dimensions")
+    check_axes(axes, operand.rank, "dimensions")
+    if len(axes) != operand.rank:
+        raise TensorError(f"dimensions={{{_by(axes)}}} leaves one of {operand.rank} out")
+    return [tuple(operand.dims[axis] for axis in axes)]
+
+
+def _reverse(call: Applied) -> list[Dims]:
+    (operand,) = call.take(1)
+    check_axes(call.dims("dimensions"), operand.rank, "dimensions")
+    return [operand.dims]
+
+
+def _reshape(call: Applied) -> list[Dims]:
+    operand = call.operands[0] if call.opcode == "dynamic-reshape" else call.take(1)[0]
+    result = call.results[0]
+    if operand.elements != result.elements:
+        raise TensorError(f"{operand.elements:,} elements are not {result.elements:,}")
+    return [result.dims]
+
+
+def _bitcast(call: Applied) -> list[Dims]:
+    """The same bytes, which are elements where the type stays."""
+    (operand,) = call.take(1)
+    result = call.results[0]
+    if operand.dtype == result.dtype:
+        return _reshape(call)
+    old, new = _width(operand), _width(result)
+    if old and new and operand.elements * old != result.elements * new:
+        raise TensorError(f"{operand.elements * old:,} bytes are not {result.elements * new:,}")
+    return [result.dims]
+
+
+def _width(shape: Shape) -> int:
+    """Bytes of an element, 0 for a type that is not read."""
+    return DTYPES.get(shape.dtype, 0)
+
+
+def _bitcast_convert(call: Applied) -> list[Dims]:
+    """Smaller elements are a last dimension more, larger ones a last dimension less."""
+    (operand,) = call.take(1)
+    old, new = _width(operand), _width(call.results[0])
+    if old > new > 0:
+        return [(*operand.dims, old // new)]
+    if new > old > 0:
+        if operand.dims[-1:] != (new // old,):
+            raise TensorError(f"the last dimension must be {new // old}")
+        return [operand.dims[:-1]]
+    return [operand.dims]
+
+
+def _concatenate(call: Applied) -> list[Dims]:
+    first, axis = _first(call)[0], call.whole("dimension", 0)
+    check_axes([axis], len(first), "dimensions")
+    for shape in call.operands:
+        if shape.rank != len(first):
+            raise TensorError("the operands differ in rank")
+        for one in range(len(first)):
+            if one != axis and shape.dims[one] != first[one]:
+                raise TensorError(f"the operands differ in dimension {one}")
+    total = sum(shape.dims[axis] for shape in call.operands)
+    return [(*first[:axis], total, *first[axis + 1 :])]
+
+
+def _slice(call: Applied) -> list[Dims]:
+    (operand,) = call.take(1)
+    parts = [call.dims(name) for name in ("start", "limit", "stride")]
+    if any(len(part) != operand.rank for part in parts):
+        raise TensorError(f"it slices {len(parts[0])} of {operand.rank} dimensions")
+    out = []
+    for size, start, limit, stride in zip(operand.dims, *parts, strict=True):
+        if not 0 <= start <= limit <= size or stride < 1:
+            raise TensorError(f"[{start}:{limit}:{stride}] is no part of a dimension of {size}")
+        out.append(-(-(limit - start) // stride))
+    return [tuple(out)]
+
+
+def _pad(call: Applied) -> list[Dims]:
+    operand, value = call.take(2)
+    if value.rank:
+        raise TensorError("the value that is padded with is no scalar")
+    parts = [call.dims(name) for name in ("low", "high", "interior")]
+    if any(len(part) != operand.rank for part in parts):
+        raise TensorError(f"it pads {len(parts[0])} of {operand.rank} dimensions")
+    return [
+        tuple(
+            low + high + size + inner * max(size - 1, 0)
+            for size, low, high, inner in zip(operand.dims, *parts, strict=True)
+        )
+    ]
+
+
+def _starts(starts: Sequence[Shape], rank: int) -> None:
+    """The places where a slice starts: a scalar for each dimension, or one vector of them."""
+    scalars = len(starts) == rank and not any(shape.rank for shape in starts)
+    if not scalars and [shape.dims for shape in starts] != [(rank,)]:
+        raise TensorError(f"it starts at {len(starts)} places of {rank} dimensions")
+
+
+def _dynamic_slice(call: Applied) -> list[Dims]:
+    operand, sizes = Shape("", _first(call)[0]), call.dims("sizes")
+    _starts(call.operands[1:], operand.rank)
+    if len(sizes) != operand.rank or any(a > b for a, b in zip(sizes, operand.dims, strict=True)):
+        raise TensorError(f"a slice of [{_by(sizes)}] is larger than [{_by(operand.dims)}]")
+    return [sizes]
+
+
+def _dynamic_update_slice(call: Applied) -> list[Dims]:
+    if len(call.operands) < 2:
+        raise TensorError("it takes an array and its new part")
+    operand, part = call.operands[:2]
+    _starts(call.operands[2:], operand.rank)
+    if part.rank != operand.rank or any(
+        a > b for a, b in zip(part.dims, operand.dims, strict=True)
+    ):
+        raise TensorError(f"a part of [{_by(part.dims)}] is larger than [{_by(operand.dims)}]")
+    return [operand.dims]
+
+
+def _iota(call: Applied) -> list[Dims]:
+    call.take(0)
+    check_axes([call.whole("dimension", 0)], call.results[0].rank, "iota_dimension")
+    return [call.results[0].dims]
+
+
+def _dot(call: Applied) -> list[Dims]:
+    lhs, rhs = call.take(2 if call.opcode == "dot" else 4)[:2]
+    free: list[int] = []
+    batches, sums = [], []
+    for shape, side in ((lhs, "lhs"), (rhs, "rhs")):
+        batch, summed = call.dims(f"{side}_batch"), call.dims(f"{side}_contracting")
+        if call.opcode != "dot":
+            batch = call.numbers(f"{side}_batch_dims")
+            summed = call.numbers(f"{side}_contracting_dims")
+        check_axes((*batch, *summed), shape.rank, f"{side}_dims")
+        batches.append([shape.dims[axis] for axis in batch])
+        sums.append([shape.dims[axis] for axis in summed])
+        free += [n for axis, n in enumerate(shape.dims) if axis not in (*batch, *summed)]
+    _equal(sums[0], sums[1], "the contracted sizes")
+    _equal(batches[0], batches[1], "the batch sizes")
+    return [(*batches[0], *free)]
+
+
+def _halves(call: Applied) -> tuple[Sequence[Shape], Sequence[Shape]]:
+    """Arrays, all of one size, and as many scalars that their sums start from."""
+    count, odd = divmod(len(call.operands), 2)
+    if odd or not count:
+        raise TensorError("it takes arrays and as many starting values")
+    arrays, starts = call.operands[:count], call.operands[count:]
+    for shape in arrays:
+        _equal(arrays[0].dims, shape.dims, "the sizes")
+    if any(shape.rank for shape in starts):
+        raise TensorError("a starting value is no scalar")
+    return arrays, starts
+
+
+def _reduce(call: Applied) -> list[Dims]:
+    arrays, _ = _halves(call)
+    axes = call.dims("dimensions")
+    check_axes(axes, arrays[0].rank, "dimensions")
+    return [tuple(n for at, n in enumerate(arrays[0].dims) if at not in axes)] * len(arrays)
+
+
+def _map(call: Applied) -> list[Dims]:
+    for shape in call.operands[1:]:
+        _equal(call.operands[0].dims, shape.dims, "the sizes")
+    return _first(call)
+
+
+def _sort(call: Applied) -> list[Dims]:
+    axes = call.numbers("dimensions")
+    check_axes(axes, len(_map(call)[0]), "dimensions")
+    return _each(call)
+
+
+def _fft(call: Applied) -> list[Dims]:
+    dims, lengths = _first(call)[0], call.numbers("fft_length")
+    word = "".join(call.raw.get("fft_type", ())).upper()
+    wanted = lengths
+    if word == "IRFFT" and lengths:
+        wanted = (*lengths[:-1], lengths[-1] // 2 + 1)
+    kept = dims[: len(dims) - len(lengths)]
+    if len(lengths) > len(dims):
+        raise TensorError(f"fft_length={{{_by(lengths)}}} of {len(dims)} dimensions")
+    _equal(dims[len(kept) :], wanted, "the lengths")
+    if word == "RFFT" and lengths:
+        return [(*dims[:-1], lengths[-1] // 2 + 1)]
+    return [(*kept, *lengths)]
+
+
+def _square(dims: Dims) -> int:
+    if len(dims) < 2 or dims[-1] != dims[-2]:
+        raise TensorError(f"[{_by(dims)}] are no square matrices")
+    return dims[-1]
+
+
+def _cholesky(call: Applied) -> list[Dims]:
+    _square(call.take(1)[0].dims)
+    return _each(call)
+
+
+def _triangular_solve(call: Applied) -> list[Dims]:
+    a, b = (shape.dims for shape in call.take(2))
+    side = -2 if "".join(call.raw.get("left_side", ("true",))) == "true" else -1
+    if len(a) != len(b) or a[:-2] != b[:-2] or b[side] != _square(a):
+        raise TensorError(f"matrices of [{_by(a)}] do not fit [{_by(b)}]")
+    return [b]
+
+
+def _batch_norm(call: Applied) -> list[Dims]:
+    """An array, vectors with an entry for each feature, and, of `grad`, the array's gradient."""
+    grad = call.opcode == "batch-norm-grad"
+    operands = call.take(3 if call.opcode == "batch-norm-training" else 5)
+    axis = (*call.numbers("feature_index"), 0)[0]
+    check_axes([axis], operands[0].rank, "feature_index")
+    feature = (operands[0].dims[axis],)
+    for shape in operands[1:4] if grad else operands[1:]:
+        _equal(shape.dims, feature, "the numbers of features")
+    if grad:
+        _equal(operands[4].dims, operands[0].dims, "the sizes")
+    return [operands[0].dims] * 1 + [feature] * (0 if "inference" in call.opcode else 2)
+
+
+def _topk(call: Applied) -> list[Dims]:
+    dims, most = call.take(1)[0].dims, call.numbers("k")
+    if not dims or len(most) != 1 or most[0] > dims[-1]:
+        raise TensorError(f"k={_by(most)} does not fit [{_by(dims)}]")
+    return [(*dims[:-1], most[0])] * 2
+
+
+def _scaled(call: Applied) -> list[Dims]:
+    """`all-gather` and `reduce-scatter`: one dimension is larger, or smaller, by the number of
+    devices; all results by the same."""
+    axis = (*call.numbers("dimensions"), 0)[0]
+    if len(call.operands) != len(call.results):
+        raise TensorError(f"{len(call.operands)} operands give {len(call.results)} results")
+    for operand, result in zip(call.operands, call.results, strict=True):
+        check_axes([axis], operand.rank, "dimensions")
+        small, large = operand.dims, result.dims
+        if call.opcode == "reduce-scatter":
+            small, large = large, small
+        rest = [(*d[:axis], *d[axis + 1 :]) for d in (small, large)]
+        if len(small) != len(large) or rest[0] != rest[1] or large[axis] % max(small[axis], 1):
+            raise TensorError(f"dimension {axis} alone may be a multiple")
+    return [shape.dims for shape in call.results]
+
+
+def _ragged_all_to_all(call: Applied) -> list[Dims]:
+    if len(call.operands) < 2:
+        raise TensorError("it takes an array and what it is written to")
+    return [call.operands[1].dims]
+
+
+def _scalar(call: Applied) -> list[Dims]:
+    return [()]
+
+
+#: Types whose elements a literal does not separate by one comma each.
+_UNSEPARATED = frozenset(("pred", "c64", "c128"))
+_SEPARATED = str.maketrans("{},", "   ")
+
+
+def _constant(call: Applied) -> list[Dims]:
+    """As many numbers as elements, where all are written."""
+    text, shape = "".join(call.raw.get("literal", ())), call.results[0]
+    if text.startswith("{") and "..." not in text and shape.dtype not in _UNSEPARATED:
+        count = len(text.translate(_SEPARATED).split())
+        if count != shape.elements:
+            raise TensorError(f"it has {count:,} numbers for {shape.elements:,} elements")
+    return [one.dims for one in call.results]
+
+
+_WORDS_ELEMENTWISE = frozenset(
+    """
+    acos acosh asin asinh atanh complex cosh count-leading-zeros imag logistic popcnt real
+    reduce-precision shift-left shift-right-arithmetic shift-right-logical sinh stochastic-convert
+    """.split()  # noqa: SIM905 - a table of words
+)
+#: By opcode; windows, gathers and scatters are in `window_rules`.
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(ELEMENTWISE | _WORDS_ELEMENTWISE, _elementwise),
+    **dict.fromkeys(("all-reduce", "all-reduce-start", "all-to-all"), _each),
+    **dict.fromkeys(("collective-permute", "collective-broadcast", "set-dimension-size"), _first),
+    **dict.fromkeys(("dot", "scaled-dot"), _dot),
+    **dict.fromkeys(("reshape", "dynamic-reshape"), _reshape),
+    **dict.fromkeys(("all-gather", "reduce-scatter"), _scaled),
+    **dict.fromkeys(("partition-id", "replica-id", "get-dimension-size"), _scalar),
+    **dict.fromkeys(
+        ("batch-norm-grad", "batch-norm-inference", "batch-norm-training"), _batch_norm
+    ),
+    "bitcast": _bitcast,
+    "bitcast-convert": _bitcast_convert,
+    "broadcast": _broadcast,
+    "cholesky": _cholesky,
+    "concatenate": _concatenate,
+    "constant": _constant,
+    "dynamic-slice": _dynamic_slice,
+    "dynamic-update-slice": _dynamic_update_slice,
+    "fft": _fft,
+    "iota": _iota,
+    "map": _map,
+    "pad": _pad,
+    "ragged-all-to-all": _ragged_all_to_all,
+    "reduce": _reduce,
+    "reverse": _reverse,
+    "slice": _slice,
+    "sort": _sort,
+    "topk": _topk,
+    "transpose": _transpose,
+    "triangular-solve": _triangular_solve,
+}
+_OF_TWO_TYPES = frozenset(
+    "abs compare complex convert imag is-finite real select stochastic-convert".split()  # noqa: SIM905
+)
+#: Opcodes whose arrays are all of one type, floating types of any width counting as one.
+SAME_TYPE = ((ELEMENTWISE | _WORDS_ELEMENTWISE) - _OF_TWO_TYPES) | frozenset(
+    "broadcast concatenate pad reshape reverse slice transpose".split()  # noqa: SIM905
+)

@@ -1,0 +1,239 @@
+"""Refuse a module whose shapes do not fit: every instruction against its operands and bodies.
+
+What an opcode gives from what it takes is in `shape_rules` and `window_rules`; here are tuples,
+calls and the pairs of start and done. Instructions that nothing depends on are checked as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from embeddb.core.errors import TensorError
+from embeddb.tensors.operation import DTYPES, Shape
+from indexer.frontends.hlo.attributes import BODIES, canonical
+from indexer.frontends.hlo.instructions import Body, Instruction, Module
+from indexer.frontends.hlo.shape_rules import RULES, SAME_TYPE, Applied
+from indexer.frontends.hlo.shapes import ShapeTree, leaves
+from indexer.frontends.hlo.window_rules import WINDOW_RULES
+
+__all__ = ["check_module", "check_opcode", "tree_text"]
+
+_RULES = RULES | WINDOW_RULES
+_MOST_SHOWN = 200
+#: XLA lets these be mixed.
+_FLOATS = frozenset(("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32", "f64"))
+
+
+def check_module(module: Module) -> None:
+    """Raises: TensorError, with the line of the first instruction that cannot be."""
+    for body in module.bodies.values():
+        for takes, gives in body.signatures:
+            try:
+                result = _called(module, body.name, takes)
+                if not _same(gives, result):
+                    raise TensorError(f"{body.name} gives {tree_text(result)}")
+            except TensorError as error:
+                reason = f"the signature of {body.name} does not fit it: {error.reason}"
+                raise TensorError(reason[:_MOST_SHOWN], line=body.line) from None
+        for one in body.instructions.values():
+            try:
+                _check(module, body, one)
+            except TensorError as error:
+                raise TensorError(error.reason, line=one.line, hint=error.hint) from None
+
+
+def check_opcode(call: Applied) -> None:
+    """Raises: TensorError, with the reason alone, where results do not follow from operands.
+    Opcodes without a rule are not checked."""
+    rule = _RULES.get(call.opcode)
+    if rule is None:
+        return
+    expected = rule(call)
+    if len(expected) != len(call.results):
+        raise TensorError(f"it gives {len(expected)} results, not {len(call.results)}")
+    for dims, result in zip(expected, call.results, strict=True):
+        if dims != result.dims:
+            raise TensorError(f"it gives [{','.join(map(str, dims))}]")
+    types = {shape.dtype for shape in (*call.operands, *call.results)}
+    classes = {"float" if name in _FLOATS else name for name in types}
+    if call.opcode in SAME_TYPE and len(classes) > 1 and types <= DTYPES.keys():
+        raise TensorError(f"the types {', '.join(sorted(types))} differ")
+
+
+def tree_text(shape: ShapeTree) -> str:
+    """A shape as HLO writes it."""
+    if isinstance(shape, Shape):
+        return str(shape)
+    return f"({', '.join(map(tree_text, shape))})"
+
+
+def _check(module: Module, body: Body, one: Instruction) -> None:
+    given: list[ShapeTree] = []
+    for at, name in enumerate(one.operands):
+        if name not in body.instructions:
+            raise TensorError(f"{one.name} takes {name[:60]!r}, which is not there")
+        given.append(body.instructions[name].shape)
+        written = one.operand_shapes[at] if at < len(one.operand_shapes) else None
+        if written is not None and not _same(written, given[at]):
+            raise TensorError(
+                f"{one.name} takes {tree_text(written)}, but {name} is {tree_text(given[at])}"
+            )
+    for key in BODIES & one.attributes.keys():
+        for called in _named(one, key):
+            if called not in module.bodies:
+                raise TensorError(f"there is no computation {called[:60]!r}: the dump was cut off")
+    try:
+        if one.opcode in _STRUCTURAL:
+            expected = _STRUCTURAL[one.opcode](module, one, given)
+            if expected is not None and not _same(expected, one.shape):
+                raise TensorError(f"it gives {tree_text(expected)}")
+        elif one.opcode in _RULES:
+            operands = tuple(leaf for shape in given for leaf in leaves(shape))
+            raw = one.attributes | ({"literal": [one.literal]} if one.literal else {})
+            check_opcode(
+                Applied(one.opcode, operands, tuple(leaves(one.shape)), canonical(one), raw)
+            )
+    except TensorError as error:
+        taken = " and ".join(map(tree_text, given)) or "nothing"
+        shapes = f"{taken} gives {tree_text(one.shape)}"[:_MOST_SHOWN]
+        reason = f"operation {one.name}: no {one.opcode} of {shapes}: {error.reason}"
+        raise TensorError(reason, hint=error.hint) from None
+
+
+def _same(a: ShapeTree, b: ShapeTree) -> bool:
+    """Type and dimensions; layouts may differ."""
+    if isinstance(a, Shape) or isinstance(b, Shape):
+        both = isinstance(a, Shape) and isinstance(b, Shape)
+        return both and (a.dtype, a.dims) == (b.dtype, b.dims)  # type: ignore[union-attr]
+    return len(a) == len(b) and all(map(_same, a, b))
+
+
+def _root(body: Body) -> ShapeTree:
+    return body.instructions[body.root].shape
+
+
+def _named(one: Instruction, key: str) -> list[str]:
+    """The computations that an attribute names."""
+    tokens = one.attributes.get(key, [])
+    return [token.removeprefix("%") for token in tokens if token not in ("{", "}", ",")]
+
+
+def _called(module: Module, name: str, given: Sequence[ShapeTree]) -> ShapeTree:
+    """The result of a computation with these operands. Raises: TensorError where its parameters
+    are others."""
+    body = module.bodies[name]
+    numbers = set()
+    for one in body.instructions.values():
+        if one.opcode != "parameter":
+            continue
+        number = canonical(one)["number"]
+        assert isinstance(number, int)
+        numbers.add(number)
+        if not 0 <= number < len(given):
+            raise TensorError(f"parameter {number} of {name} with {len(given)} operands")
+        if not _same(one.shape, given[number]):
+            shapes = f"{tree_text(one.shape)}, operand {number} is {tree_text(given[number])}"
+            raise TensorError(f"parameter {one.name} of {name} is {shapes}")
+    if len(numbers) != len(given):
+        raise TensorError(f"{name} takes {len(numbers)} operands, not {len(given)}")
+    return _root(body)
+
+
+def _part(given: Sequence[ShapeTree], index: int) -> ShapeTree:
+    """Part of the tuple that is the only operand."""
+    if len(given) != 1 or isinstance(given[0], Shape):
+        raise TensorError("it takes a part of what is no tuple")
+    if not 0 <= index < len(given[0]):
+        raise TensorError(f"it takes part {index} of {len(given[0])}")
+    return given[0][index]
+
+
+_Structural = Callable[[Module, Instruction, Sequence[ShapeTree]], ShapeTree | None]
+
+
+def _tuple(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+    return tuple(given)
+
+
+def _element(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+    index = canonical(one)["index"]
+    assert isinstance(index, int)
+    return _part(given, index)
+
+
+def _operand(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+    if not given:
+        raise TensorError("it takes an operand")
+    return given[0]
+
+
+def _call(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+    key = "to_apply" if "to_apply" in one.attributes else "calls"
+    names = _named(one, key)
+    if len(names) != 1:
+        raise TensorError(f"{one.opcode} names no computation")
+    return _called(module, names[0], given)
+
+
+def _async_start(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+    """The operands, the result, and whatever else the compiler keeps."""
+    result = _call(module, one, given)
+    rest = () if isinstance(one.shape, Shape) else one.shape[2:]
+    return (tuple(given), result, *rest)
+
+
+def _while(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+    state = _operand(module, one, given)
+    for key in ("condition", "body"):
+        for name in _named(one, key):
+            result = _called(module, name, given)
+            if key == "body" and not _same(result, state):
+                raise TensorError(f"{name} gives {tree_text(result)}")
+    return state
+
+
+def _conditional(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree | None:
+    names = [
+        name
+        for key in ("branch_computations", "true_computation", "false_computation")
+        for name in _named(one, key)
+    ]
+    if len(given) != len(names) + 1:
+        raise TensorError(f"{len(names)} branches with {len(given)} operands")
+    results = [_called(module, n, [own]) for n, own in zip(names, given[1:], strict=True)]
+    if any(not _same(result, results[0]) for result in results):
+        raise TensorError("its branches give different shapes")
+    return results[0] if results else None
+
+
+def _copy_start(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+    rest = () if isinstance(one.shape, Shape) else one.shape[2:]
+    return (_operand(module, one, given), given[0], *rest)
+
+
+def _done(index: int) -> _Structural:
+    def rule(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+        return _part(given, index)
+
+    return rule
+
+
+def _recv_done(module: Module, one: Instruction, given: Sequence[ShapeTree]) -> ShapeTree:
+    return (_part(given, 0), _part(given, 2))
+
+
+#: The shape that an instruction must have, None where any goes.
+_STRUCTURAL: dict[str, _Structural] = {
+    **dict.fromkeys(("opt-barrier", "add-dependency", "domain", "async-update"), _operand),
+    **dict.fromkeys(("call", "fusion"), _call),
+    **dict.fromkeys(("async-done", "all-gather-done", "collective-permute-done"), _done(1)),
+    "all-reduce-done": _operand,
+    "async-start": _async_start,
+    "conditional": _conditional,
+    "copy-done": _done(0),
+    "copy-start": _copy_start,
+    "get-tuple-element": _element,
+    "recv-done": _recv_done,
+    "tuple": _tuple,
+    "while": _while,
+}

@@ -1,0 +1,230 @@
+"""A C file whose scops are replaced by schedules of their nests: it compiles in place of the file.
+
+Functions of the nests stand above the file's own text, where none of its macros reach; `#line`
+keeps its line numbers. Each scop becomes calls of its nests, guarded by the sizes and values that
+they were read for; for others the original loops run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from embeddb.nests.nest import Nest
+from embeddb.nests.parts import DTYPES
+from embeddb.nests.schedule import Schedule
+from indexer.frontends.c.scop import CFile, Scop
+from indexer.frontends.tree import Block, Step, accesses, walk
+from indexer.runners.nest_code.expressions import C_TYPES
+from indexer.runners.nest_code.generate import PRELUDE, c_function
+from indexer.runners.nest_code.library import flags
+from indexer.runners.nest_code.names import function_name
+
+__all__ = ["Tuned", "program_in_place"]
+
+_FEATURES = re.compile(r"^[ \t]*#[ \t]*define[ \t]+_\w*SOURCE\b.*$", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A nest of the file, its first and last line, its schedule, and what is known of its time."""
+
+    nest: Nest
+    lines: tuple[int, int]
+    schedule: Schedule
+    remark: str = ""
+
+
+def program_in_place(
+    source: str, file: str, read: CFile, tuned: Sequence[Tuned], partial: Sequence[int | str]
+) -> tuple[str, list[str]]:
+    """The text for `source`, whose name is `file`, and a line for each scop that stays as it is.
+    `tuned` are all nests of `read`; `partial` as in `Extraction`.
+
+    Raises: NestError for a schedule of which there is no code.
+    """
+    text, quoted = source.splitlines(), file.replace("\\", "\\\\").replace('"', '\\"')
+    body, functions, kept, at = [f'#line 1 "{quoted}"'], list[str](), list[str](), 0
+    for scop in read.scops:
+        own = [one for one in tuned if scop.start <= one.lines[0] <= scop.end]
+        place = _Place(read, scop, own)
+        if reason := place.reason(partial):
+            kept.append(f"{file}:{scop.start}: these loops stay as they are: {reason}")
+            continue
+        body += [*text[at : scop.start - 1], *place.lines(text, quoted)]
+        functions += [_function(one) for one in own]
+        at = scop.end
+    body += text[at:]
+    head = [
+        f"/* {file} with its loop nests as scheduled by embeddb: compile it in place of the file,",
+        f"   with {' '.join(f for f in flags() if f not in ('-fPIC', '-shared', '-w'))}.",
+        "   Arrays that are handed to one function may not overlap. */",
+        *(f"/* {line} */" for line in kept),
+        *_FEATURES.findall(source),
+    ]
+    return "\n".join([*head, PRELUDE, *functions, *body]) + "\n", kept
+
+
+def _function(one: Tuned) -> str:
+    """Not inlined: there the pointers would be those of the caller, which may overlap."""
+    name = function_name(one.nest)
+    text = c_function(one.nest, one.schedule, name)
+    return text.replace(f"void {name}(", f"static __attribute__((noinline)) void {name}(", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One scop, with its nests."""
+
+    read: CFile
+    scop: Scop
+    tuned: Sequence[Tuned]
+
+    def reason(self, partial: Sequence[int | str]) -> str:
+        """Why it cannot be replaced; empty if it can."""
+        for place in partial:
+            if isinstance(place, int) and self._inside(place):
+                return f"what stands on line {place} is not done in full by a nest"
+        if not self.tuned:
+            return "they make no nest"
+        names = self.read.names
+        for at in self._arrays():
+            if names.array_names[at] != names.own_names[at]:
+                return f"two arrays are called {names.own_names[at]}"
+        for name, (text, _) in self._fixed():
+            if not text:
+                return f"{name} has no value that can be compared"
+        lost = [names.own_names[at] for at in self._lost()]
+        if outer := [n for at, n in zip(self._lost(), lost, strict=True) if self._outer(at)]:
+            return f"the last value of {outer[0]} may be read by another function"
+        for name in (*lost, *self._loops()):
+            if self._read_after(name):
+                return f"{name} is read after them"
+        return ""
+
+    def lines(self, text: Sequence[str], file: str) -> Iterator[str]:
+        """The calls, and the original lines for other sizes."""
+        scop, rooms = self.scop, self._rooms()
+        yield f"/* {file}, lines {scop.start} to {scop.end} */"
+        yield "{"
+        for name, (c, count) in rooms.items():
+            yield f"    {c} *{name} = ({c} *)calloc({count}, sizeof({c}));"
+        yield f"    if ({' && '.join([*self._guards(), *rooms]) or '1'}) {{"
+        for one in self.tuned:
+            first, last = one.lines
+            yield f"        /* lines {first} to {last}: {one.schedule.config}"
+            yield f"           {one.remark or 'its time is not known'} */"
+            given = ", ".join(self._argument(one.nest, at) for at in range(len(one.nest.arrays)))
+            yield f"        {function_name(one.nest)}({given});"
+        yield "    } else {"
+        yield f'#line {scop.start + 1} "{file}"'
+        yield from text[scop.start : scop.end - 1]
+        yield "    }"
+        yield from (f"    free({name});" for name in rooms)
+        yield "}"
+        yield f'#line {scop.end + 1} "{file}"'
+
+    # -- arrays and scalars ------------------------------------------------------------------------
+
+    def _inside(self, line: int) -> bool:
+        return self.scop.start <= line <= self.scop.end
+
+    def _number(self, nest: Nest, at: int) -> int:
+        """The place among the arrays of the file of one of a nest."""
+        return self.read.names.array_names.index(nest.array_names[at])
+
+    def _arrays(self) -> list[int]:
+        found = (self._number(t.nest, at) for t in self.tuned for at in range(len(t.nest.arrays)))
+        return list(dict.fromkeys(found))
+
+    def _is_room(self, nest: Nest, at: int) -> bool:
+        """Whether an array of a nest is a scalar of the file that memory is needed for: one that
+        is declared inside, or has an element for each turn of its loops."""
+        number = self._number(nest, at)
+        if self.read.program.arrays[number].shape:
+            return False
+        return self._inside(self.read.names.lines[number]) or nest.arrays[at].elements > 1
+
+    def _rooms(self) -> dict[str, tuple[str, int]]:
+        """Type and elements of memory that the nests need, by the name of its pointer."""
+        rooms: dict[str, tuple[str, int]] = {}
+        for one in self.tuned:
+            for at, array in enumerate(one.nest.arrays):
+                if self._is_room(one.nest, at):
+                    rooms[self._room(one.nest, at)] = C_TYPES[array.dtype], array.elements
+        return rooms
+
+    def _room(self, nest: Nest, at: int) -> str:
+        return f"embeddb_{nest.array_names[at]}"
+
+    def _argument(self, nest: Nest, at: int) -> str:
+        if self._is_room(nest, at):
+            return self._room(nest, at)
+        name = nest.array_names[at]
+        scalar = not self.read.program.arrays[self._number(nest, at)].shape
+        return f"({C_TYPES[nest.arrays[at].dtype]} *){'&' * scalar}{name}"
+
+    def _lost(self) -> list[int]:
+        """Scalars of the file that the scop sets and its nests do not."""
+        kept = {
+            self._number(one.nest, at)
+            for one in self.tuned
+            for at in one.nest.written
+            if not self._is_room(one.nest, at)
+        }
+        arrays = self.read.program.arrays
+        lost: dict[int, None] = {}
+        for _, node in walk(self.read.program.body):
+            if isinstance(node, Step) and isinstance(node.place, int) and self._inside(node.place):
+                for access, writes in accesses(node):
+                    inner = self._inside(self.read.names.lines[access.array])
+                    if writes and not arrays[access.array].shape and not inner:
+                        lost[access.array] = None
+        return [at for at in lost if at not in kept]
+
+    def _outer(self, number: int) -> bool:
+        """Whether a scalar is declared outside of the function."""
+        return self.read.names.lines[number] < self.scop.function
+
+    def _loops(self) -> list[str]:
+        blocks = (node for _, node in walk(self.read.program.body) if isinstance(node, Block))
+        places = ((b.name, b.place) for b in blocks)
+        return [name for name, place in places if isinstance(place, int) and self._inside(place)]
+
+    def _read_after(self, name: str) -> bool:
+        """Whether the rest of the function may read a variable before it sets it."""
+        lines = self.read.text.text.split("\n")[self.scop.end :]
+        end = next((at for at, line in enumerate(lines) if line.startswith("}")), len(lines))
+        first = re.search(rf"\b{re.escape(name)}\b\s*(=(?!=))?", "\n".join(lines[:end]))
+        return first is not None and first[1] is None
+
+    # -- what the nests were read for --------------------------------------------------------------
+
+    def _fixed(self) -> Iterator[tuple[str, tuple[str, int]]]:
+        """Scalars whose initial value stands for them, as far as they are seen from the scop."""
+        for name, (text, line) in self.read.names.fixed.items():
+            local = self.scop.function <= line < self.scop.start
+            if (line < self.scop.function or local) and self._named(name):
+                yield name, (text, line)
+
+    def _named(self, name: str) -> bool:
+        """Whether the function names something, up to the end of the scop."""
+        lines = self.read.text.text.split("\n")[self.scop.function - 1 : self.scop.end]
+        return re.search(rf"\b{re.escape(name)}\b", "\n".join(lines)) is not None
+
+    def _guards(self) -> Iterator[str]:
+        text = self.read.text
+        for name, (value, line) in text.macros.items():
+            if line < self.scop.start:
+                yield f"{name} == ({value})"
+        for name, given in text.defines.items():
+            if name not in text.macros and self._named(name):
+                yield f"{name} == {given!r}"
+        for name, (value, _) in self._fixed():
+            yield f"{name} == {value}"
+        names, arrays = self.read.names, self.read.program.arrays
+        for at in self._arrays():
+            if not self._inside(names.lines[at]):
+                name, rank = names.own_names[at], len(arrays[at].shape)
+                yield f"sizeof({name}{'[0]' * rank}) == {DTYPES[arrays[at].dtype]}"

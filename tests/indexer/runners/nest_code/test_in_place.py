@@ -1,0 +1,208 @@
+"""A C program with its scops replaced by schedules of their nests computes what it did before."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from embeddb.nests.rules import canonical_schedule
+from indexer.frontends import read_c_file
+from indexer.runners.cpu_kernels.build import compiler
+from indexer.runners.nest_code.in_place import Tuned, program_in_place
+
+pytest.importorskip("pycparser", reason="needs the extra programs")
+needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
+gcc = [pytest.mark.gcc, needs_gcc]
+
+HEAD = """\
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#ifndef N
+#define N 40
+#endif
+#define HALF (N / 2)
+#ifndef RATE
+#define RATE 0.5
+#endif
+static double A[N][N], B[N][N], x[N];
+static float f[N];
+double total, weight = 0.25;
+"""
+MAIN = """
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        weight = atof(argv[1]);
+    for (int i = 0; i < N; i++) {
+        x[i] = i % 7;
+        f[i] = i % 5;
+        for (int j = 0; j < N; j++)
+            A[i][j] = (i * 31 + j * 17) % 23;
+    }
+    run(A, 1.5, 3);
+    run(A, 2.5, 4);
+    double sum = total;
+    for (int i = 0; i < N; i++) {
+        sum += x[i] + 3 * f[i];
+        for (int j = 0; j < N; j++)
+            sum += B[i][j] * (1 + (i + 2 * j) % 5) + A[i][j];
+    }
+    printf("%.10g\\n", sum);
+    return 0;
+}
+"""
+RUN = "void run(double a[N][N], double alpha, int times)\n{\n"
+
+
+def program(before: str, scop: str, after: str = "") -> str:
+    body = f"{before}\n#pragma scop\n{scop}\n#pragma endscop\n{after}\n"
+    return f"{HEAD}\n/* a remark */\n{RUN}{body}}}\n{MAIN}"
+
+
+#: Programs whose scop is replaced.
+REPLACED = {
+    "two loops": program(
+        "int i, j;",
+        "for (i = 1; i < N - 1; i++)\n  for (j = 0; j < N; j++)\n"
+        "    B[i][j] = alpha * a[i - 1][j] + weight * a[i + 1][j];",
+    ),
+    "distributed": program(
+        "int i, j;\ndouble s;",
+        "for (i = 0; i < N; i++) {\n  s = 0;\n  for (j = 0; j < N; j++) {\n    s += a[i][j];\n"
+        "    B[i][j] = a[i][j] * 2;\n  }\n  x[i] = s;\n}",
+    ),
+    "a scalar of the function": program(
+        "double s = 1;",
+        "for (int i = 0; i < N; i++)\n  for (int j = 0; j < N; j++)\n    s += a[i][j];",
+        "x[1] = s;",
+    ),
+    "a scalar of the file": program(
+        "",
+        "for (int i = 0; i < N; i++)\n  for (int j = 0; j < i; j++)\n    total += a[i][j] * x[i];",
+    ),
+    "declared inside": program(
+        "",
+        "for (int i = 0; i < N; i++) {\n  float t = 0.0;\n  for (int j = 0; j < N; j++)\n"
+        "    t += a[i][j] * RATE;\n  f[i] = t;\n}",
+    ),
+    "a loop that is set again": program(
+        "int i;",
+        "for (i = 0; i < HALF; i++)\n  x[i] = x[i + HALF] + 1;",
+        "for (i = 0; i < 3; i++)\n  x[i] += i;",
+    ),
+    "two scops": program(
+        "",
+        "for (int i = 0; i < N; i++)\n  x[i] = 2 * x[i];\n#pragma endscop\n  total += x[3];\n"
+        "#pragma scop\nfor (int i = 0; i < N; i++)\n  f[i] = x[i];",
+    ),
+}
+#: Programs whose scop stays: nests do not do all of it, or not what is read of it later.
+KEPT = {
+    "a loop over time": program(
+        "",
+        "for (int t = 0; t < 4; t++) {\n  for (int i = 1; i < N - 1; i++)\n"
+        "    x[i] = a[i][t] + B[i][0];\n"
+        "  for (int i = 1; i < N - 1; i++)\n    B[i][0] = x[i - 1];\n}",
+    ),
+    "a statement outside of loops": program(
+        "", "total = 1;\nfor (int i = 0; i < N; i++)\n  total += a[i][i];"
+    ),
+    "a loop that is read after": program(
+        "int i;", "for (i = 0; i < HALF; i++)\n  x[i] = x[i] + 1;", "x[i] = 7;"
+    ),
+    "a scalar that is read after": program(
+        "double s;", "for (int i = 0; i < N; i++) {\n  s = a[i][i];\n  x[i] = s;\n}", "total += s;"
+    ),
+    "a scalar of the file that vanishes": program(
+        "", "for (int i = 0; i < N; i++) {\n  total = a[i][i];\n  x[i] = total + 1;\n}"
+    ),
+    "two of one name": program(
+        "double x[N];\nfor (int k = 0; k < N; k++)\n  x[k] = k;",
+        "for (int i = 0; i < N; i++)\n  B[i][i] = x[i];",
+    ),
+}
+
+
+def written(folder: Path, source: str, **given: int) -> tuple[Path, str, list[str]]:
+    path = folder / "p.c"
+    path.write_text(source)
+    text, read, found = read_c_file(path, defines=given)
+    tuned = [
+        Tuned(nest, lines, canonical_schedule(nest), "predicted: 2.00x")
+        for nest, lines in zip(found.nests, found.lines, strict=True)
+    ]
+    made, kept = program_in_place(text, path.name, read, tuned, found.partial)
+    (folder / "q.c").write_text(made)
+    return folder / "q.c", made, kept
+
+
+def output(source: Path, *flags: str, words: tuple[str, ...] = ()) -> str:
+    run = source.with_suffix("")
+    strict = ["-O1", "-Wall", "-Werror", "-Wno-unused", "-Wno-unknown-pragmas", "-fopenmp"]
+    built = subprocess.run(
+        ["gcc", *strict, *flags, str(source), "-lm", "-o", str(run)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([run, *words], check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout
+
+
+@pytest.mark.gcc
+@needs_gcc
+@pytest.mark.parametrize("what", [*REPLACED, *KEPT])
+def test_it_computes_what_the_program_does(what: str, tmp_path: Path) -> None:
+    source, made, kept = written(tmp_path, (REPLACED | KEPT)[what])
+    plain = output(tmp_path / "p.c")
+    # With other values than the nests were read for, the original loops run.
+    for flags, words in ([(), ()], [("-DN=50",), ()], [("-DRATE=0.75",), ()], [(), ("0.5",)]):
+        assert output(source, *flags, words=words) == output(tmp_path / "p.c", *flags, words=words)
+    assert output(tmp_path / "p.c") == plain
+    if what in KEPT:
+        assert len(kept) == 1 and kept[0].startswith("p.c:") and "nest_p(" not in made
+    else:
+        assert not kept and "nest_p" in made
+
+
+@pytest.mark.gcc
+@needs_gcc
+def test_the_nests_are_what_runs(tmp_path: Path) -> None:
+    """With the nests' functions emptied, the results are others."""
+    source, made, _ = written(tmp_path, REPLACED["two loops"])
+    first = REPLACED["two loops"].splitlines().index("for (i = 1; i < N - 1; i++)") + 1
+    assert f"lines {first} to {first + 2}: " in made and "predicted: 2.00x" in made
+    plain = output(source)
+    source.write_text(made.replace("alpha[0] *", "0 *"))
+    assert output(source) != plain
+
+
+@pytest.mark.gcc
+@needs_gcc
+def test_a_size_given_from_outside_is_asked_for(tmp_path: Path) -> None:
+    source, made, _ = written(
+        tmp_path,
+        program("", "for (int i = 0; i < times; i++)\n  x[i] = x[i] + a[i][0];"),
+        times=3,
+    )
+    assert "times == 3" in made
+    assert output(source) == output(tmp_path / "p.c")
+
+
+def test_lines_keep_their_numbers(tmp_path: Path) -> None:
+    _, made, _ = written(tmp_path, REPLACED["two scops"])
+    plain = REPLACED["two scops"].splitlines()
+    number, numbers = 0, []
+    for line in made.splitlines():
+        if line.startswith("#line"):
+            number = int(line.split()[1]) - 1
+            continue
+        number += 1
+        if line.startswith(("int main", "  total +=")):
+            numbers.append((number, line))
+    assert len(numbers) == 2
+    assert all(plain[at - 1] == line for at, line in numbers)
