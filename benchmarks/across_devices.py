@@ -147,9 +147,8 @@ def zero_shot(db: Database, runs: Path) -> Iterator[dict[str, Any]]:
 def ginkgo(db: Database, runs: Path) -> Iterator[dict[str, Any]]:
     """A device from another one, groups of matrices held out; and the same where the source ran the
     very matrices asked about."""
-    whole = _Case(db, Op.parse("spmv:f64"), _GINKGO)
+    case = _Case(db, Op.parse("spmv:f64"), _GINKGO)
     for source, target in _PAIRS:
-        case = whole.judged_by(target)
         fold = split_groups(case.bench.evidence.groups, _FOLDS, 0)
         theirs, here = case.of == source, case.of == target
         for same in (True, False):
@@ -204,15 +203,6 @@ class _Case:
         self.bench = bench
         self.of = np.array([row.platform.partition("@")[2] for row in bench.evidence.rows])
         self.facts = {i: p.environment for i, p in bench.platforms.items()}
-
-    def judged_by(self, instance: str) -> _Case:
-        """The same by the configurations that an instance tried on most of its matrices."""
-        whole = self.bench.whole
-        of = np.array([row.platform.partition("@")[2] for row in whole.rows])
-        own = whole.take(np.flatnonzero(of == instance)).tried_on(0.8)
-        found = object.__new__(_Case)
-        found._use(self.bench.of(whole.only(own.configs)))
-        return found
 
     def instances(self) -> list[str]:
         return sorted(set(self.of.tolist()))

@@ -10,15 +10,19 @@ from typing import Any
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError
 from embeddb.core.files.gate import refusing
-from embeddb.core.records import LEAST
+from embeddb.core.records import LEAST, PatternInfo
 from embeddb.core.wording import clean, many_of, plural, share
 from embeddb.index.lookup import Lookup
-from embeddb.index.scopes import scope_partitions
+from embeddb.index.scopes import members_of, scope_partitions
 from embeddb.platforms.platform import Platform
 from embeddb.query.confidence import GOOD
 from embeddb.query.prediction import judged
 
-__all__ = ["Question", "example", "scope_states"]
+__all__ = ["Question", "example", "scope_states", "unembedded"]
+
+#: A difference in the share of the optimum between all groups and half of them from which more
+#: groups are advised.
+_LEARNS = 0.01
 
 
 #: Where nothing can be embedded, and where stubs are, by kind: what would help.
@@ -78,6 +82,7 @@ def _state(db: Lookup, op: Op, scope: str) -> dict[str, Any]:
         "groups": len({info.group or info.name or info.id for info in infos}),
         "runs": sum(db.store.count_runs(p) for p, _ in members.values()),
         "stubs": sum(info.stub for info in infos),
+        "unembedded": sum(map(_readable, infos)) if partition is None else 0,
         "default": str(platform.default(op)),
         "featurizer": None,
     }
@@ -87,6 +92,19 @@ def _state(db: Lookup, op: Op, scope: str) -> dict[str, Any]:
     state["cost_model"] = _cost_model(db, platform, op)
     state["missing"] = _missing(state)
     return state
+
+
+def unembedded(db: Lookup, op: Op, scope: str) -> bool:
+    """Whether nothing is compared in a scope only because `embeddb embed` has not run."""
+    if any(db.evidence(op, scope)[1].values()):
+        return False
+    infos = map(db.store.pattern, members_of(db.store, op, scope))
+    return any(info is not None and _readable(info) for info in infos)
+
+
+def _readable(info: PatternInfo) -> bool:
+    """Whether a featurizer could read it: its structure or code is stored, or its size known."""
+    return not info.stub or min(info.sizes) > 0
 
 
 def _cost_model(db: Lookup, platform: Platform, op: Op) -> dict[str, Any] | None:
@@ -108,8 +126,10 @@ def _cost_model(db: Lookup, platform: Platform, op: Op) -> dict[str, Any] | None
 
 def _missing(state: dict[str, Any]) -> list[str]:
     kind, lines = state["kind"], list[str]()
+    if state["featurizer"] is None and state["unembedded"] and kind != "program":
+        return [f"{plural(state['unembedded'], 'pattern')} without vectors: run `embeddb embed`"]
     if state["featurizer"] is None:
-        return [_UNREADABLE[state["kind"]]]
+        return [_UNREADABLE[kind]]
     if state["without_default"] and "winner_hits_held_out" not in state:
         lines.append(
             f"{plural(state['without_default'], 'pattern')} without an ok run of the default "
@@ -157,8 +177,25 @@ def _quality(state: dict[str, Any]) -> list[str]:
     if state["shrink"] is None:
         return ["neighbours do not beat the platform's best fixed choice: that is the answer"]
     if state["of_optimum_held_out"] < GOOD:
-        return [f"held-out answers are far from the optimum: more {several} would help"]
+        return [_far_from_optimum(state)]
     return []
+
+
+def _far_from_optimum(state: dict[str, Any]) -> str:
+    """The advice that half of the groups, asked to answer for all, support."""
+    several, reached = many_of(state["kind"]), state["of_optimum_held_out"]
+    line, half = (
+        f"held-out answers reach {share(reached)} of the optimum",
+        state["of_optimum_of_half"],
+    )
+    if half is None:
+        return line
+    if reached - half >= _LEARNS:
+        return f"{line}, {share(half)} with half of the {several}: more {several} would help"
+    return (
+        f"{line}, {share(half)} with half of the {several}: more runs of each, or a model "
+        f"(`embeddb train`), rather than more {several}"
+    )
 
 
 def example(db: Lookup, states: list[dict[str, Any]], *, matrix: str = "") -> Question | None:

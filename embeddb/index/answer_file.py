@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.held_out import Near
 from embeddb.index.run_matrix import MatrixRow, RunMatrix
 from embeddb.index.vectors.faiss_index import FaissIndex
 from embeddb.index.vote import Metric, VoteSettings
-from embeddb.index.vote_fit import LeftOut, Near
+from embeddb.index.vote_fit import LeftOut
 from embeddb.matrix_files.npy_header import npy_header
 from embeddb.store.codec import pattern_key
 from embeddb.store.tables import decoded, reading

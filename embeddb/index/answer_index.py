@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.featurizers import COSTLY
 from embeddb.index.guards import MOST_SLOWER
+from embeddb.index.held_out import Near
 from embeddb.index.large.asked_view import asked_view
 from embeddb.index.pooling import Source
 from embeddb.index.preparation.table import PreparationTable
@@ -36,7 +37,6 @@ from embeddb.index.vote_fit import (
     FIT_VERSION,
     Fitted,
     LeftOut,
-    Near,
     fit_policy,
 )
 from embeddb.platforms.machines import Facts

@@ -1,5 +1,5 @@
-"""What a first choice must promise over the default before it is believed: guards, found from first
-choices that were held out."""
+"""What held-out first choices say of the next one: the gain that it must promise over the default
+(guards), and the interval in which its gain will lie."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MOST_SLOWER", "NEVER", "Limit", "safe_guard", "usual_guard"]
+__all__ = [
+    "MOST_SLOWER",
+    "NEVER",
+    "GainErrors",
+    "Limit",
+    "errors_across_machines",
+    "gain_errors",
+    "safe_guard",
+    "usual_guard",
+]
 
 Floats = NDArray[np.float64]
 
@@ -20,6 +29,25 @@ _CAUTION = 0.003
 _GUARDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 #: Where slower answers are limited: further guards, the last of which nothing is ever promised.
 _HIGH_GUARDS = (1.5, 2.0, 3.0, 8.0)
+
+
+#: With fewer groups nothing is predicted of the error of a promised gain.
+_FEWEST_GROUPS = 3
+#: With fewer groups the mean error is mostly chance, and promises are not corrected by it.
+_FEWEST_FOR_BIAS = 8
+#: Of a machine with fewer first choices nothing is predicted for another one.
+_FEWEST_OF_MACHINE = 8
+#: The 90th percentile of a standard normal distribution.
+_NINETIETH = 1.2815515655446004
+
+
+class GainErrors(NamedTuple):
+    """Log gain got less promised: the median (`bias`, 0 of few groups), and the bounds `low` and
+    `high` of the 80 % prediction interval, which contain it; nan where too few were judged."""
+
+    bias: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
 
 
 class Limit(NamedTuple):
@@ -57,3 +85,46 @@ def safe_guard(by_machine: Sequence[Floats], most: Limit) -> float:
         if slower + 1 <= most.share * (len(every) + 1):
             return guard
     return NEVER
+
+
+def gain_errors(off: Floats, group: NDArray[np.int64]) -> GainErrors:
+    """The error to expect of the next promise, from held-out errors float64[q] (nan: not known) of
+    groups int64[q].
+
+    The quantiles are those at q + 1 (the next one is as likely to lie in each gap), widened about
+    the median by Student's t of the groups over the normal: neighbours, guard and bias were found
+    on the same few groups, and of two groups the extremes say little.
+    """
+    known = np.isfinite(off)
+    groups = np.unique(group[known]).size
+    if groups < _FEWEST_GROUPS:
+        return GainErrors()
+    low, middle, high = np.quantile(off[known], (0.1, 0.5, 0.9), method="weibull")
+    wider = _t_ninetieth(groups - 1) * math.sqrt(1.0 + 1.0 / groups) / _NINETIETH
+    bounds = middle + wider * (low - middle), middle + wider * (high - middle)
+    # The median: a few answers that went far wrong move a mean out of the interval.
+    bias = float(middle) if groups >= _FEWEST_FOR_BIAS else 0.0
+    return GainErrors(bias, min(float(bounds[0]), bias), max(float(bounds[1]), bias))
+
+
+def errors_across_machines(by_machine: Sequence[Floats]) -> GainErrors:
+    """As `gain_errors` for a machine that is none of these: rows of one machine err together, by as
+    much as machines differ (a normal law for their means, with the t quantile of so few)."""
+    known = [off[np.isfinite(off)] for off in by_machine]
+    known = [off for off in known if off.size >= _FEWEST_OF_MACHINE]
+    if not known:
+        return GainErrors()
+    means = np.array([off.mean() for off in known])
+    within = float(np.mean([off.var() for off in known]))
+    between = float(means.var(ddof=1)) * (1 + 1 / len(means)) if len(means) > 1 else within
+    wider = _t_ninetieth(max(len(means) - 1, 1)) / _NINETIETH
+    reach = _NINETIETH * math.sqrt(within + wider**2 * between)
+    bias = float(means.mean())
+    return GainErrors(bias, bias - reach, bias + reach)
+
+
+def _t_ninetieth(freedom: int) -> float:
+    """The 90th percentile of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.9))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.index.guards import MOST_SLOWER, Limit
+from embeddb.index.held_out import Judged, Near, with_itself
 from embeddb.index.pooling import Belief, Layer, Source, beliefs_of, layers_of, pooled
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import (
@@ -26,15 +27,7 @@ from embeddb.index.vote import (
     mean_gain,
     votes,
 )
-from embeddb.index.vote_fit import (
-    Judged,
-    LeftOut,
-    Near,
-    leave_out,
-    losses_by,
-    refit,
-    with_itself,
-)
+from embeddb.index.vote_fit import LeftOut, leave_out, losses_by, refit
 from embeddb.platforms.machines import Facts, same_machine
 
 __all__ = [
@@ -226,7 +219,7 @@ def _own_parts(ground: Ground, target: Source) -> list[Judged]:
         # Those left out stay voters for other groups, as they are.
         beliefs = _beliefs(ground, target, layers, _apart(ground, layers))
         whole = pooled(ground.layers, beliefs, len(ground.ids), _apart(ground, ground.layers))
-        parts.append(Judged(own.rows[out], votes(own.gains[out]), votes(whole.gains), whole.trust))
+        parts.append(Judged(own.rows[out], own.gains[out], votes(whole.gains), whole.trust))
     return parts
 
 
@@ -245,7 +238,7 @@ def known_policy(ground: Ground, view: View, left_out: LeftOut | None) -> VoteSe
         gapped = _apart(ground, layers)
         beliefs = _beliefs(ground, view.target, layers, gapped)
         found = pooled(layers, beliefs, len(ground.ids), gapped)
-        part = Judged(own.rows[out], votes(own.gains[out]), votes(found.gains), found.trust)
+        part = Judged(own.rows[out], own.gains[out], votes(found.gains), found.trust)
         parts.append(_ran_elsewhere(part))
     return refit(
         near, parts, ground.groups, base=view.policy, left_out=known, most_slower=_risk(ground)
@@ -299,7 +292,7 @@ def _left_out(ground: Ground, own: Layer, *, width: bool = False) -> Judged | No
     gapped = _apart(ground, layers)
     beliefs = _beliefs(ground, own.source, layers, gapped)
     rest = pooled(layers, beliefs, len(ground.ids), gapped)
-    return Judged(own.rows, votes(own.gains), votes(rest.gains), rest.trust)
+    return Judged(own.rows, own.gains, votes(rest.gains), rest.trust)
 
 
 def without(ground: Ground, platform: str) -> Ground:
@@ -339,7 +332,7 @@ def foretold(ground: Ground, target: Source, view: View) -> Foretold | None:
         gapped = _apart(ground, rest.layers)
         beliefs = _beliefs(ground, target, rest.layers, gapped)
         seen = pooled(rest.layers, beliefs, len(ground.ids), gapped)
-        part = Judged(own.rows, votes(own.gains), votes(seen.gains), seen.trust)
+        part = Judged(own.rows, own.gains, votes(seen.gains), seen.trust)
         policy = view.policy if left_out is None else left_out.policy
         before = losses_by(policy, ground.near, [part], ground.groups)
     rows = sorted(after)

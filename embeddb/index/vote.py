@@ -38,6 +38,7 @@ __all__ = [
     "is_default",
     "mean_gain",
     "plain_metric",
+    "standard_error",
     "surely_positive",
     "votes",
     "weigh",
@@ -105,8 +106,10 @@ class VoteSettings:
     first: the guard under which the fewest held-out answers were slower than the default, of those
     that cost next to nothing. Of the first choices that are then not the default, `bias` is the
     median of what was got less what was promised (log gains over the default), `low` and `high`
-    the 10th and 90th percentile of the same; nan where too few were judged. `across`:
-    judged by leaving whole machines out, as well as groups.
+    the 10th and 90th percentile of the same, which contain it; nan where too few were judged.
+    `across`: judged by leaving whole machines out, as well as groups. `groups` counts those that
+    were judged, `error` is the standard error of `loss` over them, and `half_loss` the loss where
+    half of the groups vote (None: not judged).
     """
 
     k: int
@@ -119,6 +122,9 @@ class VoteSettings:
     high: float = float("nan")
     guard: float = 0.0
     across: bool = False
+    groups: int = 0
+    error: float = float("nan")
+    half_loss: float | None = None
 
     def weights(self, distances: Floats) -> Floats:
         """Votes float64[k] of neighbours at ascending distances float64[k]."""
@@ -129,7 +135,9 @@ class VoteSettings:
             "neighbours": self.k,
             "shrink": None if np.isinf(self.shrink) else self.shrink,
             "of_optimum_held_out": _share(self.loss),
+            "of_optimum_of_half": _share(self.half_loss),
             "static_best_held_out": _share(self.static_loss),
+            "groups_held_out": self.groups,
         }
 
     def to_json(self) -> str:
@@ -151,9 +159,14 @@ class VoteSettings:
             float(read["high"]),
             float(read["guard"]),
             bool(read["across"]),
+            int(read["groups"]),
+            float(read["error"]),
+            None if read["half_loss"] is None else float(read["half_loss"]),
         )
         logs = [found.loss, found.static_loss, found.bias, found.low, found.high, found.guard]
-        if not (found.k >= 1 and found.shrink >= 0.0 and 0.0 <= found.guard < _MOST_LOG):
+        logs += [found.error, found.half_loss or 0.0]
+        sensible = found.k >= 1 and found.shrink >= 0.0 and found.groups >= 0
+        if not (sensible and 0.0 <= found.guard < _MOST_LOG):
             raise ValueError("settings of a vote that make no sense")
         if found.low > found.bias or found.bias > found.high:
             raise ValueError("settings of a vote whose bias is outside its interval")
@@ -162,8 +175,8 @@ class VoteSettings:
         return found
 
 
-def _share(loss: float) -> float | None:
-    return float(np.exp(-loss)) if np.isfinite(loss) else None
+def _share(loss: float | None) -> float | None:
+    return float(np.exp(-loss)) if loss is not None and np.isfinite(loss) else None
 
 
 def weigh(distances: Floats) -> Floats:
@@ -246,5 +259,10 @@ def doubt(
 
 def surely_positive(gain: Floats, group: NDArray[np.int64], *, errors: float = 1.0) -> bool:
     """Whether the mean of gain float64[r] exceeds so many standard errors, over groups int64[r]."""
-    error = float(np.sqrt((np.bincount(group, gain - gain.mean()) ** 2).sum())) / len(gain)
-    return bool(gain.mean() > errors * error)
+    return bool(gain.mean() > errors * standard_error(gain, group))
+
+
+def standard_error(values: Floats, group: NDArray[np.int64]) -> float:
+    """Standard error of the mean of values float64[r], whose groups int64[r] vary together."""
+    off = np.bincount(group, values - values.mean())
+    return float(np.sqrt((off**2).sum())) / len(values)

@@ -1,48 +1,56 @@
-"""Fitting how neighbours vote: metric, k and shrink, with whole groups (and machines) held out, and
-what promises were worth there.
+"""Fitting how neighbours vote: metric, k and shrink, with whole groups (and machines) held out.
 
-`embeddb.index.vote` has the vote itself. Everything here judges by rows that are asked without
-their group: how much each (k, shrink) loses to the best run, and what first choices got beside
-what they were promised.
+`embeddb.index.vote` has the vote itself, `embeddb.index.held_out` how rows are asked without their
+group, and `embeddb.index.guards` what is expected of the next answer.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.index.guards import Limit, safe_guard, usual_guard
+from embeddb.index.guards import (
+    GainErrors,
+    Limit,
+    errors_across_machines,
+    gain_errors,
+    safe_guard,
+    usual_guard,
+)
+from embeddb.index.held_out import (
+    NEIGHBOURS,
+    FirstChoices,
+    Judged,
+    Near,
+    first_choices,
+    losses_of,
+)
 from embeddb.index.vote import (
     CLIP,
-    PSEUDO_RUNS,
     Metric,
     VoteSettings,
-    doubt,
     effects,
-    is_default,
     plain_metric,
+    standard_error,
     surely_positive,
     votes,
-    weigh,
 )
 
 __all__ = [
     "FIT_VERSION",
     "MOST_ASKED",
     "Fitted",
-    "Judged",
     "LeftOut",
-    "Near",
     "fit_policy",
     "leave_out",
     "losses_by",
     "refit",
-    "with_itself",
 ]
 
 Floats = NDArray[np.float64]
@@ -53,30 +61,16 @@ FIT_VERSION = "4"
 _STRETCH = 1.0
 #: Ridge penalty per pattern, on standardised features.
 _RIDGE = 0.1
-_NEIGHBOURS = (3, 5, 8, 12, 20, 40)
-#: No policy asks more of them.
-MOST_ASKED = max(_NEIGHBOURS)
+#: No policy asks more neighbours.
+MOST_ASKED = max(NEIGHBOURS)
 #: Parts in which a learned metric is tried on groups it was not fitted to.
 _FOLDS = 5
-_SHRINKS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, np.inf)
 #: What is used where nothing can be judged: records of winners only, or one group of matrices.
 _UNPROVEN_K, _UNPROVEN_SHRINK = 8, 4.0
-#: Numbers gathered at once in the fit: bounds its memory to about 32 MB.
-_BLOCK = 4_000_000
-#: With fewer first choices judged nothing is said of what promises are worth.
-_FEWEST_PROMISES = 8
 #: Rows as which what leaving machines out has shown counts beside a machine's own.
 _PSEUDO_ROWS, _PSEUDO_PROMISES = 20.0, 10.0
 #: Patterns beyond it are left out of the fit (a pairwise distance matrix is made), not of answers.
 _MOST_FITTED = 4000
-
-
-class Near(NamedTuple):
-    """Nearest patterns of other groups: `places` int64[p,k] (-1: none), `distances` float64[p,k]
-    ascending (inf: none), in a metric that was fitted without the group asked about."""
-
-    places: NDArray[np.int64]
-    distances: Floats
 
 
 class Fitted(NamedTuple):
@@ -91,14 +85,34 @@ class Fitted(NamedTuple):
     groups: NDArray[np.int64]
 
 
-class Judged(NamedTuple):
-    """Rows to judge by: `rows` int64[q] positions, `truth` float64[q,c] what was measured there,
-    and what is known of all patterns without them: `gains` and `trust` float64[p,c]."""
+class _Shown(NamedTuple):
+    """First choices of one machine's rows [q], and their groups int64[q]."""
 
-    rows: NDArray[np.int64]
-    truth: Floats
-    gains: Floats
-    trust: Floats
+    choices: FirstChoices
+    group: NDArray[np.int64]
+
+    def counted(self) -> _Shown:
+        rows = self.choices.counted
+        return _Shown(self.choices.of(rows), self.group[rows])
+
+
+class _Expected(NamedTuple):
+    """What held-out first choices say of the next one."""
+
+    errors: GainErrors = GainErrors()
+    guard: float = 0.0
+
+    @classmethod
+    def of(cls, policy: VoteSettings) -> _Expected:
+        return cls(GainErrors(policy.bias, policy.low, policy.high), policy.guard)
+
+    def mixed(self, other: _Expected, part: float) -> _Expected:
+        """Weighted means, this one with the weight `part` and alone with 1."""
+        if part == 0.0:
+            return other
+        pairs = zip((*self.errors, self.guard), (*other.errors, other.guard), strict=True)
+        *errors, guard = (part * mine + (1.0 - part) * theirs for mine, theirs in pairs)
+        return _Expected(GainErrors(*errors), guard)
 
 
 def fit_policy(
@@ -131,11 +145,11 @@ def fit_policy(
     z, centred = metric.standardised(raw[taught]), g - level[:, None]
     found = {learned: _held_out(z, centred, group, learned=learned) for learned in (False, True)}
     trusted = np.ones(g.shape) if trust is None else trust[taught]
-    everyone = Judged(rows, g[rows], g, trusted)
+    everyone = Judged(rows, gains[taught][rows], g, trusted)
     table = {
         (k, shrink, learned): loss
         for learned, near in found.items()
-        for (k, shrink), loss in _losses(near, everyone, group).items()
+        for (k, shrink), loss in losses_of(near, everyone, group).items()
     }
     k, shrink, learned = _chosen(table, group[rows])
     if learned:
@@ -143,17 +157,67 @@ def fit_policy(
     chosen, near = table[k, shrink, learned], _only(found[learned], rows)
     losses = np.full(len(gains), np.nan)
     losses[taught[rows]] = chosen
-    policy = VoteSettings(
-        k,
-        shrink,
-        float(chosen.mean()),
-        float(table[k, np.inf, learned].mean()),
-        int(rows.size),
-        *_kept([_promises(near, everyone, group, k, shrink)], most_slower),
-    )
+    shown = _Shown(first_choices(near, everyone, group, k=k, shrink=shrink), group[rows])
+    policy = _settings((k, shrink), [shown], _expected([shown], most_slower))
+    half = _half_loss(near, everyone, group, policy)
+    policy = replace(policy, half_loss=half)
     nearest = near.distances[:, 0]
     far = np.sort(nearest[np.isfinite(nearest)])
     return Fitted(metric, policy, far, losses, _spread_out(near, taught, len(gains)), numbers)
+
+
+def _expected(by_machine: Sequence[_Shown], most_slower: Limit | None) -> _Expected:
+    """Guard, and the errors of the promises that pass it."""
+    known = [
+        _Shown(one.choices.of(rows), one.group[rows])
+        for one in by_machine
+        if (rows := np.isfinite(one.choices.promised)).any()
+    ]
+    if not known:
+        return _Expected()
+    pairs = [np.column_stack([one.choices.promised, one.choices.got]) for one in known]
+    guard = usual_guard(pairs) if most_slower is None else safe_guard(pairs, most_slower)
+    off = [np.where(one.choices.promised > guard, one.choices.off, np.nan) for one in known]
+    if len(off) > 1:
+        return _Expected(errors_across_machines(off), guard)
+    return _Expected(gain_errors(off[0], known[0].group), guard)
+
+
+def _settings(
+    how: tuple[int, float], by_machine: Sequence[_Shown], expected: _Expected
+) -> VoteSettings:
+    """The policy (k, shrink) with what it loses on held-out rows; machines count alike."""
+    judged = [one for shown in by_machine if (one := shown.counted()).group.size]
+    if not judged:
+        return VoteSettings(*how, **expected.errors._asdict(), guard=expected.guard)
+    lost = [one.choices.lost(expected.guard) for one in judged]
+    static = [one.choices.best - one.choices.static for one in judged]
+    groups, group = np.unique(np.concatenate([one.group for one in judged]), return_inverse=True)
+    return VoteSettings(
+        *how,
+        loss=float(np.mean([of.mean() for of in lost])),
+        static_loss=float(np.mean([of.mean() for of in static])),
+        fitted_on=len(group),
+        **expected.errors._asdict(),
+        guard=expected.guard,
+        groups=groups.size,
+        error=standard_error(np.concatenate(lost), group),
+    )
+
+
+def _half_loss(
+    near: Near, part: Judged, group: NDArray[np.int64], policy: VoteSettings
+) -> float | None:
+    """Mean log loss of the same policy where only half of the groups are known, either half."""
+    lost = []
+    for side in (0, 1):
+        kept = group % 2 == side
+        half = part._replace(gains=np.where(kept[:, None], part.gains, np.nan))
+        few = near.among(kept)
+        choices = first_choices(few, half, group, k=policy.k, shrink=policy.shrink)
+        lost.append(choices.of(choices.counted).lost(policy.guard))
+    both = np.concatenate(lost)
+    return float(both.mean()) if both.size else None
 
 
 def _unproven(metric: Metric, numbers: NDArray[np.int64]) -> Fitted:
@@ -199,12 +263,6 @@ class LeftOut(NamedTuple):
         return cls(VoteSettings.from_json(policy), losses, cls.from_json(known) if known else None)
 
 
-def with_itself(near: Near) -> Near:
-    """The same with each pattern the nearest to itself: others may have run it."""
-    each = np.arange(len(near.places))[:, None]
-    return Near(np.hstack([each, near.places]), np.hstack([np.zeros(each.shape), near.distances]))
-
-
 def leave_out(
     near: Near,
     parts: Sequence[Judged],
@@ -224,18 +282,12 @@ def leave_out(
     keys = set.intersection(*(set(table) for _, table in (*judged, *shown)))
     means = {key: float(np.mean([table[key].mean() for _, table in judged])) for key in keys}
     k, shrink = min(sorted(keys), key=lambda key: means[key])
-    loss = {key: float(np.mean([table[key].mean() for _, table in shown])) for key in keys}
-    off = [_promises(near, part, group, k, shrink) for part, _ in shown]
-    policy = VoteSettings(
-        k,
-        shrink,
-        loss[k, shrink],
-        loss[k, np.inf],
-        sum(part.rows.size for part, _ in shown),
-        *_kept(off, most_slower),
-        across=True,
-    )
-    return LeftOut(policy, means)
+    asked = [
+        _Shown(first_choices(near, part, group, k=k, shrink=shrink), group[part.rows])
+        for part, _ in shown
+    ]
+    policy = _settings((k, shrink), asked, _expected(asked, most_slower))
+    return LeftOut(replace(policy, across=True), means)
 
 
 def refit(
@@ -267,24 +319,17 @@ def refit(
         names = np.concatenate([group[part.rows] for part, _ in judged])
         group_of = np.unique(names, return_inverse=True)[1]
         k, shrink, _ = _chosen({(*key, False): found for key, found in joint.items()}, group_of)
-    off = np.concatenate([_promises(near, part, group, k, shrink) for part, _ in judged])
-    mine = _kept([off], most_slower)
+    choices = [first_choices(near, part, group, k=k, shrink=shrink) for part, _ in judged]
+    names = np.concatenate([group[part.rows] for part, _ in judged])
+    shown = _Shown(FirstChoices.joined(choices), names)
+    mine = _expected([shown], most_slower)
     part = rows / (rows + _PSEUDO_PROMISES)
     if left_out is None:
-        mine = (*mine[:3], part * mine[3] + (1 - part) * base.guard)
+        mine = mine._replace(guard=part * mine.guard + (1 - part) * base.guard)
     elif math.isfinite(left_out.policy.bias):
-        p = left_out.policy
-        part = part if math.isfinite(mine[0]) else 0.0
-        pairs = zip(mine, (p.bias, p.low, p.high, p.guard), strict=True)
-        mine = tuple(part * m + (1 - part) * t if part else t for m, t in pairs)  # type: ignore[assignment]
-    return VoteSettings(
-        k,
-        shrink,
-        float(joint[k, shrink].mean()),
-        float(joint[k, np.inf].mean()),
-        rows,
-        *mine,
-    )
+        part = part if math.isfinite(mine.errors.bias) else 0.0
+        mine = mine.mixed(_Expected.of(left_out.policy), part)
+    return _settings((k, shrink), [shown], mine)
 
 
 def losses_by(
@@ -310,7 +355,7 @@ def _tables(
         able &= np.isfinite(near.distances[part.rows, :1]).any(axis=1)
         kept = Judged(part.rows[able], part.truth[able], part.gains, part.trust)
         if kept.rows.size:
-            found.append((kept, _losses(near, kept, group)))
+            found.append((kept, losses_of(near, kept, group)))
     return found
 
 
@@ -352,7 +397,7 @@ def _nearest_others(
 ) -> tuple[NDArray[np.int64], Floats]:
     """Nearest rows of other groups than each row in `of` bool[r]: positions and distances [o,k],
     ascending, ties by position."""
-    most = min(max(min(_NEIGHBOURS[-1], len(z) // 3), _NEIGHBOURS[0]), len(z))
+    most = min(max(min(NEIGHBOURS[-1], len(z) // 3), NEIGHBOURS[0]), len(z))
     square = (z**2).sum(axis=1)
     d = np.sqrt(np.maximum(square[of, None] + square[None] - 2.0 * z[of] @ z.T, 0.0))
     d[group[of, None] == group[None]] = np.inf
@@ -360,134 +405,6 @@ def _nearest_others(
     order = np.argsort(np.take_along_axis(d, near, axis=1), axis=1, kind="stable")
     near = np.take_along_axis(near, order, axis=1)
     return near, np.take_along_axis(d, near, axis=1)
-
-
-def _losses(near: Near, part: Judged, group: NDArray[np.int64]) -> dict[tuple[int, float], Floats]:
-    """Log loss [q] to the best run of each judged row with its group held out, per (k, shrink)."""
-    centred = part.gains - effects(part.gains)[0][:, None]
-    prior = _others_prior(centred, group)
-    said, weight = _weighed(centred, part.trust)
-    ks = sorted({min(k, near.places.shape[1]) for k in _NEIGHBOURS})
-    known = np.where(np.isfinite(part.truth), part.truth, -np.inf)
-    best = known.max(axis=1)
-    table = {(k, shrink): np.empty(len(known)) for k in ks for shrink in _SHRINKS}
-    for at in _blocks(len(known), ks[-1] * part.gains.shape[1]):
-        rows = part.rows[at]
-        places = near.places[rows]
-        near_said, near_weight = said[places], weight[places]
-        for k in ks:
-            weights = weigh(near.distances[rows, :k])
-            votes = _vote(weights, near_said[:, :k], near_weight[:, :k])
-            for shrink in _SHRINKS:
-                score = _shrunk(*votes, prior[rows], shrink)
-                score = np.where(np.isfinite(known[at]), score, -np.inf)
-                taken = score.argmax(axis=1)
-                table[k, shrink][at] = best[at] - known[at][np.arange(len(at)), taken]
-    return table
-
-
-def _promises(near: Near, part: Judged, group: NDArray[np.int64], k: int, shrink: float) -> Floats:
-    """float64[q,2] log gain that the first choice of each judged row was promised over the default,
-    and that it got (nan: its default did not run)."""
-    centred = part.gains - effects(part.gains)[0][:, None]
-    prior = _others_prior(centred, group)
-    said, weight = _weighed(centred, part.trust)
-    default = is_default(part.gains)
-    found = np.full((len(part.rows), 2), np.nan)
-    for at, (row, truth) in enumerate(zip(part.rows, part.truth, strict=True)):
-        base = np.flatnonzero(default & (truth == 0.0))
-        near_ones = np.isfinite(near.distances[row, :k])
-        if not base.size or not near_ones.any():
-            continue
-        places = near.places[row, :k][near_ones]
-        weights = weigh(near.distances[row, :k][near_ones][None])[0]
-        votes, support = _vote(weights[None], said[places][None], weight[places][None])
-        score = _shrunk(votes[0], support[0], prior[row], shrink)
-        if not np.isinf(shrink):
-            mass = support[0] + max(shrink, 1e-6)
-            score = score - doubt(centred[places], weights, mass, prior[row], shrink)
-        taken = int(np.where(np.isfinite(truth), score, -np.inf).argmax())
-        found[at] = score[taken] - score[base[0]], truth[taken]
-    return found
-
-
-def _kept(
-    by_machine: Sequence[Floats], most_slower: Limit | None = None
-) -> tuple[float, float, float, float]:
-    """Bias, low, high and guard of a policy from float64[q,2] of each machine that was judged; low
-    <= bias <= high."""
-    known = [first[np.isfinite(first).all(axis=1)] for first in by_machine]
-    known = [first for first in known if len(first)]
-    if not known:
-        return (*_off(np.zeros(0)), 0.0)
-    guard = usual_guard(known) if most_slower is None else safe_guard(known, most_slower)
-    off = [(got - promised)[promised > guard] for promised, got in (first.T for first in known)]
-    return (*(_off(off[0]) if len(off) == 1 else _off_across(off)), guard)
-
-
-def _blocks(count: int, each: int) -> Iterator[NDArray[np.int64]]:
-    """Positions in parts that gather at most `_BLOCK` numbers at once."""
-    step = max(1, _BLOCK // max(each, 1))
-    for start in range(0, count, step):
-        yield np.arange(start, min(start + step, count))
-
-
-def _off_across(by_machine: Sequence[Floats]) -> tuple[float, float, float]:
-    """As `_off` for a machine that is none of these: rows of one machine err together, by as much
-    as machines differ (a normal law for their means, with the t quantile of so few)."""
-    known = [off[np.isfinite(off)] for off in by_machine]
-    known = [off for off in known if off.size >= _FEWEST_PROMISES]
-    if not known:
-        return (float("nan"),) * 3
-    means = np.array([off.mean() for off in known])
-    within = float(np.mean([off.var() for off in known]))
-    between = float(means.var(ddof=1)) * (1 + 1 / len(means)) if len(means) > 1 else within
-    # 90th percentiles of Student's t with 1, 2, ... degrees of freedom over the normal's.
-    wider = (2.40, 1.47, 1.28, 1.20, 1.15, 1.12, 1.10, 1.09, 1.08)[min(len(means), 10) - 2]
-    reach = 1.2816 * math.sqrt(within + wider**2 * between)
-    bias = float(means.mean())
-    return bias, bias - reach, bias + reach
-
-
-def _off(promised: Floats) -> tuple[float, float, float]:
-    """Median, 10th and 90th percentile of got less promised; nan where too few are known. The
-    median, for a few answers that went far wrong move a mean out of the other two."""
-    known = promised[np.isfinite(promised)]
-    if known.size < _FEWEST_PROMISES:
-        return (float("nan"),) * 3
-    low, median, high = np.quantile(known, (0.1, 0.5, 0.9))
-    return float(median), float(low), float(high)
-
-
-def _others_prior(centred: Floats, group: NDArray[np.int64]) -> Floats:
-    """The prior [r,c] each row would have if its own group had never been measured."""
-    order = np.argsort(group, kind="stable")
-    _, starts, place = np.unique(group[order], return_index=True, return_inverse=True)
-    ran = np.isfinite(centred)[order]
-    sums = np.add.reduceat(np.where(ran, centred[order], 0.0), starts)
-    counts = np.add.reduceat(ran, starts, dtype=np.float64)
-    by_group = (sums.sum(0) - sums) / (counts.sum(0) - counts + PSEUDO_RUNS)
-    prior: Floats = np.empty(centred.shape)
-    prior[order] = by_group[place]
-    return prior
-
-
-def _weighed(centred: Floats, trust: Floats) -> tuple[Floats, Floats]:
-    """Gains times their trust and that trust, both [p,c]; 0 where nothing ran."""
-    weight = np.where(np.isfinite(centred), trust, 0.0)
-    return np.where(weight > 0, centred, 0.0) * weight, weight
-
-
-def _vote(weights: Floats, said: Floats, weight: Floats) -> tuple[Floats, Floats]:
-    """Weighted sum of what neighbours [q,k,c] said and the weight that ran each: both [q,c]."""
-    total = np.matmul(weights[:, None], said)[:, 0]
-    return total, np.matmul(weights[:, None], weight)[:, 0]
-
-
-def _shrunk(total: Floats, weight: Floats, prior: Floats, shrink: float) -> Floats:
-    if np.isinf(shrink):
-        return prior
-    return (total + max(shrink, 1e-6) * prior) / (weight + max(shrink, 1e-6))
 
 
 def _chosen(

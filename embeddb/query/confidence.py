@@ -24,6 +24,8 @@ __all__ = [
 
 #: Below this share of the optimum, held out, an answer is not called sure.
 GOOD = 0.9
+#: Nor where answers were judged on fewer groups.
+_FEWEST_GROUPS = 10
 #: Nearest neighbours of nearly all measured patterns are nearer than this percentile.
 _STRANGE = 0.99
 #: With a nearest neighbour farther than this share have theirs, an answer is not called sure.
@@ -116,7 +118,8 @@ def _doubts_of_measurement(query: Query, first: Config | None) -> list[str]:
 
 
 def _doubts_of_judgement(ranker: Ranker) -> list[str]:
-    """What is known of how good such answers are, and on whose runs that was found."""
+    """Doubts about how good such answers are: the share of the optimum with groups held out, less a
+    standard error, the number of these groups, and whose runs they were."""
     query, doubts = ranker.query, list[str]()
     if query.vote.neighbours and query.vote.evidence_op not in (None, query.op):
         ran = dict.fromkeys(near.op or query.op for near in query.vote.neighbours)
@@ -126,11 +129,20 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
     where = "held-out answers from these runs"
     if not ranker.by_model and query.vote.judged_by == "machines":
         where = "answers for machines that were held out"
+    error = query.vote.held_out_error if math.isfinite(query.vote.held_out_error) else 0.0
     if held_out < GOOD:
         doubts.append(f"{where} reach only {100 * held_out:.0f} % of the optimum")
     elif query.vote.knows_default and math.isnan(held_out):
         many = many_of(query.op.kind)
         doubts.append(f"too few {many} were measured to know how good answers here are")
+    elif query.vote.held_out_groups < _FEWEST_GROUPS and query.vote.knows_default:
+        judged = plural(query.vote.held_out_groups, "group")
+        doubts.append(f"{where} were judged on {judged} only: too few to be sure")
+    elif held_out * math.exp(-error) < GOOD:
+        doubts.append(
+            f"{where} reach {100 * held_out:.0f} % of the optimum, which may as well be "
+            f"{100 * held_out * math.exp(-error):.0f} %"
+        )
     elif not ranker.by_model and query.vote.judged_by == "elsewhere":
         doubts.append("how good answers are was found on another machine only")
     return doubts

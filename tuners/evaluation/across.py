@@ -25,7 +25,7 @@ from embeddb.platforms.machines import same_machine
 from embeddb.query.fallback import answer
 from embeddb.query.query import Query
 from embeddb.query.recommendation import Candidate
-from tuners.evaluation.bench import COMMON_SHARE, Bench
+from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth, judge
 from tuners.evaluation.splits import split_groups
 
@@ -136,11 +136,8 @@ class _Instance:
     """One instance left out of a bench."""
 
     def __init__(self, bench: Bench, instance: str, curve: tuple[int, ...]) -> None:
-        self.of = np.array([row.platform for row in bench.whole.rows])
-        # What most of its own matrices tried can be judged there, whatever others tried; subjects
-        # with grids of their own are each judged on that.
-        own = bench.whole.take(np.flatnonzero(self.of == instance)).tried_on(COMMON_SHARE)
-        self.bench = bench if bench.own_grids else bench.of(bench.whole.only(own.configs))
+        self.of = np.array([row.platform for row in bench.evidence.rows])
+        self.bench = bench
         self.instance, self.curve = instance, curve
         self.facts = {i: p.environment for i, p in bench.platforms.items()}
         #: Rows of other builds on the same processor say what no other machine could.

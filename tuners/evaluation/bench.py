@@ -8,7 +8,6 @@ are those of docs/evaluation.md.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +17,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.held_out import COUNTED_SHARE
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import members_of
@@ -36,7 +36,6 @@ from tuners.evaluation.noise_ceiling import measured_again
 from tuners.evaluation.splits import split_groups
 
 __all__ = [
-    "COMMON_SHARE",
     "Bench",
     "Vectors",
     "asked_scopes",
@@ -45,11 +44,6 @@ __all__ = [
     "split_groups",
 ]
 
-#: A matrix counts when at least this share of its configurations ran.
-_COUNTED_SHARE = 0.6
-#: A configuration counts when at least this share of the matrices tried it. Where campaigns sample
-#: configurations per matrix, a proposal from outside could hardly ever be judged.
-COMMON_SHARE = 0.8
 #: A matrix is complete when it tried at least this share of all configurations anyone tried.
 _COMPLETE_SHARE = 0.6
 
@@ -76,7 +70,7 @@ def counted_rows(evidence: RunMatrix) -> NDArray[np.int64]:
         np.append(np.isfinite(evidence.seconds), False).astype(np.int64), evidence.indptr[:-1]
     )
     ok[tried == 0] = 0
-    good = np.isfinite(evidence.default_s) & (ok >= 2) & (ok >= _COUNTED_SHARE * tried)
+    good = np.isfinite(evidence.default_s) & (ok >= 2) & (ok >= COUNTED_SHARE * tried)
     return np.flatnonzero(good)
 
 
@@ -89,7 +83,10 @@ class Bench:
     """One op in one scope, with everything that does not depend on the fold; `ready` if there
     is something to hold out, `again` what choosing by one round and judging by the other reaches by
     row. With an `instance` only its rows are asked about and learned from by
-    rankers; all vote."""
+    rankers; all vote.
+
+    Each row is asked among the configurations that ran on it, as in `embeddb.index.held_out`: any
+    other answer could not be judged, and what all rows have in common may be a handful."""
 
     def __init__(
         self, db: Lookup, op: Op, scope: str, *, complete: bool = False, instance: str = ""
@@ -101,14 +98,7 @@ class Bench:
         self.unread = len(members_of(db.store, op, scope)) - len(read)
         if complete:
             evidence = evidence.take(complete_rows(evidence))
-        #: All configurations, the uncommon ones too: rankers may learn from them.
-        self.whole = evidence
-        own = evidence.of_platform(instance) if instance else evidence
-        #: Loops and dimensions have no configurations in common that all could run: what has them
-        #: is judged each on its own.
-        self.own_grids = op.kind in ("nest", "kernel")
-        common = own.configs if self.own_grids else own.tried_on(COMMON_SHARE).configs
-        self.evidence = evidence.only(common)
+        self.evidence = evidence
         seen = [self.evidence.rows[i].pattern_id for i in range(len(self.evidence.rows))]
         indexed = set.union(*(set(v) for v in self.vectors.values())) if self.vectors else set()
         self.counted = np.array(
@@ -133,12 +123,6 @@ class Bench:
     def _asked(self, row: int) -> bool:
         """Whether a row is one to be judged by, and for rankers to learn from."""
         return self.instance in ("", self.evidence.rows[row].platform)
-
-    def of(self, evidence: RunMatrix) -> Bench:
-        """The same with other configurations to judge by; the rows are the same."""
-        found = copy(self)
-        found.evidence = evidence
-        return found
 
     def folds(self, folds: int, seed: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Training rows (all of the other groups) and test rows (counted ones) of each fold."""
@@ -169,7 +153,7 @@ class Bench:
     def learned(self, fit: Fit, train: NDArray[np.int64]) -> Scorer:
         """What a ranker learns from the training rows and the features of their matrices alone."""
         own = np.array([row for row in train if self._asked(int(row))], dtype=np.int64)
-        known = self.whole.take(own).pruned()
+        known = self.evidence.take(own).pruned()
         ids = {row.pattern_id for row in known.rows}
         featurizer, vectors = self._features()
         return fit(
@@ -193,6 +177,12 @@ class Bench:
         e, runs = self.evidence, self.evidence.row(row)
         times = {e.configs[c]: float(t) for c, t in zip(runs.column, runs.seconds, strict=True)}
         return Truth(times, float(e.default_s[row]), self._program(row))
+
+    @property
+    def tried(self) -> int:
+        """The median number of configurations that a judged matrix is asked among."""
+        tried = np.diff(self.evidence.indptr)[self.counted]
+        return int(np.median(tried)) if tried.size else 0
 
     def _program(self, row: int) -> str:
         """The one that a row's kernel is of; empty for what is no kernel."""
@@ -222,9 +212,7 @@ class Bench:
         return self.judgeable(row, query)
 
     def judgeable(self, row: int, query: Query) -> Query:
-        """The query among what ran on the row, where there is nothing that ran on all."""
-        if not self.own_grids:
-            return query
+        """The query among what ran on the row."""
         return replace(query, vote=_among(query.vote, self.truth(row).times))
 
 

@@ -21,6 +21,7 @@ from embeddb.index.scopes import scope_partitions
 from embeddb.query.fallback import answer
 from embeddb.query.query import Query
 from embeddb.query.rankers.neighbour_vote import scores
+from indexer.coverage import unembedded
 from tuners.by_name import tuner_class
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import (
@@ -98,10 +99,16 @@ def evaluate(
         for name, what in replayed.illegal.items():
             told(f"{op} on {instance or scope}: {name} wastes steps on what is not legal: {what}")
     if not rows:
-        many = many_of(*(op.kind for op, _ in (db.scopes() if scopes is None else scopes)))
+        asked = db.scopes() if scopes is None else scopes
+        if any(unembedded(db, op, scope) for op, scope in asked if op.kind != "program"):
+            raise NothingFound(
+                "nothing to judge: the patterns have no vectors yet",
+                hint=f"`embeddb embed {db.store.place}` makes them",
+            )
+        many = many_of(*(op.kind for op, _ in asked))
         raise NothingFound(
             f"nothing to judge: no op and platform has two or more groups of {many} that ran the "
-            "platform's default and something else that most of them ran",
+            "platform's default and something else",
             hint=f"measure or ingest more {many}, with the default among the configurations",
         )
     return rows
@@ -174,6 +181,7 @@ class Table:
             spread,
             self.bench.simulated,
             speedups_of(by_seed[0]),
+            self.bench.tried,
         )
 
     def _judged(
@@ -195,10 +203,8 @@ class Table:
         if vector is not None:
             vote = plain.vote(vector)
             order = [plain.configs[i] for i in np.argsort(-vote, kind="stable")]
-            if self.bench.own_grids:
-                own = set(query.vote.configs)
-                order = [config for config in order if config in own]
-            order = order[:_K]
+            ran = set(query.vote.configs)
+            order = [config for config in order if config in ran][:_K]
             yield "knn-stats", _ordered(judge(truth, order), truth, query, -vote, plain.configs)
         found = answer(query, _K, rng=rng)
         if row in self.bench.slot_copies:

@@ -108,7 +108,8 @@ def ordering(
 @dataclass(frozen=True, slots=True)
 class EvalRow:
     """One line of the table: a method on an op and platform, mean over seeds; `speedups` of the
-    first proposal on each matrix, largest first, are those of the first seed."""
+    first proposal on each matrix, largest first, are those of the first seed. `configs` is the
+    median number of configurations that a matrix was asked among (0: not counted)."""
 
     platform: str
     op: str
@@ -118,12 +119,14 @@ class EvalRow:
     spread: float
     simulated: bool = False
     speedups: tuple[float, ...] = ()
+    configs: int = 0
 
     def document(self) -> dict[str, Any]:
         """The released JSON form."""
         shown = {k: None if math.isnan(v) else v for k, v in self.figures.items()}
         head = {"platform": self.platform, "op": self.op, "method": self.method}
-        body = {**head, "matrices": self.matrices, **shown, "spread": self.spread}
+        size = {"matrices": self.matrices, "configs_per_matrix": self.configs}
+        body = {**head, **size, **shown, "spread": self.spread}
         return {**body, "simulated": self.simulated, "speedups": list(self.speedups)}
 
 

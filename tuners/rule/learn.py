@@ -51,6 +51,8 @@ METHODS = (
 )
 #: A feature is used that so many patterns know; the others are left out then.
 _KNOWN_SHARE = 0.8
+#: A rule chooses among the configurations that at least this share of the matrices tried.
+_TRIED_SHARE = 0.8
 
 Progress = Callable[[str, int, int], None]
 
@@ -181,12 +183,16 @@ def _features(db: Lookup, pattern_id: str) -> NDArray[np.float64]:
 def _with_default(
     bench: Bench, rows: NDArray[np.int64]
 ) -> tuple[tuple[Config, ...], NDArray[np.float64]]:
-    """The configurations, the usual default first, and gains float64[r,c] over each row's own."""
+    """The configurations that most rows tried, the usual default first, and gains float64[r,c] over
+    each row's own."""
     default = Counter(bench.default(int(row)) for row in rows).most_common(1)[0][0]
-    others = [at for at, config in enumerate(bench.evidence.configs) if config != default]
-    gains = bench.evidence.gains(rows)[:, others]
-    configs = (default, *(bench.evidence.configs[at] for at in others))
-    return configs, np.hstack([np.zeros((len(rows), 1)), gains])
+    gains = bench.evidence.gains(rows)
+    tried = np.isfinite(gains).sum(axis=0) >= _TRIED_SHARE * len(rows)
+    configs = bench.evidence.configs
+    others = [at for at, config in enumerate(configs) if tried[at] and config != default]
+    gains = gains[:, others]
+    zeros = np.zeros((len(rows), 1))
+    return (default, *(configs[at] for at in others)), np.hstack([zeros, gains])
 
 
 def _told_platform(bench: Bench, where: Platform) -> str:

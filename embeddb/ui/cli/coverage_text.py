@@ -39,10 +39,8 @@ def show_states(states: list[dict[str, Any]]) -> None:
             )
         )
     table((*head, "held out", "static best", "note"), rows)
-    say(
-        "held out: of the fastest that ran on each pattern, the answer to asking for it without its"
-    )
-    say("group, on average; static best: the same by one fixed configuration")
+    say("held out: the share of the optimum among what ran on each pattern that is reached without")
+    say("its group, geometric mean, as in `embeddb eval`; static best: by one fixed configuration")
     for s in states:
         for line in [*_model_lines(s["cost_model"]), *s["missing"]]:
             say(f"  {s['op']} on {s['platform']}: {line}")

@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
-from embeddb.index.guards import usual_guard
+from embeddb.index.guards import gain_errors, usual_guard
 from embeddb.index.vote import (
     VoteSettings,
 )
-from embeddb.index.vote_fit import (
-    LeftOut,
-    _kept,
-)
+from embeddb.index.vote_fit import LeftOut
 from embeddb.platforms.platform import Platform
 from embeddb.query.build import with_evidence
 from embeddb.query.fallback import answer
@@ -55,12 +52,34 @@ def test_machines_count_alike() -> None:
     assert usual_guard([many, bad]) == 0.1
 
 
-def test_figures_are_of_choices_in_front_of_the_guard() -> None:
-    first = firsts([(0.3, 0.2)] * 10 + [(0.01, -0.2)] * 10 + [(0.0, 0.0)] * 100)
-    bias, low, high, guard = _kept([first])
-    assert guard == 0.01
-    assert (bias, low, high) == pytest.approx((-0.1, -0.1, -0.1))
-    assert np.isnan(_kept([firsts([(np.nan, np.nan)])])[:3]).all()
+def test_errors_are_known_from_three_groups_on() -> None:
+    off, group = np.full(20, -0.1), np.arange(20)
+    assert gain_errors(off, group) == pytest.approx((-0.1, -0.1, -0.1))
+    assert np.isnan(gain_errors(off, group % 2)).all()
+    assert np.isnan(gain_errors(np.full(20, np.nan), group)).all()
+
+
+def test_few_groups_widen_the_interval() -> None:
+    """The same errors, of as many matrices in ever fewer groups."""
+    off = np.random.default_rng(0).normal(0.1, 0.3, 60)
+    widths = [
+        high - low for _, low, high in (gain_errors(off, np.arange(60) % n) for n in (3, 5, 10, 60))
+    ]
+    assert all(few > 1.05 * many for few, many in pairwise(widths))
+
+
+@pytest.mark.parametrize("groups", [5, 10, 20, 100])
+@pytest.mark.parametrize("law", ["normal", "laplace", "lognormal"])
+def test_intervals_cover_what_they_promise_whatever_the_number_of_groups(
+    groups: int, law: str
+) -> None:
+    rng = np.random.default_rng(groups)
+    hits = []
+    for _ in range(1000):
+        *seen, new = getattr(rng, law)(0.0, 0.5, groups + 1)
+        _, low, high = gain_errors(np.array(seen), np.arange(groups))
+        hits.append(low <= new <= high)
+    assert 0.73 <= np.mean(hits) <= 0.92
 
 
 def test_a_policy_keeps_its_guard() -> None:

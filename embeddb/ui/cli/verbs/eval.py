@@ -39,9 +39,10 @@ def eval_verb(db: str, platform: str, op: str, seeds: int, as_json: bool, **aske
     """Judge the answers of DB against what was measured, beside the baselines.
 
     Groups of matrices (or nests) are held out whole, in 5 folds; nothing is measured. speed-up is
-    over the default, `of optimum` is the share of the best measured. Configurations that fewer
-    than 80 % of the matrices tried are left out; with --complete, matrices that did not try nearly
-    all are.
+    over the default, `of optimum` is the share of the best measured, the geometric mean over
+    matrices; a failed choice costs what the default takes. Each matrix is asked among the
+    configurations that ran on it, and the first line says how many these are. With --complete,
+    only matrices that ran nearly all configurations count.
 
     With --learned, a cost model, and boosted trees where lightgbm is installed (of tiles and of
     fusion: what `train kernels` keeps, as `kernel-trees` and `kernel-sums`), learn anew in every
@@ -188,7 +189,11 @@ def _bare(platform: str) -> str:
 def _show(where: str, what: str, rows: list[dict[str, Any]]) -> None:
     simulated = ", simulated" if rows[0].get("simulated") else ""
     many = many_of(Op.parse(what).kind)
-    say(f"{what} on {where}: {rows[0]['matrices']} {many}{simulated}")
+    among = f", each asked among {rows[0]['configs_per_matrix']:,} configurations (median)"
+    say(
+        f"{what} on {where}: {rows[0]['matrices']} {many}"
+        f"{among if rows[0]['configs_per_matrix'] else ''}{simulated}"
+    )
     head = ("method", "speed-up@1", "@5", "most", "of optimum@1", "@5", "regret p95", "slower")
     # Of a program of tensor kernels, what it loses where each runs the first choice.
     lost = "program_ape" in rows[0]

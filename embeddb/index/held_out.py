@@ -1,0 +1,235 @@
+"""Rows asked without their group: which first choice the vote makes, and what it loses.
+
+One definition of quality everywhere (docs/evaluation.md): a matrix is asked among the
+configurations that ran on it, a failed one costs what the default takes, and `of_optimum` is the
+geometric mean over matrices of the best time over the chosen one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.index.run_matrix import FAILED_GAIN
+from embeddb.index.vote import PSEUDO_RUNS, doubt, effects, is_default, votes, weigh
+
+__all__ = [
+    "FirstChoices",
+    "Judged",
+    "Near",
+    "first_choices",
+    "losses_of",
+    "with_itself",
+]
+
+Floats = NDArray[np.float64]
+
+#: Numbers of neighbours and of pseudo-neighbours that are compared.
+NEIGHBOURS = (3, 5, 8, 12, 20, 40)
+SHRINKS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, np.inf)
+#: A matrix counts when at least this share of the configurations tried on it ran.
+COUNTED_SHARE = 0.6
+#: Numbers gathered at once: bounds memory to about 32 MB.
+_BLOCK = 4_000_000
+
+
+class Near(NamedTuple):
+    """Nearest patterns of other groups: `places` int64[p,k] (-1: none), `distances` float64[p,k]
+    ascending (inf: none), in a metric that was fitted without the group asked about."""
+
+    places: NDArray[np.int64]
+    distances: Floats
+
+    def among(self, kept: NDArray[np.bool_]) -> Near:
+        """Only neighbours that are kept, bool[p]; the nearest still come first."""
+        there = kept[self.places] & (self.places >= 0)
+        order = np.argsort(~there, axis=1, kind="stable")
+        places = np.where(there, self.places, -1)
+        distances = np.where(there, self.distances, np.inf)
+        return Near(
+            np.take_along_axis(places, order, axis=1),
+            np.take_along_axis(distances, order, axis=1),
+        )
+
+
+class Judged(NamedTuple):
+    """Rows to judge by: `rows` int64[q] positions, `truth` float64[q,c] log gains measured there
+    (nan: not run), and what is known of all patterns without them: `gains` and `trust`
+    float64[p,c]."""
+
+    rows: NDArray[np.int64]
+    truth: Floats
+    gains: Floats
+    trust: Floats
+
+
+class FirstChoices(NamedTuple):
+    """First choices of held-out rows, float64[q] log gains over the default: `promised` by the vote
+    (nan: the default did not run there), `got`, the `best` that ran, and what the `static` best of
+    the other groups got."""
+
+    promised: Floats
+    got: Floats
+    best: Floats
+    static: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence[FirstChoices]) -> FirstChoices:
+        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def of(self, rows: NDArray[np.bool_]) -> FirstChoices:
+        """Only some rows, bool[q]."""
+        return FirstChoices(*(column[rows] for column in self))
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """bool[q]: rows whose default ran; where none did, all that could be asked."""
+        known = np.isfinite(self.promised)
+        return known if known.any() else np.isfinite(self.got)
+
+    def lost(self, guard: float) -> Floats:
+        """float64[q] log of the optimum over what was answered; the default is where no more than
+        `guard` was promised over it."""
+        return self.best - np.where(self.promised <= guard, 0.0, self.got)
+
+    @property
+    def off(self) -> Floats:
+        """float64[q] log gain got less promised."""
+        return self.got - self.promised
+
+
+def counts(tried: int, ok: int) -> bool:
+    """Whether a matrix is judged by: two of its configurations ran, and 60 % of those tried."""
+    return ok >= 2 and ok >= COUNTED_SHARE * tried
+
+
+def failed(gains: Floats) -> NDArray[np.bool_]:
+    """Which log gains stand for a failed run."""
+    is_failure: NDArray[np.bool_] = np.abs(gains - FAILED_GAIN) < 1e-9
+    return is_failure
+
+
+def first_choices(
+    near: Near, part: Judged, group: NDArray[np.int64], *, k: int, shrink: float
+) -> FirstChoices:
+    """The first choice for each judged row, its group int64[p] held out, by a vote of `k`
+    neighbours and `shrink`: doubted as answers are, among what ran on the row. A failure gets the
+    default's gain, 0."""
+    centred = part.gains - effects(part.gains)[0][:, None]
+    prior, average = _others_prior(centred, group), _others_mean(part.gains, group)
+    weighted, weight = _weighed(centred, part.trust)
+    default = is_default(part.gains)
+    if default.sum() > 1:  # records of winners: most configurations look like it
+        default = np.zeros_like(default)
+    chosen = FirstChoices(*np.full((4, len(part.rows)), np.nan))
+    for at, (row, truth) in enumerate(zip(part.rows, part.truth, strict=True)):
+        near_ones = np.isfinite(near.distances[row, :k])
+        ran = np.isfinite(truth)
+        if not near_ones.any() or not counts(int(ran.sum()), int((ran & ~failed(truth)).sum())):
+            continue
+        places = near.places[row, :k][near_ones]
+        weights = weigh(near.distances[row, :k][near_ones][None])[0]
+        total, support = _vote(weights[None], weighted[places][None], weight[places][None])
+        score = _shrunk(total[0], support[0], prior[row], shrink)
+        if not np.isinf(shrink):
+            mass = support[0] + max(shrink, 1e-6)
+            score = score - doubt(centred[places], weights, mass, prior[row], shrink)
+        gain = np.where(failed(truth), 0.0, truth)
+        first = int(np.where(ran, score, -np.inf).argmax())
+        chosen.got[at], chosen.best[at] = gain[first], truth[ran].max()
+        chosen.static[at] = gain[int(np.where(ran, average[row], -np.inf).argmax())]
+        base = np.flatnonzero(default & (truth == 0.0))
+        if base.size:
+            chosen.promised[at] = score[first] - score[base[0]]
+    return chosen
+
+
+def losses_of(
+    near: Near, part: Judged, group: NDArray[np.int64]
+) -> dict[tuple[int, float], Floats]:
+    """Log loss [q] to the best run of each judged row with its group held out, per (k, shrink):
+    what a vote is fitted by. Neither doubt nor guard is in it."""
+    centred = part.gains - effects(part.gains)[0][:, None]
+    prior = _others_prior(centred, group)
+    weighted, weight = _weighed(centred, part.trust)
+    ks = sorted({min(k, near.places.shape[1]) for k in NEIGHBOURS})
+    truth = votes(part.truth)
+    measured = np.where(np.isfinite(truth), truth, -np.inf)
+    best = measured.max(axis=1)
+    table = {(k, shrink): np.empty(len(measured)) for k in ks for shrink in SHRINKS}
+    for at in _blocks(len(measured), ks[-1] * part.gains.shape[1]):
+        rows = part.rows[at]
+        places = near.places[rows]
+        near_weighted, near_weight = weighted[places], weight[places]
+        for k in ks:
+            weights = weigh(near.distances[rows, :k])
+            sums = _vote(weights, near_weighted[:, :k], near_weight[:, :k])
+            for shrink in SHRINKS:
+                score = _shrunk(*sums, prior[rows], shrink)
+                score = np.where(np.isfinite(measured[at]), score, -np.inf)
+                taken = score.argmax(axis=1)
+                table[k, shrink][at] = best[at] - measured[at][np.arange(len(at)), taken]
+    return table
+
+
+def with_itself(near: Near) -> Near:
+    """The same with each pattern the nearest to itself: others may have run it."""
+    each = np.arange(len(near.places))[:, None]
+    return Near(np.hstack([each, near.places]), np.hstack([np.zeros(each.shape), near.distances]))
+
+
+def _blocks(count: int, each: int) -> Iterator[NDArray[np.int64]]:
+    """Positions in parts that gather at most `_BLOCK` numbers at once."""
+    step = max(1, _BLOCK // max(each, 1))
+    for start in range(0, count, step):
+        yield np.arange(start, min(start + step, count))
+
+
+def _others_prior(centred: Floats, group: NDArray[np.int64]) -> Floats:
+    """The prior [r,c] each row would have if its own group had never been measured."""
+    ran = np.isfinite(centred)
+    sums, counts = (
+        _others_sum(of, group) for of in (np.where(ran, centred, 0.0), ran.astype(np.float64))
+    )
+    prior: Floats = sums / (counts + PSEUDO_RUNS)
+    return prior
+
+
+def _others_mean(gains: Floats, group: NDArray[np.int64]) -> Floats:
+    """The mean gain [r,c] over rows of other groups, by which the static best is chosen; what did
+    not run or failed counts as the default."""
+    ran = np.isfinite(gains) & ~failed(gains)
+    rows = _others_sum(np.ones((len(gains), 1)), group)
+    mean: Floats = _others_sum(np.where(ran, gains, 0.0), group) / np.maximum(rows, 1.0)
+    return mean
+
+
+def _others_sum(values: Floats, group: NDArray[np.int64]) -> Floats:
+    """For each row the sum [r,c] of values [r,c] over the rows of other groups."""
+    order = np.argsort(group, kind="stable")
+    _, starts, place = np.unique(group[order], return_index=True, return_inverse=True)
+    sums = np.add.reduceat(values[order], starts)
+    others: Floats = np.empty(values.shape)
+    others[order] = (sums.sum(0) - sums)[place]
+    return others
+
+
+def _weighed(centred: Floats, trust: Floats) -> tuple[Floats, Floats]:
+    """Gains times their trust and that trust, both [p,c]; 0 where nothing ran."""
+    weight = np.where(np.isfinite(centred), trust, 0.0)
+    return np.where(weight > 0, centred, 0.0) * weight, weight
+
+
+def _vote(weights: Floats, weighted: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Weighted sum of the neighbours' gains [q,k,c] and the weight that ran each: both [q,c]."""
+    total = np.matmul(weights[:, None], weighted)[:, 0]
+    return total, np.matmul(weights[:, None], weight)[:, 0]
+
+
+def _shrunk(total: Floats, weight: Floats, prior: Floats, shrink: float) -> Floats:
+    if np.isinf(shrink):
+        return prior
+    return (total + max(shrink, 1e-6) * prior) / (weight + max(shrink, 1e-6))
