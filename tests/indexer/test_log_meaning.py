@@ -506,3 +506,25 @@ def test_what_is_lacking_is_said_before_a_database_is_made(
     assert run_verb([*typed, "--platform", str(tmp_path / "board.toml")]) == 2
     assert "--map time=score" in capsys.readouterr().err
     assert not (tmp_path / "db").exists()
+
+
+def test_cycles_of_an_unknown_column_are_proposed_by_the_clock(tmp_path: Path) -> None:
+    text = lines("matrix,tile,order,total_cyc,energy", ["a,64,row,5000,3"])
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(UsageError):
+        read(tmp_path / "a.csv", yes=False)
+    assert runs_of(tmp_path / "a.csv") == {("a", 64, "row"): [("ok", (5.0,))]}
+
+
+def test_rows_that_are_equal_by_two_spellings_of_a_value_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = 'values = ["row", "col"]'
+    aliased = BOARD.text.replace(order, f'{order}, aliases = {{ rows = "row" }}')
+    (tmp_path / "board.toml").write_text(aliased)
+    rows = ["a,64,row,5", "a,64,rows,5", "a,32,rows,5"]
+    (tmp_path / "a.csv").write_text(lines("matrix,tile,order,time_us", rows))
+    typed = ["index", str(tmp_path / "db"), str(tmp_path / "a.csv"), "--op", "spmm:32"]
+    assert run_verb([*typed, "--platform", str(tmp_path / "board.toml")]) == 0
+    said = capsys.readouterr().out
+    assert "3 runs added" in said and "order: rows is row" in said and "known already" not in said
