@@ -528,3 +528,11 @@ def test_rows_that_are_equal_by_two_spellings_of_a_value_say_so(
     assert run_verb([*typed, "--platform", str(tmp_path / "board.toml")]) == 0
     said = capsys.readouterr().out
     assert "3 runs added" in said and "order: rows is row" in said and "known already" not in said
+
+
+def test_facts_that_a_failed_run_lacks_do_not_cost_it(tmp_path: Path) -> None:
+    head = "matrix,m,n,nnz,tile,order,time_us,status,compile_ms,tolerance"
+    rows = ["a,nan,nan,nan,64,row,nan,timeout,-1,nan", "a,,,,32,row,31,ok,nan,None"]
+    (tmp_path / "a.csv").write_text(lines(head, rows))
+    runs = runs_of(tmp_path / "a.csv")
+    assert (runs["a", 64, "row"], runs["a", 32, "row"]) == ([("timeout", ())], [("ok", (31.0,))])

@@ -21,7 +21,7 @@ from indexer.readers.base.row import (
     count,
     number,
 )
-from indexer.readers.base.statuses import is_nothing, status_meant, status_of
+from indexer.readers.base.statuses import is_nothing, no_value, status_meant, status_of
 from indexer.readers.base.units import Cells, comma_of, decimal_point, in_cells, unit_of
 
 __all__ = ["ROLES", "Plan", "assigned"]
@@ -130,8 +130,17 @@ class Plan:
             raise ReaderError("no matrix name")
         if name.endswith("0") and (whole := _FLOAT.fullmatch(name)):
             name = whole[1]
-        m, n, nnz = (count(self._get(record, role)) for role in ("m", "n", "nnz"))
+        m, n, nnz = (self._size(record, role) for role in ("m", "n", "nnz"))
         return MatrixRef(name, m, n, nnz, self._text(record, "group"))
+
+    def _size(self, record: Mapping[str, Any], role: str) -> int:
+        cell = self._get(record, role)
+        try:
+            return count(cell)
+        except ReaderError:
+            if no_value(cell):
+                return -1
+            raise
 
     def _op(self, record: Mapping[str, Any]) -> Op:
         text = self._text(record, "op")
@@ -150,23 +159,30 @@ class Plan:
         source = self._text(record, "source") or "imported"
         if source not in SOURCES:
             raise ReaderError(f"{source!r} is no source: one of {', '.join(SOURCES)}")
-        tolerance, when = self._get(record, "tolerance"), self._get(record, "when")
         return Measurement(
             status,
             times,
             source,
-            self._cost(record, "conversion"),
-            self._cost(record, "compile"),
-            None if tolerance is None else number(tolerance),
-            0.0 if when is None else number(when),
+            self._fact(record, "conversion", status),
+            self._fact(record, "compile", status),
+            self._fact(record, "tolerance", status),
+            self._fact(record, "when", status) or 0.0,
             self._text(record, "error"),
         )
 
-    def _cost(self, record: Mapping[str, Any], role: str) -> float | None:
+    def _fact(self, record: Mapping[str, Any], role: str, status: str) -> float | None:
+        """A number beside the times; None where there is none, or none that a failure has."""
         raw = self._get(record, role)
-        if raw is None:
+        if raw is None or no_value(raw):
             return None
-        return cost(raw, self.units[role].per_second or 1.0)
+        try:
+            if role in DURATIONS:
+                return cost(raw, self.units[role].per_second or 1.0)
+            return number(raw)
+        except ReaderError:
+            if status == "ok":
+                raise
+            return None
 
     def _outcome(self, record: Mapping[str, Any]) -> tuple[str, tuple[float, ...]]:
         """Status and times. Where no column has a status, an error is one, and so is a word in
