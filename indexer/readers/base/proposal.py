@@ -306,12 +306,13 @@ class _Guessing:
         time = self.roles.get("time", self.roles.get("times"))
         if words and is_flag(column, self.cells[column]):  # what is true may be `failed`
             new = [word for word in words if word.strip().lower() not in self.log.statuses]
-        meant = statuses_meant(new, column, [(r.get(column), r.get(time)) for r in self.records])
+        rows = [(r.get(column), None if time is None else r.get(time)) for r in self.records]
+        meant = statuses_meant(new, column, rows)
         for word in new:
-            rows = f"{word} ({plural(words[word], 'row')})"
+            shown = f"{word} ({plural(words[word], 'row')})"
             if meant[word]:
                 self._words[word.strip().lower()] = meant[word]
-                self.guesses.append(Guess(rows, f"status {meant[word]}", "the word"))
+                self.guesses.append(Guess(shown, f"status {meant[word]}", "the word"))
             else:
                 self.open.append(
                     f"status {word!r} of {plural(words[word], 'row')} is not known: "
