@@ -13,27 +13,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
-
 from embeddb.core import plugins
 from embeddb.core.config import WIDE, Config, Op, Value
 from embeddb.core.errors import InputError, PlatformError, ReaderError, UsageError
 from embeddb.core.files.gate import open_regular, refusing
 from embeddb.core.files.own_files import open_own
-from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
-from embeddb.core.sizes import UNKNOWN
 from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import Platform, load_platform, platform_here, runner_for
 from embeddb.platforms.space.rules import show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Store
-from indexer.library import Library, info_of
+from indexer.library import Library
 from indexer.log_identity import LogName, Repeats, content_of
 from indexer.readers.base.reading import read_rows
 from indexer.readers.base.recognise import guess
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
+from indexer.row_subjects import RowPlatforms, RowSubjects
 
 __all__ = ["MOST_REASONS", "THIS", "IngestReport", "completed", "ingest", "reader_of"]
 
@@ -203,8 +200,8 @@ class _Job:
         campaign: str,
     ) -> None:
         self.store, self.path, self.report = store, path, report
-        self._subjects = _Subjects(store, library, report)
-        self._platforms = _Platforms(store, base)
+        self._subjects = RowSubjects(store, library, report)
+        self._platforms = RowPlatforms(store, base)
         self._rejects = _beside(path, store)
         self._judges: dict[tuple[str, Op, str], tuple[ConfigSpace, dict[str, Config]]] = {}
         self._judge: tuple[ConfigSpace, dict[str, Config]]
@@ -425,112 +422,3 @@ def _opened(rejects: Path, mode: str) -> BinaryIO:
 
 def _state(raw: bytes | None) -> Mapping[str, Any]:
     return json.loads(raw) if raw else {}
-
-
-class _Platforms:
-    """The platform of each row: the base one, or an instance of it that the row names."""
-
-    def __init__(self, store: Store, base: Platform) -> None:
-        self._store, self._base = store, base
-        self._known: dict[tuple[str, str], Platform] = {}
-        self.used: set[str] = set()
-        self.changes: list[str] = []
-
-    def of(self, row: RunRow) -> Platform:
-        key = (row.platform, row.instance)
-        found = self._known.get(key)
-        if found is None:
-            if row.platform and row.platform != self._base.name:
-                raise ReaderError(f"the row is of platform {row.platform}, not {self._base.name}")
-            fixed = self._base.instance or not row.instance
-            found = self._base if fixed else self._base.at(row.instance, row.facts)
-            self.changes += self._store.put_platform(found)
-            self.used.add(found.id)
-            self._known[key] = found
-        return found
-
-
-class _Subjects:
-    """Which pattern a row is about: a file of the library, a known pattern, or a stub; of the kind
-    that its operation runs on."""
-
-    def __init__(self, store: Store, library: Library, report: IngestReport) -> None:
-        self._store, self.library, self._report = store, library, report
-        self._known: dict[tuple[str, str, int, int, int, str], tuple[PatternInfo, str]] = {}
-        self._fresh: list[PatternInfo] = []
-        self._structures: dict[str, bool] = {}
-
-    def of(self, ref: MatrixRef, kind: str) -> tuple[PatternInfo, str]:
-        own = ref.content.id if ref.content is not None else ""
-        key = (kind, ref.name, ref.m, ref.n, ref.nnz, own)
-        found = self._known.get(key)
-        if found is None:
-            if max(ref.m, ref.n, ref.nnz) >= 1 << 62 or min(ref.m, ref.n, ref.nnz) < -1:
-                raise ReaderError(f"{ref.m} x {ref.n} with {ref.nnz} entries cannot be a size")
-            info = self._resolved(ref, kind)
-            self._structures[ref.name] = not info.stub and self._structures.get(ref.name, True)
-            found = self._known[key] = (info, info.id)
-        return found
-
-    def told(self, report: IngestReport) -> None:
-        """Which names have a structure, where a folder was given to take it from."""
-        if self.library.folder is not None:
-            report.matrices = str(self.library.folder)
-            report.matrices_missing = [n for n, there in self._structures.items() if not there]
-            report.matrices_found = len(self._structures) - len(report.matrices_missing)
-
-    def fresh(self) -> list[PatternInfo]:
-        """Patterns met since the last call; they are written with the runs that need them."""
-        fresh, self._fresh = self._fresh, []
-        return fresh
-
-    def _resolved(self, ref: MatrixRef, kind: str) -> PatternInfo:
-        if not ref.sizes.possible:
-            raise ReaderError(f"{ref.name[:80]}: {ref.sizes} is impossible")
-        if kind != "matrix" and ref.sizes != UNKNOWN:
-            raise ReaderError(f"{ref.name[:80]}: m, n and nnz are sizes of a matrix, not a {kind}")
-        if ref.content is not None and ref.content.kind != kind:
-            raise ReaderError(f"{ref.name[:80]}: a {ref.content.kind} is no {kind}")
-        pattern = self.library.subject(kind, ref.name, ref.sizes)
-        if pattern is None:
-            pattern = ref.content
-        if pattern is not None:
-            info = _told(info_of(pattern), ref)
-            self._store.put_structure(pattern, info)
-            self._report.patterns += 1
-            return info
-        wanted = (ref.m, ref.n, ref.nnz)
-        for known in self._store.find(ref.name):
-            have = (known.m, known.n, known.nnz)
-            fits = all(w in (-1, h) for w, h in zip(wanted, have, strict=True))
-            if fits and known.kind == kind:
-                self._note(ref, known.id, kind, stub=known.stub)
-                return known
-        self._report.stubs += 1
-        return self._note(ref, stub_id(ref.name, *wanted, kind=kind), kind, stub=True)
-
-    def _note(self, ref: MatrixRef, pattern_id: str, kind: str, *, stub: bool) -> PatternInfo:
-        info = PatternInfo(
-            id=pattern_id,
-            m=ref.m,
-            n=ref.n,
-            nnz=ref.nnz,
-            name=ref.name,
-            group=ref.group,
-            stub=stub,
-            features=dict(ref.features),
-            about=dict(ref.about),
-            kind=kind,
-        )
-        self._fresh.append(info)
-        return info
-
-
-def _told(info: PatternInfo, ref: MatrixRef) -> PatternInfo:
-    """A pattern of the library with what the row says of it: the run log knows the families."""
-    return msgspec.structs.replace(
-        info,
-        group=ref.group or info.group,
-        features=dict(ref.features),
-        about=dict(ref.about),
-    )

@@ -72,7 +72,7 @@ class Repeats:
 def _key(run: Run) -> int:
     """Equal for equal runs, within this process."""
     parts = (run.pattern_id, run.platform, run.campaign, run.config.json, _encode(run.measurement))
-    return hash((*parts, str(run.op)))
+    return hash((*parts, run.op.kernel, run.op.width, run.op.dtype))
 
 
 class Content(msgspec.Struct, frozen=True):

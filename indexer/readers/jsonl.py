@@ -1,17 +1,18 @@
-"""Any JSONL file, one object per run, read through the same column map as CSV."""
+"""Any JSONL file or JSON list, one object per run, read through the same column map as CSV."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from embeddb.core.errors import ReaderError
 from indexer.readers.base.columns import SAMPLE, Plan
-from indexer.readers.base.lines import json_lines
+from indexer.readers.base.lines import json_list, json_records
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import ReadOptions, Reject, RunRow
 
@@ -28,13 +29,13 @@ class JsonlReader:
 
     def sniff(self, path: Path, head: bytes) -> bool:
         first = head.split(b"\n", 1)[0].strip()
-        return first.startswith(b"{") and first.endswith(b"}")
+        return (first.startswith(b"{") and first.endswith(b"}")) or json_list(head)
 
     def rows(self, path: Path, *, options: ReadOptions) -> Iterator[RunRow | Reject]:
         plans: dict[tuple[str, ...], Plan] = {}
         sample = self._sample(path)
         good = False
-        for line, record in json_lines(path):
+        for line, record in json_records(path):
             if isinstance(record, Reject):
                 yield record
                 continue
@@ -54,12 +55,19 @@ class JsonlReader:
                 yield Reject(line, error.reason, text[:200])
 
     def _sample(self, path: Path) -> list[dict[str, Any]]:
-        """The first records; fewer where the file is damaged."""
+        """The first records; fewer where the file is damaged. Raises: ReaderError for a key that
+        one of them has twice."""
         records: list[dict[str, Any]] = []
-        with suppress(ReaderError):  # it is met again when the rows before it have been read
-            for _, record in islice(json_lines(path), SAMPLE):
-                records += [record] if isinstance(record, dict) else []
-        return records
+        first = islice(json_records(path, _once), SAMPLE)
+        while True:
+            try:
+                line, record = next(first)
+            except (StopIteration, ReaderError):  # damage is met again when its line is reached
+                return records
+            if isinstance(record, _Twice):
+                why = f"the key {record.key!r} is there twice"
+                raise ReaderError(why, where=str(path), line=line)
+            records += [record] if isinstance(record, dict) else []
 
     def _plan(
         self,
@@ -74,6 +82,32 @@ class JsonlReader:
                 plans.clear()
             plans[keys] = Plan.of(keys, options, sample)
         return plans[keys]
+
+
+class _Twice(Exception):
+    """A key that an object has twice."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def _once(line: str) -> Any:
+    """The value of a line, or the key that it has twice. Raises: DecodeError if it is no JSON."""
+    try:
+        return json.loads(line, object_pairs_hook=_unique)
+    except _Twice as twice:
+        return twice
+    except ValueError as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _Twice(next(key for key in keys if keys.count(key) > 1))
+    return record
 
 
 PLUGIN = JsonlReader

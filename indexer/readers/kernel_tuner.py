@@ -131,11 +131,11 @@ def _measured(entry: Mapping[str, Any]) -> Measurement:
     error = str(entry.get("__error__", ""))
     if not error:
         error = next((v for v in entry.values() if isinstance(v, str) and v in _ERRORS), "")
-    built = cost(entry.get("compile_time"), 1e3)
     when = moment(entry.get("timestamp"))
     if error:
         status = status_of(error, STATUSES)
-        return Measurement(status, (), "imported", None, built, None, when, error)
+        return Measurement(status, (), "imported", None, _built(entry), None, when, error)
+    built = cost(entry.get("compile_time"), 1e3)
     many = entry.get("times") or [entry.get("time")]
     if many == [None] or not isinstance(many, list):
         raise ReaderError("no time and no error")
@@ -152,6 +152,14 @@ def moment(stamp: Any) -> float:
     except ValueError:
         raise ReaderError(f"{str(stamp)[:40]!r} is not a time stamp") from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _built(entry: Mapping[str, Any]) -> float | None:
+    """Seconds to compile what failed; None where there is no such number."""
+    try:
+        return cost(entry.get("compile_time"), 1e3)
+    except ReaderError:
+        return None
 
 
 PLUGIN = KernelTunerReader

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,21 @@ class _Alone:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._meaning, name)
+
+
+def test_what_means_the_same_answers_the_same(tmp_path: Path) -> None:
+    """Repeats in one cell are left out: their median is taken first."""
+    logs = module_of("logs")
+    kept = [change for name, change in logs.KEEPS.items() if name != "repeats in one cell"]
+    for seed in range(8):
+        rng = random.Random(seed)
+        plain = form = logs.draw(rng)
+        for change in rng.sample(kept, 4):
+            form = change(rng, form)
+        folders = [tmp_path / f"{seed}-{name}" for name in ("plain", "changed")]
+        for folder in folders:
+            folder.mkdir()
+        assert logs.answers(form, folders[1]) == logs.answers(plain, folders[0]), seed
 
 
 def test_a_seed_makes_one_input() -> None:

@@ -506,3 +506,83 @@ def test_what_is_lacking_is_said_before_a_database_is_made(
     assert run_verb([*typed, "--platform", str(tmp_path / "board.toml")]) == 2
     assert "--map time=score" in capsys.readouterr().err
     assert not (tmp_path / "db").exists()
+
+
+def test_cycles_of_an_unknown_column_are_proposed_by_the_clock(tmp_path: Path) -> None:
+    text = lines("matrix,tile,order,total_cyc,energy", ["a,64,row,5000,3"])
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(UsageError):
+        read(tmp_path / "a.csv", yes=False)
+    assert runs_of(tmp_path / "a.csv") == {("a", 64, "row"): [("ok", (5.0,))]}
+
+
+def test_rows_that_are_equal_by_two_spellings_of_a_value_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = 'values = ["row", "col"]'
+    aliased = BOARD.text.replace(order, f'{order}, aliases = {{ rows = "row" }}')
+    (tmp_path / "board.toml").write_text(aliased)
+    rows = ["a,64,row,5", "a,64,rows,5", "a,32,rows,5"]
+    (tmp_path / "a.csv").write_text(lines("matrix,tile,order,time_us", rows))
+    typed = ["index", str(tmp_path / "db"), str(tmp_path / "a.csv"), "--op", "spmm:32"]
+    assert run_verb([*typed, "--platform", str(tmp_path / "board.toml")]) == 0
+    said = capsys.readouterr().out
+    assert "3 runs added" in said and "order: rows is row" in said and "known already" not in said
+
+
+def test_facts_that_a_failed_run_lacks_do_not_cost_it(tmp_path: Path) -> None:
+    head = "matrix,m,n,nnz,tile,order,time_us,status,compile_ms,tolerance"
+    rows = ["a,nan,nan,nan,64,row,nan,timeout,-1,nan", "a,,,,32,row,31,ok,nan,None"]
+    (tmp_path / "a.csv").write_text(lines(head, rows))
+    runs = runs_of(tmp_path / "a.csv")
+    assert (runs["a", 64, "row"], runs["a", 32, "row"]) == ([("timeout", ())], [("ok", (31.0,))])
+
+
+def test_a_list_of_records_is_read_as_lines_are(tmp_path: Path) -> None:
+    records = [
+        {"matrix": net, "tile": tile, "order": order, "time_us": us}
+        for (net, tile, order), us in TRUTH.items()
+    ]
+    (tmp_path / "a.json").write_text(json.dumps(records, indent=1))
+    assert runs_of(tmp_path / "a.json") == wanted()
+    (tmp_path / "b.json").write_text(json.dumps(records)[:-9])
+    with pytest.raises(ReaderError):
+        read(tmp_path / "b.json")
+
+
+def test_a_key_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"matrix": "a", "tile": 64, "order": "row", "time_us": 1, "time_us": 2}\n' * 2
+    )
+    with pytest.raises(ReaderError, match="time_us"):
+        read(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("status,correct,time_us", "ok,False,1"),
+        ("iterations,total_time_s", "100,5"),
+        ("time,latency_us", "2024-05-01 10:00:00,5"),
+        ("1/time_us", "5"),
+        ("log_time_us", "5"),
+        ("normalized_time_s", "5"),
+        ("start_s,end_s", "1,5"),
+        ("ns_per_nnz", "5"),
+    ],
+)
+def test_what_contradicts_or_is_no_time_is_asked_about(
+    tmp_path: Path, header: str, row: str
+) -> None:
+    rows = [f"a,{tile},row,{row}" for tile in (16, 32, 64, 128)]
+    rows = [f"{one}.{at}" if one[-1].isdigit() else one for at, one in enumerate(rows)]
+    (tmp_path / "a.csv").write_text(lines(f"matrix,tile,order,{header}", rows))
+    with pytest.raises(UsageError):
+        read(tmp_path / "a.csv")
+
+
+def test_a_column_without_a_name_has_no_role(tmp_path: Path) -> None:
+    rows = [f"{at},{row}" for at, row in enumerate(plain())]
+    (tmp_path / "a.csv").write_text(lines(",matrix,tile,order,time_us", rows))
+    assert runs_of(tmp_path / "a.csv") == wanted()
+    read(tmp_path / "a.csv", yes=False)

@@ -15,13 +15,22 @@ from typing import Any
 from embeddb.core.errors import ReaderError
 from embeddb.core.records import STATUSES
 from embeddb.platforms.space.rules import Param
-from indexer.readers.base.lines import json_lines
+from indexer.readers.base.lines import json_records
 from indexer.readers.base.row import value
 from indexer.readers.base.statuses import status_of
 from indexer.readers.base.table import Table
 from indexer.readers.base.units import numbers_in
 
-__all__ = ["MOSTLY", "Column", "fits", "head_records", "is_duration", "is_status", "likeness"]
+__all__ = [
+    "MOSTLY",
+    "Column",
+    "fits",
+    "head_records",
+    "is_duration",
+    "is_ok",
+    "is_status",
+    "likeness",
+]
 
 #: Rows looked at.
 _ROWS = 20_000
@@ -85,7 +94,7 @@ def head_records(path: Path, reader: str) -> list[dict[str, Any]]:
     """The first records of a log, CSV or JSONL."""
     if reader == "csv":
         return list(islice(Table(path, reader).records(), _ROWS))
-    records = (record for _, record in json_lines(path) if isinstance(record, dict))
+    records = (record for _, record in json_records(path) if isinstance(record, dict))
     return list(islice(records, _ROWS))
 
 
@@ -123,6 +132,11 @@ def likeness(name: str, column: str) -> float:
     if len(short) >= 3 and short in long:
         return 1.0 + len(short) / len(long)
     return SequenceMatcher(None, a, b).ratio()
+
+
+def is_ok(word: str, own: Mapping[str, str]) -> bool:
+    """Whether a word for a status says that a run was good."""
+    return is_status(word, own) and status_of(word, STATUSES, own) == "ok"
 
 
 def is_status(word: str, own: Mapping[str, str]) -> bool:

@@ -21,7 +21,7 @@ from indexer.readers.base.row import (
     count,
     number,
 )
-from indexer.readers.base.statuses import is_nothing, status_meant, status_of
+from indexer.readers.base.statuses import is_nothing, no_value, status_meant, status_of
 from indexer.readers.base.units import Cells, comma_of, decimal_point, in_cells, unit_of
 
 __all__ = ["ROLES", "Plan", "assigned"]
@@ -35,12 +35,14 @@ _FLOAT = re.compile(r"(\d+)\.0+")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Roles resolved against the columns of one file. `units` says how each duration is read."""
+    """Roles resolved against the columns of one file. `units` says how each duration is read,
+    `decimal` whether numbers have decimal commas."""
 
     roles: Mapping[str, str]
     units: Mapping[str, Cells]
     config: Mapping[str, str]
     options: ReadOptions
+    decimal: bool = False
 
     @classmethod
     def of(
@@ -67,14 +69,19 @@ class Plan:
             rather = "repeats" if role == "times" else comma
             clock, where = options.log.clock_ghz, f"column {roles[role]!r}"
             units[role] = Cells(per_second, comma_of(sample, where, rather=rather), clock)
-        return cls(roles, units, config, options)
+        decimal = any(cells.comma == "decimal" for cells in units.values())
+        return cls(roles, units, config, options, decimal)
 
     def row(self, record: Mapping[str, Any], line: int) -> RunRow:
         """Raises: ReaderError (reason only) for a record that is not a run; all reasons at once."""
         made: dict[str, Any] = {}
         wrong: list[ReaderError] = []
-        parts = {"matrix": self._matrix, "op": self._op, "config": self._config}
-        for name, part in {**parts, "measurement": self._measurement}.items():
+        for name, part in (
+            ("matrix", self._matrix),
+            ("op", self._op),
+            ("config", self._config),
+            ("measurement", self._measurement),
+        ):
             try:
                 made[name] = part(record)
             except ReaderError as error:
@@ -99,22 +106,23 @@ class Plan:
             raw = record.get(column)
             if raw is not None and raw != "":
                 config[param] = raw
-        if self._comma == "decimal":
+        if self.decimal:
             config = {param: decimal_point(raw) for param, raw in config.items()}
         return config_of(config)
 
-    @property
-    def _comma(self) -> str:
-        return next((cells.comma for cells in self.units.values()), "")
-
     def _get(self, record: Mapping[str, Any], role: str) -> Any:
         column = self.roles.get(role)
-        found = None if column is None else record.get(column)
-        return None if found == "" else found
+        if column is None:
+            return None
+        cell = record.get(column)
+        return None if cell == "" else cell
 
     def _text(self, record: Mapping[str, Any], role: str) -> str:
-        found = self._get(record, role)
-        return "" if found is None else str(found).rstrip(" ")
+        column = self.roles.get(role)
+        if column is None:
+            return ""
+        cell = record.get(column)
+        return "" if cell is None else str(cell).rstrip(" ")
 
     def _matrix(self, record: Mapping[str, Any]) -> MatrixRef:
         name = self._text(record, "matrix") or self.options.matrix
@@ -122,8 +130,17 @@ class Plan:
             raise ReaderError("no matrix name")
         if name.endswith("0") and (whole := _FLOAT.fullmatch(name)):
             name = whole[1]
-        m, n, nnz = (count(self._get(record, role)) for role in ("m", "n", "nnz"))
+        m, n, nnz = (self._size(record, role) for role in ("m", "n", "nnz"))
         return MatrixRef(name, m, n, nnz, self._text(record, "group"))
+
+    def _size(self, record: Mapping[str, Any], role: str) -> int:
+        cell = self._get(record, role)
+        try:
+            return count(cell)
+        except ReaderError:
+            if no_value(cell):
+                return -1
+            raise
 
     def _op(self, record: Mapping[str, Any]) -> Op:
         text = self._text(record, "op")
@@ -142,23 +159,30 @@ class Plan:
         source = self._text(record, "source") or "imported"
         if source not in SOURCES:
             raise ReaderError(f"{source!r} is no source: one of {', '.join(SOURCES)}")
-        tolerance, when = self._get(record, "tolerance"), self._get(record, "when")
         return Measurement(
             status,
             times,
             source,
-            self._cost(record, "conversion"),
-            self._cost(record, "compile"),
-            None if tolerance is None else number(tolerance),
-            0.0 if when is None else number(when),
+            self._fact(record, "conversion", status),
+            self._fact(record, "compile", status),
+            self._fact(record, "tolerance", status),
+            self._fact(record, "when", status) or 0.0,
             self._text(record, "error"),
         )
 
-    def _cost(self, record: Mapping[str, Any], role: str) -> float | None:
+    def _fact(self, record: Mapping[str, Any], role: str, status: str) -> float | None:
+        """A number beside the times; None where there is none, or none that a failure has."""
         raw = self._get(record, role)
-        if raw is None:
+        if raw is None or no_value(raw):
             return None
-        return cost(raw, self.units[role].per_second or 1.0)
+        try:
+            if role in DURATIONS:
+                return cost(raw, self.units[role].per_second or 1.0)
+            return number(raw)
+        except ReaderError:
+            if status == "ok":
+                raise
+            return None
 
     def _outcome(self, record: Mapping[str, Any]) -> tuple[str, tuple[float, ...]]:
         """Status and times. Where no column has a status, an error is one, and so is a word in
@@ -208,7 +232,12 @@ def assigned(
     for name in names:
         role, units[name], rank = ("", "", 0) if name in taken else by_name(name, options.params)
         if role.startswith("config."):
-            config.setdefault(role[7:], name)
+            other = config.setdefault(role[7:], name)
+            if other != name and other not in taken:
+                raise ReaderError(
+                    f"columns {other!r} and {name!r} may be the parameter {role[7:]!r}",
+                    hint=f"--map {role}={other}, or the other",
+                )
         elif role and role not in roles:
             able.setdefault(role, {})[name] = rank
     for role, columns in able.items():

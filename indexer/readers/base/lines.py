@@ -18,7 +18,17 @@ from embeddb.core.errors import ReaderError
 from embeddb.core.files.gate import open_regular, reason_of
 from indexer.readers.base.row import Reject
 
-__all__ = ["LINE_BYTES", "head_of", "json_lines", "numbered", "open_bytes", "whole", "whole_bytes"]
+__all__ = [
+    "LINE_BYTES",
+    "head_of",
+    "json_lines",
+    "json_list",
+    "json_records",
+    "numbered",
+    "open_bytes",
+    "whole",
+    "whole_bytes",
+]
 
 _decode = msgspec.json.Decoder().decode
 
@@ -253,6 +263,26 @@ def json_lines(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[t
             value = _with_nan(line) if decode is _decode else None
             wrong = Reject(number, f"not JSON: {error}"[:200], line[:200])
             yield number, wrong if value is None else value
+
+
+def json_records(path: Path, decode: Callable[[str], Any] = _decode) -> Iterator[tuple[int, Any]]:
+    """Records of a file as `json_lines`, or of one that is a list of them, by their numbers in it.
+
+    Raises: ReaderError for a list that is damaged.
+    """
+    if not json_list(head_of(path)):
+        yield from json_lines(path, decode)
+        return
+    try:
+        records = loads(whole(path))
+    except (ValueError, RecursionError) as error:
+        raise ReaderError(f"not JSON: {error}"[:200], where=str(path)) from None
+    yield from enumerate(records, 1)
+
+
+def json_list(head: bytes) -> bool:
+    """Whether a file begins as a JSON list of objects does."""
+    return re.match(rb"\s*\[\s*\{", head) is not None
 
 
 def _with_nan(line: str) -> Any:

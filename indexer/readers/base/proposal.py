@@ -14,12 +14,27 @@ from embeddb.core.wording import plural
 from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.rules import Param
-from indexer.readers.base.column_values import Column, fits, head_records, is_status, likeness
+from indexer.readers.base.column_values import (
+    Column,
+    fits,
+    head_records,
+    is_ok,
+    is_status,
+    likeness,
+)
 from indexer.readers.base.columns import assigned
 from indexer.readers.base.roles import MATRIX_WORDS, words_of
 from indexer.readers.base.row import ReadOptions
-from indexer.readers.base.status_column import is_status_column, statuses_meant
-from indexer.readers.base.time_column import Candidates, has_units, sentinels, unit_in
+from indexer.readers.base.status_column import is_flag, is_status_column, statuses_meant
+from indexer.readers.base.time_column import (
+    Candidates,
+    has_durations,
+    has_units,
+    is_count,
+    is_total,
+    sentinels,
+    unit_in,
+)
 
 __all__ = ["Guess", "Proposal", "propose"]
 
@@ -73,11 +88,11 @@ def propose(path: Path, reader: str, platform: Platform, options: ReadOptions) -
         roles, stated, config = assigned(names, options)
     except ReaderError as error:
         raise ReaderError(error.reason, where=error.where or str(path), hint=error.hint) from None
-    job = _Guessing(cells, platform, options, roles, config, nested="config" in cells)
+    job = _Guessing(records, cells, platform, options, roles, config)
     job.parameters()
     job.roles_by_name()
     job.time(stated)
-    job.statuses(records)
+    job.statuses()
     if not job.open and all(guess.taken_for in _OPTIONAL for guess in job.guesses):
         return None
     job.made_by_command()
@@ -94,16 +109,16 @@ class _Guessing:
 
     def __init__(
         self,
+        records: Sequence[Mapping[str, Any]],
         cells: Mapping[str, Column],
         platform: Platform,
         options: ReadOptions,
         roles: dict[str, str],
         config: dict[str, str],
-        *,
-        nested: bool,
     ) -> None:
+        self.records = records
         self.cells, self.platform, self.options = cells, platform, options
-        self.roles, self.config, self.nested = roles, config, nested
+        self.roles, self.config, self.nested = roles, config, "config" in cells
         self.log = options.log
         self.guesses: list[Guess] = []
         self.open: list[str] = []
@@ -157,10 +172,29 @@ class _Guessing:
             elif able:
                 both = " and ".join(map(repr, able[:_MOST_NAMED]))
                 self._lacks(f"columns {both} may be the status: --map status={able[0]}")
+        self._refuse_failures()
         for role, words in (("group", _GROUP_WORDS), ("nnz", _NNZ_WORDS)):
             able = [c for c in self._free() if words & set(words_of(c))]
             if role not in self.roles and len(able) == 1:
                 self._take(role, able[0], "its name")
+
+    def _refuse_failures(self) -> None:
+        """A column of statuses, and another one by which runs failed that it calls good."""
+        if "status" not in self.roles or "status" in self.options.columns:
+            return
+        column = self.roles["status"]
+        for other in self._free():
+            if not is_flag(other, self.cells[other]):
+                continue
+            meant = statuses_meant(self.cells[other].values, other, ())
+            for record in self.records:
+                failed = meant.get(str(record.get(other)).strip(), "ok") != "ok"
+                if failed and is_ok(str(record.get(column) or ""), self.log.statuses):
+                    self._lacks(
+                        f"a run is {record.get(column)} by {column!r} and {record.get(other)} by "
+                        f"{other!r}: --map status={other}, or --map status={column}"
+                    )
+                    return
 
     def _matrix(self) -> None:
         """The column of the matrices; one whose name ends so comes before others."""
@@ -183,6 +217,10 @@ class _Guessing:
                 self._lacks(self._no_time(able))
                 return
             ((best, unit),) = able.units.items()
+            counts = [c for c in self._free() if is_total(best) and is_count(c, self.cells[c])]
+            if counts:
+                self._lacks(f"{best!r} may be of all {counts[0]!r} together: --map time={best}")
+                return
             shown = unit or self.options.unit or self.log.unit or "numbers"
             self._take(
                 f"time_{unit}" if unit else "time", best, f"its name, and its values are {shown}"
@@ -225,14 +263,19 @@ class _Guessing:
         return bool(Candidates.among(["time"], {"time": cells}).units) and len(cells.values) > 2
 
     def _refuse_clock(self) -> None:
-        """A column that is named as the time, only rises, and is not alone, may be a clock."""
-        column = self.roles.get("time", "")
-        if {"time", "times"} & {r.partition("_")[0] for r in self.options.columns} or not column:
+        """A column that is named as the time, and is not alone, may be a clock or a date."""
+        column = self.roles.get("time")
+        mapped = {role.partition("_")[0] for role in (*self.options.columns, *self.log.columns)}
+        if column is None or {"time", "times"} & mapped:
             return
         others = [c for c in self._free() if self._measured(c)]
-        if self.cells[column].only_rises and others:
-            both = " or ".join(map(repr, (column, *others[:_MOST_NAMED])))
-            self._lacks(f"{column!r} rises from row to row, as a clock does: --map time=, {both}")
+        if not others:
+            return
+        choice = f"--map time={others[0]}, or --map time={column} if that is the time"
+        if self.cells[column].only_rises:
+            self._lacks(f"{column!r} rises from row to row, as a clock does: {choice}")
+        elif not has_durations(self.cells[column]):
+            self._lacks(f"{column!r} holds no times: {choice}")
 
     def _sentinels(self) -> None:
         """Cells in place of a time, where no column says what became of a run."""
@@ -253,21 +296,23 @@ class _Guessing:
                     f'"{text}" = "crash" in [log.status] of the platform file says the one'
                 )
 
-    def statuses(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def statuses(self) -> None:
         """Words for a status that are not known."""
-        column = self.roles.get("status", "")
-        words = self.cells[column].values if column in self.cells else {}
+        column = self.roles.get("status")
+        if column is None:
+            return
+        words = self.cells[column].values
         new = [word for word in words if not is_status(word, self.log.statuses)]
-        time = self.roles.get("time") or self.roles.get("times") or ""
-        negative = is_status_column(column, self.cells[column]) < 0 if words else False
-        if negative:  # `failed` is true of what failed
-            new = list(words)
-        meant = statuses_meant(new, column, [(r.get(column), r.get(time)) for r in records])
+        time = self.roles.get("time", self.roles.get("times"))
+        if words and is_flag(column, self.cells[column]):  # what is true may be `failed`
+            new = [word for word in words if word.strip().lower() not in self.log.statuses]
+        rows = [(r.get(column), None if time is None else r.get(time)) for r in self.records]
+        meant = statuses_meant(new, column, rows)
         for word in new:
-            rows = f"{word} ({plural(words[word], 'row')})"
+            shown = f"{word} ({plural(words[word], 'row')})"
             if meant[word]:
                 self._words[word.strip().lower()] = meant[word]
-                self.guesses.append(Guess(rows, f"status {meant[word]}", "the word"))
+                self.guesses.append(Guess(shown, f"status {meant[word]}", "the word"))
             else:
                 self.open.append(
                     f"status {word!r} of {plural(words[word], 'row')} is not known: "

@@ -11,12 +11,13 @@ from indexer.readers.base.column_values import MOSTLY, Column, is_duration
 from indexer.readers.base.roles import words_of
 from indexer.readers.base.statuses import status_meant
 
-__all__ = ["is_status_column", "statuses_meant"]
+__all__ = ["is_flag", "is_status_column", "statuses_meant"]
 
 #: Words in a name: of a state, of what is true when a run is good, and when it failed.
 _STATES = {"status", "result", "state", "outcome", "verdict"}
 _GOOD = {"success", "successful", "succeeded", "ok", "valid", "passed", "pass", "correct",
          "verified", "completed", "done"}  # fmt: skip
+_RIGHT = {"correct", "verified"}
 _BAD = {"failed", "fail", "failure", "crashed", "timeout", "timedout", "oom", "invalid", "error",
         "errors", "occurred", "wrong", "timed", "killed"}  # fmt: skip
 _CODES = {"exit", "exitcode", "exitstatus", "return", "returncode", "retcode", "retval", "rc",
@@ -27,18 +28,22 @@ _ENDED = {124: "timeout", 137: "oom", -9: "oom"}
 _MOST_WORDS = 40
 
 
-def is_status_column(name: str, column: Column) -> int:
-    """1 if a column may be one of statuses, -1 if what is true in it failed, 0 for another one."""
+def is_flag(name: str, column: Column) -> bool:
+    """Whether a column is true or false, and its name says of what."""
+    told = (_GOOD | _BAD) & set(words_of(name))
+    return bool(told) and all(text.lower() in _TRUE | _FALSE for text in column.values)
+
+
+def is_status_column(name: str, column: Column) -> bool:
+    """Whether a column may say what became of each run."""
     words = set(words_of(name))
     if not column.values or len(column.values) > _MOST_WORDS:
-        return 0
-    flags = all(text.lower() in _TRUE | _FALSE for text in column.values)
+        return False
     codes = all(re.fullmatch(r"-?\d{1,3}(?:\.0)?", text) for text in column.values)
     texts = column.part(lambda text: not is_duration(text)) > MOSTLY
-    if flags and words & _BAD:
-        return -1
-    good = (words & _STATES and (texts or flags or codes)) or (words & _GOOD and (flags or texts))
-    return int(bool(good or (words & _CODES and codes)))
+    if is_flag(name, column) or (words & _CODES and codes):
+        return True
+    return bool((words & _STATES and (texts or codes)) or (words & _GOOD and texts))
 
 
 def statuses_meant(
@@ -60,7 +65,7 @@ def _flag(word: str, name: str) -> str:
     if words & _BAD and not words & _GOOD:
         kind = status_meant(" ".join(words_of(name)))
         return "ok" if low in _FALSE else kind if kind not in ("", "ok") else "crash"
-    return "ok" if low in _TRUE else "crash"
+    return "ok" if low in _TRUE else "wrong" if words & _RIGHT else "crash"
 
 
 def _number(word: str, name: str, cells: Sequence[tuple[Any, Any]]) -> str:

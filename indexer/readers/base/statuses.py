@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from embeddb.core.errors import ReaderError
 
-__all__ = ["is_nothing", "status_meant", "status_of"]
+__all__ = ["is_nothing", "no_value", "status_meant", "status_of"]
 
 #: Words other programs use for a status, beside our own.
 _WORDS = {
@@ -97,6 +98,11 @@ def status_meant(word: str) -> str:
     low = word.strip().lower()
     failed = next((ours for ours, text in _MEANS if re.search(text, low)), "")
     return failed or ("ok" if _GOOD.fullmatch(low) else "")
+
+
+def no_value(cell: Any) -> bool:
+    """Whether a cell stands for no value, as `nan`, `None` and `-` do."""
+    return isinstance(cell, str | float) and str(cell).strip().lower() in _NOTHING
 
 
 def is_nothing(text: str) -> bool:

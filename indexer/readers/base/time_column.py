@@ -11,7 +11,16 @@ from indexer.readers.base.roles import words_of
 from indexer.readers.base.statuses import is_nothing, status_meant
 from indexer.readers.base.units import in_cells, unit_of
 
-__all__ = ["Candidates", "has_units", "is_rate", "sentinels", "unit_in"]
+__all__ = [
+    "Candidates",
+    "has_durations",
+    "has_units",
+    "is_count",
+    "is_rate",
+    "is_total",
+    "sentinels",
+    "unit_in",
+]
 
 _NAMED = {"time", "runtime", "elapsed", "duration", "latency", "wall", "exec"}
 #: Words for what is not the time of a run, though it may be a time.
@@ -19,7 +28,8 @@ _OTHERS = {
     "compile", "compilation", "build", "conversion", "convert", "setup", "prep", "preprocess",
     "preprocessing", "load", "loading", "transfer", "copy", "h2d", "d2h", "io", "overhead", "queue",
     "wait", "std", "stdev", "stddev", "var", "variance", "err", "error", "ci", "cv", "mad", "sem",
-    "timeout", "limit", "budget", "size", "count",
+    "timeout", "limit", "budget", "size", "count", "log", "log2", "log10", "ln", "inverse", "inv",
+    "normalized", "normalised", "relative", "ratio",
 }  # fmt: skip
 _CLOCKS = {
     "start", "started", "begin", "end", "ended", "stop", "since", "timestamp", "stamp", "date",
@@ -46,6 +56,7 @@ _RUN = {
     "spmv",
     "spmm",
 }
+_COUNTS = {"iterations", "iters", "iteration", "reps", "repeats", "repetitions", "runs", "calls"}
 #: A value that occurs again and is this many times the next smaller one stands for no time.
 _FAR = 1000.0
 
@@ -64,6 +75,8 @@ def unit_in(column: str) -> str:
 def is_rate(column: str) -> bool:
     """Whether a name is one of what is better when higher: something in a time."""
     words = words_of(column)
+    if words[:1] == ["1"]:
+        return True
     divided = words[-1:] and unit_of(words[-1]) and (words[-2:-1] == ["per"] or "/" in column)
     if divided:
         return words[-2 if "/" in column else -3 :][:1] != ["time"]
@@ -71,6 +84,16 @@ def is_rate(column: str) -> bool:
         before = words[: words.index("per")] if "per" in words else words[:-1]
         return not any(unit_of(word) or word in _NAMED for word in before)
     return bool(_RATES & set(words)) and not _NAMED & set(words)
+
+
+def is_total(column: str) -> bool:
+    """Whether a name is one of several runs together."""
+    return bool({"total", "sum"} & set(words_of(column)))
+
+
+def is_count(name: str, column: Column) -> bool:
+    """Whether a column may say how many runs were timed together."""
+    return bool(_COUNTS & set(words_of(name))) and column.part(lambda text: text == "1") < 1
 
 
 def has_units(column: Column) -> bool:
@@ -91,7 +114,7 @@ class Candidates:
         not_times: dict[str, str] = {}
         for name in names:
             column, words = columns[name], set(words_of(name))
-            if not _durations(column):
+            if not has_durations(column):
                 continue
             if is_rate(name):
                 not_times[name] = "a rate"
@@ -102,7 +125,7 @@ class Candidates:
         return cls(units, not_times)
 
 
-def _durations(column: Column) -> bool:
+def has_durations(column: Column) -> bool:
     """Whether the cells are times, but for those that say that there is none."""
     texts = [text for text in column.values if not _no_time(text)]
     rows = sum(column.values[text] for text in texts)

@@ -14,7 +14,7 @@ from typing import Any
 
 from attack.meaning import Change
 
-__all__ = ["ALTERS", "KEEPS", "draw", "expected", "read"]
+__all__ = ["ALTERS", "KEEPS", "answers", "draw", "expected", "read"]
 
 Record = Mapping[str, Any]
 #: Powers of ten from microseconds.
@@ -222,9 +222,36 @@ def _files(log: Log, folder: Path) -> list[tuple[Path, bytes]]:
 
 
 def read(log: Log, folder: Path) -> dict[Any, Any]:
+    from embeddb.store import memory_store
+
+    store = memory_store()
+    try:
+        _ingest(log, folder, store)
+        return _content(store)
+    finally:
+        store.close()
+
+
+def answers(log: Log, folder: Path) -> dict[str, list[Any]]:
+    """Configurations that a query names for each matrix, the best first, with their gains."""
+    from embeddb.database import Database
+
+    with Database.in_memory() as db:
+        _ingest(log, folder, db.store)
+        names = {_name(info.name): info.id for info in db.store.patterns()}
+        asked = {
+            name: db.query(pattern, platform="attacked", op=str(log.records[0]["op"]))
+            for name, pattern in sorted(names.items())
+        }
+    return {
+        name: [(sorted(c.config.items()), f"{c.score:.6g}", c.failed_on) for c in made.candidates]
+        for name, made in asked.items()
+    }
+
+
+def _ingest(log: Log, folder: Path, store: Any) -> None:
     from embeddb.core.config import Op
     from embeddb.platforms.platform import load_platform
-    from embeddb.store import memory_store
     from embeddb.ui.cli.logs.proposed import accepted
     from embeddb.ui.cli.logs.reading import refuse_empty
     from indexer.ingest import ingest
@@ -233,18 +260,13 @@ def read(log: Log, folder: Path) -> dict[Any, Any]:
     board = folder / "board.toml"
     board.write_text(log.platform)
     platform = load_platform(board)
-    store = memory_store()
-    try:
-        for path, data in _files(log, folder):
-            path.parent.mkdir(exist_ok=True)
-            for content in _readings(log, data):
-                path.write_bytes(content)
-                plain = ReadOptions(op=Op.parse("spmm:32"))
-                options = accepted([path], platform, plain, yes=True)
-                refuse_empty([ingest(store, path, platform=platform, options=options)])
-        return _content(store)
-    finally:
-        store.close()
+    for path, data in _files(log, folder):
+        path.parent.mkdir(exist_ok=True)
+        for content in _readings(log, data):
+            path.write_bytes(content)
+            plain = ReadOptions(op=Op.parse("spmm:32"))
+            options = accepted([path], platform, plain, yes=True)
+            refuse_empty([ingest(store, path, platform=platform, options=options)])
 
 
 def _readings(log: Log, data: bytes) -> list[bytes]:
