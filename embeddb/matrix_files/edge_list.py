@@ -220,8 +220,11 @@ def _check_columns(source: Source, text: bytes, bare: bytes) -> None:
         data = np.frombuffer(block, np.uint8)
         starts = line_starts(data)
         counts = words_by_line(data, starts)
-        numeric = np.logical_and.reduceat(_NUMERIC[data], starts)[counts > 0]
-        counts = counts[counts > 0]
+        plain = _NUMERIC[data]
+        numeric = counts > 0
+        if not plain.all():
+            numeric &= np.logical_and.reduceat(plain, starts)
+        numeric, counts = numeric[counts > 0], counts[counts > 0]
         if not width and numeric.any():
             width = int(counts[np.argmax(numeric)])
         wrong = numeric & ((counts != width) | (width > _MOST_COLUMNS))

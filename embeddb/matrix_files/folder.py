@@ -9,7 +9,7 @@ from pathlib import Path
 from embeddb.core.errors import MatrixError
 from embeddb.core.files.gate import refusing
 from embeddb.matrix_files.matrix_market import is_right_hand_side
-from embeddb.matrix_files.recognise import format_of, has_ending, is_text, matrix_name, stem
+from embeddb.matrix_files.recognise import has_ending, is_matrix_text, matrix_name, stem
 from embeddb.matrix_files.source import plain_text
 
 __all__ = ["matrix_files", "matrix_names"]
@@ -73,9 +73,7 @@ def _below(root: Path) -> Iterator[tuple[Path, bool]]:
         main = {stem(path) for path in named if has_ending(path)}
         for path in named:
             # Not `exists`: a pipe would be waited for, a device never ends.
-            if not ((has_ending(path) or is_text(path)) and path.is_file()):
-                continue
-            if has_ending(path) or _is_matrix(path):
+            if path.is_file() and (has_ending(path) or _is_matrix(path)):
                 yield path, _goes_along(path, main)
 
 
@@ -94,6 +92,6 @@ def _goes_along(path: Path, main: set[str]) -> bool:
 def _is_matrix(path: Path) -> bool:
     try:
         with refusing(MatrixError):
-            return bool(format_of(path))
+            return is_matrix_text(path)
     except MatrixError:
         return False

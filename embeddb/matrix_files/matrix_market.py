@@ -79,30 +79,37 @@ class _Rewritten(io.RawIOBase):
 
     def __init__(self, source: Source, head: bytes, stream: IO[bytes]) -> None:
         super().__init__()
-        self._source, self._next, self._stream = source, head, stream
+        self._source, self._stream = source, stream
+        self._block, self._at = head, 0
         self._ends, self._line_bytes, self._blank = True, 0, True
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        given, self._next = self._next, b""
-        if given:
-            return given
-        data = self._stream.read(size)
-        if data:
-            self._ends = data.endswith(b"\n")
-            end = data.rfind(b"\n")
-            self._line_bytes = len(data) - end - 1 + (self._line_bytes if end < 0 else 0)
-            if self._line_bytes > LONGEST_LINE:
-                raise self._source.error(f"a line of more than {LONGEST_LINE} bytes")
-            data = data.translate(_READABLE)
-            if self._blank and data.startswith(b"+"):
-                data = b" " + data[1:]
-            self._blank = data[-1:].isspace()
-            return _PLUS.sub(b" ", data) if b"+" in data else data
-        last, self._ends = (b"" if self._ends else b"\n"), True
-        return last
+        if self._at >= len(self._block):
+            self._block, self._at = self._next(), 0
+        end = self._at + size if size >= 0 else len(self._block)
+        part = self._block[self._at : end]
+        self._at = end
+        return part
+
+    def _next(self) -> bytes:
+        """Many lines at once: scipy asks for a kilobyte at a time."""
+        data = self._stream.read(_BLOCK)
+        if not data:
+            last, self._ends = (b"" if self._ends else b"\n"), True
+            return last
+        self._ends = data.endswith(b"\n")
+        end = data.rfind(b"\n")
+        self._line_bytes = len(data) - end - 1 + (self._line_bytes if end < 0 else 0)
+        if self._line_bytes > LONGEST_LINE:
+            raise self._source.error(f"a line of more than {LONGEST_LINE} bytes")
+        data = data.translate(_READABLE)
+        if self._blank and data.startswith(b"+"):
+            data = b" " + data[1:]
+        self._blank = data[-1:].isspace()
+        return _PLUS.sub(b" ", data) if b"+" in data else data
 
 
 def is_right_hand_side(path: Path) -> bool:

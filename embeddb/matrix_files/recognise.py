@@ -14,7 +14,7 @@ __all__ = [
     "format_hint",
     "format_of",
     "has_ending",
-    "is_text",
+    "is_matrix_text",
     "matrix_name",
     "plain_name",
     "stem",
@@ -100,9 +100,13 @@ def has_ending(path: Path) -> bool:
     return suffix in _BY_SUFFIX or _HB_SUFFIX.fullmatch(suffix) is not None
 
 
-def is_text(path: Path) -> bool:
-    """Whether a file's name says that it is text, which a matrix may be."""
-    return _suffix(path) == ".txt" or path.name.startswith(_KONECT_NAME)
+def is_matrix_text(path: Path) -> bool:
+    """Whether a file is text by its name (`.txt`, KONECT's `out.NAME`) and a matrix by its content,
+    which begins with a comment in KONECT's. Raises: as `format_of`."""
+    if _suffix(path) == ".txt":
+        return bool(format_of(path))
+    konect = path.name.startswith(_KONECT_NAME)
+    return konect and head_bytes(path)[0].startswith(b"%") and bool(format_of(path))
 
 
 def plain_name(text: str) -> str:

@@ -12,8 +12,9 @@ from embeddb.matrix_files.source import Source, read_all, without_mark
 __all__ = ["NumberLines", "line_starts", "number_lines", "read_text", "words_by_line"]
 
 #: Bytes that a byte of text, a line and a number take while they are parsed.
-_TEXT_BYTES, _LINE_BYTES, _NUMBER_BYTES = 4, 32, 64
-_NEWLINE, _COMMENT = ord("\n"), ord("%")
+_TEXT_BYTES, _LINE_BYTES, _NUMBER_BYTES = 8, 32, 64
+#: Bytes up to a blank separate words.
+_NEWLINE, _SPACE, _COMMENT = ord("\n"), ord(" "), ord("%")
 
 
 def _table(members: bytes) -> NDArray[np.bool_]:
@@ -62,11 +63,10 @@ def read_text(source: Source) -> bytes:
 
 def words_by_line(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[l]: the number of words of each line, of which `starts` int64[l] has the first byte."""
-    if not starts.size:
-        return np.zeros(0, np.int64)
-    begins = ~_BLANK[data]
-    begins[1:] &= _BLANK[data[:-1]]
-    return np.add.reduceat(begins, starts, dtype=np.int64)
+    begins = data > _SPACE
+    begins[1:] &= data[:-1] <= _SPACE
+    words = np.flatnonzero(begins)
+    return np.diff(np.append(np.searchsorted(words, starts), words.size))
 
 
 def line_starts(data: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -88,7 +88,7 @@ def number_lines(source: Source, text: bytes) -> NumberLines:
     comments = data[starts] == _COMMENT
     if comments.any():
         hidden = np.repeat(comments, np.diff(np.append(starts, data.size)))
-        data = np.where(hidden & (data != _NEWLINE), np.uint8(ord(" ")), data)
+        data = np.where(hidden & (data != _NEWLINE), np.uint8(_SPACE), data)
     wrong = ~(_DIGIT[data] | _BLANK[data])
     if wrong.any():
         line = int(np.searchsorted(starts, int(np.argmax(wrong)), side="right"))

@@ -15,9 +15,9 @@ __all__ = ["spy"]
 #: Cells on a side of a thumbnail, and byte steps per halving of the density; 255 is full.
 _SIDE = 32
 _STEPS = 10.0
-#: Darkness of the levels, thinnest first, and the byte steps that each but the first spans.
+#: Darkness of the levels, thinnest first, and the byte steps that each spans at least.
 _DARKNESS = (0.2, 0.34, 0.48, 0.62, 0.76, 0.88, 1.0)
-_SPAN = 14
+_SPAN = 2.0
 #: Cells outlined where attention is shown: this share of the largest value, at most so many.
 _ATTENDED = 0.25
 _MOST_ATTENDED = 48
@@ -35,8 +35,9 @@ def spy(
     side: int = 0,
     key: str = "spy",
 ) -> str:
-    """A thumbnail (uint8[1024], row-major, log density; 0 is empty): the stronger, the denser; the
-    densest cell has the colour of text. A thumbnail of another length is drawn as unknown.
+    """A thumbnail (uint8[1024], row-major, log density; 0 is empty): the stronger, the denser, from
+    the thinnest to the densest cell that is not empty. Where these hardly differ, all are of middle
+    strength. A thumbnail of another length is drawn as unknown.
 
     `attention` holds a number for each cell of a `side` x `side` grid, row by row: cells with at
     least a quarter of the largest are outlined, the strongest half hatched; each has its number.
@@ -62,17 +63,23 @@ def spy(
 
 
 def _about(steps: NDArray[np.uint8]) -> str:
-    most = int(steps.max())
-    if not most:
+    if not steps.any():
         return "no non-zeros"
-    full = 100 * 2 ** ((most - 255) / _STEPS)
-    return f"the stronger, the denser (log scale), up to {figure(full)} % of a cell"
+    least, most = (
+        100 * 2 ** ((int(s) - 255) / _STEPS) for s in (steps[steps > 0].min(), steps.max())
+    )
+    return f"the stronger, the denser (log scale): {figure(least)} to {figure(most)} % of a cell"
 
 
 def _levels(steps: NDArray[np.uint8]) -> Iterable[str]:
     """One path for each darkness: runs of equal cells, as moves and horizontal strokes."""
-    below = (int(steps.max()) - steps.astype(np.int64)) // _SPAN
-    level = np.where(steps > 0, np.maximum(len(_DARKNESS) - 1 - below, 0), -1)
+    held, count = steps[steps > 0].astype(np.float64), len(_DARKNESS)
+    if not held.size:
+        return
+    middle = (held.min() + held.max()) / 2
+    span = max((held.max() - held.min() + 1) / count, _SPAN)
+    level = np.floor(count / 2 + (steps - middle) / span).astype(np.int64)
+    level = np.where(steps > 0, np.clip(level, 0, count - 1), -1)
     for at, darkness in enumerate(_DARKNESS):
         data = "".join(_row(y, row) for y, row in enumerate(level == at))
         if data:

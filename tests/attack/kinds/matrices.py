@@ -19,7 +19,10 @@ import numpy as np
 from attack.case import Case
 from attack.mutate import mutated, mutated_gzip
 
-_SUFFIXES = (".txt", "", ".mtx", ".hb", ".smtx", ".csr", ".npz", ".mat", ".edges", ".rua", ".gz")
+_SUFFIXES = (
+    ".txt", "", ".mtx", ".hb", ".smtx", ".csr", ".npz", ".mat", ".edges", ".rua", ".gz", ".graph",
+    ".hgr", ".gr",
+)  # fmt: skip
 
 
 def seeds() -> list[Case]:
@@ -30,7 +33,7 @@ def seeds() -> list[Case]:
 def _seeds() -> tuple[Case, ...]:
     with tempfile.TemporaryDirectory() as name:
         made = [case for at, m in enumerate(_small()) for case in _written(Path(name), at, m)]
-    made += _known()
+    made += _known() + _graphs()
     return (*made, *(Case(c.how + ".gz", gzip.compress(c.data, mtime=0)) for c in made[::5]))
 
 
@@ -95,6 +98,23 @@ def _known() -> list[Case]:
         Case(".npz", _open_header(b"{'descr': ('<i8', [('\n")),
         Case(".mat", _struct_without_width()),
         Case(".txt", b"1 2\n" * 50 + b"1" * 5000 + b" 2\n"),
+    ]
+
+
+def _graphs() -> list[Case]:
+    """Every header of graphs and edge lists."""
+    return [
+        Case(
+            ".graph", b"% c\n5 4 011 2\n8 9 2 7 3 1\n8 9 1 7 3 9\n8 9 1 1 2 9 5 2\n8 9\n8 9 3 2\n"
+        ),
+        Case(".graph", b"5 4\n2 3\n1 3\n1 2 5\n\n3\n"),
+        Case(".hgr", b"4 7 11\n2 1 2\n3 1 7 5 6\n8 5 6 4\n7 2 3 4\n5\n1\n8\n7\n3\n9\n3\n"),
+        Case(".gr", b"c c\np sp 4 5\na 1 2 7\na 2 1 7\na 2 3 4\na 3 4 1\na 4 1 9\n"),
+        Case(".txt", b"% bip posweighted\n% 3 4 3\n1 1 5 1081\n1 2 3 1082\n4 3 5 1086\n"),
+        Case(".edges", b"% sym unweighted\n% 3 5 5\n1 2\n2 3\n3 1\n"),
+        Case(".txt", b"# Nodes: 9 Edges: 3\n# FromNodeId ToNodeId\n0\t1\n2\t1\n5\t0\n"),
+        Case(".csv", b"source;target;weight\n0;1;0,5\n1;2;2,5\n2;0;3\n"),
+        Case(".edges", b'0 1 {}\n1 2 {"weight": 3}\n2 0 {"a": "b"}\n'),
     ]
 
 

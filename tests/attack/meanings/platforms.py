@@ -262,6 +262,9 @@ def _number(form: Form, rng: random.Random, value: int | float) -> str:
     return rng.choice(forms)
 
 
+#: Keys that some files write although they say what holds without them.
+_DEFAULTED = ("cost_per_sample", "heterogeneous")
+
 # -- changes ------------------------------------------------------------------------------------
 
 Made = Callable[[random.Random, Form], Form]
@@ -309,6 +312,8 @@ def _altered(how: Callable[[random.Random, Any], Any]) -> Made:
         *above, last = rng.choice(list(_places(content)))
         table = _at(content, tuple(above))
         value = how(rng, table[last])
+        if value is None and last in _DEFAULTED:
+            return form
         if value is None:
             del table[last]
         else:

@@ -71,7 +71,7 @@ def test_graphs_of_every_ending_are_listed(tmp_path: Path) -> None:
     body = {
         "a.graph": "2 1\n2\n1\n", "b.hgr": "1 2\n1 2\n", "c.gr": "p sp 2 1\na 1 2 3\n",
         "out.d": "% bip unweighted\n1 1\n", "README.d": "1 2\n", "meta.d": "name: d\n",
-        "out.log": "started\n",
+        "out.log": "started\n", "out.times": "1 2\n3 4\n",
     }  # fmt: skip
     for name, text in body.items():
         (tmp_path / name).write_text(text)

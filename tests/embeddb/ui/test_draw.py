@@ -16,8 +16,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.pattern import Pattern
+from embeddb.core.thumbnail import thumbnail
 from embeddb.ui import draw
 from embeddb.ui.draw import files, theme
 from embeddb.ui.draw.element import figure, shown, width_of, wrapped
@@ -175,8 +178,36 @@ def test_a_long_line_keeps_its_extremes() -> None:
 
 def test_spy_draws_every_cell_once_and_the_densest_strongest(rng: np.random.Generator) -> None:
     steps = rng.integers(0, 256, (32, 32)).astype(np.uint8) * (rng.random((32, 32)) < 0.4)
+    ink = inked(steps.astype(np.uint8).tobytes())
+    assert ((ink > 0) == (steps > 0)).all()
+    assert ink[np.unravel_index(steps.argmax(), steps.shape)] == 1.0
+    order = np.argsort(steps, axis=None)
+    assert (np.diff(ink.ravel()[order]) >= 0).all()
+
+
+def test_spy_of_many_entries_shows_where_they_are_dense(rng: np.random.Generator) -> None:
+    """10^5 entries fill every cell; a block that is half as dense again stands out."""
+    rows, cols = rng.integers(0, 1000, (2, 100_000))
+    twice = (rows < 500) & (cols < 500)
+    block = np.r_[rows, (rows[twice] + 7) % 500], np.r_[cols, (cols[twice] + 3) % 500]
+    ink = inked(thumbnail(Pattern.from_coo((1000, 1000), *block)))
+    assert ink.min() > 0 and (ink == 1).mean() < 0.3
+    assert ink[:15, :15].mean() > 1.5 * ink[16:, 16:].mean()
+
+
+def test_spy_of_entries_everywhere_alike_is_of_middle_strength(rng: np.random.Generator) -> None:
+    rows, cols = rng.integers(0, 30_000, (2, 100_000))
+    ink = inked(thumbnail(Pattern.from_coo((30_000, 30_000), rows, cols)))
+    assert (ink == 1).mean() < 0.1 and 0.4 < ink.mean() < 0.8
+    diagonal = inked(thumbnail(Pattern.from_coo((3200, 3200), range(3200), range(3200))))
+    assert set(diagonal.ravel()) == {0.0, 0.62}
+    assert not inked(bytes(1024)).any()
+
+
+def inked(thumb: bytes) -> NDArray[np.float64]:
+    """float64[32, 32]: the strength of each cell; 0 is empty."""
     ink = np.zeros((32, 32))
-    for path in parsed(draw.spy(steps.astype(np.uint8).tobytes(), title="t")).iter(f"{SVG}path"):
+    for path in parsed(draw.spy(thumb, title="t")).iter(f"{SVG}path"):
         for row in (path.get("d") or "").split("M")[1:]:
             numbers = re.match(r"(\d+) (\d+)(.*)", row)
             assert numbers is not None
@@ -186,10 +217,7 @@ def test_spy_draws_every_cell_once_and_the_densest_strongest(rng: np.random.Gene
                     assert not ink[y, x : x + int(run)].any()
                     ink[y, x : x + int(run)] = float(path.get("stroke-opacity") or 0)
                 x += int(run or move)
-    assert ((ink > 0) == (steps > 0)).all()
-    assert ink[np.unravel_index(steps.argmax(), steps.shape)] == 1.0
-    order = np.argsort(steps, axis=None)
-    assert (np.diff(ink.ravel()[order]) >= 0).all()
+    return ink
 
 
 def test_attention_is_outlined_with_its_numbers() -> None:
