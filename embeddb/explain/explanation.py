@@ -404,11 +404,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "runnable": self.runnable,
             "machines": self.machines,
             "machine": self.machine,
-            "platform_name": self.platform_name,
-            "why": self.why,
             "meaning": self.meaning,
             "transfers": made.transfers,
             "counters": made.counters,
+            "platform_name": self.platform_name,
+            "why": self.why,
         }
         body: dict[str, Any] = msgspec.to_builtins(told)
         return body if self.pattern.kind != "matrix" else _of_matrix(body)

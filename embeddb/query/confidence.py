@@ -10,8 +10,8 @@ from embeddb.core.wording import many_of, one_of, plural
 from embeddb.query.query import Query
 from embeddb.query.rankers.base import Ranker
 from embeddb.query.rankers.choose import FEWEST_NEIGHBOURS
-from embeddb.query.rankers.failing import LIKELY, chances
-from embeddb.query.recommendation import DEFAULT_FAILS, Candidate
+from embeddb.query.rankers.failing import chances
+from embeddb.query.recommendation import DEFAULT_FAILS, LIKELY, Candidate
 
 __all__ = [
     "GOOD",

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from embeddb.query.rankers.failing import LIKELY
-from embeddb.query.recommendation import Candidate, Recommendation
+from embeddb.query.recommendation import LIKELY, Candidate, Recommendation
 from embeddb.query.remeasured import NOT_REMEASURED, SLOWER_IN_A_ROW
 
 __all__ = ["REASONS", "order_notes", "rests_on", "with_order_reasons"]

@@ -19,6 +19,7 @@ from embeddb.query.kernels.view import KernelView
 
 __all__ = [
     "DEFAULT_FAILS",
+    "LIKELY",
     "Candidate",
     "CountersUse",
     "Recommendation",
@@ -29,6 +30,8 @@ __all__ = [
 
 #: How the warning begins that the default has no time on what is asked about, and why.
 DEFAULT_FAILS = "the default does not run on this pattern"
+#: With this chance of failing a configuration is ranked behind all others.
+LIKELY = 0.5
 
 #: What the names of features say that an answer may have found its neighbours by.
 _FEATURES = {

@@ -10,14 +10,11 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.query.query import Query
-from embeddb.query.recommendation import Candidate
+from embeddb.query.recommendation import LIKELY, Candidate
 
-__all__ = ["LIKELY", "chances", "likely_last", "with_failures"]
+__all__ = ["chances", "likely_last", "with_failures"]
 
 Floats = NDArray[np.float64]
-
-#: With this chance of failing a configuration goes behind all others.
-LIKELY = 0.5
 
 
 def chances(query: Query, configs: Sequence[Config]) -> Floats:

@@ -66,9 +66,9 @@ def _show_answer(e: Explanation) -> None:
     say(f"answer {made.id}: {made.op} on {_cut(made.platform, 60)}")
     if e.machine:
         _line("machine", e.machine)
-    _line("why", e.why)
     if made.simulated:
         _note("SIMULATED or modelled: no time here is of real hardware")
+    _line("why", e.why)
     say(f"  {_cut(Config(answer), _MOST_LINE)}")
     _line(e.pattern.kind, _subject(e))
     for name, line in e.meaning.items():
