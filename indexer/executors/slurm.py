@@ -42,6 +42,9 @@ exec "$@" --chunk "$SLURM_ARRAY_TASK_ID"
 _ALONE = "# A node for itself: two timings on a node disturb one another.\n#SBATCH --exclusive"
 _SHARED = "# Nothing is timed: chunks may share a node."
 _JOB = re.compile(r"[0-9]{1,12}")
+_ID_LINE = re.compile(r"(?:Submitted batch job )?([0-9]{1,12})(?:;\S*| on cluster \S+)?")
+#: Characters of what sbatch printed that a message has.
+_MOST_PRINTED = 300
 _RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING")
 _WAITING = (
     *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
@@ -77,11 +80,18 @@ class SlurmExecutor:
         if _JOB.fullmatch(after):
             asked.append(f"--dependency=afterany:{after}")
         done = _asked([*asked, str(script), *work.command()])
-        job = done.stdout.strip().partition(";")[0]
-        if done.returncode or not _JOB.fullmatch(job):
-            said = " ".join(done.stderr.split()) or f"sbatch answered {done.stdout.strip()!r}"
-            hint = f"edit the lines #SBATCH of {script}, then name it by --script"
-            raise InputError(said, where=str(script), hint=hint)
+        job = _job_of(done.stdout)
+        if done.returncode:
+            printed = " ".join((done.stderr or done.stdout).split())
+            words = printed[:_MOST_PRINTED] or f"sbatch ended with status {done.returncode}"
+            raise InputError(words, where=str(script), hint=_remedy(printed, script, work.chunks))
+        if not job:
+            raise InputError(
+                f"sbatch printed no job id, but {done.stdout.strip()[-_MOST_PRINTED:]!r}",
+                where=str(script),
+                hint="a job may have been queued all the same: "
+                f"squeue --name={work.name}, scancel --name={work.name}",
+            )
         return job
 
     def _script(self, work: Submission) -> Path:
@@ -125,6 +135,21 @@ class SlurmExecutor:
 
     def close(self) -> None:
         """Holds nothing."""
+
+
+def _job_of(printed: str) -> str:
+    """The job id in what sbatch and a site's wrapper printed: the last line that is one, alone,
+    with its cluster (`123;cluster`), or after `Submitted batch job`; empty without."""
+    lines = [line.strip() for line in printed.splitlines()]
+    ids = [match[1] for line in lines if (match := _ID_LINE.fullmatch(line))]
+    return ids[-1] if ids else ""
+
+
+def _remedy(printed: str, script: Path, chunks: int) -> str:
+    """What changes what sbatch refused: its options for the array are on the command line."""
+    if re.search(r"array|MaxSubmit|submit limit|MaxJobs", printed, re.IGNORECASE):
+        return f"this array has {chunks} tasks: make it smaller by --chunks {max(2, chunks // 4)}"
+    return f"edit the lines #SBATCH of {script}, then name it by --script"
 
 
 def _state(word: str) -> ChunkState | None:

@@ -23,6 +23,7 @@ from indexer.campaign.nodes.collect import collect
 from indexer.campaign.nodes.spread import open_chunks
 from indexer.campaign.nodes.submissions import (
     CHUNK_S,
+    MOST_CHUNKS,
     Submissions,
     Submitted,
     SubmittedJob,
@@ -53,7 +54,8 @@ class NodesJob:
     """One running of a campaign over an executor into a database. `options` are those the executor
     was made with. Points whose outcome has a status of `again` are measured once more; with
     `mixed` nodes of several instances may work; without `wait` it submits and returns. `note` is
-    told remarks. A chunk is of at least `chunk_s` estimated seconds."""
+    told remarks. A chunk is of at least `chunk_s` estimated seconds, a submission of at most
+    `most_chunks`."""
 
     campaign: Campaign
     db: Lookup
@@ -64,6 +66,7 @@ class NodesJob:
     mixed: bool = False
     wait: bool = True
     chunk_s: float = CHUNK_S
+    most_chunks: int = MOST_CHUNKS
     read: Callable[[Matrix], Pattern] = from_file
     told: Told = untold
     note: Callable[[str], None] = unheard
@@ -125,7 +128,8 @@ class NodesJob:
             if not live or not self.wait:
                 return not live
             done = self.campaign.progress()
-            self.told("measured on nodes", done.measured, done.points)
+            measured = done.measured + Attempts(self.campaign.folder).under_way()
+            self.told("measured on nodes", min(measured, done.points), done.points)
             time.sleep(look_s)
             look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
 
@@ -168,6 +172,7 @@ class NodesJob:
                 suspects=frozenset(dead),
                 repeats=self.effort.repeats,
                 least_s=self.chunk_s,
+                most=self.most_chunks,
             )
             frozen = Submitted(
                 executor=self.executor.name,

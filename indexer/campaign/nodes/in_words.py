@@ -13,6 +13,7 @@ from indexer.campaign.folder import Campaign
 from indexer.campaign.nodes.chunk import options_of
 from indexer.campaign.nodes.coordinator import NodesJob, unheard
 from indexer.campaign.nodes.spread import executor_named
+from indexer.campaign.nodes.submissions import MOST_CHUNKS
 from indexer.campaign.plan import Told, untold
 from indexer.executors.base import Effort, ExecutorOptions
 from indexer.runners.base import RunOptions
@@ -25,16 +26,18 @@ __all__ = [
     "refuse_without_executor",
 ]
 
-_OTHERS = ("address", "script", "mixed", "no_wait")
+_OTHERS = ("address", "script", "chunks", "mixed", "no_wait")
 
 
 class NodesWords(TypedDict, total=False):
     """`executor` is the name of a plug-in (`local`, `slurm`, `dask`), `address` and `script` are
-    its; with `mixed` nodes of several kinds may work, with `no_wait` it submits and returns."""
+    its; a submission has at most so many `chunks`; with `mixed` nodes of several kinds may work,
+    with `no_wait` it submits and returns."""
 
     executor: str
     address: str
     script: str
+    chunks: int | None
     mixed: bool
     no_wait: bool
 
@@ -94,6 +97,7 @@ def nodes_job(
             effort=effort,
             options=options,
             again=again,
+            most_chunks=words.get("chunks") or MOST_CHUNKS,
             mixed=words.get("mixed", False),
             wait=not words.get("no_wait", False),
             told=told,

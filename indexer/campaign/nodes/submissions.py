@@ -128,16 +128,17 @@ def in_chunks(
     suspects: frozenset[str] = frozenset(),
     repeats: int = 5,
     least_s: float = CHUNK_S,
+    most: int = MOST_CHUNKS,
 ) -> list[list[str]]:
-    """Task ids in their order, in chunks of at least `least_s` estimated seconds, at most as many
-    as one submission takes; `suspects` (ids of tasks that ended a process) are alone in theirs.
+    """Task ids in their order, in at most `most` chunks (2 or more) of at least `least_s` estimated
+    seconds; `suspects` (ids of tasks that ended a process) are alone in theirs.
 
     The estimate is by operations, scaled by what the tasks took that workers have done.
     """
     guesses = {task: _guess(campaign, task, len(campaign.missing(task)), repeats) for task in tasks}
     scale = _scale(campaign, repeats)
     total = scale * sum(guesses.values())
-    least_s = max(least_s, 2 * total / MOST_CHUNKS if len(tasks) > MOST_CHUNKS else 0.0)
+    least_s = max(least_s, 2 * total / most if len(tasks) > most else 0.0)
     chunks: list[list[str]] = []
     held = least_s
     for task in (t for t in tasks if t.id not in suspects):
@@ -147,7 +148,7 @@ def in_chunks(
         chunks[-1].append(task.id)
         held += scale * guesses[task]
     alone = [[task.id] for task in tasks if task.id in suspects]
-    room = MOST_CHUNKS - len(chunks) - 1
+    room = max(0, most - len(chunks) - 1)
     rest = [name for chunk in alone[room:] for name in chunk]
     return [*chunks, *alone[:room], *([rest] if rest else [])]
 

@@ -212,6 +212,17 @@ def test_chunks_are_of_a_minute_and_suspects_alone(folder: Path) -> None:
     assert in_chunks(campaign, tasks, suspects=suspects) == [names[2:], [names[0]], [names[1]]]
 
 
+@pytest.mark.parametrize("most", [2, 3, 7, 20])
+def test_no_submission_has_more_chunks_than_asked_for(folder: Path, most: int) -> None:
+    campaign = Campaign(folder)
+    tasks = campaign.tasks()
+    for suspects in ([], tasks[:1], tasks[:5]):
+        ids = frozenset(t.id for t in suspects)
+        chunks = in_chunks(campaign, tasks, suspects=ids, least_s=1.0, most=most)
+        assert len(chunks) <= most
+        assert sorted(name for chunk in chunks for name in chunk) == sorted(t.id for t in tasks)
+
+
 def test_the_estimate_learns_from_what_was_done(folder: Path) -> None:
     campaign = Campaign(folder)
     tasks = campaign.tasks()

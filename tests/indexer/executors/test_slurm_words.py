@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,59 @@ def test_a_job_that_is_none_is_not_asked_about(name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("indexer.executors.slurm._asked", lambda _: pytest.fail("asked"))
     assert SlurmExecutor().states(name) == {}
     SlurmExecutor().cancel(name)
+
+
+def submitted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, printed: str, *, refused: str = ""
+) -> str:
+    """The job that a site's sbatch, which prints this, is taken to have made."""
+    done = subprocess.CompletedProcess([], 1 if refused else 0, printed, refused)
+    monkeypatch.setattr("indexer.executors.slurm._asked", lambda _: done)
+    (folder / "camp" / "submit" / "0001").mkdir(parents=True, exist_ok=True)
+    work = Submission(
+        folder=folder / "camp", campaign="0" * 16, number=1, chunks=1000, exclusive=True
+    )
+    return SlurmExecutor().start(work)
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "75168975\n",
+        "75168975;cluster\n",
+        "----\n  Hello from 2 systems\n--> Checking the host (login2)...OK\n75168975\n",
+        "sbatch: Your job is charged to account alpha (1,204 hours left)\n75168975\n",
+        "12\n75168975;c1\n\nGood luck!\n",
+        "Submitted batch job 75168975\n",
+        "Submitted batch job 75168975 on cluster c1\n",
+    ],
+)
+def test_the_job_id_among_what_a_site_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str
+) -> None:
+    assert submitted(tmp_path, monkeypatch, printed) == "75168975"
+
+
+@pytest.mark.parametrize("printed", ["", "welcome\n", "job 12 of 13\n", "1" * 13])
+def test_without_an_id_it_says_how_to_find_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        submitted(tmp_path, monkeypatch, printed)
+    assert "squeue --name=" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("refused", "remedy"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid job array specification", "--chunks"),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit", "--chunks"),
+        ("sbatch: error: invalid partition specified: gpu", "#SBATCH"),
+    ],
+)
+def test_the_remedy_fits_what_was_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, remedy: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        submitted(tmp_path, monkeypatch, "", refused=refused)
+    assert remedy in caught.value.hint and refused.split(": ")[-1] in str(caught.value)

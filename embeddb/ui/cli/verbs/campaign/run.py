@@ -31,6 +31,11 @@ EXECUTOR_OPTIONS = (
     ),
     click.option("--address", default="", help="Of the executor: Dask's scheduler."),
     click.option("--script", default="", help="Of the executor: a slurm.sh that you have edited."),
+    click.option(
+        "--chunks",
+        type=click.IntRange(2, 1000),
+        help="With an executor: at most so many of a submission, as 200 of a SLURM array.",
+    ),
     click.option("--no-wait", is_flag=True, help="With an executor: submit and return."),
 )
 
@@ -148,6 +153,7 @@ def nodes_words(asked: Mapping[str, Any]) -> NodesWords:
         "executor": asked["executor"],
         "address": asked["address"],
         "script": asked["script"],
+        "chunks": asked["chunks"],
         "mixed": asked.get("mixed", False),
         "no_wait": asked["no_wait"],
     }
