@@ -383,6 +383,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "rejected": made.rejected,
             "warnings": made.warnings,
             "simulated": made.simulated,
+            "time_unit": made.time_unit,
             "tuner": made.tuner,
             "featurizer": made.featurizer,
             "model": made.model,

@@ -21,7 +21,7 @@ from embeddb.platforms.space.rules import SYMBOLS
 from indexer.ingest import completed, reader_of
 from indexer.readers.base.proposal import propose
 from indexer.readers.base.reading import read_rows
-from indexer.readers.base.row import ReadOptions, Reject, RunRow
+from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
 
 __all__ = ["LogRows", "configs_of", "operations", "read_log_rows"]
 
@@ -60,7 +60,8 @@ def read_log_rows(path: Path, options: ReadOptions, *, reader: str = "") -> LogR
     """The first rows of a CSV or JSONL log.
 
     Raises: ReaderError for a file of another format, without a column for matrix or time, or of
-    which no row can be read; UsageError where operation or unit is not known.
+    which no row can be read; UsageError where operation or unit is not known, or a column of
+    sizes of matrices holds something else.
     """
     name = reader or reader_of(path)
     if name not in ("csv", "jsonl") or path.is_dir():
@@ -81,6 +82,7 @@ def read_log_rows(path: Path, options: ReadOptions, *, reader: str = "") -> LogR
             where=str(path),
             line=first.line if first else None,
         )
+    _refuse_sizes_that_change(path, rows)
     columns = {n.removeprefix("config."): c for n, c in options.columns.items() if "." in n}
     reason = f"line {rejected[0].line}: {rejected[0].reason}" if rejected else ""
     return LogRows(rows, len(rejected), reason, columns, options.log)
@@ -108,6 +110,21 @@ def _as_proposed(path: Path, reader: str, options: ReadOptions) -> ReadOptions:
             taken[_parameter(column, taken)] = column
     columns = {**{f"config.{name}": column for name, column in taken.items()}, **options.columns}
     return replace(options, columns=columns, params=tuple(taken), log=log)
+
+
+def _refuse_sizes_that_change(path: Path, rows: Sequence[RunRow]) -> None:
+    """Raises: UsageError where a column whose name is one of a size changes within a matrix."""
+    first: dict[str, MatrixRef] = {}
+    for row in rows:
+        known = first.setdefault(row.matrix.name, row.matrix)
+        for role, words in (("m", "rows"), ("n", "columns"), ("nnz", "non-zeros")):
+            sizes = getattr(known, role), getattr(row.matrix, role)
+            if sizes[0] != sizes[1]:
+                raise UsageError(
+                    f"{path}: line {row.line}: matrix {known.name[:80]} has {sizes[1]} {words}, "
+                    f"and {sizes[0]} at line {rows[0].line} or later",
+                    hint="if that column is a parameter: --map config.NAME=COLUMN",
+                )
 
 
 def _stated_unit(log: LogTable) -> str:

@@ -16,7 +16,8 @@ __all__ = ["Drafted", "drafted_parameters", "suggested_constraints"]
 
 #: More numbers than this, or as many as one in so many rows, are results and no choices.
 _MOST_CHOICES, _ROWS_PER_VALUE = 32, 10
-_MOST_FRACTIONS = 12
+#: The same of fractions.
+_MOST_FRACTIONS, _ROWS_PER_FRACTION = 3, 4
 _MOST_PERMUTED = 8
 #: Matrices from which on a value that is the same in all rows of one belongs to the matrix.
 _MATRICES = 3
@@ -68,8 +69,11 @@ def _no_choice(rows: Sequence[RunRow], name: str) -> str:
     fractions = [v for v in numbers if isinstance(v, float)]
     if len(numbers) > _MOST_CHOICES and len(numbers) * _ROWS_PER_VALUE > len(rows):
         return f"{len(numbers):,} different numbers: a result, or a fact of the matrix"
-    if len(fractions) > _MOST_FRACTIONS:
+    if len(fractions) > _MOST_FRACTIONS and len(fractions) * _ROWS_PER_FRACTION > len(rows):
         return f"{len(fractions):,} different fractions: a result, or a fact of the matrix"
+    matrices = {row.matrix.name for row in rows}
+    if len(matrices) >= _MATRICES and len(numbers) * 1.2 > len(rows):
+        return "another number in nearly every row: a result, or a fact of the matrix"
     if len(values) > MAX_VALUES:
         return f"{len(values):,} different values"
     if any(isinstance(v, str) and len(v) > MAX_TEXT for v in values):

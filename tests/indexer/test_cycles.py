@@ -102,5 +102,9 @@ def test_answers_are_in_cycles(folder: Path, capsys: pytest.CaptureFixture[str])
     answer = shown.split("answer ")[1].split(":")[0]
     assert run_verb(["explain", db, answer]) == 0
     assert "2,000 cycles" in capsys.readouterr().out
+    assert run_verb(["explain", db, answer, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["time_unit"] == "cycles"
+    with Database.open(db, readonly=True) as opened:
+        assert "2,000 cycles" in opened.recommendation(answer)._repr_html_()
     assert run_verb(["query", db, matrix, *asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["time_unit"] == "cycles"

@@ -135,6 +135,28 @@ def test_limits_that_hold_are_suggestions_only(tmp_path: Path) -> None:
     assert platform.kernel("spmm").space.constraints == ()
 
 
+def test_results_of_a_small_log_are_no_parameters(tmp_path: Path) -> None:
+    rows = [
+        f"{m},{panel},{panel + 7 * at},{1 / (3 + at)},{panel + at}"
+        for at, (m, panel) in enumerate(itertools.product("abcd", (16, 64)))
+    ]
+    draft, platform = drafted(tmp_path, rows, "matrix,panel,stalls,util,total_cyc")
+    assert [p.name for p in platform.kernel("spmm").space.params] == ["panel"]
+    assert set(draft.left_out) == {"stalls", "util"}
+    assert read(tmp_path, platform) == (len(rows), 0)
+
+
+def test_a_size_that_changes_within_a_matrix_is_asked_about(tmp_path: Path) -> None:
+    rows = [f"{m},{cols},5" for m in "abc" for cols in (1024, 2048)]
+    with pytest.raises(UsageError, match="line 3") as caught:
+        drafted(tmp_path, rows, "matrix,cols,total_cyc")
+    assert "--map config." in caught.value.hint
+    asked = ReadOptions(op=OP, columns={"config.cols": "cols"})
+    _, platform = drafted(tmp_path, rows, "matrix,cols,total_cyc", asked)
+    assert [p.name for p in platform.kernel("spmm").space.params] == ["cols"]
+    assert read(tmp_path, platform) == (len(rows), 0)
+
+
 def test_samples_that_no_two_matrices_share(tmp_path: Path) -> None:
     rows = ["a,16,4,row,,9", "b,64,4,row,,8", "c,16,8,row,,7", "d,16,4,outer,1,6"]
     _, platform = drafted(tmp_path, rows)

@@ -73,7 +73,8 @@ def show_progress(document: dict[str, Any]) -> None:
     show_bought(document["strategy"])
     measured, points = document["measured"], document["points"]
     percent = 100 * measured // points if points else 100
-    say(f"{measured:,} of {plural(points, 'measurement')} ({percent} %)")
+    more = f", {document['under_way']:,} more in tasks under way" if document["under_way"] else ""
+    say(f"{measured:,} of {plural(points, 'measurement')} ({percent} %){more}")
     each, left = document["seconds_per_sample"], points - measured
     if each is not None:
         rest = f"; {left:,} left, about {duration(each * left)} one at a time" if left else ""

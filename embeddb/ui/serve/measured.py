@@ -79,6 +79,7 @@ def _matrices(state: AppState, asked: Asked) -> dict[str, Any]:
         "platform": scope.name,
         "op": str(scope.op),
         "simulated": scope.platform.simulated,
+        "time_unit": scope.platform.time_unit,
         "page": page,
         "pages": last,
         "total": len(rows),

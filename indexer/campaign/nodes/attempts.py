@@ -104,6 +104,10 @@ class Attempts:
         names = (name for name in self._folder.files() if name.startswith(f"{task}~"))
         return [one for name in names if (one := self._read(name)) is not None]
 
+    def under_way(self) -> int:
+        """Points measured of tasks that workers are at now, which no result has yet."""
+        return sum(len(one.lines) for one in self.all() if one.alive)
+
     def count(self) -> int:
         """How many files there are."""
         return len(self._folder.files())

@@ -128,7 +128,8 @@ class NodesJob:
             if not live or not self.wait:
                 return not live
             done = self.campaign.progress()
-            self.told("measured on nodes", done.measured, done.points)
+            measured = done.measured + Attempts(self.campaign.folder).under_way()
+            self.told("measured on nodes", min(measured, done.points), done.points)
             time.sleep(look_s)
             look_s = min(1.5 * look_s, _LONGEST_LOOK_S)
 

@@ -304,6 +304,7 @@ def _commands(board: Board, tmp: Path) -> dict[str, list[str]]:
         "dynamics": ["dynamics", board.new, "--op", "spmm:32"],
         "platform list": ["platform", "list", "--db", board.db],
         "platform show": ["platform", "show", "spade"],
+        "platform draft": ["platform", "draft", board.log, "--op", "spmm:32"],
         "platform check": ["platform", "check", board.toml],
         "platform nearest": [
             *("platform", "nearest", "spade", "cpu"),

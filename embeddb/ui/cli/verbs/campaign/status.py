@@ -52,6 +52,7 @@ def report(campaign: Campaign, done: Progress, agree: float, *, as_json: bool) -
     from embeddb.platforms.platform import parse_platform
     from indexer.campaign.budget.growing_plan import bought
     from indexer.campaign.cost import seconds_spent, surprising_cost
+    from indexer.campaign.nodes.attempts import Attempts
     from indexer.campaign.nodes.spread import spread_of
 
     spent, sample_s = bought(campaign), seconds_spent(campaign)
@@ -60,6 +61,7 @@ def report(campaign: Campaign, done: Progress, agree: float, *, as_json: bool) -
         "folder": str(campaign.folder),
         "points": done.points,
         "measured": done.measured,
+        "under_way": Attempts(campaign.folder).under_way(),
         "seconds_per_sample": sample_s,
         "cost_note": surprising_cost(parse_platform(campaign.plan.platform), sample_s),
         "statuses": dict(done.statuses),
