@@ -45,8 +45,8 @@ class TileLibrary:
         plain = re.sub(r"\W+", "_", f"embeddb_{kernel.name or kernel.id[:12]}", flags=re.A)
         self.prefix = checked_prefix(prefix or plain[:40])
         space = space_of(load_platform("tile-cpu"), Op("tile"), kernel)
-        if reason := space.reason(config):
-            raise UsageError(f"{config} is no tile of {kernel.name}: {reason}")
+        if (illegal := space.reason(config)) is not None:
+            raise UsageError(f"{config} is no tile of {kernel.name}: {illegal}")
         self.kernel, self.config = kernel, config
         self.tile = Tile.of(config, len(untiled(kernel).sizes))
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from pycparser import c_ast, c_parser
 
 from embeddb.core.errors import NestError
@@ -35,7 +36,7 @@ class Declarations:
     often each name is written in functions that hold a scop, but for initial values and for the
     indices of loops. `own_names` are those of the arrays in the file, `lines` where they are
     declared; `fixed` are scalars whose initial value stands for them: its text in C, empty where it
-    is no number, and the line."""
+    is no number that they hold exactly, and the line."""
 
     def __init__(self, text: SourceText, functions: Sequence[Any]) -> None:
         self.arrays: list[Array] = []
@@ -104,8 +105,9 @@ class Declarations:
             if isinstance(value, Const):
                 value = Const(float(value.value))
                 number = value.value
-        text = "" if number is None else f"(float){number!r}" if dtype == "f32" else repr(number)
-        self.fixed[node.name] = text, node.coord.line
+        # The nest computes with the number as it is written, C with what a float holds of it.
+        exact = number is not None and (dtype != "f32" or _as_float(number) == number)
+        self.fixed[node.name] = repr(number) if exact else "", node.coord.line
         scope.names[node.name] = value
 
     def hold(self, name: str, array: Array, scope: Scope, line: int) -> Held:
@@ -149,6 +151,11 @@ class Declarations:
                 raise NestError(f"fill of {name}: {part[:40]!r} is no number", line=line) from error
             made.append(str(size))
         return ":".join(made)
+
+
+def _as_float(number: float) -> float:
+    """Rounded to 32 bits."""
+    return float(np.float32(number))
 
 
 def holds_scop(node: Any) -> bool:

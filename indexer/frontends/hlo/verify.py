@@ -54,10 +54,31 @@ def check_opcode(call: Applied) -> None:
     for dims, result in zip(expected, call.results, strict=True):
         if dims != result.dims:
             raise TensorError(f"it gives [{','.join(map(str, dims))}]")
-    types = {shape.dtype for shape in (*call.operands, *call.results)}
+    _check_types(call)
+
+
+def _check_types(call: Applied) -> None:
+    """Raises: TensorError where arrays that are of one type differ, floating types of any width
+    counting as one, and where a decision is no `pred`."""
+    decisions: Sequence[Shape] = ()
+    alike: Sequence[Shape] = ()
+    match call.opcode:
+        case "select":
+            decisions, alike = call.operands[:1], (*call.operands[1:], *call.results)
+        case "compare":
+            decisions, alike = call.results, call.operands
+        case "is-finite":
+            decisions = call.results
+        case "gather" | "dynamic-slice" | "dynamic-update-slice" | "copy":
+            alike = (call.operands[0], *call.results)
+        case opcode if opcode in SAME_TYPE:
+            alike = (*call.operands, *call.results)
+    types = {shape.dtype for shape in alike}
     classes = {"float" if name in _FLOATS else name for name in types}
-    if call.opcode in SAME_TYPE and len(classes) > 1 and types <= DTYPES.keys():
+    if len(classes) > 1 and types <= DTYPES.keys():
         raise TensorError(f"the types {', '.join(sorted(types))} differ")
+    if wrong := [shape for shape in decisions if shape.dtype != "pred"]:
+        raise TensorError(f"{wrong[0]} is no pred")
 
 
 def tree_text(shape: ShapeTree) -> str:

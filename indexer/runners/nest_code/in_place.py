@@ -15,7 +15,7 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.parts import DTYPES
 from embeddb.nests.schedule import Schedule
 from indexer.frontends.c.scop import CFile, Scop
-from indexer.frontends.tree import Block, Step, accesses, walk
+from indexer.frontends.tree import Step, accesses, walk
 from indexer.runners.nest_code.expressions import C_TYPES
 from indexer.runners.nest_code.generate import PRELUDE, c_function
 from indexer.runners.nest_code.library import flags
@@ -59,7 +59,9 @@ def program_in_place(
     head = [
         f"/* {file} with its loop nests as scheduled by embeddb: compile it in place of the file,",
         f"   with {' '.join(f for f in flags() if f not in ('-fPIC', '-shared', '-w'))}.",
-        "   Arrays that are handed to one function may not overlap. */",
+        "   Results are the file's up to rounding: sums may run in another order, and numbers in the",
+        "   text have the type of the arrays beside them. Arrays that are handed to one function may",
+        "   not overlap. */",
         *(f"/* {line} */" for line in kept),
         *_FEATURES.findall(source),
     ]
@@ -94,7 +96,7 @@ class _Place:
                 return f"two arrays are called {names.own_names[at]}"
         for name, (text, _) in self._fixed():
             if not text:
-                return f"{name} has no value that can be compared"
+                return f"{name} has no initial value that it holds exactly"
         lost = [names.own_names[at] for at in self._lost()]
         if outer := [n for at, n in zip(self._lost(), lost, strict=True) if self._outer(at)]:
             return f"the last value of {outer[0]} may be read by another function"
@@ -188,16 +190,24 @@ class _Place:
         return self.read.names.lines[number] < self.scop.function
 
     def _loops(self) -> list[str]:
-        blocks = (node for _, node in walk(self.read.program.body) if isinstance(node, Block))
-        places = ((b.name, b.place) for b in blocks)
-        return [name for name, place in places if isinstance(place, int) and self._inside(place)]
+        """Indices that are declared before the scop."""
+        lines = self.read.text.text.split("\n")[self.scop.start : self.scop.end]
+        heads = re.findall(r"\bfor\s*\(\s*(\w+)\s*=", "\n".join(lines))
+        return list(dict.fromkeys(heads))
 
     def _read_after(self, name: str) -> bool:
-        """Whether the rest of the function may read a variable before it sets it."""
+        """Whether the rest of the function may read a variable before it sets it: whether it names
+        it, unless the first time is an assignment that always runs."""
         lines = self.read.text.text.split("\n")[self.scop.end :]
         end = next((at for at, line in enumerate(lines) if line.startswith("}")), len(lines))
-        first = re.search(rf"\b{re.escape(name)}\b\s*(=(?!=))?", "\n".join(lines[:end]))
-        return first is not None and first[1] is None
+        rest = "\n".join(line for line in lines[:end] if not line.lstrip().startswith("#"))
+        first = re.search(rf"\b{re.escape(name)}\b", rest)
+        if first is None:
+            return False
+        before, after = rest[: first.start()], rest[first.end() :]
+        level = before.count("{") == before.count("}")
+        starts = re.search(r"(?:^|[;{}])\s*(?:for\s*\(\s*)?$", before)
+        return not (level and starts and re.match(r"\s*=(?!=)", after))
 
     # -- what the nests were read for --------------------------------------------------------------
 

@@ -133,6 +133,9 @@ def test_one_shape_follows(shape: str, instruction: str, others: str) -> None:
         ("f32[4,8]", "cholesky(x)"),
         ("f32[4,8]", "get-tuple-element(x), index=0"),
         ("f32[4,8]", "tanh(f32[8,4]{1,0} %x)"),
+        ("f32[4,8]", "compare(x, x), direction=LT"),
+        ("f32[4,8]", "select(x, x, x)"),
+        ("s32[2,8]", "dynamic-slice(x, n, n), dynamic_slice_sizes={2,8}"),
     ],
 )
 def test_operands_that_do_not_fit(shape: str, instruction: str) -> None:

@@ -69,6 +69,22 @@ def test_import_once_and_again(
     assert "6 nests" in capsys.readouterr().out
 
 
+def test_the_lines_of_nests_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pycparser", reason="needs the extra programs")
+    file = tmp_path / "two.c"
+    loops = (
+        "for (int i = 0; i < 9; i++)\n  x[i] = 1;\nfor (int i = 0; i < 9; i++)\n  y[i] = x[i];\n"
+    )
+    file.write_text(
+        f"double x[9], y[9];\nvoid f(void) {{\n#pragma scop\n{loops}#pragma endscop\n}}\n"
+    )
+    made = printed(capsys, "nest", "import", str(tmp_path / "n.db"), str(file), "--json")
+    assert [one["lines"] for one in made["added"]] == [[4, 5], [6, 7]]
+    assert run_verb(["nest", "show", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert "two_1 (lines 4 to 5)" in said and "two_2 (lines 6 to 7)" in said
+
+
 def test_import_takes_the_runs_of_stubs(
     tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,6 +93,17 @@ REPLACED = {
         "for (i = 0; i < HALF; i++)\n  x[i] = x[i + HALF] + 1;",
         "for (i = 0; i < 3; i++)\n  x[i] += i;",
     ),
+    "loops declared inside": program(
+        "",
+        "for (int i = 0; i < HALF; i++)\n  x[i] = x[i] + 1;",
+        "for (int i = 0; i < 3; i++)\n  x[i] += i;",
+    ),
+    "conditions and numbers": program(
+        "float rate = 0.75;\nint off = 2;",
+        "for (int i = 0; i < N - off; i++)\n  for (int j = 0x1; j < N; j++)\n"
+        "    if (a[i][j] > 3.0)\n      B[i][j] = rate * a[i + off][j];\n"
+        "    else\n      B[i][j] += f[i];",
+    ),
     "two scops": program(
         "",
         "for (int i = 0; i < N; i++)\n  x[i] = 2 * x[i];\n#pragma endscop\n  total += x[3];\n"
@@ -110,8 +121,21 @@ KEPT = {
     "a statement outside of loops": program(
         "", "total = 1;\nfor (int i = 0; i < N; i++)\n  total += a[i][i];"
     ),
+    "a float that is rounded": program(
+        "float tenth = 0.1;", "for (int i = 0; i < N; i++)\n  x[i] = tenth * a[i][i];"
+    ),
     "a loop that is read after": program(
         "int i;", "for (i = 0; i < HALF; i++)\n  x[i] = x[i] + 1;", "x[i] = 7;"
+    ),
+    "a loop that is set after only sometimes": program(
+        "int i;",
+        "for (i = 0; i < HALF; i++)\n  x[i] = x[i] + 1;",
+        "if (times == 3)\n  for (i = 0; i < 1; i++)\n    x[i] = 2;\nx[i] = 7;",
+    ),
+    "a loop that another loop hides": program(
+        "int i;",
+        "for (i = 0; i < HALF; i++)\n  x[i] = x[i] + 1;",
+        "for (int i = 0; i < 2; i++)\n  x[i] = 3;\nx[i] = 7;",
     ),
     "a scalar that is read after": program(
         "double s;", "for (int i = 0; i < N; i++) {\n  s = a[i][i];\n  x[i] = s;\n}", "total += s;"
