@@ -158,9 +158,12 @@ def fit_policy(
     losses = np.full(len(gains), np.nan)
     losses[taught[rows]] = chosen
     shown = _Shown(first_choices(near, everyone, group, k=k, shrink=shrink), group[rows])
-    policy = _settings((k, shrink), [shown], _expected([shown], most_slower))
-    half = _half_loss(near, everyone, group, policy)
-    policy = replace(policy, half_loss=half)
+    expected = _expected([shown], most_slower)
+    validated = _cross_validated(found, everyone, group, table)
+    policy = _settings((k, shrink), [validated], expected)
+    lost_by_half = _lost_by_half(near, everyone, group, shown, policy)
+    if lost_by_half is not None:
+        policy = replace(policy, half_loss=policy.loss + lost_by_half)
     nearest = near.distances[:, 0]
     far = np.sort(nearest[np.isfinite(nearest)])
     return Fitted(metric, policy, far, losses, _spread_out(near, taught, len(gains)), numbers)
@@ -205,10 +208,38 @@ def _settings(
     )
 
 
-def _half_loss(
-    near: Near, part: Judged, group: NDArray[np.int64], policy: VoteSettings
+def _cross_validated(
+    found: Mapping[bool, Near],
+    part: Judged,
+    group: NDArray[np.int64],
+    table: Mapping[tuple[int, float, bool], Floats],
+) -> _Shown:
+    """First choices in folds of groups, each by a policy and neighbours of the other folds alone: a
+    policy looks better on the rows that it was chosen by."""
+    folds, names = _fold_count(group), group[part.rows]
+    choices, groups = [], []
+    for fold in range(folds):
+        out = names % folds == fold
+        if not out.any() or out.all():
+            continue
+        others = {key: losses[~out] for key, losses in table.items()}
+        k, shrink, learned = _chosen(others, names[~out])
+        kept = group % folds != fold
+        gains = np.where(kept[:, None], part.gains, np.nan)
+        rest = Judged(part.rows[out], part.truth[out], gains, part.trust)
+        near = found[learned].among(kept)
+        choices.append(first_choices(near, rest, group, k=k, shrink=shrink))
+        groups.append(names[out])
+    if not choices:
+        return _Shown(FirstChoices(*np.zeros((4, 0))), np.zeros(0, dtype=np.int64))
+    return _Shown(FirstChoices.joined(choices), np.concatenate(groups))
+
+
+def _lost_by_half(
+    near: Near, part: Judged, group: NDArray[np.int64], shown: _Shown, policy: VoteSettings
 ) -> float | None:
-    """Mean log loss of the same policy where only half of the groups are known, either half."""
+    """By how much the log loss grows where only half of the groups are known, either half; None
+    where it cannot be judged."""
     lost = []
     for side in (0, 1):
         kept = group % 2 == side
@@ -216,8 +247,8 @@ def _half_loss(
         few = near.among(kept)
         choices = first_choices(few, half, group, k=policy.k, shrink=policy.shrink)
         lost.append(choices.of(choices.counted).lost(policy.guard))
-    both = np.concatenate(lost)
-    return float(both.mean()) if both.size else None
+    halves, whole = np.concatenate(lost), shown.counted().choices.lost(policy.guard)
+    return float(halves.mean() - whole.mean()) if halves.size and whole.size else None
 
 
 def _unproven(metric: Metric, numbers: NDArray[np.int64]) -> Fitted:
@@ -365,7 +396,7 @@ def _held_out(z: Floats, centred: Floats, group: NDArray[np.int64], *, learned: 
     A learned metric is fitted without the groups it is tried on: with as many features as patterns
     it would otherwise foretell any gains, and neighbours would be believed that are not alike.
     """
-    folds = min(_FOLDS, int(group.max()) + 1)
+    folds = _fold_count(group)
     near: list[NDArray[np.int64]] = []
     distances: list[Floats] = []
     for fold in range(folds):
@@ -376,6 +407,10 @@ def _held_out(z: Floats, centred: Floats, group: NDArray[np.int64], *, learned: 
         distances.append(far)
     order = np.argsort(np.argsort(group % folds, kind="stable"), kind="stable")
     return Near(np.concatenate(near)[order], np.concatenate(distances)[order])
+
+
+def _fold_count(group: NDArray[np.int64]) -> int:
+    return min(_FOLDS, int(group.max()) + 1)
 
 
 def _learned(z: Floats, centred: Floats) -> Floats:
