@@ -101,9 +101,9 @@ def gain_errors(off: Floats, group: NDArray[np.int64]) -> GainErrors:
         return GainErrors()
     low, middle, high = np.quantile(off[known], (0.1, 0.5, 0.9), method="weibull")
     wider = _t_ninetieth(groups - 1) * math.sqrt(1.0 + 1.0 / groups) / _NINETIETH
-    bounds = middle + wider * (low - middle), middle + wider * (high - middle)
     bias = float(off[known].mean()) if groups >= _FEWEST_FOR_BIAS else 0.0
-    return GainErrors(bias, *map(float, bounds))
+    low, high = middle + wider * (low - middle), middle + wider * (high - middle)
+    return GainErrors(bias, min(float(low), bias), max(float(high), bias))
 
 
 def errors_across_machines(by_machine: Sequence[Floats]) -> GainErrors:
