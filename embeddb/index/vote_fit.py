@@ -86,14 +86,23 @@ class Fitted(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """First choices of one machine's rows [q], and their groups int64[q]."""
+    """First choices of one machine's rows [q], their groups int64[q], and the guard of each row
+    float64[q] where it was found without that row (empty: the policy's)."""
 
     choices: FirstChoices
     group: NDArray[np.int64]
+    guards: Floats = np.zeros(0)
+
+    def of(self, rows: NDArray[np.bool_]) -> _Shown:
+        guards = self.guards[rows] if self.guards.size else self.guards
+        return _Shown(self.choices.of(rows), self.group[rows], guards)
 
     def counted(self) -> _Shown:
-        rows = self.choices.counted
-        return _Shown(self.choices.of(rows), self.group[rows])
+        return self.of(self.choices.counted)
+
+    def lost(self, guard: float) -> Floats:
+        """float64[q] log loss to the optimum."""
+        return self.choices.lost(self.guards if self.guards.size else guard)
 
 
 class _Expected(NamedTuple):
@@ -159,7 +168,7 @@ def fit_policy(
     losses[taught[rows]] = chosen
     shown = _Shown(first_choices(near, everyone, group, k=k, shrink=shrink), group[rows])
     expected = _expected([shown], most_slower)
-    validated = _cross_validated(found, everyone, group, table)
+    validated = _cross_validated(found, everyone, group, table, shown, most_slower)
     policy = _settings((k, shrink), [validated], expected)
     lost_by_half = _lost_by_half(near, everyone, group, shown, policy)
     if lost_by_half is not None:
@@ -172,9 +181,7 @@ def fit_policy(
 def _expected(by_machine: Sequence[_Shown], most_slower: Limit | None) -> _Expected:
     """Guard, and the errors of the promises that pass it."""
     known = [
-        _Shown(one.choices.of(rows), one.group[rows])
-        for one in by_machine
-        if (rows := np.isfinite(one.choices.promised)).any()
+        one.of(rows) for one in by_machine if (rows := np.isfinite(one.choices.promised)).any()
     ]
     if not known:
         return _Expected()
@@ -193,7 +200,7 @@ def _settings(
     judged = [one for shown in by_machine if (one := shown.counted()).group.size]
     if not judged:
         return VoteSettings(*how, **expected.errors._asdict(), guard=expected.guard)
-    lost = [one.choices.lost(expected.guard) for one in judged]
+    lost = [one.lost(expected.guard) for one in judged]
     static = [one.choices.best - one.choices.static for one in judged]
     groups, group = np.unique(np.concatenate([one.group for one in judged]), return_inverse=True)
     return VoteSettings(
@@ -213,11 +220,13 @@ def _cross_validated(
     part: Judged,
     group: NDArray[np.int64],
     table: Mapping[tuple[int, float, bool], Floats],
+    shown: _Shown,
+    most_slower: Limit | None,
 ) -> _Shown:
-    """First choices in folds of groups, each by a policy and neighbours of the other folds alone: a
-    policy looks better on the rows that it was chosen by."""
+    """First choices in folds of groups, each by a policy, guard and neighbours of the other folds
+    alone: a policy looks better on the rows that it was chosen by."""
     folds, names = _fold_count(group), group[part.rows]
-    choices, groups = [], []
+    choices, groups, guards = [], [], []
     for fold in range(folds):
         out = names % folds == fold
         if not out.any() or out.all():
@@ -230,9 +239,11 @@ def _cross_validated(
         near = found[learned].among(kept)
         choices.append(first_choices(near, rest, group, k=k, shrink=shrink))
         groups.append(names[out])
+        guard = _expected([shown.of(~out)], most_slower).guard
+        guards.append(np.full(int(out.sum()), guard))
     if not choices:
         return _Shown(FirstChoices(*np.zeros((4, 0))), np.zeros(0, dtype=np.int64))
-    return _Shown(FirstChoices.joined(choices), np.concatenate(groups))
+    return _Shown(FirstChoices.joined(choices), np.concatenate(groups), np.concatenate(guards))
 
 
 def _lost_by_half(
