@@ -42,7 +42,7 @@ _NINETIETH = 1.2815515655446004
 
 
 class GainErrors(NamedTuple):
-    """Log gain got less promised: the median (`bias`, 0 of few groups), and the bounds `low` and
+    """Log gain got less promised: the mean (`bias`, 0 of few groups), and the bounds `low` and
     `high` of the 80 % prediction interval, which contain it; nan where too few were judged."""
 
     bias: float = math.nan
@@ -101,10 +101,9 @@ def gain_errors(off: Floats, group: NDArray[np.int64]) -> GainErrors:
         return GainErrors()
     low, middle, high = np.quantile(off[known], (0.1, 0.5, 0.9), method="weibull")
     wider = _t_ninetieth(groups - 1) * math.sqrt(1.0 + 1.0 / groups) / _NINETIETH
-    bounds = middle + wider * (low - middle), middle + wider * (high - middle)
-    # The median: a few answers that went far wrong move a mean out of the interval.
-    bias = float(middle) if groups >= _FEWEST_FOR_BIAS else 0.0
-    return GainErrors(bias, min(float(bounds[0]), bias), max(float(bounds[1]), bias))
+    bias = float(off[known].mean()) if groups >= _FEWEST_FOR_BIAS else 0.0
+    low, high = middle + wider * (low - middle), middle + wider * (high - middle)
+    return GainErrors(bias, min(float(low), bias), max(float(high), bias))
 
 
 def errors_across_machines(by_machine: Sequence[Floats]) -> GainErrors:

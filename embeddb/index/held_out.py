@@ -90,9 +90,9 @@ class FirstChoices(NamedTuple):
         known = np.isfinite(self.promised)
         return known if known.any() else np.isfinite(self.got)
 
-    def lost(self, guard: float) -> Floats:
+    def lost(self, guard: float | Floats) -> Floats:
         """float64[q] log of the optimum over what was answered; the default is where no more than
-        `guard` was promised over it."""
+        `guard` (one, or float64[q]) was promised over it."""
         return self.best - np.where(self.promised <= guard, 0.0, self.got)
 
     @property

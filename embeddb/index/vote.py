@@ -105,7 +105,7 @@ class VoteSettings:
     A first choice must promise more than `guard` (log gain) over the default, or the default goes
     first: the guard under which the fewest held-out answers were slower than the default, of those
     that cost next to nothing. Of the first choices that are then not the default, `bias` is the
-    median of what was got less what was promised (log gains over the default), `low` and `high`
+    mean of what was got less what was promised (log gains over the default), `low` and `high`
     the 10th and 90th percentile of the same, which contain it; nan where too few were judged.
     `across`: judged by leaving whole machines out, as well as groups. `groups` counts those that
     were judged, `error` is the standard error of `loss` over them, and `half_loss` the loss where

@@ -86,14 +86,23 @@ class Fitted(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """First choices of one machine's rows [q], and their groups int64[q]."""
+    """First choices of one machine's rows [q], their groups int64[q], and the guard of each row
+    float64[q] where it was found without that row (empty: the policy's)."""
 
     choices: FirstChoices
     group: NDArray[np.int64]
+    guards: Floats = np.zeros(0)
+
+    def of(self, rows: NDArray[np.bool_]) -> _Shown:
+        guards = self.guards[rows] if self.guards.size else self.guards
+        return _Shown(self.choices.of(rows), self.group[rows], guards)
 
     def counted(self) -> _Shown:
-        rows = self.choices.counted
-        return _Shown(self.choices.of(rows), self.group[rows])
+        return self.of(self.choices.counted)
+
+    def lost(self, guard: float) -> Floats:
+        """float64[q] log loss to the optimum."""
+        return self.choices.lost(self.guards if self.guards.size else guard)
 
 
 class _Expected(NamedTuple):
@@ -158,9 +167,12 @@ def fit_policy(
     losses = np.full(len(gains), np.nan)
     losses[taught[rows]] = chosen
     shown = _Shown(first_choices(near, everyone, group, k=k, shrink=shrink), group[rows])
-    policy = _settings((k, shrink), [shown], _expected([shown], most_slower))
-    half = _half_loss(near, everyone, group, policy)
-    policy = replace(policy, half_loss=half)
+    expected = _expected([shown], most_slower)
+    validated = _cross_validated(found, everyone, group, table, shown, most_slower)
+    policy = _settings((k, shrink), [validated], expected)
+    lost_by_half = _lost_by_half(near, everyone, group, shown, policy)
+    if lost_by_half is not None:
+        policy = replace(policy, half_loss=policy.loss + lost_by_half)
     nearest = near.distances[:, 0]
     far = np.sort(nearest[np.isfinite(nearest)])
     return Fitted(metric, policy, far, losses, _spread_out(near, taught, len(gains)), numbers)
@@ -169,9 +181,7 @@ def fit_policy(
 def _expected(by_machine: Sequence[_Shown], most_slower: Limit | None) -> _Expected:
     """Guard, and the errors of the promises that pass it."""
     known = [
-        _Shown(one.choices.of(rows), one.group[rows])
-        for one in by_machine
-        if (rows := np.isfinite(one.choices.promised)).any()
+        one.of(rows) for one in by_machine if (rows := np.isfinite(one.choices.promised)).any()
     ]
     if not known:
         return _Expected()
@@ -190,7 +200,7 @@ def _settings(
     judged = [one for shown in by_machine if (one := shown.counted()).group.size]
     if not judged:
         return VoteSettings(*how, **expected.errors._asdict(), guard=expected.guard)
-    lost = [one.choices.lost(expected.guard) for one in judged]
+    lost = [one.lost(expected.guard) for one in judged]
     static = [one.choices.best - one.choices.static for one in judged]
     groups, group = np.unique(np.concatenate([one.group for one in judged]), return_inverse=True)
     return VoteSettings(
@@ -205,10 +215,42 @@ def _settings(
     )
 
 
-def _half_loss(
-    near: Near, part: Judged, group: NDArray[np.int64], policy: VoteSettings
+def _cross_validated(
+    found: Mapping[bool, Near],
+    part: Judged,
+    group: NDArray[np.int64],
+    table: Mapping[tuple[int, float, bool], Floats],
+    shown: _Shown,
+    most_slower: Limit | None,
+) -> _Shown:
+    """First choices in folds of groups, each by a policy, guard and neighbours of the other folds
+    alone: a policy looks better on the rows that it was chosen by."""
+    folds, names = _fold_count(group), group[part.rows]
+    choices, groups, guards = [], [], []
+    for fold in range(folds):
+        out = names % folds == fold
+        if not out.any() or out.all():
+            continue
+        others = {key: losses[~out] for key, losses in table.items()}
+        k, shrink, learned = _chosen(others, names[~out])
+        kept = group % folds != fold
+        gains = np.where(kept[:, None], part.gains, np.nan)
+        rest = Judged(part.rows[out], part.truth[out], gains, part.trust)
+        near = found[learned].among(kept)
+        choices.append(first_choices(near, rest, group, k=k, shrink=shrink))
+        groups.append(names[out])
+        guard = _expected([shown.of(~out)], most_slower).guard
+        guards.append(np.full(int(out.sum()), guard))
+    if not choices:
+        return _Shown(FirstChoices(*np.zeros((4, 0))), np.zeros(0, dtype=np.int64))
+    return _Shown(FirstChoices.joined(choices), np.concatenate(groups), np.concatenate(guards))
+
+
+def _lost_by_half(
+    near: Near, part: Judged, group: NDArray[np.int64], shown: _Shown, policy: VoteSettings
 ) -> float | None:
-    """Mean log loss of the same policy where only half of the groups are known, either half."""
+    """By how much the log loss grows where only half of the groups are known, either half; None
+    where it cannot be judged."""
     lost = []
     for side in (0, 1):
         kept = group % 2 == side
@@ -216,8 +258,8 @@ def _half_loss(
         few = near.among(kept)
         choices = first_choices(few, half, group, k=policy.k, shrink=policy.shrink)
         lost.append(choices.of(choices.counted).lost(policy.guard))
-    both = np.concatenate(lost)
-    return float(both.mean()) if both.size else None
+    halves, whole = np.concatenate(lost), shown.counted().choices.lost(policy.guard)
+    return float(halves.mean() - whole.mean()) if halves.size and whole.size else None
 
 
 def _unproven(metric: Metric, numbers: NDArray[np.int64]) -> Fitted:
@@ -365,7 +407,7 @@ def _held_out(z: Floats, centred: Floats, group: NDArray[np.int64], *, learned: 
     A learned metric is fitted without the groups it is tried on: with as many features as patterns
     it would otherwise foretell any gains, and neighbours would be believed that are not alike.
     """
-    folds = min(_FOLDS, int(group.max()) + 1)
+    folds = _fold_count(group)
     near: list[NDArray[np.int64]] = []
     distances: list[Floats] = []
     for fold in range(folds):
@@ -376,6 +418,10 @@ def _held_out(z: Floats, centred: Floats, group: NDArray[np.int64], *, learned: 
         distances.append(far)
     order = np.argsort(np.argsort(group % folds, kind="stable"), kind="stable")
     return Near(np.concatenate(near)[order], np.concatenate(distances)[order])
+
+
+def _fold_count(group: NDArray[np.int64]) -> int:
+    return min(_FOLDS, int(group.max()) + 1)
 
 
 def _learned(z: Floats, centred: Floats) -> Floats:

@@ -143,7 +143,8 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
             f"{where} reach {100 * held_out:.0f} % of the optimum, which may as well be "
             f"{100 * held_out * math.exp(-error):.0f} %"
         )
-    elif not ranker.by_model and query.vote.judged_by == "elsewhere":
+    elsewhere = not ranker.by_model and query.vote.judged_by == "elsewhere"
+    if elsewhere and (held_out >= GOOD or not query.vote.knows_default):
         doubts.append("how good answers are was found on another machine only")
     return doubts
 

@@ -61,7 +61,7 @@ class Neighbour(NamedTuple):
 
 class Promise(NamedTuple):
     """Cross-validated error of the predicted gain (log), groups and machines held out: by how much
-    the first choice gained more than predicted, `bias` in the median, `low` and `high` the 10th and
+    the first choice gained more than predicted, `bias` on average, `low` and `high` the 10th and
     90th percentile (nan: too few were judged). What is predicted to gain no more than `guard` over
     the default is ranked behind it."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.sizes import Sizes
+from embeddb.core.wording import plural
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
 
@@ -45,6 +46,8 @@ _HIDDEN, _HIDDEN_FOLDS = 0.25, 2
 #: Configurations of one matrix among `--samples` (COGNATE, Section 4.1: 5 matrices x 100).
 _PER_MATRIX = 100
 _FOLDS = 5
+#: With less than this share of the runs that `--samples` asks for, it is noted.
+_FEWER = 0.9
 #: Of fewer runs no network is tried: from 500 they take 0.61 to 0.68 of the optimum at 1, trees
 #: 0.81 to 0.86 (docs/models.md, "Carried over to another platform"), and in a tenth of the time.
 _FEW_RUNS = 5000
@@ -75,10 +78,12 @@ class TrainingRequest:
         """What `samples` leaves of them; all where it is 0."""
         if not self.samples:
             return found
-        most = int(np.diff(found.indptr).max(initial=1))
-        each = min(_PER_MATRIX, most, self.samples)
-        # Two matrices at least: one alone says nothing of what differs between matrices.
-        matrices = max(2, self.samples // each)
+        runs = np.diff(found.indptr)
+        each = min(_PER_MATRIX, int(runs.max(initial=1)), self.samples)
+        # Matrices with fewer runs make room for others. Two at least: one alone says nothing of
+        # what differs between matrices.
+        usual = float(np.minimum(runs, each).mean()) if runs.size else 1.0
+        matrices = max(2, int(self.samples / usual))
         return found.limited(matrices, min(each, self.samples // 2 or 1), self.seed)
 
     def settings(self, predictor: str) -> CostSettings:
@@ -121,38 +126,53 @@ class Training:
         from indexer.training.cost_model.train import train
 
         samples = self.request.limited(self.known)
+        self._tell_of_few(samples)
         names, why = candidates(self.request, samples, self.start)
         if why:
             self.note(f"predictor {why}")
         settings = {name: self.request.settings(name) for name in names}
-        # The network first: it is what a stopped training goes on with.
-        first = settings[names[0]]
-        steps = _Steps(progress, len(names) + 2 if self.request.judged else 1)
-        told = steps.next(f"train {names[0]}")
-        model = train(samples, first, start=self.start, folder=self.folder, progress=told)
+        steps = _Steps(progress, 2 * len(names) + 1 if self.request.judged else 1)
+        models: dict[str, CostModel] = {}
+        for name, own in settings.items():
+            # The network is the first: it is what a stopped training goes on with.
+            folder = None if models else self.folder
+            told = steps.next(f"train {name}")
+            models[name] = train(samples, own, start=self.start, folder=folder, progress=told)
         if not self.request.judged:
-            return model
-        judges = {name: self._judge(own) for name, own in settings.items()}
+            return models[names[0]]
+        judges = {name: self._judge(settings[name], model) for name, model in models.items()}
         held = {
             name: judge(self.known, steps.next(f"judge {name}")) for name, judge in judges.items()
         }
         best, why = better(held)
         if len(names) > 1:
             self.note(f"predictor {why}")
-        if best != names[0]:
-            model = train(samples, settings[best], start=self.start, progress=progress)
+        model = models[best]
         model.card["held_out"] = held.pop(best)
         hidden = steps.next("judge hidden configurations")
         model.card["hidden"] = judges[best].hidden(self.known, hidden)
-        for name, found in held.items():
-            own = {op: methods["rank"] for op, methods in found.items()}
-            model.card["others"] = {**model.card.get("others", {}), name: own}
+        for name, figures in held.items():
+            own_figures = {op: methods["rank"] for op, methods in figures.items()}
+            model.card["others"] = {**model.card.get("others", {}), name: own_figures}
         return model
 
-    def _judge(self, settings: CostSettings) -> Judge:
+    def _tell_of_few(self, samples: Samples) -> None:
+        """Note it where there are fewer runs than were asked for."""
+        wanted, runs = self.request.samples * len(samples.ops), len(samples.gain)
+        if runs < _FEWER * wanted:
+            matrices = len({row.pattern_id for row in samples.rows})
+            self.note(
+                f"warning: {runs:,} runs of {plural(matrices, 'matrix', 'matrices')} are learned "
+                f"from, where --samples asks for {wanted:,}: there are no more"
+            )
+
+    def _judge(self, settings: CostSettings, model: CostModel) -> Judge:
+        """Trees that left the source out are judged without it, as they answer."""
         instance = self.known.platform.id
         scope = scope_of(self.known.platform)
-        return Judge(self.db, scope, settings, self.start, self.request, instance, note=self.note)
+        left_out = settings.predictor == "trees" and "source" not in model.card
+        start = None if left_out else self.start
+        return Judge(self.db, scope, settings, start, self.request, instance, note=self.note)
 
 
 def candidates(
@@ -238,7 +258,7 @@ class Judge:
             try:
                 found[str(op)] = held_out(by_fold)
             except NothingFound as e:
-                self.note(f"warning: {op} on {self.scope}: {e}")
+                self.note(f"warning: {op} on {self.scope}: {e}; {e.hint}")
         return found
 
     def hidden(self, samples: Samples, progress: Callable[[str, int, int], None]) -> Hidden:

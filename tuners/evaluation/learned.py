@@ -197,9 +197,10 @@ def seen_by(bench: Bench, scorer: Scorer, train: Rows, test: Rows) -> list[Seen]
 
 
 def held_out(by_fold: Sequence[Sequence[Seen]]) -> dict[str, dict[str, float]]:
-    """What a model's card says of it: `of_optimum@1` and `@5` of `transfer`, `rank` (the model
-    alone) and `transfer+rank`, whose `weight` is the best on all folds. `by_fold` has what
-    `seen_by` gave for each fold and the scorer that learned without it.
+    """The figures of a model's card: `of_optimum@1` and `@5` of `transfer`, `rank` (the model
+    alone) and `transfer+rank`, whose `weight` is the best on all folds, and the number of `groups`
+    that each was judged on. `by_fold` has what `seen_by` gave for each fold and the scorer that
+    learned without it.
 
     The figures of `transfer+rank` are made with the weight that is best on the other folds, so
     that they do not flatter it.
@@ -218,10 +219,12 @@ def held_out(by_fold: Sequence[Sequence[Seen]]) -> dict[str, dict[str, float]]:
         both += [outcome_of(s, weight) for s in part]
     voted = [judge(s.truth, _voted(s.query)) for s in everything]
     alone = [outcome_of(s, 1.0) for s in everything]
+    groups = {s.query.pattern.group or s.query.pattern.id for s in everything}
+    judged_on = {"groups": float(len(groups))}
     return {
-        "transfer": _shares(voted),
-        "rank": _shares(alone),
-        "transfer+rank": {**_shares(both), "weight": best_weight(everything)},
+        "transfer": {**_shares(voted), **judged_on},
+        "rank": {**_shares(alone), **judged_on},
+        "transfer+rank": {**_shares(both), **judged_on, "weight": best_weight(everything)},
     }
 
 

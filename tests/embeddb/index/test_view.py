@@ -64,7 +64,8 @@ def test_alone_a_machine_sees_its_own_runs_and_nothing_else(home: Database) -> N
     assert view.policy is home.partition(OP, HOME).policy  # type: ignore[union-attr]
     made = ask(home, HOME)
     assert made.machines == {"pair@home": 1.0}
-    assert (made.confidence, made.warnings) == ("high", [])
+    assert made.confidence == "medium"
+    assert len(made.warnings) == 1 and "5 groups" in made.warnings[0]  # too few to be sure
 
 
 def _view(db: Database, platform: Platform, op: Op = OP):  # type: ignore[no-untyped-def]

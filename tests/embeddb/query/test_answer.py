@@ -232,9 +232,15 @@ def test_something_never_seen_is_said(lawful: Database) -> None:
     assert made.neighbours[0].percentile == 1.0
     assert made.confidence == "low"
     assert "nothing like this pattern was ever measured here" in made.warnings
-    near = lawful.query(band(115, 14), platform="tiny", op=OP)
+
+
+@pytest.mark.parametrize(("groups", "sure"), [(5, "medium"), (9, "medium"), (12, "high")])
+def test_answers_are_sure_only_where_ten_groups_were_judged(groups: int, sure: str) -> None:
+    db = fill(Database.in_memory(), tiny(), patterns(groups))
+    near = db.query(band(115, 14), platform="tiny", op=OP)
     assert near.neighbours[0].percentile is not None and near.neighbours[0].percentile < 0.9
-    assert near.warnings == [] and near.confidence == "high"
+    assert near.confidence == sure
+    assert (near.warnings == []) == (sure == "high")
 
 
 def test_one_group_of_neighbours_is_said() -> None:

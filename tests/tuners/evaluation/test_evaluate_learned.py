@@ -137,7 +137,7 @@ def test_a_ranker_learns_from_training_groups_alone() -> None:
 
 
 def test_uncommon_configurations_are_there_to_learn_from() -> None:
-    """d was tried on two groups of five: no proposal is judged by it, but a ranker may know it."""
+    """d was tried on two groups of five: a ranker knows it, and it is judged where it ran."""
     db = Database.in_memory()
     among = patterns()
     fill(db, tiny(), among[:8], indexed=False)
@@ -151,7 +151,10 @@ def test_uncommon_configurations_are_there_to_learn_from() -> None:
         return ByLength()
 
     evaluate(db, seeds=(0,), rankers={"law": fit})
-    assert max(known) == 4 and len(Bench(db, OP, "tiny").evidence.configs) == 3
+    bench = Bench(db, OP, "tiny")
+    assert max(known) == 4 and len(bench.evidence.configs) == 4
+    asked = {len(query.vote.configs) for _, query in bench.queries(5, 0)}
+    assert asked == {3, 4}
 
 
 def _refusing(error: Exception) -> Callable[..., Any]:
@@ -229,6 +232,7 @@ def test_held_out_figures_of_a_card(lawful: Database) -> None:
     assert found["transfer+rank"] == {
         "of_optimum@1": pytest.approx(1.0),
         "of_optimum@5": pytest.approx(1.0),
+        "groups": 5.0,
         "weight": 0.0,
     }
 

@@ -50,6 +50,18 @@ def test_the_last_lines_say_who_ranks(
     assert told in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("groups", "few"), [(5, True), (10, False)])
+def test_few_groups_are_named_and_how_to_ask_the_model(
+    groups: int, few: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = {"transfer": 0.98, "rank": 0.97}
+    held = {m: {"of_optimum@1": s, "groups": float(groups)} for m, s in methods.items()}
+    show_trained(_document(held_out={"spmm:64": held}), "runs.db")
+    shown = capsys.readouterr().out
+    assert ("5 groups" in shown) == few
+    assert "--tuner rank" in shown
+
+
 def test_the_model_that_ships_can_be_begun_with() -> None:
     assert source_model("starter", Op.parse("spmm:64")).endswith("costmodel-cpu-spmm.safetensors")
     assert source_model("mine.safetensors", Op.parse("spmm:64")) == "mine.safetensors"

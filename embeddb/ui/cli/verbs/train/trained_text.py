@@ -18,6 +18,8 @@ __all__ = ["show_samples", "show_trained"]
 
 #: Who ranks, by the name under which a card judges it; of equals the first is taken.
 _BY = {"transfer": "neighbours", "rank": "the model", "transfer+rank": "both together"}
+#: With fewer held-out groups differences between rankers are mostly chance.
+_FEWEST_GROUPS = 10
 _FIGURES = {
     "valid_opa": "ordered pairs",
     "valid_tau": "tau",
@@ -68,4 +70,13 @@ def _ranking(document: Mapping[str, Any], op: str, db: str) -> str:
     if Path(document["file"]).parent.name != MODELS:
         return f"{op}: queries of {db} do not rank by it, it lies elsewhere; {shares} {of}"
     how = "keep ranking by neighbours" if best == "transfer" else f"rank by {_BY[best]}"
-    return f"{op}: queries {how}: {shares} {of}"
+    alone = "" if best == "rank" else "; `embeddb query --tuner rank` asks the model alone"
+    return f"{op}: queries {how}: {_judged_on(held[best])}{shares} {of}{alone}"
+
+
+def _judged_on(figures: Mapping[str, float]) -> str:
+    """The groups that a choice of ranker rests on, where they are few."""
+    groups = int(figures.get("groups", _FEWEST_GROUPS))
+    if groups >= _FEWEST_GROUPS:
+        return ""
+    return f"judged on only {plural(groups, 'group')}, too few to tell these apart: "

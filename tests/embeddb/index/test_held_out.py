@@ -1,0 +1,106 @@
+"""Rows asked without their group: what counts, what it costs, and what an index reports of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import by_chance, fill, patterns, tiny
+
+from embeddb.database import Database
+from embeddb.index.held_out import FirstChoices, Judged, Near, first_choices
+from embeddb.index.run_matrix import FAILED_GAIN
+from indexer.coverage import scope_states
+from indexer.embed import embed
+from tuners.evaluation.evaluate import evaluate
+
+NAN = math.nan
+
+
+def _near(count: int) -> Near:
+    """All others are neighbours, at one distance."""
+    places = np.array([[j for j in range(count) if j != i] for i in range(count)])
+    return Near(places, np.ones(places.shape))
+
+
+def _choices(gains: list[list[float]]) -> FirstChoices:
+    known = np.array(gains)
+    part = Judged(np.arange(len(known)), known, known, np.ones(known.shape))
+    return first_choices(_near(len(known)), part, np.arange(len(known)), k=3, shrink=0.5)
+
+
+def test_a_failed_choice_costs_what_the_default_takes() -> None:
+    """Column 1 is fast on all but the last row, where it fails."""
+    others = [[0.0, 0.7, 0.1]] * 4
+    found = _choices([*others, [0.0, FAILED_GAIN, 0.2]])
+    assert found.got[-1] == 0.0 and found.best[-1] == pytest.approx(0.2)
+    assert found.lost(0.0)[-1] == pytest.approx(0.2)
+    assert found.lost(0.0)[:-1] == pytest.approx(np.zeros(4))
+
+
+def test_only_what_ran_on_a_row_is_chosen_there() -> None:
+    found = _choices([*[[0.0, 0.7, 0.1]] * 4, [0.0, NAN, 0.2]])
+    assert found.got[-1] == found.best[-1] == pytest.approx(0.2)
+
+
+def test_behind_the_guard_the_default_is_answered() -> None:
+    found = _choices([[0.0, 0.3, 0.1]] * 5)
+    assert found.lost(0.0) == pytest.approx(np.zeros(5))
+    assert found.lost(9.0) == pytest.approx(np.full(5, 0.3))
+
+
+def test_rows_without_the_default_or_with_mostly_failures_do_not_count() -> None:
+    failed = [0.0, FAILED_GAIN, FAILED_GAIN, FAILED_GAIN, 0.4]
+    found = _choices([*[[0.0, 0.7, 0.1, 0.3, 0.2]] * 4, [NAN, 0.7, 0.1, 0.3, 0.2], failed])
+    assert found.counted.tolist() == [True] * 4 + [False] * 2
+
+
+def test_neighbours_that_are_left_out_make_room() -> None:
+    near = Near(np.array([[1, 2, 3]]), np.array([[0.1, 0.2, 0.3]]))
+    kept = near.among(np.array([True, False, True, True]))
+    assert kept.places.tolist() == [[2, 3, -1]]
+    assert kept.distances.tolist() == [[0.2, 0.3, math.inf]]
+
+
+# -- what a database reports -------------------------------------------------------------------
+
+
+def _figures(db: Database) -> tuple[dict[str, Any], dict[str, float]]:
+    (state,) = scope_states(db)
+    return state, {row.method: row.figures["of_optimum@1"] for row in evaluate(db)}
+
+
+@pytest.mark.parametrize("groups", [8, 12])
+def test_index_and_eval_report_one_figure(groups: int) -> None:
+    db = fill(Database.in_memory(), tiny(), patterns(groups))
+    state, judged = _figures(db)
+    assert state["of_optimum_held_out"] == pytest.approx(judged["embeddb"], abs=0.01)
+    assert state["static_best_held_out"] == pytest.approx(judged["static-best"], abs=0.02)
+    assert state["groups_held_out"] == groups
+
+
+def test_more_matrices_are_advised_only_where_half_of_them_do_worse() -> None:
+    """What nothing foretells is learned from no number of matrices."""
+    db = fill(Database.in_memory(), tiny(), patterns(12), times=by_chance(1, 0.6))
+    (state,) = scope_states(db)
+    assert state["of_optimum_held_out"] < 0.9
+    rising = state["of_optimum_held_out"] - state["of_optimum_of_half"] >= 0.01
+    assert any("would help" in line for line in state["missing"]) == (
+        rising and state["shrink"] is not None
+    )
+
+
+def test_before_embed_the_missing_step_is_named() -> None:
+    from embeddb.core.errors import NothingFound
+
+    db = fill(Database.in_memory(), tiny(), indexed=False)
+    (state,) = scope_states(db)
+    assert state["unembedded"] == 20 and "embeddb embed" in state["missing"][0]
+    with pytest.raises(NothingFound) as error:
+        evaluate(db)
+    assert "embeddb embed" in error.value.hint
+    embed(db)
+    (state,) = scope_states(db)
+    assert state["unembedded"] == 0 and evaluate(db)
