@@ -13,8 +13,8 @@ from embeddb.core.files.own_files import own_size
 from embeddb.core.server_url import is_server_url
 from embeddb.store.engine import SCHEMA, Engine, Txn
 from embeddb.store.failures import no_database, translating
-from embeddb.store.lmdb_engine import DATA_FILE, LmdbEngine
-from embeddb.store.lmdb_files import is_begun
+from embeddb.store.folder_engine import FolderEngine
+from embeddb.store.lmdb_files import DATA_FILE, is_begun
 from embeddb.store.memory import MemoryEngine
 from embeddb.store.store import AppendResult, Contradiction, Partition, Store, Taken
 
@@ -36,7 +36,7 @@ __all__ = [
 
 def open_store(path: str | Path, *, readonly: bool = False, create: bool = False) -> Store:
     """Open a database folder, or a database on a server (`postgresql://...`); one that this user
-    cannot write to opens read-only.
+    cannot write to opens read-only. Openings of one folder in a process share its engine.
 
     With `create` one is made; a folder where that was killed before is taken up.
     Raises: StoreError if it is no database (or, with `create`, if it is one or is not empty);
@@ -59,7 +59,7 @@ def open_engine(path: str | Path, *, readonly: bool = False, create: bool = Fals
     folder = Path(path)
     with translating(folder, OSError):
         _check_folder(folder, create=create)
-    return LmdbEngine(folder, readonly=readonly, create=create)
+    return FolderEngine(folder, readonly=readonly, create=create)
 
 
 @contextmanager

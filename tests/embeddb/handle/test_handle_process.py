@@ -21,6 +21,7 @@ import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.handle import compile as of_compile
+from embeddb.handle import handle as of_handle
 from embeddb.handle import served, worth
 from embeddb.handle.choice import Choice, given
 from embeddb.handle.handle import Handle
@@ -53,7 +54,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     called._library.cache_clear()
     served._kernel.cache_clear()
-    of_compile._said.clear()
+    of_handle._reasons.clear()
     yield tmp_path / "cache" / "embeddb" / "kernels"
     called._library.cache_clear()
     served._kernel.cache_clear()
@@ -159,7 +160,7 @@ def test_without_a_compiler_scipy_computes_and_it_is_said_once(
     a: Any, b: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDB_CC", "no-such-compiler")
-    of_compile._said.clear()
+    of_handle._reasons.clear()
     with pytest.warns(RuntimeWarning, match="no-such-compiler not found"):
         f = embeddb.compile(a, "spmm", k=16)
     assert f.config is None and "no-such-compiler" in f.why()
