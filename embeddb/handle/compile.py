@@ -19,6 +19,7 @@ from embeddb.handle.measured import measured
 from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_plain
 from embeddb.handle.trial import TRIED, Trial
 from embeddb.handle.worth import (
+    NO_COMPILER,
     SMALL,
     level_with_scipy,
     too_costly,
@@ -114,13 +115,16 @@ def _answered(held: Matrix, op: Op, db: Database | str | Path, wishes: Wishes) -
     if wishes.seconds > 0:
         choice = measured(held, op, choice, wishes)
     if note := too_costly(op, choice, held, wishes):
-        return _unasked(held, op, choice, note, wishes)
+        made = _unasked(held, op, choice, note, wishes)
+        if made.config is None and cpu_build.compiler() is None:
+            warn_of_scipy(note)
+        return made
     return _tried(_compiled(held, op, choice, wishes), held, wishes, sure=choice.sure in _SURE)
 
 
 def _check_compiler() -> None:
-    if cpu_build.compiler() is None:
-        raise RunnerUnavailable(cpu_build.no_compiler())
+    if not cpu_build.has_code():
+        raise RunnerUnavailable(NO_COMPILER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +197,8 @@ def _unasked(held: Matrix, op: Op, choice: Choice | None, note: str, wishes: Wis
             usual = usual_config(op)
             level = level_with_scipy(op, held) and not _many(wishes, 2, _LEVEL_TIMES)
             if not level and is_built(usual, op):
-                told = [f"best on average without conversion: {note}"]
-                made = Handle(by_kernel(held, op, usual), usual, choice, told)
+                notes = ["an already built kernel, the best on average without conversion", note]
+                made = Handle(by_kernel(held, op, usual), usual, choice, notes)
                 return _tried(made, held, wishes)
         except EmbeddbError as error:
             note = f"{note}; {error}"
@@ -207,7 +211,8 @@ def _compiled(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Handle:
     pays_after = choice.break_even
     plain = is_plain(plan(config, op)[1].form)
     notes = _notes(op, choice)
-    if plain or pays_after is None or (calls is not None and pays_after <= calls):
+    alone = cpu_build.compiler() is None and not is_built(default, op)
+    if plain or alone or pays_after is None or (calls is not None and pays_after <= calls):
         served, used = _converted(held, op, choice, notes)
         return Handle(served, used, choice, notes)
     handle = Handle(by_kernel(held, op, default), default, choice, notes)

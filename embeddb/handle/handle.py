@@ -177,7 +177,9 @@ class Handle:
                 word = "measured" if choice.source.startswith("measured ") else "expected"
                 lines.append(f"{word}: {choice.gain:.2f} times the default, sure: {choice.sure}")
             if choice.break_even is not None:
-                lines.append(f"its conversion pays from {choice.break_even:.0f} calls on")
+                calls = choice.break_even
+                pays = f"its conversion pays from {calls:.0f} calls on"
+                lines.append(pays if calls > 0 else "no conversion needed")
         if self._later is not None:
             lines.append(f"converts after {self._later.after:.0f} calls, {self._calls} were made")
         if self._served.conversion_s:

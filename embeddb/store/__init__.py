@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from embeddb.core.errors import MissingDependency, StoreError
-from embeddb.core.extras import install_hint
+from embeddb.core.errors import StoreError
+from embeddb.core.extras import needing
 from embeddb.core.files.own_files import own_size
 from embeddb.core.server_url import is_server_url
 from embeddb.store.engine import SCHEMA, Engine, Txn
@@ -53,7 +51,7 @@ def open_store(path: str | Path, *, readonly: bool = False, create: bool = False
 def open_engine(path: str | Path, *, readonly: bool = False, create: bool = False) -> Engine:
     """The engine below a store, for what copies it as it is. Raises: as `open_store`."""
     if is_server_url(path):
-        with _needing_psycopg():
+        with needing("a database on a server"):
             from embeddb.store.postgres.postgres_engine import PostgresEngine
         return PostgresEngine(str(path), readonly=readonly, create=create)
     folder = Path(path)
@@ -62,24 +60,12 @@ def open_engine(path: str | Path, *, readonly: bool = False, create: bool = Fals
     return FolderEngine(folder, readonly=readonly, create=create)
 
 
-@contextmanager
-def _needing_psycopg() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as e:
-        if (e.name or "").partition(".")[0] != "psycopg":
-            raise
-        raise MissingDependency(
-            "a database on a server needs psycopg", hint=install_hint("postgres")
-        ) from None
-
-
 def is_database(path: str | Path) -> bool:
     """Whether there is one at a path; a folder where the making of one was killed is none, and
     `open_store` takes it up with `create`. Raises: StoreError for a link in the place of a file, or
     a server that cannot be reached; MissingDependency as `open_store`."""
     if is_server_url(path):
-        with _needing_psycopg():
+        with needing("a database on a server"):
             from embeddb.store.postgres.postgres_engine import has_database
         return has_database(str(path))
     folder = Path(path)
