@@ -284,4 +284,4 @@ def warn_of_scipy(reason: str) -> None:
     """Each reason once in a process."""
     if reason not in _reasons:
         _reasons.add(reason)
-        warnings.warn(f"scipy computes instead: {reason}", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"scipy computes instead: {reason}", RuntimeWarning, stacklevel=3)
