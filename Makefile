@@ -58,13 +58,14 @@ sanitize: $(VENV)/.installed-dev
 # The second backend of the learned part (docs/models.md). Nothing else needs it.
 minkowski: $(VENV)/.minkowski
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,graphs,learn,plot,serve]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[dev,graphs,learn,plot,serve]'
 	touch $@
 
 # No cache for the wheel: a cached one may have been built against another torch.
@@ -74,7 +75,7 @@ $(VENV)/.minkowski: | $(VENV)/.installed
 		|| { echo "needs OpenBLAS: apt-get install libopenblas-dev"; exit 1; }
 	@echo "building MinkowskiEngine 0.5.4: two to seven minutes on two cores"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-e '.[learn]' setuptools wheel ninja
+		-c constraints.txt -e '.[learn]' setuptools wheel ninja
 	PATH="$(abspath $(BIN)):$$PATH" CXX=g++ CFLAGS=-g0 MAX_JOBS=$(MAX_JOBS) \
 		$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-cache-dir \
 		--use-pep517 --no-build-isolation --no-deps --wheel-dir $(VENV)/wheels \

@@ -94,8 +94,9 @@ def _say(line: str) -> None:
 class Database(Lookup):
     """An open database; use as a context manager.
 
-    All reading methods may be called from several threads; a database must be opened again after
-    a fork. What asks, fills and judges is imported when it is first called.
+    A folder may be opened any number of times, by name, path or link: all of one process share one
+    engine, which the last of them closes. Methods may be called from several threads; a forked
+    child opens the database again. What asks, fills and judges is imported when it is first called.
     """
 
     def _repr_html_(self) -> str:

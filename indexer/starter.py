@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 from embeddb.core.config import Op
@@ -27,6 +29,7 @@ STARTER = "starter"
 #: The note that tells how many runs shipped.
 _SHIPPED_RUNS = "starter/runs"
 STARTER_FILE = Path(__file__).parents[1] / "embeddb" / "data" / "starter.rows"
+_unpacking = threading.Lock()
 
 
 def is_shipped() -> bool:
@@ -47,9 +50,11 @@ def starter_folder(
     """
     folder = starter_place()
     if not (folder / "data.mdb").is_file():
-        if note is not None:
-            note(f"unpacking the starter database into {folder} (once, some seconds)")
-        _unpack_into(folder, progress or _silent)
+        with _unpacking:  # other threads wait for the first
+            if not (folder / "data.mdb").is_file():
+                if note is not None:
+                    note(f"unpacking the starter database into {folder} (once, some seconds)")
+                _unpack_into(folder, progress or _silent)
     return folder
 
 
@@ -100,8 +105,16 @@ def starter_version() -> str:
             where=str(STARTER_FILE),
             hint="name a database folder of your own, made with `embeddb index`",
         )
+    files = (STARTER_FILE, *sorted(STARTER_FILE.parent.glob("*.safetensors")))
+    stats = [file.stat() for file in files]
+    return _version(tuple((f, s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)))
+
+
+@lru_cache(maxsize=4)
+def _version(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Of files with their sizes and times of change: read once in a process."""
     digest = hashlib.blake2b(digest_size=6)
-    for file in (STARTER_FILE, *sorted(STARTER_FILE.parent.glob("*.safetensors"))):
+    for file, _, _ in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from embeddb.core import __version__
+from embeddb.core.errors import MissingDependency
 
-__all__ = ["install_command", "install_hint"]
+__all__ = ["EXTRA_OF", "install_command", "install_hint", "missing_extra", "needing"]
+
+#: Optional packages by the name they are imported by, and the smallest extra that brings each.
+EXTRA_OF = {
+    "dask": "dask",
+    "distributed": "dask",
+    "jax": "jax",
+    "jaxlib": "jax",
+    "lightgbm": "learn",
+    "numba": "dynamics",
+    "psycopg": "postgres",
+    "resvg_py": "plot",
+    "safetensors": "learn",
+    "sparse_dot_mkl": "baselines",
+    "starlette": "serve",
+    "torch": "learn",
+    "torch_geometric": "graphs",
+    "uvicorn": "serve",
+}
 
 
 def install_command(extra: str) -> str:
@@ -20,3 +42,28 @@ def install_command(extra: str) -> str:
 def install_hint(extra: str) -> str:
     """What an error says that a missing extra caused."""
     return f"install the extra `{extra}`: {install_command(extra)}"
+
+
+def missing_extra(
+    error: ModuleNotFoundError, what: str, *, extra: str = ""
+) -> MissingDependency | None:
+    """The error that says that `what` needs an optional package; None if the module that was not
+    found belongs to none, or its package is installed (and broken). `extra` brings all that `what`
+    needs; the package's own unless it is given."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRA_OF or find_spec(package) is not None:
+        return None
+    hint = install_hint(extra or EXTRA_OF[package])
+    return MissingDependency(f"{what} needs {package}", hint=hint)
+
+
+@contextmanager
+def needing(what: str, *, extra: str = "") -> Iterator[None]:
+    """Where optional packages are imported. Raises: MissingDependency, which says that `what` needs
+    the one that is missing, and names the extra to install."""
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        if (missing := missing_extra(e, what, extra=extra)) is None:
+            raise
+        raise missing from None

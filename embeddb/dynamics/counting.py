@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embeddb.core.errors import MissingDependency
+from embeddb.core.extras import needing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,12 +76,8 @@ def emit(
 
 @cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    try:
+    with needing("a dynamic feature"):
         from numba import njit
-    except ImportError:
-        raise MissingDependency(
-            "dynamic features need numba", hint="install the extra `dynamics`"
-        ) from None
     try:
         compiled: Callable[..., Any] = njit(cache=True)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written

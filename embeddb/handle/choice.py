@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,6 @@ __all__ = ["Choice", "asked", "default_of", "given"]
 
 _FORMAT = "embeddb-choice-1"
 _MAX_BYTES = 1 << 16
-_starters: dict[tuple[Any, ...], Path] = {}
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,9 +132,9 @@ def _place(db: str | Path, pattern: Pattern, op: Op, wishes: Wishes) -> Path | N
     """Where the answer to a question is kept: it is another one with other evidence, on another
     machine, and for other code. None where there is no database yet."""
     from embeddb.store import is_database, open_store
-    from indexer.starter import STARTER
+    from indexer.starter import STARTER, starter_place
 
-    folder = _starter() if str(db) == STARTER else Path(db)
+    folder = starter_place() if str(db) == STARTER else Path(db)
     if not is_database(folder):
         return None
     with closing(open_store(folder, readonly=True)) as store:
@@ -149,18 +147,6 @@ def _place(db: str | Path, pattern: Pattern, op: Op, wishes: Wishes) -> Path | N
     )
     name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
     return cpu_build.cache_folder().parent / "choices" / f"{name}.json"
-
-
-def _starter() -> Path:
-    """Where the starter is: it is named by the digest of files, which are read once."""
-    from indexer.starter import STARTER_FILE, starter_place
-
-    files = sorted(STARTER_FILE.parent.glob("*")) if STARTER_FILE.parent.is_dir() else []
-    about = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    key = (os.environ.get("EMBEDDB_HOME"), os.environ.get("XDG_DATA_HOME"), *about)
-    if key not in _starters:
-        _starters[key] = starter_place()
-    return _starters[key]
 
 
 def _kept(place: Path) -> Choice | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,13 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, RunnerUnavailable, UsageError
 from embeddb.handle.choice import Choice, Wishes, asked, given
-from embeddb.handle.handle import Handle, Later
+from embeddb.handle.handle import Handle, Later, warn_of_scipy
 from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.handle.measured import measured
 from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_plain
 from embeddb.handle.trial import TRIED, Trial
 from embeddb.handle.worth import (
+    NO_COMPILER,
     SMALL,
     level_with_scipy,
     too_costly,
@@ -45,7 +45,6 @@ _MANY_TIMES = 4
 #: The same where an answer is sure, and where scipy, which needs no preparation, is likely to win.
 _SURE_TIMES = _LEVEL_TIMES = 16
 _KERNELS = ("spmm", "spmv", "sddmm")
-_said: set[str] = set()
 
 
 def compile(
@@ -86,7 +85,9 @@ def compile(
     if type(matrix).__module__.partition(".")[0] == "torch":
         if dtype is not None:
             raise UsageError("dtype is for numpy", hint="give A in that type: A.double()")
-        return _of_tensor(matrix, kernel, k, config, {"db": db, **asdict(wishes)})
+        from embeddb.handle.tensors import tensor_handle
+
+        return tensor_handle(matrix, kernel, _Product(kernel, k, config, db, wishes))
     held = matrix_of(matrix, dtype)
     op = Op(kernel, max(width, 1), "f64" if held.values.dtype == np.float64 else "f32")
     named = None if config is None else _named(config, op, reproducible)
@@ -101,7 +102,7 @@ def compile(
             choice = measured(held, op, choice, wishes)
         return _compiled(held, op, choice, wishes)
     except RunnerUnavailable as error:
-        _say_once(str(error))
+        warn_of_scipy(str(error))
         return _scipy(held, op, None, f"scipy computes: {error}")
 
 
@@ -114,27 +115,47 @@ def _answered(held: Matrix, op: Op, db: Database | str | Path, wishes: Wishes) -
     if wishes.seconds > 0:
         choice = measured(held, op, choice, wishes)
     if note := too_costly(op, choice, held, wishes):
-        return _unasked(held, op, choice, note, wishes)
+        made = _unasked(held, op, choice, note, wishes)
+        if made.config is None and cpu_build.compiler() is None:
+            warn_of_scipy(note)
+        return made
     return _tried(_compiled(held, op, choice, wishes), held, wishes, sure=choice.sure in _SURE)
 
 
 def _check_compiler() -> None:
-    if cpu_build.compiler() is None:
-        raise RunnerUnavailable(cpu_build.no_compiler())
+    if not cpu_build.has_code():
+        raise RunnerUnavailable(NO_COMPILER)
 
 
-def _of_tensor(
-    matrix: Any, kernel: str, k: int | None, config: Any, how: Mapping[str, Any]
-) -> TensorHandle:
-    from embeddb.handle.tensors import tensor_handle
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Compiles the products with a tensor's matrix, as the caller of `compile` wished."""
 
-    def one(part: Any, name: str, asked: bool) -> Handle:
-        width = None if name == "spmv" else 1 if kernel == "spmv" else k
-        made = compile(part, name, k=width, config=config if asked else None, **how)
+    kernel: str
+    k: int | None
+    config: Mapping[str, Any] | str | None
+    db: Database | str | Path
+    wishes: Wishes
+
+    def __call__(self, matrix: Any, kernel: str, asked: bool) -> Handle:
+        """`asked`: whether it is the product that the caller named, with his configuration."""
+        width = None if kernel == "spmv" else 1 if self.kernel == "spmv" else self.k
+        config = self.config if asked else None
+        made = compile(matrix, kernel, k=width, config=config, db=self.db, **asdict(self.wishes))
         assert isinstance(made, Handle)
         return made
 
-    return tensor_handle(matrix, kernel, one)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Raises: UsageError for an open database that no other process can open."""
+        db = self.db
+        if not isinstance(db, str | Path):
+            if db.store.shared or db.store.path is None:
+                raise UsageError(
+                    f"{db!r} compiles this handle's gradients, and cannot be sent along",
+                    hint="compile with db= a folder",
+                )
+            db = str(db.store.path.resolve())
+        return _Product, (self.kernel, self.k, self.config, db, self.wishes)
 
 
 class _Empty(Handle):
@@ -144,6 +165,9 @@ class _Empty(Handle):
         super().__init__(by_scipy(matrix, op), None, None, [note])
         m, n = matrix.pattern.shape
         self._shape_b, self._shape_c = (n, 0), (m, 0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Empty, (self.running[0].matrix, self._op, self._notes[0])
 
 
 def _width(kernel: str, k: int | None) -> int:
@@ -173,8 +197,8 @@ def _unasked(held: Matrix, op: Op, choice: Choice | None, note: str, wishes: Wis
             usual = usual_config(op)
             level = level_with_scipy(op, held) and not _many(wishes, 2, _LEVEL_TIMES)
             if not level and is_built(usual, op):
-                told = [f"best on average without conversion: {note}"]
-                made = Handle(by_kernel(held, op, usual), usual, choice, told)
+                notes = ["an already built kernel, the best on average without conversion", note]
+                made = Handle(by_kernel(held, op, usual), usual, choice, notes)
                 return _tried(made, held, wishes)
         except EmbeddbError as error:
             note = f"{note}; {error}"
@@ -187,7 +211,8 @@ def _compiled(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Handle:
     pays_after = choice.break_even
     plain = is_plain(plan(config, op)[1].form)
     notes = _notes(op, choice)
-    if plain or pays_after is None or (calls is not None and pays_after <= calls):
+    alone = cpu_build.compiler() is None and not is_built(default, op)
+    if plain or alone or pays_after is None or (calls is not None and pays_after <= calls):
         served, used = _converted(held, op, choice, notes)
         return Handle(served, used, choice, notes)
     handle = Handle(by_kernel(held, op, default), default, choice, notes)
@@ -237,9 +262,3 @@ def _notes(op: Op, choice: Choice) -> list[str]:
 
 def _scipy(held: Matrix, op: Op, choice: Choice | None, note: str) -> Handle:
     return Handle(by_scipy(held, op), None, choice, [note])
-
-
-def _say_once(reason: str) -> None:
-    if reason not in _said:
-        _said.add(reason)
-        warnings.warn(f"scipy computes instead: {reason}", RuntimeWarning, stacklevel=3)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +14,15 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, UsageError
 from embeddb.handle.choice import Choice
-from embeddb.handle.matrix import matrix_of
+from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.handle.operands import operand, result_of
-from embeddb.handle.served import Served, by_kernel
+from embeddb.handle.served import Served, by_kernel, by_scipy
 from embeddb.handle.trial import Rival, Trial
 
-__all__ = ["Handle", "Later"]
+__all__ = ["Handle", "Later", "warn_of_scipy"]
 
 Floats = NDArray[Any]
+_reasons: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,10 @@ class Handle:
     Shapes: A m×n with nnz non-zeros; B dtype[n,k], C dtype[m,k], result dtype[m,k]; SpMV: B
     dtype[n] or dtype[n,1], result alike; SDDMM: result dtype[nnz] in the order of sorted CSR, which
     `sparse` makes a matrix of. May be called from several threads.
+
+    A copy shares what is compiled, and `update` of one does not change the other. A pickle holds
+    matrix and configuration; what loads it binds them to the kernel again, built where it is not
+    in the cache, and where it cannot be built scipy computes.
     """
 
     def __init__(
@@ -130,9 +136,25 @@ class Handle:
         if self._later is not None:
             self._count()
         made = copy.copy(self)
-        made._changing, made._later, made._trial = threading.Lock(), None, None
+        made._later = made._trial = None
         made._served = self._replaced(values)
         return made
+
+    def __copy__(self) -> Self:
+        made = object.__new__(type(self))
+        with self._changing:
+            made.__dict__.update(self.__dict__)
+        made._changing, made._notes = threading.Lock(), list(self._notes)
+        return made
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Self:
+        return copy.copy(self)  # what is shared never changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        now = copy.copy(self)
+        matrix, later = now._served.matrix, now._later
+        about = now._choice, now._notes, later, now._calls
+        return _rebuilt, (matrix, now._op, now._config, *about)
 
     def sparse(self, values: Floats | None = None) -> Any:
         """A `scipy.sparse.csr_array` of A's pattern with these values dtype[nnz] (those of A if
@@ -233,3 +255,32 @@ class Handle:
             self._notes.append(f"stays as it is: {error}")
         finally:
             self._changing.release()
+
+
+def _rebuilt(
+    matrix: Matrix,
+    op: Op,
+    config: Config | None,
+    choice: Choice | None,
+    notes: list[str],
+    later: Later | None,
+    calls: int,
+) -> Handle:
+    """A handle that was pickled: its matrix bound to the kernel of its configuration again; scipy
+    computes, and a warning says so, where that cannot be built."""
+    try:
+        served = by_scipy(matrix, op) if config is None else by_kernel(matrix, op, config)
+    except EmbeddbError as error:
+        warn_of_scipy(str(error))
+        notes = [*notes, f"scipy computes: {error}"]
+        served, config, later = by_scipy(matrix, op), None, None
+    made = Handle(served, config, choice, notes)
+    made._later, made._calls = later, calls
+    return made
+
+
+def warn_of_scipy(reason: str) -> None:
+    """Each reason once in a process."""
+    if reason not in _reasons:
+        _reasons.add(reason)
+        warnings.warn(f"scipy computes instead: {reason}", RuntimeWarning, stacklevel=3)

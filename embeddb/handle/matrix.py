@@ -29,6 +29,10 @@ class Matrix:
     values: NDArray[Any]
     plain: bool
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        p = self.pattern
+        return _read_back, (p.shape, p.indptr, p.indices, self.values, self.plain)
+
     def form(self) -> Form:
         """Its arrays as kernels take them."""
         return Form(self.pattern.shape, self.pattern.indptr, self.pattern.indices, self.values)
@@ -62,11 +66,32 @@ def matrix_of(matrix: Any, dtype: Any = None) -> Matrix:
     pattern = Pattern.from_csr(matrix.shape, ptr, idx)
     plain = pattern.nnz == idx.size and bool((pattern.indices == idx).all())
     if plain:
-        made = aligned(values.shape, values.dtype)
-        made[:] = values
-        return Matrix(pattern, made, True)
+        return Matrix(pattern, _aligned(values), True)
     parts = (values.copy(), idx, ptr)  # scipy sorts them in place
     return Matrix(pattern, _sorted(matrix.shape, parts, "csr", pattern), False)
+
+
+def _read_back(
+    shape: tuple[int, int],
+    indptr: NDArray[Any],
+    indices: NDArray[Any],
+    values: NDArray[Any],
+    plain: bool,
+) -> Matrix:
+    """A matrix that was pickled, its arrays checked, copied and aligned again.
+
+    Raises: MatrixError for arrays that are none of a sorted CSR.
+    """
+    pattern = Pattern.from_csr(shape, np.array(indptr), np.array(indices))
+    if values.shape != (pattern.nnz,):
+        raise MatrixError(f"A has {values.size} values for {pattern.nnz} non-zeros")
+    return Matrix(pattern, _aligned(values), plain)
+
+
+def _aligned(values: NDArray[Any]) -> NDArray[Any]:
+    made = aligned(values.shape, values.dtype)
+    made[:] = values
+    return made
 
 
 def value_type(values: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
@@ -100,6 +125,4 @@ def _sorted(shape: tuple[int, int], parts: Any, layout: str, pattern: Pattern) -
     kind = {"csr": sparse.csr_array, "csc": sparse.csc_array, "coo": sparse.coo_array}[layout]
     made = kind(parts, shape=shape).tocsr()
     made.sum_duplicates()
-    values = aligned((pattern.nnz,), made.data.dtype)
-    values[:] = made.data
-    return values
+    return _aligned(made.data)

@@ -26,6 +26,12 @@ def operand(given: Any, name: str, shape: tuple[int, ...], dtype: Any) -> NDArra
         array = np.asarray(given)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name} is no dense array: {error}") from None
+    if array.ndim == 2 and array.shape[:1] == shape[:1] and array.shape != shape:
+        width, own = array.shape[1], shape[1] if len(shape) > 1 else 1
+        raise UsageError(
+            f"{name} has {width} columns; this handle was compiled for k={own}",
+            hint=f"compile another with k={width}",
+        )
     if array.shape != shape:
         raise UsageError(f"{name} has the shape {array.shape}, the kernel's is {shape}")
     if not np.can_cast(array.dtype, dtype, "safe"):

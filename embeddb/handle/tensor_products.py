@@ -7,6 +7,7 @@ its own, with an answer of its own, made when it is first asked for. They are cu
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 from collections.abc import Callable
@@ -43,18 +44,45 @@ class Products:
     """The handles of one pattern, and the order of the caller's values.
 
     `csr` is the matrix as sorted scipy CSR; `order` int64[nnz] where the caller's values lie in
-    that (None: as they are), `alone` whether values by themselves have an order.
+    that (None: as they are), `alone` whether values by themselves have an order. `asked` is the
+    product that the caller named, `compiled` the others that were needed so far.
     """
 
-    def __init__(self, matrix: torch.Tensor, kernel: str, compile_one: Compile) -> None:
-        self.csr, self.order, self.alone = sorted_csr(matrix)
-        self.kernel, self._compile = kernel, compile_one
-        self.asked = compile_one(self.csr, kernel, True)
+    def __init__(
+        self,
+        asked: Handle,
+        order: tuple[NDArray[np.int64] | None, bool],
+        compile_one: Compile,
+        compiled: dict[str, Handle] | None = None,
+    ) -> None:
+        self.asked, self.kernel = asked, asked.op.kernel
+        self.order, self.alone = order
+        self.csr = asked.sparse()
+        self._compile = compile_one
+        self._made = dict(compiled or {})
+        if self.kernel != "sddmm":
+            self._made["along"] = asked
         self.key = next(_keys)
         self._lock = threading.Lock()
-        self._made = {} if kernel == "sddmm" else {"along": self.asked}
         self._turned: NDArray[np.int64] | None = None
         _known[self.key] = self
+
+    @classmethod
+    def of(cls, matrix: torch.Tensor, kernel: str, compile_one: Compile) -> Products:
+        csr, order, alone = sorted_csr(matrix)
+        return cls(compile_one(csr, kernel, True), (order, alone), compile_one)
+
+    def __copy__(self) -> Products:
+        with self._lock:
+            compiled = {name: copy.copy(handle) for name, handle in self._made.items()}
+            asked = copy.copy(self.asked)
+            return Products(asked, (self.order, self.alone), self._compile, compiled)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        now = copy.copy(self)
+        others = {name: one for name, one in now._made.items() if one is not now.asked}
+        order = None if now.order is None else np.asarray(now.order)
+        return Products, (now.asked, (order, now.alone), now._compile, others)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -132,12 +160,18 @@ class Products:
 _known: WeakValueDictionary[int, Products] = WeakValueDictionary()
 
 
+def _products(key: int) -> Products:
+    """Raises: KeyError if the handle is gone. `key` is a symbol where torch.compile meets a second
+    handle."""
+    return _known[int(key)]
+
+
 @torch.library.custom_op("embeddb::product", mutates_args=())
 def product(
     b: torch.Tensor, values: torch.Tensor | None, key: int, transposed: bool
 ) -> torch.Tensor:
     """A B, or Aᵀ B, of the pattern `key`; b dtype[n,k] or dtype[n], values dtype[nnz]."""
-    handle = _known[key].with_values(values, transposed)
+    handle = _products(key).with_values(values, transposed)
     return torch.from_numpy(handle(array_of(b, "B")))
 
 
@@ -145,25 +179,28 @@ def product(
 def dots(c: torch.Tensor, b: torch.Tensor, key: int) -> torch.Tensor:
     """dtype[nnz]: the dot products of rows of c and b at the non-zeros of the pattern `key`."""
     arrays = (array_of(c, "C"), array_of(b, "B"))
-    if _known[key].kernel == "spmv":
+    products = _products(key)
+    if products.kernel == "spmv":
         arrays = (arrays[0].reshape(-1, 1), arrays[1].reshape(-1, 1))
-    return torch.from_numpy(_known[key].dots()(*arrays))
+    return torch.from_numpy(products.dots()(*arrays))
 
 
 @product.register_fake
 def _(b: torch.Tensor, values: Any, key: int, transposed: bool) -> torch.Tensor:
-    m, n = _known[key].csr.shape
-    return torch.empty((n if transposed else m, *b.shape[1:]), dtype=_known[key].dtype)
+    products = _products(key)
+    m, n = products.csr.shape
+    return torch.empty((n if transposed else m, *b.shape[1:]), dtype=products.dtype)
 
 
 @dots.register_fake
 def _(c: torch.Tensor, b: torch.Tensor, key: int) -> torch.Tensor:
-    return torch.empty((_known[key].csr.nnz,), dtype=_known[key].dtype)
+    products = _products(key)
+    return torch.empty((products.csr.nnz,), dtype=products.dtype)
 
 
 def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
     b, values, key, ctx.transposed = inputs
-    ctx.products = _known.get(key)  # a graph may outlive the handle
+    ctx.products = _known.get(int(key))  # a graph may outlive the handle
     ctx.key, ctx.given = key, values is not None
     ctx.save_for_backward(b, *(() if values is None else (values,)))
 
@@ -181,7 +218,7 @@ def _product_gradients(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
 
 def _keep_dots(ctx: Any, inputs: Any, output: Any) -> None:
     c, b, ctx.key = inputs
-    ctx.products = _known.get(ctx.key)
+    ctx.products = _known.get(int(ctx.key))
     ctx.save_for_backward(c, b)
 
 
@@ -194,6 +231,23 @@ def _dots_gradients(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
 
 product.register_autograd(_product_gradients, setup_context=_keep_product)
 dots.register_autograd(_dots_gradients, setup_context=_keep_dots)
+
+
+def _one_by_one(op: Any) -> None:
+    """Under `vmap`: a call for each of the batch, stacked."""
+
+    def batched(info: Any, in_dims: tuple[int | None, ...], *operands: Any) -> tuple[Any, int]:
+        def nth(n: int) -> list[Any]:
+            each = zip(operands, in_dims, strict=True)
+            return [one if dim is None else one.select(dim, n) for one, dim in each]
+
+        return torch.stack([op(*nth(n)) for n in range(info.batch_size)]), 0
+
+    op.register_vmap(batched)
+
+
+_one_by_one(product)
+_one_by_one(dots)
 
 
 def sorted_csr(matrix: torch.Tensor) -> tuple[Any, NDArray[np.int64] | None, bool]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import torch
+from torch._C import _functorch as functorch
+from torch.autograd import forward_ad
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
@@ -11,17 +17,22 @@ from embeddb.handle.tensor_products import Compile, Products, array_of, dots, so
 
 __all__ = ["TensorHandle", "tensor_handle"]
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NO_TRANSFORM = "{} cannot look into a compiled kernel"
+_BACKWARD = "torch.autograd.grad and backward() go through it, and so does vmap"
+
 
 class TensorHandle:
     """What `embeddb.compile` returns for a sparse tensor of torch: `Handle`, for tensors.
 
     `f(B)` is A B, for SDDMM `f(C, B)` are the values of A ∘ (C Bᵀ), in the order of A's own. Both
-    are differentiable in B and C, any number of times, and in `values` where they are given.
+    are differentiable in B and C, any number of times, and in `values` where they are given. Copied
+    and pickled as `Handle`, with the products that gradients needed so far.
     """
 
     def __init__(self, products: Products) -> None:
         self._products = products
-        self._key = products.key
+        self._key, self._dtype = products.key, products.dtype
         self._two = products.kernel == "sddmm"
         self._own = torch.from_numpy(products.csr.data) if self._two else None
 
@@ -34,17 +45,27 @@ class TensorHandle:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The result, in `out` if that is given, which takes no gradient. `values` dtype[nnz], in
-        the order of A's, stand for A's own in this call only, and cost a copy.
+        the order of A's, stand for A's own in this call only, and cost a copy. Under autocast
+        operands of a narrower type are computed with in the handle's, as the result is.
 
-        Raises: UsageError as `Handle` does, and for what is no tensor of the CPU.
+        Raises: UsageError as `Handle` does, for what is no tensor of the CPU, and for transforms of
+        `torch.func` other than `vmap`.
         """
-        given = tuple(one for one in (dense, other, values) if one is not None)
+        if torch.is_autocast_enabled("cpu"):
+            dense, other, values = (self._widened(one) for one in (dense, other, values))
+        given = [one for one in (dense, other, values) if one is not None]
         gradients = torch.is_grad_enabled() and any(
             getattr(one, "requires_grad", False) for one in given
         )
-        if out is not None or (
-            values is None and not gradients and not torch.compiler.is_compiling()
-        ):
+        if torch.compiler.is_compiling():
+            plain = out is not None
+        elif not is_traced(given):
+            plain = out is not None or (values is None and not gradients)
+        elif out is not None:
+            raise UsageError("out= cannot be traced", hint="call without it")
+        else:
+            plain = False
+        if plain:
             return self._straight(dense, other, values, out, gradients)
         own = None if values is None else self._products.in_csr(values)
         if not self._two:
@@ -55,6 +76,15 @@ class TensorHandle:
         if other is None:
             raise UsageError("SDDMM takes two dense operands", hint="f(C, B) for A ∘ (C Bᵀ)")
         return self._in_own((self._own if own is None else own) * dots(dense, other, self._key))
+
+    def __copy__(self) -> TensorHandle:
+        return TensorHandle(copy.copy(self._products))
+
+    def __deepcopy__(self, _: dict[int, object]) -> TensorHandle:
+        return copy.copy(self)
+
+    def __reduce__(self) -> tuple[type[TensorHandle], tuple[Products]]:
+        return TensorHandle, (self._products,)
 
     @property
     def config(self) -> Config | None:
@@ -103,6 +133,10 @@ class TensorHandle:
     def __repr__(self) -> str:
         return f"Tensor{self._products.asked!r}"
 
+    def _widened(self, given: Any) -> Any:
+        narrow = getattr(given, "dtype", None) in (torch.bfloat16, torch.float16)
+        return given.to(self._dtype) if narrow else given
+
     def _straight(
         self,
         dense: torch.Tensor,
@@ -136,6 +170,36 @@ class TensorHandle:
         return made[torch.from_numpy(back)]
 
 
+def is_traced(tensors: Sequence[Any]) -> bool:
+    """Whether torch follows operations on these tensors (`vmap`, fake tensors, `make_fx`,
+    `torch.jit.trace`), so that they must be its own operators, not a kernel's call beside it.
+
+    Raises: UsageError for derivatives that do not go through a custom operator.
+    """
+    if forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(one).tangent is not None  # type: ignore[no-untyped-call] # torch's
+        for one in tensors
+        if isinstance(one, torch.Tensor)
+    ):
+        raise UsageError(_NO_TRANSFORM.format("forward-mode derivatives"), hint=_BACKWARD)
+    wrapped = False
+    for one in tensors:
+        while isinstance(one, torch.Tensor) and functorch.is_functorch_wrapped_tensor(one):
+            if functorch.is_gradtrackingtensor(one):
+                raise UsageError(
+                    _NO_TRANSFORM.format("torch.func's grad, vjp, jvp and what builds on them"),
+                    hint=_BACKWARD,
+                )
+            wrapped, one = True, functorch.get_unwrapped(one)
+    return (
+        wrapped
+        or torch._C._is_tracing()
+        or any(type(one) not in _PLAIN for one in tensors if isinstance(one, torch.Tensor))
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+    )
+
+
 def tensor_handle(matrix: torch.Tensor, kernel: str, compile_one: Compile) -> TensorHandle:
     """A handle for a sparse tensor (CSR, CSC or COO, on the CPU), whose products `compile_one`
     compiles.
@@ -147,4 +211,4 @@ def tensor_handle(matrix: torch.Tensor, kernel: str, compile_one: Compile) -> Te
             "A asks for a gradient, which a handle gives to values alone",
             hint="compile A.detach(), then f(B, values=A.values())",
         )
-    return TensorHandle(Products(matrix, kernel, compile_one))
+    return TensorHandle(Products.of(matrix, kernel, compile_one))

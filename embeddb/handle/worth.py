@@ -15,6 +15,7 @@ from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels.called import code_place, is_built
 
 __all__ = [
+    "NO_COMPILER",
     "SMALL",
     "level_with_scipy",
     "owed_s",
@@ -26,6 +27,7 @@ __all__ = [
     "worth_building",
 ]
 
+NO_COMPILER = "no C compiler found: install gcc to run the faster kernel"
 #: Multiply-adds below which scipy answers: calling a kernel costs more than it saves.
 SMALL = 4096
 #: Non-zeros below which scipy's SpMV on one thread may be as fast: waking the others takes tens of
@@ -55,7 +57,10 @@ def too_little(held: Matrix, op: Op, wishes: Wishes) -> str:
         return f"fewer than {SMALL} multiply-adds"
     cost = _ASK_S + _PREPARE_S * held.values.size
     if calls is not None and not wishes.build and calls * work * _SAVED_S < cost:
-        return f"{calls:.0f} calls do not win back asking and preparing"
+        return (
+            f"not worth it for {calls:.0f} calls: choosing and preparing a faster kernel takes "
+            "longer than it saves"
+        )
     return ""
 
 
@@ -64,6 +69,8 @@ def too_costly(op: Op, choice: Choice, held: Matrix, wishes: Wishes) -> str:
     calls = wishes.calls
     if wishes.build or is_built(Config(choice.config), op):
         return ""
+    if cpu_build.compiler() is None:
+        return NO_COMPILER
     if wishes.build is False:
         return "the kernel is not built, and building was not asked for"
     if calls is None:
@@ -72,8 +79,8 @@ def too_costly(op: Op, choice: Choice, held: Matrix, wishes: Wishes) -> str:
     lost_s = owed_s(place, saved_s(op, held, calls))
     if lost_s < (cost_s := usual_build_s()):
         return (
-            f"{calls:.0f} calls do not win back the building of a kernel, {cost_s:.1f} s; it is "
-            f"built when that is what all calls together lose by it, by now {lost_s:.2f} s"
+            f"building a better kernel takes {cost_s:.1f} s; it is built once {cost_s:.1f} s have "
+            f"been lost, by now {lost_s:.2f} s"
         )
     place.with_suffix(".owed").unlink(missing_ok=True)
     return ""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +87,7 @@ class AnswerIndex:
     counters: str = ""
     lists: InvertedLists | None = None
     of: AnswerIndex | None = None
+    _viewing: AbstractContextManager[Any] = field(default_factory=RLock, init=False, repr=False)
 
     @classmethod
     def build(
@@ -158,7 +161,12 @@ class AnswerIndex:
         return ground_of(self.evidence, (*self.ids, *rest), near, self.facts)
 
     def view(self, platform: Platform, *, calls: float = math.inf) -> View:
-        """The partition as one instance sees it; kept, for there are few."""
+        """The partition as one instance sees it; kept, for there are few. Threads that ask for the
+        same wait for the first."""
+        with self._viewing:
+            return self._view(platform, calls)
+
+    def _view(self, platform: Platform, calls: float) -> View:
         key = (platform.id, calls)
         found = self._views.get(key)
         if found is None and self.of is not None:
@@ -359,6 +367,7 @@ _KEPT = (
     "_known",
     "_places",
     "_rows_by_pattern",
+    "_viewing",
     "_views",
     "configs",
     "ground",

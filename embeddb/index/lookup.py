@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -38,7 +39,6 @@ from embeddb.index.scopes import (
     scope_partitions,
     scopes,
 )
-from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.platforms.machines import same_build
 from embeddb.platforms.of_subject import Content
@@ -62,23 +62,48 @@ __all__ = ["Lookup"]
 _TRIED_PATTERNS, _TRIED_RUNS = 20, 50
 
 
+class _Derived:
+    """Indexes, featurizers and cost models of a database in memory: shared by all that have it open
+    in this process, so that none is loaded or built twice."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.models = CostModelFiles(store.path)
+        self.reload()
+
+    def reload(self) -> None:
+        """Begin anew: open indexes hold vectors of the weights before."""
+        store = self._store
+        self.featurizers = Featurizers(store.path, partial(counters_of, store), self._embedded)
+        self.files = IndexFiles(store)
+
+    def _embedded(self, featurizer: str) -> bool:
+        """Whether vectors of a featurizer were ever computed here."""
+        return bool(self._store.notes.get(f"embedded/{featurizer}"))
+
+
 class Lookup:
     """What is known, and where new knowledge is written down; use as a context manager.
 
-    `embeddb.database.Database` is one with a call for every use. All reading methods may be called
-    from several threads; it must be opened again after a fork.
+    `embeddb.database.Database` is one with a call for every use. A folder may be opened any number
+    of times; all of one process share its engine and indexes. All methods may be called from
+    several threads; after a fork the child opens it again.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         fetch_models(store)
-        self._files = IndexFiles(store)
-        self._featurizers = Featurizers(store.path, self._counters_of, self._embedded)
-        self._models = CostModelFiles(store.path)
+        self._derived = store.engine.shared_state(
+            lambda engine: _Derived(store if engine is store.engine else Store(engine))
+        )
 
-    def _embedded(self, featurizer: str) -> bool:
-        """Whether vectors of a featurizer were ever made here."""
-        return bool(self.store.notes.get(f"embedded/{featurizer}"))
+    @property
+    def _files(self) -> IndexFiles:
+        return self._derived.files
+
+    @property
+    def _featurizers(self) -> Featurizers:
+        return self._derived.featurizers
 
     @classmethod
     def open(cls, path: str | Path, *, readonly: bool = False) -> Self:
@@ -105,6 +130,12 @@ class Lookup:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.store.place!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise UsageError(
+            "an open database cannot be copied or pickled",
+            hint="pass its path and open that: openings in one process share one engine",
+        )
 
     def tell_of_long_work(self, note: Callable[[str], None]) -> None:
         """Have `note` told of what takes seconds before it is done."""
@@ -134,8 +165,7 @@ class Lookup:
         nests = read_card(file)["kind"] == "nests"
         install = nest_embedding.install if nests else scnn.install
         version = install(Path(file), self.store.path)
-        self._featurizers = Featurizers(self.store.path, self._counters_of, self._embedded)
-        self._files = IndexFiles(self.store)  # open ones hold vectors of the old weights
+        self._derived.reload()
         register_files(self.store, before)
         return version
 
@@ -272,9 +302,6 @@ class Lookup:
         plugs = self._featurizers.counting(platform.id)
         return self._files.by_counters(plain, platform.id, plugs)
 
-    def _counters_of(self, nest_id: str, platform: str) -> CounterVector | None:
-        return counters_of(self.store, nest_id, platform)
-
     def prime(self, partition: AnswerIndex, platform: Platform) -> None:
         """Have the view of a machine ready; found anew it takes seconds, and is noted."""
         self._files.prime(partition, platform)
@@ -360,12 +387,12 @@ class Lookup:
     def usable_model(self, platform: Platform, op: Op) -> tuple[CostModel | None, str]:
         """The cost model for an op on a platform, or one line on why the one that is there cannot
         be used."""
-        return self._models.find(platform, op, self.featurizer_version)
+        return self._derived.models.find(platform, op, self.featurizer_version)
 
     def graph_model(self, platform: Platform, op: Op) -> tuple[GraphModel | None, str]:
         """The learned model of tensor kernels for an op on a platform, or one line on why the one
         that is there cannot be used."""
-        return self._models.find_graph_model(platform, op)
+        return self._derived.models.find_graph_model(platform, op)
 
     def model(self, platform: Platform, op: Op) -> CostModel | GraphModel | None:
         """What has learned of the runs of an op on a platform, of whatever kind."""
@@ -375,7 +402,7 @@ class Lookup:
 
     def register_model(self, version: str) -> None:
         """Keep the card of the model that an answer rests on, unless the store has it."""
-        self._models.register(version, self.store)
+        self._derived.models.register(version, self.store)
 
     # -- patterns and runs -----------------------------------------------------------------
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from embeddb.core.errors import MissingDependency, StoreError
-from embeddb.core.extras import install_hint
+from embeddb.core.errors import StoreError
+from embeddb.core.extras import needing
 from embeddb.core.files.own_files import own_size
 from embeddb.core.server_url import is_server_url
 from embeddb.store.engine import SCHEMA, Engine, Txn
 from embeddb.store.failures import no_database, translating
-from embeddb.store.lmdb_engine import DATA_FILE, LmdbEngine
-from embeddb.store.lmdb_files import is_begun
+from embeddb.store.folder_engine import FolderEngine
+from embeddb.store.lmdb_files import DATA_FILE, is_begun
 from embeddb.store.memory import MemoryEngine
 from embeddb.store.store import AppendResult, Contradiction, Partition, Store, Taken
 
@@ -36,7 +34,7 @@ __all__ = [
 
 def open_store(path: str | Path, *, readonly: bool = False, create: bool = False) -> Store:
     """Open a database folder, or a database on a server (`postgresql://...`); one that this user
-    cannot write to opens read-only.
+    cannot write to opens read-only. Openings of one folder in a process share its engine.
 
     With `create` one is made; a folder where that was killed before is taken up.
     Raises: StoreError if it is no database (or, with `create`, if it is one or is not empty);
@@ -53,25 +51,13 @@ def open_store(path: str | Path, *, readonly: bool = False, create: bool = False
 def open_engine(path: str | Path, *, readonly: bool = False, create: bool = False) -> Engine:
     """The engine below a store, for what copies it as it is. Raises: as `open_store`."""
     if is_server_url(path):
-        with _needing_psycopg():
+        with needing("a database on a server"):
             from embeddb.store.postgres.postgres_engine import PostgresEngine
         return PostgresEngine(str(path), readonly=readonly, create=create)
     folder = Path(path)
     with translating(folder, OSError):
         _check_folder(folder, create=create)
-    return LmdbEngine(folder, readonly=readonly, create=create)
-
-
-@contextmanager
-def _needing_psycopg() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as e:
-        if (e.name or "").partition(".")[0] != "psycopg":
-            raise
-        raise MissingDependency(
-            "a database on a server needs psycopg", hint=install_hint("postgres")
-        ) from None
+    return FolderEngine(folder, readonly=readonly, create=create)
 
 
 def is_database(path: str | Path) -> bool:
@@ -79,7 +65,7 @@ def is_database(path: str | Path) -> bool:
     `open_store` takes it up with `create`. Raises: StoreError for a link in the place of a file, or
     a server that cannot be reached; MissingDependency as `open_store`."""
     if is_server_url(path):
-        with _needing_psycopg():
+        with needing("a database on a server"):
             from embeddb.store.postgres.postgres_engine import has_database
         return has_database(str(path))
     folder = Path(path)

@@ -188,6 +188,11 @@ class Engine(Protocol):
 
     def close(self) -> None: ...
 
+    def shared_state(self, make: Callable[[Engine], T]) -> T:
+        """What all openings of the same data in this process share beside the engine (they pass
+        the same `make`): made of an engine that lasts as long as any of them is open."""
+        ...
+
     def size_bytes(self) -> int: ...
 
     def compact(self) -> None:

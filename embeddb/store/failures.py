@@ -61,8 +61,9 @@ def _translated(e: Exception, folder: Path) -> StoreError:
         return StoreError(f"{folder}: no such folder")
     if "already open" in text:
         return StoreError(
-            f"{folder}: already open in this process",
-            hint="share the open database; after a fork, close the inherited one first",
+            f"{folder}: already open in this process, or in the parent that forked it while a "
+            "thread was reading or writing",
+            hint="start child processes by `spawn`, or while no thread uses the database",
         )
     if isinstance(e, (lmdb.NotFoundError, lmdb.IncompatibleError)):
         return StoreError(f"{folder}: not an embeddb database")

@@ -14,8 +14,9 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +30,7 @@ from embeddb.core.errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from embeddb.store.engine import ADDED, TABLES, Txn, sealed, unsealed
+from embeddb.store.engine import ADDED, TABLES, Engine, Txn, sealed, unsealed
 from embeddb.store.failures import translating
 from embeddb.store.lmdb_files import (
     DATA_FILE,
@@ -124,6 +125,15 @@ class _LmdbTxn(Txn):
                 yield str(e)
 
 
+def _identity(file: Path | int) -> tuple[int, int] | None:
+    """Device and inode; None where nothing is."""
+    try:
+        stat = os.fstat(file) if isinstance(file, int) else file.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
 def _clear(part: Path) -> None:
     """Remove a folder of our own, or what stands in its place; nothing that a link leads to."""
     if part.is_symlink() or part.is_file():
@@ -132,7 +142,8 @@ def _clear(part: Path) -> None:
 
 
 class LmdbEngine:
-    """An open database folder.
+    """The LMDB environment of a database folder, of which a process may have one only: openings
+    share it through `embeddb.store.folder_engine.FolderEngine`.
 
     With `create`, one that was only begun is taken up. `max_map_bytes` bounds the growth of the
     data file, `wait_s` the time a write waits for another process's write to end. A folder that is
@@ -161,12 +172,13 @@ class LmdbEngine:
         self._wait_s = wait_s
         self._pid = os.getpid()
         self._gate = ReadGate()
+        self._writing, self._written = threading.Lock(), 0
         with translating(folder, lmdb.Error, OSError):
             self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 self.readonly = readonly or not writable(folder)
                 self._share_folder()
-                with self._writer_lock():
+                with self._writer_lock(self.readonly):
                     self._open_environment(create=create)
             except BaseException:
                 os.close(self._fd)
@@ -180,13 +192,64 @@ class LmdbEngine:
         self._env = opened(self._folder, readonly=self.readonly, create=create)
         try:
             refuse_truncated(self._env, self._folder / DATA_FILE)
-            if (self._folder / DATA_FILE).stat().st_size <= _SMALL_BYTES:
-                with self._env.begin():  # while it is open no page is reused
-                    refuse_broken(self._folder)
-            self._dbs = self._open_tables()
+            while True:
+                try:
+                    self._begin_using()
+                    break
+                except lmdb.MapResizedError:  # another process writes
+                    self._env.set_mapsize(0)
+            self._data_file = _identity(self._folder / DATA_FILE)
         except BaseException:
             self._env.close()
             raise
+
+    def _begin_using(self) -> None:
+        if (self._folder / DATA_FILE).stat().st_size <= _SMALL_BYTES:
+            with self._env.begin():  # while it is open no page is reused
+                refuse_broken(self._folder)
+        self._dbs = self._open_tables()
+
+    def allow_writing(self) -> None:
+        """Open the environment for writing too, between two reads of this process; without effect
+        where this user may not write. Raises: StoreLocked, StoreFull as a write does."""
+        self._same_process()
+        if not os.access(self._folder, os.W_OK):
+            return
+        with (
+            translating(self._folder, lmdb.Error, OSError),
+            self._writer_lock(False),
+            self._gate.alone(self._wait_s),
+        ):
+            # Before `writable` looks at the lock file: closing any descriptor of it gives up the
+            # locks that LMDB holds for this process.
+            self._env.close()
+            try:
+                self.readonly = not writable(self._folder)
+                self._open_environment()
+            except BaseException:
+                self.readonly = True
+                self._open_environment()
+                raise
+
+    def was_replaced(self) -> bool:
+        """Whether another database, or none, lies in the folder's place by now."""
+        thread = self._gate.enter()  # compaction replaces the file too
+        try:
+            now = _identity(self._folder), _identity(self._folder / DATA_FILE)
+            return self._fd >= 0 and now != (_identity(self._fd), self._data_file)
+        finally:
+            self._gate.leave(thread)
+
+    @contextmanager
+    def still(self, wait_s: float) -> Iterator[None]:
+        """While no thread of this process reads or writes. Raises: StoreLocked, StoreError."""
+        if not self._writing.acquire(timeout=wait_s):
+            raise StoreLocked(f"{self._folder}: a write has not ended for {wait_s:g} s")
+        try:
+            with self._gate.alone(wait_s):
+                yield
+        finally:
+            self._writing.release()
 
     def _open_tables(self) -> dict[str, Any]:
         """The tables; made if the environment is empty and may be written to."""
@@ -253,7 +316,7 @@ class LmdbEngine:
 
     def write(self, body: Callable[[Txn], T]) -> T:
         self._refuse_write()
-        with self._writer_lock(), translating(self._folder, lmdb.Error):
+        with self._writer_lock(self.readonly), translating(self._folder, lmdb.Error):
             while True:
                 try:
                     self._add_tables()
@@ -272,6 +335,11 @@ class LmdbEngine:
                 f"{self._folder}: opened read-only", hint="copy the database to change it"
             )
         self._gate.refuse_own_read()
+        if self.was_replaced():
+            raise StoreError(
+                f"{self._folder}: removed or replaced since it was opened; a write would be lost",
+                hint="close it and open it again",
+            )
 
     def _larger_map(self) -> int:
         now = int(self._env.info()["map_size"])
@@ -295,11 +363,28 @@ class LmdbEngine:
                     hint="raise the limit of virtual memory (ulimit -v)",
                 ) from e
 
-    def _writer_lock(self) -> AbstractContextManager[None]:
-        """Kept by one process and thread at a time; free where nobody can write."""
-        if self.readonly:
-            return nullcontext()
-        return locked_file(self._folder / WRITER_FILE, self._wait_s)
+    @contextmanager
+    def _writer_lock(self, readonly: bool) -> Iterator[None]:
+        """Kept by one process and thread at a time; free where nobody can write. Threads wait for
+        each other without polling, however many, while writes come to an end. Raises:
+        StoreLocked."""
+        if readonly:
+            yield
+            return
+        before = self._written
+        while not self._writing.acquire(timeout=self._wait_s):
+            if self._written == before:
+                raise StoreLocked(
+                    f"{self._folder}: another thread is writing since {self._wait_s:g} s or more",
+                    hint="wait for it, then try again",
+                )
+            before = self._written
+        try:
+            with locked_file(self._folder / WRITER_FILE, self._wait_s):
+                yield
+        finally:
+            self._written += 1
+            self._writing.release()
 
     def _same_process(self) -> None:
         if os.getpid() != self._pid:
@@ -315,6 +400,9 @@ class LmdbEngine:
             os.close(self._fd)
             self._fd = -1
 
+    def shared_state(self, make: Callable[[Engine], T]) -> T:
+        return make(self)
+
     def size_bytes(self) -> int:
         return (self._folder / DATA_FILE).stat().st_size
 
@@ -324,7 +412,11 @@ class LmdbEngine:
         Raises: StoreLocked while another process has the database open.
         """
         self._refuse_write()
-        with self._writer_lock(), self._alone(), translating(self._folder, lmdb.Error, OSError):
+        with (
+            self._writer_lock(False),
+            self._alone(),
+            translating(self._folder, lmdb.Error, OSError),
+        ):
             refuse_broken(self._folder)
             part = self._folder / "compact.part"
             _clear(part)  # of a compaction that was killed
@@ -360,7 +452,7 @@ class LmdbEngine:
 
     def problems(self) -> list[str]:
         self._same_process()
-        with self._writer_lock():
+        with self._writer_lock(self.readonly):
             found = broken_pages(self._folder)  # a page that is being written looks broken
         if found:
             return found  # reading through broken pages could end the process

@@ -15,7 +15,7 @@ from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.files.own_files import open_own, own_size
 from embeddb.store.engine import TABLES
 from embeddb.store.failures import is_full
-from embeddb.store.pages import page_faults
+from embeddb.store.pages import has_no_table, page_faults
 
 __all__ = [
     "DATA_FILE",
@@ -105,16 +105,12 @@ def is_begun(folder: Path) -> bool:
     if not names <= {DATA_FILE, LOCK_FILE, WRITER_FILE}:
         return False
     sizes = {name: own_size(folder / name) for name in names}
-    return (sizes.get(DATA_FILE) or 0) <= _BEGUN_BYTES or _lacks_tables(folder)
-
-
-def _lacks_tables(folder: Path) -> bool:
-    """The pages of a first transaction may be there without it."""
-    try:
-        with lmdb.open(os.fsencode(folder), readonly=True, lock=False, create=False) as env:
-            return int(env.stat()["entries"]) == 0
-    except lmdb.Error:  # damaged, or open in this process
-        return False
+    if (sizes.get(DATA_FILE) or 0) <= _BEGUN_BYTES:
+        return True
+    # The pages of a first transaction may be there without it. LMDB is not asked: another thread
+    # may be opening the folder.
+    with open_own(folder / DATA_FILE, "rb") as data:
+        return has_no_table(data)
 
 
 def writable(folder: Path) -> bool:

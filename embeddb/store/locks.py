@@ -17,10 +17,14 @@ from embeddb.store.failures import translating
 __all__ = ["ReadGate", "locked_file", "take_lock"]
 
 _POLL_S = 0.005
+#: Reads of one process at a time: each takes a line of LMDB's table of readers, which has 512 for
+#: all processes.
+_MOST_READS = 64
 
 
 class ReadGate:
-    """Counts the open reads of this process, so that the data is not moved below one."""
+    """Counts and bounds the open reads of this process, so that the data is not moved below one and
+    any number of threads may ask for one."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -31,9 +35,13 @@ class ReadGate:
         thread = threading.get_ident()
         with self._changed:
             # A thread that is inside already goes on: the gate waits for it.
-            self._changed.wait_for(lambda: not self._closed or thread in self._readers)
+            self._changed.wait_for(lambda: self._open or thread in self._readers)
             self._readers.append(thread)
         return thread
+
+    @property
+    def _open(self) -> bool:
+        return not self._closed and len(self._readers) < _MOST_READS
 
     def leave(self, thread: int) -> None:
         with self._changed:

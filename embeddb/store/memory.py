@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from embeddb.core.errors import StoreError, StoreReadOnly
-from embeddb.store.engine import TABLES, Txn
+from embeddb.store.engine import TABLES, Engine, Txn
 from embeddb.store.locks import ReadGate
 
 __all__ = ["MemoryEngine"]
@@ -93,6 +93,9 @@ class MemoryEngine:
 
     def close(self) -> None:
         self._tables = {name: {} for name in TABLES}
+
+    def shared_state(self, make: Callable[[Engine], T]) -> T:
+        return make(self)
 
     def size_bytes(self) -> int:
         return sum(len(k) + len(v) for rows in self._tables.values() for k, v in rows.items())

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["page_faults"]
+__all__ = ["has_no_table", "page_faults"]
 
 _MAGIC, _VERSION, _NONE = 0xBEEFC0DE, 1, (1 << 64) - 1
 _HEAD, _NODE, _METAS = 16, 8, 2
@@ -85,6 +85,14 @@ def page_faults(data: BinaryIO) -> str:
     except (_Broken, struct.error, IndexError, ValueError) as e:
         return " ".join(str(e).split())
     return ""
+
+
+def has_no_table(data: BinaryIO) -> bool:
+    """Whether the last commit holds nothing; False also for what is no data file of LMDB."""
+    try:
+        return _last_meta(data)[1].entries == 0
+    except (_Broken, struct.error):
+        return False
 
 
 def _last_meta(data: BinaryIO) -> tuple[_Tree, _Tree, int]:

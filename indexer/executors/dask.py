@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from embeddb.core.errors import InputError, UsageError
+from embeddb.core.extras import install_hint
 from indexer.campaign.nodes.chunk import chunk_logged
 from indexer.executors.base import ExecutorOptions, Job, JobsInOrder, Submission
 
@@ -41,7 +42,7 @@ class DaskExecutor(JobsInOrder):
     def available(self) -> str | None:
         """Whether Dask can be imported."""
         if find_spec("distributed") is None:
-            return "Dask is not installed: install the extra `dask`"
+            return f"Dask is not installed: {install_hint('dask')}"
         return None
 
     def start(self, work: Submission, *, after: str = "") -> str:

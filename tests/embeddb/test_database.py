@@ -8,7 +8,9 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +265,45 @@ def test_importing_stays_light() -> None:
         assert not heavy, heavy
     """)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+# -- from threads --------------------------------------------------------------------------
+
+
+def test_threads_that_open_by_name_share_what_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first question of each is at the same time: the index is built once."""
+    from embeddb.index.answer_index import AnswerIndex
+
+    with Database.create(tmp_path / "a.db") as db:
+        fill(db, tiny(), patterns()).forget_partitions()
+    built: list[object] = []
+    build = AnswerIndex.build.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        AnswerIndex, "build", classmethod(lambda *a, **k: built.append(a) or build(*a, **k))
+    )
+    (tmp_path / "link").symlink_to(tmp_path / "a.db")
+    start = threading.Barrier(24)
+
+    def work(nth: int) -> str:
+        start.wait()
+        place = tmp_path / ("link" if nth % 2 else "a.db")
+        with embeddb.open(place, readonly=nth % 3 == 0) as db:
+            own = db.query(band(40 + nth, 3), platform="tiny", op=OP)
+            by_name = embeddb.query(band(40 + nth, 3), platform="tiny", op=OP, db=place)
+            assert own.best == by_name.best
+            return by_name.id
+
+    with embeddb.open(tmp_path / "a.db") as db, ThreadPoolExecutor(24) as pool:
+        ids = list(pool.map(work, range(24)))
+        assert len(built) == 1
+        assert {db.recommendation(one).id for one in ids} == set(ids)
+        assert db.problems() == []
+
+
+def test_new_weights_are_those_of_every_opening(tmp_path: Path) -> None:
+    with Database.create(tmp_path / "a.db") as db, embeddb.open(tmp_path / "a.db") as other:
+        before = other.featurizers()
+        db._derived.reload()
+        assert other.featurizers() is db.featurizers() is not before

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import MissingDependency, ModelError
-from embeddb.core.extras import install_hint
+from embeddb.core.errors import ModelError
+from embeddb.core.extras import needing
 from embeddb.core.files.gate import open_regular
 from embeddb.core.files.own_files import whole_file
 
@@ -166,10 +166,8 @@ def _told(tensor: Tensor) -> str:
 
 
 def _safetensors() -> Any:
-    try:
+    with needing("a model file"):
         import safetensors.torch
-    except ImportError as e:
-        raise MissingDependency(f"model files need {e.name}", hint=install_hint("learn")) from e
     return safetensors.torch
 
 

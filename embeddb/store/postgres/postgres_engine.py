@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 
 from embeddb.core.errors import StoreError, StoreLocked, StoreReadOnly
-from embeddb.store.engine import TABLES, Txn
+from embeddb.store.engine import TABLES, Engine, Txn
 from embeddb.store.failures import no_database
 from embeddb.store.locks import ReadGate
 from embeddb.store.postgres.beside import folder_beside
@@ -189,6 +189,9 @@ class PostgresEngine:
     def close(self) -> None:
         """Also in a forked child, which may then open the database for itself."""
         self._server.close()
+
+    def shared_state(self, make: Callable[[Engine], T]) -> T:
+        return make(self)
 
     def size_bytes(self) -> int:
         connection = self._server.take()

@@ -14,6 +14,7 @@ import click
 
 from embeddb.core import __version__
 from embeddb.core.errors import EmbeddbError, UsageError
+from embeddb.core.extras import missing_extra
 from embeddb.core.server_url import redacted
 from embeddb.core.wording import clean
 from embeddb.ui.cli.output import COMPLETING
@@ -153,6 +154,9 @@ def _run(args: list[str] | None) -> int:
     except Exception as e:
         if os.environ.get(DEBUG):
             raise
+        missing = missing_extra(e, "this") if isinstance(e, ModuleNotFoundError) else None
+        if missing is not None:
+            return _fail(str(missing), missing.hint, missing.exit_code)
         return _fail(f"{type(e).__name__}: {e}"[:300], _kept(e), 1)
     return result if isinstance(result, int) else 0
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from embeddb.core.errors import MissingDependency
+from embeddb.core.extras import needing
 from embeddb.ui.cli.output import Progress, note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["command_again", "needing_torch", "session", "threads"]
+__all__ = ["command_again", "session", "threads"]
 
 
 @contextmanager
@@ -23,7 +23,8 @@ def threads(count: int) -> Iterator[None]:
     if not count:
         yield
         return
-    import torch
+    with needing("training"):
+        import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -43,17 +44,6 @@ def session(count: int) -> Iterator[Progress]:
         note("")
         note(f"stopped; go on with: {command_again(click.get_current_context())}")
         raise
-
-
-@contextmanager
-def needing_torch() -> Iterator[None]:
-    """Where what trains is imported. Raises: MissingDependency, naming the extra to install."""
-    try:
-        yield
-    except ModuleNotFoundError as e:
-        raise MissingDependency(
-            f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
-        ) from None
 
 
 def command_again(ctx: click.Context) -> str:

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 
 from embeddb.core.config import Op
-from embeddb.core.errors import InputError, MissingDependency, UsageError
+from embeddb.core.errors import InputError, UsageError
+from embeddb.core.extras import needing
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.index.lookup import Lookup
@@ -88,12 +89,8 @@ def taught_on_the_way(
     buying = campaign.plan.buying
     if isinstance(buying, msgspec.UnsetType) or isinstance(buying.teaching, msgspec.UnsetType):
         return None
-    try:
+    with needing("training"):
         from indexer.campaign.budget.in_training import InTraining
-    except ModuleNotFoundError as e:
-        raise MissingDependency(
-            f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
-        ) from None
     pupil = _pupil(campaign, buying.teaching, db, read)
     return InTraining(pupil, campaign.folder / _MODEL, told)
 

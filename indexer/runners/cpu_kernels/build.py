@@ -34,6 +34,7 @@ __all__ = [
     "cpu_flags",
     "cpu_model",
     "flags",
+    "has_code",
     "kept",
     "macros",
     "no_compiler",
@@ -50,6 +51,8 @@ _MARCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _EXTENSIONS = (("__AVX512F__", 64), ("__AVX2__", 32))
 _TRAILER = struct.Struct("<8s16sd")
 _MAGIC = b"embeddb1"
+#: A line for each compiler that built what lies in the cache; so many of the latest are looked for.
+_COMPILERS, _MOST_COMPILERS = "compilers", 16
 _which = cache(shutil.which)
 
 
@@ -86,6 +89,7 @@ def build(source: str) -> Built:
     folder = path.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remember(folder, _compiler()[1])
         handle, name = tempfile.mkstemp(".tmp", ".build-", folder)
         os.close(handle)
     except OSError as error:
@@ -97,9 +101,30 @@ def build(source: str) -> Built:
 
 
 def kept(source: str) -> Built | None:
-    """What `build` finds in the cache, intact; None where it would compile (raises alike)."""
-    seconds = seconds_of(path := place_of(source))
-    return None if seconds is None else Built(path, seconds)
+    """What `build` finds in the cache, intact; None where it would compile. Without a compiler that
+    is what any compiler built there before: a cache may be carried to where there is none."""
+    found = compiler()
+    versions = _remembered(cache_folder()) if found is None else [found[1]]
+    for version in versions:
+        path = cache_folder() / f"{_key(source, version)}.so"
+        if (seconds := seconds_of(path)) is not None:
+            return Built(path, seconds)
+    return None
+
+
+def _remembered(folder: Path) -> list[str]:
+    """Version lines of the compilers that built what lies in a cache, the latest first."""
+    try:
+        text = (folder / _COMPILERS).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    return text.splitlines()[::-1][:_MOST_COMPILERS]
+
+
+def _remember(folder: Path, version: str) -> None:
+    if version not in _remembered(folder):
+        with (folder / _COMPILERS).open("a", encoding="utf-8") as file:
+            file.write(f"{version}\n")
 
 
 def place_of(source: str) -> Path:
@@ -177,6 +202,11 @@ def _named() -> str:
 def no_compiler() -> str:
     """What to say where there is none."""
     return f"{_named()} not found: install a C compiler to measure; queries still work"
+
+
+def has_code() -> bool:
+    """Whether kernels can run here: there is a compiler, or a cache of what one built."""
+    return compiler() is not None or bool(_remembered(cache_folder()))
 
 
 def compiler() -> tuple[str, str] | None:

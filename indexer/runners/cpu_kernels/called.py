@@ -230,8 +230,13 @@ def _require_runnable() -> None:
     """Raises: RunnerUnavailable if kernels are compiled for a processor that has more than this."""
     march = cpu_build.flags()[1]
     found = cpu_build.compiler()
-    if march == "-march=native" or found is None:
+    if march == "-march=native":
         return
+    if found is None:
+        raise RunnerUnavailable(
+            f"whether this processor has what {march} compiles for is not known without a compiler",
+            hint=f"unset {cpu_build.MARCH_VARIABLE}",
+        )
     own = {name.replace("_", "") for name in cpu_build.cpu_flags()}
     needed = _EXTENSION.findall(cpu_build.macros(found[0], march))
     missing = [name for name in needed if name.lower().replace("_", "") not in own]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.errors import UsageError
+from embeddb.core.extras import needing
 from embeddb.cost_model.encoders.latent import (
     KINDS,
     LATENT_DIM,
@@ -67,13 +68,8 @@ def _principal(rows: NDArray[np.float32]) -> tuple[Layers, Layers]:
 
 
 def _train(rows: NDArray[np.float32], seed: int, *, variational: bool) -> tuple[Layers, Layers]:
-    try:
+    with needing("training an autoencoder (the kind pca does without)"):
         from indexer.training.cost_model import latent_autoencoder
-    except ImportError as error:
-        raise MissingDependency(
-            "an autoencoder is trained with torch, which is not installed",
-            hint="pip install -e '.[learn]' in the checkout; or choose the kind pca",
-        ) from error
     return latent_autoencoder.train(rows, LATENT_DIM, seed=seed, variational=variational)
 
 

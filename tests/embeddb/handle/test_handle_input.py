@@ -207,7 +207,7 @@ def test_operands_that_kernels_cannot_take_are_copied(a: Any, f: Handle, b: Any)
     "b", [dense(20, 9), dense(19, 8), dense(20), dense(20, 8, 1), dense(8, 20), None, "text"]
 )
 def test_wrong_shapes_are_refused(f: Handle, b: Any) -> None:
-    with pytest.raises(UsageError, match="shape"):
+    with pytest.raises(UsageError, match=r"shape|k=8"):
         f(b)
 
 

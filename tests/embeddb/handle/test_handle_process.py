@@ -21,6 +21,7 @@ import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.handle import compile as of_compile
+from embeddb.handle import handle as of_handle
 from embeddb.handle import served, worth
 from embeddb.handle.choice import Choice, given
 from embeddb.handle.handle import Handle
@@ -53,7 +54,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     called._library.cache_clear()
     served._kernel.cache_clear()
-    of_compile._said.clear()
+    of_handle._reasons.clear()
     yield tmp_path / "cache" / "embeddb" / "kernels"
     called._library.cache_clear()
     served._kernel.cache_clear()
@@ -156,15 +157,42 @@ def test_two_processes_build_the_same_kernel(cache: Path) -> None:
 
 
 def test_without_a_compiler_scipy_computes_and_it_is_said_once(
-    a: Any, b: Any, monkeypatch: pytest.MonkeyPatch
+    cache: Path, a: Any, b: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDB_CC", "no-such-compiler")
-    of_compile._said.clear()
-    with pytest.warns(RuntimeWarning, match="no-such-compiler not found"):
+    of_handle._reasons.clear()
+    with pytest.warns(RuntimeWarning, match="no C compiler found"):
         f = embeddb.compile(a, "spmm", k=16)
-    assert f.config is None and "no-such-compiler" in f.why()
+    assert f.config is None and "no C compiler" in f.why()
     runs_here(f, a, b)
     runs_here(embeddb.compile(a, "spmm", k=16), a, b)  # warnings are errors here
+
+
+def test_without_a_compiler_a_cache_that_is_carried_along_runs(
+    cache: Path, a: Any, b: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddb.compile(a, "spmm", k=16, config=ROWS)
+    embeddb.compile(a, "spmm", k=16, config=BLOCKS)
+    wanted = embeddb.compile(a, "spmm", k=16, db=empty_db, build=True).config
+    monkeypatch.setenv("EMBEDDB_CC", "no-such-compiler")
+    served._kernel.cache_clear()
+    called._library.cache_clear()
+    for config in (ROWS, BLOCKS):
+        f = embeddb.compile(a, "spmm", k=16, config=config)
+        assert f.config == Config.parse(config)
+        runs_here(f, a, b)
+    f = embeddb.compile(a, "spmm", k=16, db=empty_db, calls=1000)
+    assert f.config == wanted
+    runs_here(f, a, b)
+    with pytest.warns(RuntimeWarning, match="no C compiler found|no-such-compiler"):
+        g = embeddb.compile(a, "spmm", k=16, config=PIECES)  # nobody built it
+    assert g.config is None
+    runs_here(g, a, b)
+    (cache / "compilers").write_text("another\n")
+    served._kernel.cache_clear()
+    of_handle._reasons.clear()
+    with pytest.warns(RuntimeWarning):
+        assert embeddb.compile(a, "spmm", k=16, config=ROWS).config is None
 
 
 def test_small_problems_are_scipys(a: Any) -> None:
@@ -179,7 +207,7 @@ def test_few_calls_do_not_win_a_building_back(
     cache: Path, a: Any, b: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
-    assert f.config is None and "win back" in f.why()
+    assert f.config is None and "not worth it for 3 calls" in f.why()
     assert embeddb.compile(a, "spmm", k=16, build=False, db=empty_db).config is None
     assert not cache.exists()
     f = embeddb.compile(a, "spmm", k=16, calls=3, build=True, db=empty_db)
@@ -191,7 +219,7 @@ def test_few_calls_do_not_win_a_building_back(
     assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config == f.config
     cache.rename(cache.with_name("old"))
     f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
-    assert f.config is None and "the building of" in f.why()
+    assert f.config is None and "building a better" in f.why()
     monkeypatch.setattr(worth, "usual_build_s", lambda: 0.0)
     assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config is not None
 
@@ -221,7 +249,7 @@ def test_the_usual_kernel_runs_where_asking_does_not_pay(cache: Path, a: Any) ->
         usual = worth.usual_config(Op(kernel, k or 1))
         kernel_of = embeddb.compile(a, kernel, k=k, config=usual)
         f = embeddb.compile(a, kernel, k=k, calls=1)
-        assert f.config == kernel_of.config and "best on average" in f.why()
+        assert f.config == kernel_of.config and "already built" in f.why()
         x = np.ones((90, k), np.float32)
         if kernel == "sddmm":
             y = np.ones((240, 16), np.float32)

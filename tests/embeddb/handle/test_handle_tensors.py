@@ -208,3 +208,99 @@ def test_why_tells_of_the_gradients_products() -> None:
     f(b).sum().backward()
     assert "for products with Aᵀ, the gradient by B:\nspmm:3:f64 on" in f.why()
     assert f.why().count("runs: ") == 2
+
+
+# -- tracers -------------------------------------------------------------------------------
+
+
+class _Module(torch.nn.Module):  # type: ignore[name-defined, misc]
+    def __init__(self, f: Any) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, *operands: Any) -> Any:
+        return self.f(*operands)
+
+
+def test_vmap_calls_it_for_each() -> None:
+    d, vmap = dense(), torch.func.vmap
+    f = embeddb.compile(d.to_sparse_csr(), "spmm", k=K, config=ROWS)
+    s = embeddb.compile(d.to_sparse_csr(), "sddmm", k=K, config=ROWS)
+    b = torch.randn(2, 4, N, K, dtype=torch.float64)
+    torch.testing.assert_close(vmap(f)(b[0]), d @ b[0])
+    torch.testing.assert_close(vmap(f, in_dims=1)(b[0].transpose(0, 1)), d @ b[0])
+    torch.testing.assert_close(vmap(vmap(f))(b), d @ b)
+    c = torch.randn(4, M, K, dtype=torch.float64)
+    torch.testing.assert_close(vmap(s)(c, b[0])[2], s(c[2], b[0, 2]))
+    v = torch.stack([d.to_sparse_csr().values() * n for n in range(3)])
+    torch.testing.assert_close(vmap(lambda v: f(b[0, 0], values=v))(v)[2], 2 * d @ b[0, 0])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_what_cannot_be_derived_is_refused() -> None:
+    """Without that, forward-mode derivatives vanish."""
+    f = embeddb.compile(dense().to_sparse_csr(), "spmm", k=K, config=ROWS)
+    b, func = torch.randn(N, K, dtype=torch.float64), torch.func
+    for transform in (
+        lambda: func.grad(lambda b: f(b).sum())(b),
+        lambda: func.vmap(func.grad(lambda b: f(b).sum()))(b[None]),
+        lambda: func.jvp(f, (b,), (b,)),
+        lambda: func.jacrev(f)(b),
+        lambda: func.jacfwd(f)(b),
+        lambda: func.vmap(lambda b: f(b, out=torch.empty(M, K, dtype=torch.float64)))(b[None]),
+    ):
+        with pytest.raises(UsageError):
+            transform()
+    with torch.autograd.forward_ad.dual_level():
+        torch.testing.assert_close(f(b), f(b))
+        with pytest.raises(UsageError, match="forward-mode"):
+            f(torch.autograd.forward_ad.make_dual(b, b))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_a_trace_holds_the_product_and_not_its_result() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    d = dense()
+    f = embeddb.compile(d.to_sparse_csr(), "spmm", k=K, config=ROWS)
+    b = torch.randn(N, K, dtype=torch.float64)
+    for traced in (
+        make_fx(f)(b),
+        make_fx(f, pre_dispatch=True)(b),
+        torch.jit.trace(_Module(f), (b,)),
+        torch.export.export(_Module(f), (b,)).module(),
+    ):
+        torch.testing.assert_close(traced(2 * b), 2 * d @ b)
+    with FakeTensorMode() as mode:
+        assert f(mode.from_tensor(b)).shape == (M, K)
+    with pytest.raises(UsageError):
+        f(b.to("meta"))
+
+
+@pytest.mark.parametrize("narrow", ["bfloat16", "float16"])
+def test_autocast_computes_in_the_handles_type(narrow: str) -> None:
+    d = dense(torch.float32)
+    f = embeddb.compile(d.to_sparse_csr(), "spmm", k=K, config=ROWS)
+    s = embeddb.compile(d.to_sparse_csr(), "sddmm", k=K, config=ROWS)
+    x = torch.randn(N, K, requires_grad=True)
+    b, c = x.to(getattr(torch, narrow)), torch.randn(M, K).to(getattr(torch, narrow))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = f(b)
+        assert result.dtype is torch.float32
+        torch.testing.assert_close(result, f(b.detach().float()))
+        assert torch.autograd.grad(result.sum(), x)[0].dtype is torch.float32
+        torch.testing.assert_close(s(c, b), s(c.float(), b.float()))
+        compiled = torch.compile(f, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(b.detach()), result.detach())
+    with pytest.raises(UsageError, match=narrow):
+        f(b)
+
+
+def test_two_handles_in_one_compiled_function() -> None:
+    d = dense()
+    pair = [embeddb.compile(n * d.to_sparse_csr(), "spmm", k=K, config=ROWS) for n in (1, 2, 3)]
+    b = torch.randn(N, K, dtype=torch.float64)
+    compiled = torch.compile(lambda f, b: f(b), backend="aot_eager", fullgraph=True)
+    for n, f in enumerate(pair, 1):
+        torch.testing.assert_close(compiled(f, b), n * d @ b)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from embeddb.core.errors import StoreError
 from embeddb.store import Engine, Txn
 from embeddb.store import lmdb_files as files
+from embeddb.store.folder_engine import FolderEngine
 from embeddb.store.lmdb_engine import LmdbEngine
 from embeddb.store.memory import MemoryEngine
 from embeddb.testing.engines import EngineContract, EngineMachine, contents
@@ -26,6 +27,13 @@ class TestMemory(EngineContract):
 class TestLmdb(EngineContract):
     def open_engine(self, folder: Path) -> Engine:
         return LmdbEngine(folder, wait_s=20)
+
+
+class TestFolder(EngineContract):
+    """The openings that share it."""
+
+    def open_engine(self, folder: Path) -> Engine:
+        return FolderEngine(folder)
 
 
 class TestTinyMap(EngineContract):
@@ -51,7 +59,7 @@ def test_rows_that_are_not_sorted_are_refused(tmp_path: Path) -> None:
 
 class LmdbMachine(EngineMachine):
     def open_engine(self, folder: Path) -> Engine:
-        return LmdbEngine(folder, wait_s=5)
+        return FolderEngine(folder)
 
 
 TestLmdbMachine = LmdbMachine.TestCase

@@ -25,7 +25,8 @@ from embeddb.core.errors import (
     StoreVersion,
 )
 from embeddb.core.records import Measurement, PatternInfo, Run
-from embeddb.store import LmdbEngine, Store, open_store
+from embeddb.store import Store, open_store
+from embeddb.store.lmdb_engine import LmdbEngine
 
 SPMM = Op("spmm", 32)
 SPAN = 100
@@ -37,7 +38,8 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_store_bad import SPMM, batch
 from embeddb.core.errors import *
-from embeddb.store import LmdbEngine, Store, open_store
+from embeddb.store import Store, open_store
+from embeddb.store.lmdb_engine import LmdbEngine
 folder = Path({folder!r})
 """
 
@@ -151,18 +153,6 @@ def test_somebody_elses_lmdb(tmp_path: Path, tables: list[bytes], readonly: bool
         open_store(tmp_path, readonly=readonly)
     with lmdb.open(str(tmp_path), max_dbs=4) as env, env.begin() as txn:
         assert env.stat()["entries"] == 2 + len(tables)
-
-
-def test_a_path_opened_twice(folder: Path) -> None:
-    store = open_store(folder)
-    with pytest.raises(StoreError, match="already open in this process"):
-        open_store(folder)
-    assert store.count_runs() == 3 * SPAN
-    store.close()
-    store.close()
-    with pytest.raises(StoreError):
-        store.count_runs()
-    open_store(folder).close()
 
 
 @pytest.mark.parametrize(("schema", "hint"), [(b"99", "newer"), (b"0", "db upgrade")])

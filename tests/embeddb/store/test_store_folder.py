@@ -13,7 +13,8 @@ from builders import OP, band, fill, patterns, tiny
 
 from embeddb.core.errors import StoreCorrupt, StoreError, StoreFull
 from embeddb.database import Database, open_database
-from embeddb.store import LmdbEngine, is_database, open_store
+from embeddb.store import is_database, open_store
+from embeddb.store.lmdb_engine import LmdbEngine
 from embeddb.store.models.files import model_entries
 from indexer.exchange.models import adopt_models
 

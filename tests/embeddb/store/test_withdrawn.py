@@ -136,11 +136,11 @@ def test_a_stub_that_is_adopted_keeps_what_was_withdrawn() -> None:
 def test_an_older_database_has_none_and_gets_them(tmp_path: Path) -> None:
     made = open_store(tmp_path / "x.db", create=True)
     made.append(KNOWN, patterns=[PatternInfo(id=i) for i in (A, B)])
-    engine = made._engine
-    assert isinstance(engine, LmdbEngine)
+    made.close()
+    engine = LmdbEngine(tmp_path / "x.db")
     with engine._env.begin(write=True) as txn:
         txn.drop(engine._dbs["withdrawn"], delete=True)
-    made.close()
+    engine.close()
     with_it = open_store(tmp_path / "x.db", readonly=True)
     assert with_it.withdrawn.count() == 0 and with_it.count_runs() == 4
     assert with_it.withdrawn.chosen(BUILD)[0].runs == 2 and with_it.problems() == []

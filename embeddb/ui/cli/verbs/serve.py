@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from embeddb.core.errors import MissingDependency, UsageError
-from embeddb.core.extras import install_hint
+from embeddb.core.errors import UsageError
+from embeddb.core.extras import needing
 from embeddb.store import open_store
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
@@ -79,7 +77,7 @@ def serve_verb(db: str, as_json: bool, **asked: Any) -> int:
       embeddb serve runs.db --port 0 --write
       embeddb serve runs.db --workers 4 --token-file token --public-url https://tuning.example.org
     """
-    with _needing_serve():
+    with needing("the page"):
         from embeddb.ui.serve.access.address import Address
         from embeddb.ui.serve.access.token import read_token
         from embeddb.ui.serve.running import listening
@@ -96,16 +94,6 @@ def serve_verb(db: str, as_json: bool, **asked: Any) -> int:
         serve_on = _serve_alone if asked["workers"] == 1 else _serve_together
         serve_on(db, address, place, asked, as_json)
     return 0
-
-
-@contextmanager
-def _needing_serve() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as e:
-        raise MissingDependency(
-            f"the page needs the package {e.name}", hint=install_hint("serve")
-        ) from None
 
 
 def _serve_alone(

@@ -10,11 +10,12 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
+from embeddb.core.extras import needing
 from embeddb.core.subject import matrices_only
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note
-from embeddb.ui.cli.session import needing_torch, session
+from embeddb.ui.cli.session import session
 from embeddb.ui.cli.verbs.train.buying import buy, buying_options, check_buying, in_rounds
 from embeddb.ui.cli.verbs.train.trained_text import show_samples, show_trained
 from indexer.starter import source_model
@@ -132,7 +133,7 @@ def _train(
 ) -> dict[str, Any]:
     from embeddb.cost_model.model import CostModel
 
-    with needing_torch():
+    with needing("training"):
         from indexer.training.cost_model.model_place import save_model
         from indexer.training.cost_model.samples import samples_of
     request = _request(asked)
@@ -159,7 +160,7 @@ def _train_whole(
     asked: dict[str, Any],
     progress: Progress,
 ) -> dict[str, Any]:
-    with needing_torch():
+    with needing("training"):
         from embeddb.ui.cli.verbs.train.presets import whole_request
         from indexer.training.cost_model.whole import encoder_file, load_whole, save_whole
         from tuners.evaluation.whole_training import prepared

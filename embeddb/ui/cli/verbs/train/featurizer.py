@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embeddb.core.errors import MissingDependency
+from embeddb.core.extras import needing
 from embeddb.core.files.own_files import check_place
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import families
@@ -99,13 +99,9 @@ def _train(
 ) -> dict[str, Any]:
     from indexer.training.featurizer.dataset import read_dataset
 
-    try:
+    with needing("training"):
         from indexer.training.featurizer.pretrain import Pretraining, check_free, pretrain
         from indexer.training.trainer import Settings
-    except ModuleNotFoundError as e:
-        raise MissingDependency(
-            f"training needs {e.name}", hint="install the extra `learn`: pip install '.[learn]'"
-        ) from None
     if not asked["resume"]:
         check_free(out)
     recipe = _recipe(asked)

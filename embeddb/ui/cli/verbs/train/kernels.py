@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embeddb.core.config import Op
-from embeddb.core.errors import MissingDependency, UsageError
+from embeddb.core.errors import UsageError
+from embeddb.core.extras import needing
 from embeddb.core.wording import plural
 from embeddb.tensors.probe import is_probe
 from embeddb.ui.cli.arguments import open_database
@@ -100,15 +101,11 @@ def kernels_verb(db: str, as_json: bool, **asked: Any) -> None:
 def _train(
     db: str, asked: dict[str, Any], progress: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
-    try:
+    with needing("training", extra="graphs"):
         from indexer.training.cost_model.model_place import own_file, replaced_by, written
         from indexer.training.tensors.samples import about
         from indexer.training.tensors.train import KernelTraining, train_kernels
         from indexer.training.trainer import folder_of
-    except ModuleNotFoundError as e:
-        raise MissingDependency(
-            f"training needs {e.name}", hint="install the extra `graphs`: pip install '.[graphs]'"
-        ) from None
     how = KernelTraining(
         _preset(asked),
         epochs=asked["epochs"],

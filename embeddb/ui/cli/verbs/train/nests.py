@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embeddb.core.errors import MissingDependency, NothingFound, UsageError
+from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.extras import needing
 from embeddb.core.files.own_files import check_place
 from embeddb.core.wording import plural
 from embeddb.nests.counters import SOURCES
@@ -66,13 +67,9 @@ def nests_verb(db: str, out: str, as_json: bool, **asked: Any) -> None:
 def _train(
     db: str, out: Path, asked: dict[str, Any], progress: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
-    try:
+    with needing("training", extra="graphs"):
         from indexer.training.nests.train import NestTraining, train_nests
         from indexer.training.trainer import Settings, folder_of
-    except ModuleNotFoundError as e:
-        raise MissingDependency(
-            f"training needs {e.name}", hint="install the extra `graphs`: pip install '.[graphs]'"
-        ) from None
     if not asked["resume"] and (out.exists() or folder_of(out).exists()):
         raise UsageError(f"{out} is there already", hint="--resume goes on, or name another file")
     samples = _samples(db, asked["platform"], asked["source"])
