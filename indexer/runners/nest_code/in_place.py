@@ -59,9 +59,9 @@ def program_in_place(
     head = [
         f"/* {file} with its loop nests as scheduled by embeddb: compile it in place of the file,",
         f"   with {' '.join(f for f in flags() if f not in ('-fPIC', '-shared', '-w'))}.",
-        "   Results are the file's up to rounding: sums may run in another order, and numbers in the",
-        "   text have the type of the arrays beside them. Arrays that are handed to one function may",
-        "   not overlap. */",
+        "   Results are the file's up to rounding: sums may run in another order, and numbers in",
+        "   the text have the type of the arrays beside them. Arrays that are handed to one",
+        "   function may not overlap. */",
         *(f"/* {line} */" for line in kept),
         *_FEATURES.findall(source),
     ]
