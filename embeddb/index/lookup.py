@@ -188,14 +188,16 @@ class Lookup:
         if text in known:
             return self._stored(text)
         instances = [p for p in known if p.partition("@")[0] == text]
-        portable = bool(instances) and self._stored(instances[0]).portable
-        if portable and text in builtin_platforms():
+        shared = [one for one in map(self._stored, instances[:1]) if one.portable]
+        if shared and text in builtin_platforms():
             return load_platform(text)  # without an instance: any machine of its kind
+        if shared and not shared[0].simulated:
+            return shared[0].at("")
         instances = self._distinct(instances)
         if len(instances) == 1:
             return self._stored(instances[0])
-        if portable:
-            return self._stored(instances[0]).at("")
+        if shared:
+            return shared[0].at("")
         if instances:
             raise UsageError(
                 f"platform {text} has {len(instances)} instances here",
