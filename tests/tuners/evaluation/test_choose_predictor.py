@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import run_verb
 
@@ -18,8 +19,11 @@ pytest.importorskip("lightgbm")
 
 from builders import fill, patterns, tiny
 
+from embeddb.core.config import Op
+from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from indexer.training.cost_model import trees
+from indexer.training.cost_model.samples import SampleRow, Samples
 from tuners.evaluation import choose_predictor as judging
 
 ASKED = ("--platform", "tiny", "--op", "spmm:32", "--json")
@@ -133,6 +137,30 @@ def test_without_lightgbm(
     db = str(tmp_path / "runs.db")
     assert run_verb(["train", "costmodel", db, *ASKED, "--predictor", "trees"]) == 1
     assert "extra `learn`" in capsys.readouterr().err
+
+
+def test_fewer_runs_than_asked_for_are_noted(filled: Path, tmp_path: Path, capsys: Any) -> None:
+    document, err = trained(filled, tmp_path, capsys, 6, "--samples", "500")
+    assert document["samples"] == 96 and "96 runs" in err and "500" in err
+    assert document["held_out"]["spmm:32"]["rank"]["groups"] == 6
+
+
+def test_matrices_with_few_runs_make_room_for_others() -> None:
+    """One matrix ran 100 configurations and 40 ran 16: 500 runs are of more than five matrices."""
+    counts = [100, *[16] * 40]
+    sizes = Sizes(1000, 1000, 5000)
+    rows = tuple(SampleRow(f"{i:02}", Op("spmm", 32), f"g{i}", sizes) for i in range(len(counts)))
+    known = Samples(
+        tiny(),
+        rows,
+        np.zeros((len(counts), 2), dtype=np.float32),
+        (),
+        np.cumsum([0, *counts]).astype(np.int64),
+        np.concatenate([np.arange(count, dtype=np.int32) for count in counts]),
+        np.zeros(sum(counts)),
+    )
+    taken = judging.TrainingRequest(samples=500).limited(known)
+    assert len(taken.rows) > 20 and 400 <= len(taken.gain) <= 600
 
 
 def test_the_better_one_by_hand() -> None:
