@@ -108,3 +108,14 @@ def test_answers_are_in_cycles(folder: Path, capsys: pytest.CaptureFixture[str])
         assert "2,000 cycles" in opened.recommendation(answer)._repr_html_()
     assert run_verb(["query", db, matrix, *asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["time_unit"] == "cycles"
+
+
+def test_rows_in_another_unit_are_rejected_where_there_is_no_clock(folder: Path) -> None:
+    log = folder / "units.csv"
+    log.write_text("matrix,lanes,total_cyc,unit\na,2,2000,cycles\na,4,5,ns\nb,2,9,cycles\n")
+    platform = load_platform(folder / "tina.toml")
+    options = ReadOptions(op=OP, columns={"unit": "unit"})
+    report = ingest(memory_store(), log, platform=platform, options=options)
+    assert (report.added, report.rejected) == (2, 1)
+    (reject,) = (folder / "units.csv.rejects.jsonl").read_text().splitlines()
+    assert json.loads(reject)["line"] == 3 and "cycles" in json.loads(reject)["reason"]

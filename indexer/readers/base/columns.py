@@ -67,8 +67,9 @@ class Plan:
             sample = [record.get(roles[role]) for record in records]
             per_second = _per_second(role, roles, stated[role], options, sample)
             rather = "repeats" if role == "times" else comma
-            clock, where = options.log.clock_ghz, f"column {roles[role]!r}"
-            units[role] = Cells(per_second, comma_of(sample, where, rather=rather), clock)
+            log, where = options.log, f"column {roles[role]!r}"
+            meant = comma_of(sample, where, rather=rather)
+            units[role] = Cells(per_second, meant, log.clock_ghz, log.counts_cycles)
         decimal = any(cells.comma == "decimal" for cells in units.values())
         return cls(roles, units, config, options, decimal)
 

@@ -68,11 +68,13 @@ def divisor(unit: str, *, where: str = "", clock_ghz: float = 0.0) -> float:
 @dataclass(frozen=True, slots=True)
 class Cells:
     """How the cells of a column of durations are read. `per_second` is how many of its unit make a
-    second, None where each row says its unit; `comma` is what a comma is (`comma_of`)."""
+    second, None where each row says its unit; `comma` is what a comma is (`comma_of`). With
+    `cycles` the platform has no clock, and no other unit can be compared with its times."""
 
     per_second: float | None
     comma: str = ""
     clock_ghz: float = 0.0
+    cycles: bool = False
 
     def seconds(self, raw: Any, stated: str = "") -> tuple[float, ...]:
         """Positive durations of a cell, in seconds; `stated` is the unit that its row states.
@@ -104,6 +106,8 @@ class Cells:
     def _one(self, number: float, unit: str, raw: Any) -> float:
         per_second = self.per_second
         if unit:
+            if self.cycles and unit != "cycles":
+                raise ReaderError(f"{str(raw)[:40]!r} is in {unit}, the platform counts cycles")
             own = divisor(unit, clock_ghz=self.clock_ghz)
             if per_second is not None and own != per_second:
                 raise ReaderError(f"{str(raw)[:40]!r} is said to be in {unit}, and in another unit")
