@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.index.vote import standard_error
+
 __all__ = [
     "MOST_SLOWER",
     "NEVER",
@@ -17,6 +19,7 @@ __all__ = [
     "Limit",
     "errors_across_machines",
     "gain_errors",
+    "margin_of",
     "safe_guard",
     "usual_guard",
 ]
@@ -120,6 +123,15 @@ def errors_across_machines(by_machine: Sequence[Floats]) -> GainErrors:
     reach = _NINETIETH * math.sqrt(within + wider**2 * between)
     bias = float(means.mean())
     return GainErrors(bias, bias - reach, bias + reach)
+
+
+def margin_of(loss: Floats, group: NDArray[np.int64]) -> float:
+    """By how much the mean of loss float64[q] of groups int64[q] may be larger than it was judged:
+    the one-sided 90 % bound of Student's t over the groups; nan of fewer than two."""
+    groups = np.unique(group).size
+    if groups < 2:
+        return math.nan
+    return _t_ninetieth(groups - 1) * standard_error(loss, group)
 
 
 def _t_ninetieth(freedom: int) -> float:

@@ -20,6 +20,7 @@ from embeddb.index.guards import (
     Limit,
     errors_across_machines,
     gain_errors,
+    margin_of,
     safe_guard,
     usual_guard,
 )
@@ -37,7 +38,6 @@ from embeddb.index.vote import (
     VoteSettings,
     effects,
     plain_metric,
-    standard_error,
     surely_positive,
     votes,
 )
@@ -211,7 +211,7 @@ def _settings(
         **expected.errors._asdict(),
         guard=expected.guard,
         groups=groups.size,
-        error=standard_error(np.concatenate(lost), group),
+        margin=margin_of(np.concatenate(lost), group),
     )
 
 

@@ -118,8 +118,8 @@ def _doubts_of_measurement(query: Query, first: Config | None) -> list[str]:
 
 
 def _doubts_of_judgement(ranker: Ranker) -> list[str]:
-    """Doubts about how good such answers are: the share of the optimum with groups held out, less a
-    standard error, the number of these groups, and whose runs they were."""
+    """Doubts about how good such answers are: the share of the optimum with groups held out and its
+    lower 90 % bound, the number of these groups, and whose runs they were."""
     query, doubts = ranker.query, list[str]()
     if query.vote.neighbours and query.vote.evidence_op not in (None, query.op):
         ran = dict.fromkeys(near.op or query.op for near in query.vote.neighbours)
@@ -129,7 +129,7 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
     where = "held-out answers from these runs"
     if not ranker.by_model and query.vote.judged_by == "machines":
         where = "answers for machines that were held out"
-    error = query.vote.held_out_error if math.isfinite(query.vote.held_out_error) else 0.0
+    margin = query.vote.held_out_margin if math.isfinite(query.vote.held_out_margin) else 0.0
     if held_out < GOOD:
         doubts.append(f"{where} reach only {100 * held_out:.0f} % of the optimum")
     elif query.vote.knows_default and math.isnan(held_out):
@@ -138,10 +138,10 @@ def _doubts_of_judgement(ranker: Ranker) -> list[str]:
     elif query.vote.held_out_groups < _FEWEST_GROUPS and query.vote.knows_default:
         judged = plural(query.vote.held_out_groups, "group")
         doubts.append(f"{where} were judged on {judged} only: too few to be sure")
-    elif held_out * math.exp(-error) < GOOD:
+    elif held_out * math.exp(-margin) < GOOD:
         doubts.append(
             f"{where} reach {100 * held_out:.0f} % of the optimum, which may as well be "
-            f"{100 * held_out * math.exp(-error):.0f} %"
+            f"{100 * held_out * math.exp(-margin):.0f} %"
         )
     elsewhere = not ranker.by_model and query.vote.judged_by == "elsewhere"
     if elsewhere and (held_out >= GOOD or not query.vote.knows_default):
