@@ -123,6 +123,9 @@ static CUstream stream; static CUevent e0, e1; static CUdeviceptr worst_d;
 static CUfunction fn(const string& name) { auto it = functions.find(name); if (it == functions.end()) { fprintf(stderr, "no kernel %s\n", name.c_str()); _Exit(4); } return it->second; }
 static void launch(CUfunction f, Args& g, unsigned grid, int block, unsigned shared = 0) { void* p[] = {&g}; CK(cuLaunchKernel(f, grid, 1, 1, (unsigned)block, 1, 1, shared, stream, p, nullptr)); }
 static double elapsed_ns() { float ms; CK(cuEventElapsedTime(&ms, e0, e1)); return ms * 1e6; }
+// In the order of `stream`: cuMemcpyHtoD returns before the last part of pageable memory has arrived, and a stream that does
+// not block waits for nothing that goes on in the default one (one of 252,543 results was wrong by that).
+static void to_device(CUdeviceptr d, const void* p, size_t n) { CK(cuMemcpyHtoDAsync(d, p, n, stream)); CK(cuStreamSynchronize(stream)); }
 static size_t size_of(const string& dtype) { return dtype == "f64" ? 8 : dtype == "f32" ? 4 : 2; }
 struct Buffer { CUdeviceptr d = 0; size_t bytes = 0; void need(size_t n) { n += 64; if (n <= bytes) return; if (d) CK(cuMemFree(d)); CK(cuMemAlloc(&d, n)); bytes = n; } };
 static Buffer B, X, C, R, wide, stage;  // wide: float sums of a 16-bit result
@@ -130,12 +133,12 @@ static Buffer B, X, C, R, wide, stage;  // wide: float sums of a 16-bit result
 struct DeviceForm { CUdeviceptr ptr = 0, idx = 0, rows = 0, perm = 0, piece_row = 0, piece_begin = 0, piece_end = 0, position = 0, val = 0; int pieces = 0; bool shared = false, refused = false; };
 struct Matrix {
   Task& task; Csr& a; CUdeviceptr ptr, idx, rows; std::map<string, CUdeviceptr> vals; std::map<string, DeviceForm> forms; vector<CUdeviceptr> all;
-  template<class T> CUdeviceptr up(const vector<T>& v) { if (v.empty()) return 0; CUdeviceptr d; CK(cuMemAlloc(&d, v.size() * sizeof(T) + 16)); CK(cuMemcpyHtoD(d, v.data(), v.size() * sizeof(T))); all.push_back(d); return d; }
+  template<class T> CUdeviceptr up(const vector<T>& v) { if (v.empty()) return 0; CUdeviceptr d; CK(cuMemAlloc(&d, v.size() * sizeof(T) + 16)); to_device(d, v.data(), v.size() * sizeof(T)); all.push_back(d); return d; }
   explicit Matrix(Task& t) : task(t), a(t.a) { ptr = up(a.ptr); idx = up(a.idx); rows = up(a.rows); }
   ~Matrix() { for (auto d : all) cuMemFree(d); }
   CUdeviceptr values(const vector<float>& v, const string& dtype) {
     if (dtype == "f32" || v.empty()) return up(v);
-    stage.need(v.size() * 4); CK(cuMemcpyHtoD(stage.d, v.data(), v.size() * 4));
+    stage.need(v.size() * 4); to_device(stage.d, v.data(), v.size() * 4);
     CUdeviceptr d; CK(cuMemAlloc(&d, v.size() * size_of(dtype) + 16)); all.push_back(d);
     Args g; memset(&g, 0, sizeof g); g.count = (long long)v.size(); put(g.X, stage.d); put(g.out, d); launch(fn("cast_" + dtype), g, 1024, 256); CK(cuStreamSynchronize(stream)); return d;
   }
@@ -317,11 +320,47 @@ static void libraries(Matrix& M, Operation& o) {
 static void libraries(Matrix&, Operation&) {}
 #endif
 
-// Copy bandwidth, launch latency, throughput of atomics: lines "name value" in OUT/facts.txt
+// Median of 5 times of 10 launches between events, in ns per launch; in a CUDA graph or in the stream.
+template<class F> static double ns_of(F&& once, bool in_graph) {
+  CUgraph g; CUgraphExec x; auto ten = [&] { for (int i = 0; i < 10; ++i) once(); };
+  if (in_graph) { CK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)); ten(); CK(cuStreamEndCapture(stream, &g)); CK(cuGraphInstantiate(&x, g, 0)); }
+  double ns[6];
+  for (auto& t : ns) { CK(cuEventRecord(e0, stream)); if (in_graph) CK(cuGraphLaunch(x, stream)); else ten(); CK(cuEventRecord(e1, stream)); CK(cuStreamSynchronize(stream)); t = elapsed_ns() / 10; }
+  if (in_graph) { cuGraphExecDestroy(x); cuGraphDestroy(g); }
+  std::sort(ns + 1, ns + 6); return ns[3];
+}
+// Bandwidths in GB/s (a copy: bytes read and bytes written) by size, by cuMemcpy, cuMemset and kernels of the project's own.
+static void bandwidths(FILE* f) {
+  for (const size_t mb : {16, 64, 256, 1024, 4096}) {
+    const size_t bytes = mb << 20; B.need(bytes); C.need(bytes); Args g; memset(&g, 0, sizeof g); put(g.X, B.d); put(g.out, C.d); g.count = (long long)(bytes / 16);
+    auto line = [&](const char* what, double factor, double ns) { fprintf(f, "%s_%zu_mib_gb_s %.0f\n", what, mb, factor * bytes / ns); };
+    auto memcpy_ = [&] { CK(cuMemcpyDtoDAsync(C.d, B.d, bytes, stream)); }; auto memset_ = [&] { CK(cuMemsetD32Async(C.d, 1, bytes / 4, stream)); };
+    memset_(); CK(cuMemsetD32Async(B.d, 1, bytes / 4, stream));
+    line("copy_by_memcpy_in_graph", 2, ns_of(memcpy_, true)); line("copy_by_memcpy_in_stream", 2, ns_of(memcpy_, false)); line("write_by_memset", 1, ns_of(memset_, false));
+    for (const int blocks : {4, 8, 16, 0}) {  // blocks per multiprocessor; 0: a thread per 64 bytes
+      const unsigned grid = blocks ? 132u * blocks : (unsigned)((g.count + 1023) / 1024); const string suffix = blocks ? "_" + std::to_string(blocks) + "_blocks" : "_grid";
+      line(("copy_by_kernel" + suffix).c_str(), 2, ns_of([&] { launch(fn("tool_copy"), g, grid, 256); }, false)); line(("read_by_kernel" + suffix).c_str(), 1, ns_of([&] { launch(fn("tool_read"), g, grid, 256); }, false));
+    }
+  }
+}
+// How often a kernel in `stream` sees old values after cuMemcpyHtoD (default stream) and after to_device.
+static void stale_copies(FILE* f) {
+  for (const int words : {1 << 15, 1 << 18, 1 << 20}) for (const bool ordered : {false, true}) {
+    vector<float> v(words), back(words); stage.need(words * 4); wide.need(words * 4); int stale = 0; const int trials = 300;
+    for (int k = 0; k < trials; ++k) {
+      std::fill(v.begin(), v.end(), (float)k); Args g; memset(&g, 0, sizeof g); put(g.X, stage.d); put(g.out, wide.d); g.count = words;
+      if (ordered) to_device(stage.d, v.data(), words * 4); else CK(cuMemcpyHtoD(stage.d, v.data(), words * 4));
+      launch(fn("cast_f32"), g, 1024, 256); CK(cuStreamSynchronize(stream)); CK(cuMemcpyDtoH(back.data(), wide.d, words * 4));
+      for (float x : back) if (x != (float)k) { ++stale; break; }
+    }
+    fprintf(f, "stale_of_%d_%s_%d_words %d\n", trials, ordered ? "in_order" : "default_stream", words, stale);
+  }
+}
+
+// Bandwidths, launch latency, throughput of atomics: lines "name value" in OUT/facts.txt
 static void facts() {
-  FILE* f = fopen((out_dir + "/facts.txt").c_str(), "w"); const size_t bytes = 2000000000; B.need(bytes); C.need(bytes); double ns[3];
-  CK(cuMemsetD8Async(B.d, 1, bytes, stream)); auto copy = [&] { CK(cuMemcpyDtoDAsync(C.d, B.d, bytes, stream)); }; copy(); timed(copy, ns, 1e30);
-  std::sort(ns, ns + 3); fprintf(f, "copy_read_plus_write_gb_s %.1f\n", 2 * bytes / ns[1]);
+  FILE* f = fopen((out_dir + "/facts.txt").c_str(), "w"); double ns[3];
+  bandwidths(f); stale_copies(f);
   Args g; memset(&g, 0, sizeof g); auto empty = [&] { launch(fn("tool_nothing"), g, 1, 32); }; empty(); CK(cuStreamSynchronize(stream));
   double t = now(); for (int i = 0; i < 10000; ++i) empty(); const double issue = (now() - t) * 1e5; CK(cuStreamSynchronize(stream)); fprintf(f, "launch_in_stream_us %.3f\nlaunch_call_us %.3f\n", (now() - t) * 1e2, issue / 1e3);
   t = now(); for (int i = 0; i < 2000; ++i) { empty(); CK(cuStreamSynchronize(stream)); } fprintf(f, "launch_and_wait_us %.3f\n", (now() - t) * 500);

@@ -13,6 +13,7 @@ const CUresult CUDA_SUCCESS = 0;
 enum { CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_NON_BLOCKING, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK };
 namespace emulated {
 inline std::map<std::string, CUfunction>& kernels() { static std::map<std::string, CUfunction> k; return k; }
+inline std::vector<std::pair<CUdeviceptr, std::string>> late;
 struct Registered { Registered(const char* name, CUfunction f) { kernels()[name] = f; } };
 }
 #define KERNEL(name, ...) \
@@ -29,9 +30,14 @@ inline CUresult cuModuleGetFunction(CUfunction* f, CUmodule, const char* name) {
 inline CUresult cuFuncGetAttribute(int* most, int, CUfunction) { *most = 1024; return 0; }
 inline CUresult cuMemAlloc(CUdeviceptr* d, size_t n) { *d = (CUdeviceptr)std::malloc(n); return *d ? 0 : 2; }
 inline CUresult cuMemFree(CUdeviceptr d) { std::free((void*)d); return 0; }
-inline CUresult cuMemcpyHtoD(CUdeviceptr d, const void* s, size_t n) { std::memcpy((void*)d, s, n); return 0; }
-inline CUresult cuMemcpyDtoH(void* d, CUdeviceptr s, size_t n) { std::memcpy(d, (void*)s, n); return 0; }
-inline CUresult cuMemcpyDtoHAsync(void* d, CUdeviceptr s, size_t n, CUstream) { return cuMemcpyDtoH(d, s, n); }
+// As late as the interface allows: a copy in the default stream arrives with that stream's next synchronous copy back.
+inline CUresult cuMemcpyHtoD(CUdeviceptr d, const void* s, size_t n) { emulated::late.push_back({d, std::string((const char*)s, n)}); return 0; }
+inline CUresult cuMemcpyHtoDAsync(CUdeviceptr d, const void* s, size_t n, CUstream) { std::memcpy((void*)d, s, n); return 0; }
+inline CUresult cuMemcpyDtoHAsync(void* d, CUdeviceptr s, size_t n, CUstream) { std::memcpy(d, (void*)s, n); return 0; }
+inline CUresult cuMemcpyDtoH(void* d, CUdeviceptr s, size_t n) {
+  for (auto& copy : emulated::late) std::memcpy((void*)copy.first, copy.second.data(), copy.second.size());
+  emulated::late.clear(); std::memcpy(d, (void*)s, n); return 0;
+}
 inline CUresult cuMemcpyDtoDAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream) { std::memcpy((void*)d, (void*)s, n); return 0; }
 inline CUresult cuMemsetD8Async(CUdeviceptr d, unsigned char x, size_t n, CUstream) { std::memset((void*)d, x, n); return 0; }
 inline CUresult cuMemsetD32Async(CUdeviceptr d, unsigned x, size_t n, CUstream) { for (size_t i = 0; i < n; ++i) ((unsigned*)d)[i] = x; return 0; }

@@ -118,7 +118,7 @@ DEV void spmm_range(int begin, int end, const int* __restrict__ idx, const T* __
 #pragma unroll
       for (int u = 0; u < UNROLL; ++u) axpy<T, LANES, V, C>(a[u], j[u], B, K, col0, acc);
     }
-    for (; p < end; ++p) axpy<T, LANES, V, C>((S)up(load<T, 1>(val + p).x[0]), __ldg(idx + p), B, K, col0, acc);
+    for (; p < end; ++p) { const int j = __ldg(idx + p); const S x = up(load<T, 1>(val + p).x[0]); axpy<T, LANES, V, C>(x, j, B, K, col0, acc); }
   } else {
     SHARED int staged_col[512];  // entries of all groups of a block, which has 512 threads at most
     SHARED S staged[512];
@@ -169,8 +169,8 @@ DEV void flush(O* __restrict__ out, int row, int K, int col0, S (&acc)[C][V], bo
 
 // Group of this thread among all groups, and its first dense column, in a grid of row_blocks x col_blocks.
 template<int LANES> DEV int group_of(const Args& a, int tile, int vec, int& col0) {
-  const int rb = a.columns_fast ? blockIdx.x / a.col_blocks : blockIdx.x % a.row_blocks;
-  const int cb = a.columns_fast ? blockIdx.x % a.col_blocks : blockIdx.x / a.row_blocks;
+  const u32 fast = a.columns_fast ? a.col_blocks : a.row_blocks, slow_at = blockIdx.x / fast, fast_at = blockIdx.x - slow_at * fast;  // one division
+  const int rb = a.columns_fast ? slow_at : fast_at, cb = a.columns_fast ? fast_at : slow_at;
   col0 = cb * tile + (threadIdx.x & (LANES - 1)) * vec;
   return rb * (blockDim.x / LANES) + threadIdx.x / LANES;
 }
@@ -422,12 +422,15 @@ template<class T, int LANES, int V, int C> DEV void row_of(const T* __restrict__
 }
 template<class T, int LANES, int V, int C, class S> DEV void dot_part(S& s, const Pack<T, V> (&x)[C], const T* __restrict__ B, int j, int K) {
   const int lane = threadIdx.x & (LANES - 1);
+  Pack<T, V> y[C];  // all loads before the first product, so that they are in flight together
+#pragma unroll
+  for (int c = 0; c < C; ++c) { const int col = (c * LANES + lane) * V; if (col < K) y[c] = load<T, V>(B + (size_t)j * K + col); }
   s = 0;
 #pragma unroll
-  for (int c = 0; c < C; ++c) { const int col = (c * LANES + lane) * V; if (col < K) {
-    Pack<T, V> y = load<T, V>(B + (size_t)j * K + col);
+  for (int c = 0; c < C; ++c) if ((c * LANES + lane) * V < K) {
 #pragma unroll
-    for (int v = 0; v < V; ++v) s += (S)up(x[c].x[v]) * (S)up(y.x[v]); } }
+    for (int v = 0; v < V; ++v) s += (S)up(x[c].x[v]) * (S)up(y[c].x[v]);
+  }
 }
 template<class T, int LANES, int UNROLL, class S> DEV void flush_dots(S (&s)[UNROLL], int p, int end, const Args& a) {
   const u32 mask = group_mask<LANES>();
@@ -453,7 +456,7 @@ DEV void sddmm_range(int row, int begin, int end, const Args& a) {
 // WORK 0: rows, 2: equal pieces of the entry list, 4: the same, each entry with its own row of X (COO), UNROLL side by side.
 template<class T, int WORK, int LANES, int V, int C, int UNROLL>
 DEV void sddmm(const Args& a) {
-  const int g = (int)(((long long)blockIdx.x * blockDim.x + threadIdx.x) / LANES);
+  const int g = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
   if (WORK == 0) {
     if (g >= a.m) return;
     const int row = a.perm ? __ldg(a.perm + g) : g;
@@ -535,17 +538,17 @@ DEV void spmv(const Args& a) {
   if (WORK <= 1) {
     const int g = (int)(((long long)blockIdx.x * blockDim.x + threadIdx.x) / LANES);
     const int units = WORK == 1 ? a.pieces : a.m;
-    if ((long long)g * BATCH >= units) return;
+    if (BATCH == 1 ? g >= units : (long long)g * BATCH >= units) return;
     const int lane = threadIdx.x & (LANES - 1);
     const u32 mask = group_mask<LANES>();
     int tagged[BATCH], p[BATCH], end[BATCH]; S s[BATCH][UNROLL]; int longest = 0;
 #pragma unroll
     for (int r = 0; r < BATCH; ++r) {
-      const int u = min(g * BATCH + r, units - 1);
+      const int u = BATCH == 1 ? g : min(g * BATCH + r, units - 1);
       tagged[r] = WORK == 1 ? __ldg(a.piece_row + u) : a.perm ? __ldg(a.perm + u) : u;
       p[r] = (WORK == 1 ? __ldg(a.piece_begin + u) : __ldg(a.ptr + tagged[r])) + lane;
       end[r] = WORK == 1 ? __ldg(a.piece_end + u) : __ldg(a.ptr + tagged[r] + 1);
-      if (g * BATCH + r >= units) end[r] = p[r];
+      if (BATCH > 1 && g * BATCH + r >= units) end[r] = p[r];
       longest = max(longest, end[r] - p[r]);
 #pragma unroll
       for (int u2 = 0; u2 < UNROLL; ++u2) s[r][u2] = 0;
@@ -571,7 +574,7 @@ DEV void spmv(const Args& a) {
       for (int u = 1; u < UNROLL; ++u) s[r][0] += s[r][u];
 #pragma unroll
       for (int d = LANES / 2; d > 0; d /= 2) s[r][0] += __shfl_xor_sync(mask, s[r][0], d, LANES);
-      if (lane == 0 && g * BATCH + r < units) { O* q = out + (tagged[r] & 0x7fffffff); if (tagged[r] < 0) atomicAdd((S*)q, s[r][0]); else down(*q, s[r][0]); }
+      if (lane == 0 && (BATCH == 1 || g * BATCH + r < units)) { O* q = out + (tagged[r] & 0x7fffffff); if (tagged[r] < 0) atomicAdd((S*)q, s[r][0]); else down(*q, s[r][0]); }
     }
   } else if (WORK == 2) {
     const long long w = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -677,6 +680,26 @@ template<class T> DEV void compare(const Args& a) {
   atomicMax((int*)a.out, __float_as_int(worst));
 }
 DEV void nothing(const Args&) {}
+// count words of 16 bytes, four of them per thread in flight
+DEV void copy(const Args& a) {
+  const long long step = (long long)gridDim.x * blockDim.x;
+  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += 4 * step) {
+    uint4 w[4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) if (i + u * step < a.count) w[u] = __ldg((const uint4*)a.X + i + u * step);
+#pragma unroll
+    for (int u = 0; u < 4; ++u) if (i + u * step < a.count) ((uint4*)a.out)[i + u * step] = w[u];
+  }
+}
+DEV void read(const Args& a) {
+  const long long step = (long long)gridDim.x * blockDim.x;
+  u32 all = 0;
+  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += 4 * step) {
+#pragma unroll
+    for (int u = 0; u < 4; ++u) if (i + u * step < a.count) { const uint4 w = __ldg((const uint4*)a.X + i + u * step); all ^= w.x ^ w.y ^ w.z ^ w.w; }
+  }
+  if (all == 0x12345678u) ((u32*)a.out)[0] = all;
+}
 DEV void atomics(const Args& a) {  // throughput of atomics: `count` additions spread over n words
   for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < a.count; i += (long long)gridDim.x * blockDim.x) atomicAdd((float*)a.out + i % a.n, 1.f);
 }

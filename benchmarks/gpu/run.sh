@@ -1,9 +1,10 @@
 #!/bin/bash
-# Builds, checks and times on a machine with a GPU, nvcc and PyTorch, in this folder. usage: OUT=folder run.sh [SECONDS [FIRST]]
+# Builds, checks and times on a machine with a GPU, nvcc and PyTorch, in this folder. usage: OUT=folder run.sh [SECONDS [FIRST [LIST]]]
 # Needs mats/ (pack.py) and order.txt beside it; keeps everything under $OUT. FIRST: number of the plan's first matrix.
+# LIST: a file of configurations (again.csv) that is timed instead of the whole plan.
 set -u
 cd "$(dirname "$0")"
-T0=$(date +%s); LIMIT=${1:-450}; FIRST=${2:-0}; W=${W:-/tmp/gpu-work}
+T0=$(date +%s); LIMIT=${1:-450}; FIRST=${2:-0}; LIST=${3:-}; W=${W:-/tmp/gpu-work}
 left() { echo $(($LIMIT - $(date +%s) + T0)); }
 say() { echo "[$(($(date +%s) - T0)) s] $*"; }
 mkdir -p $W/k $W/mats "$OUT/run" "$OUT/check"
@@ -16,7 +17,7 @@ ARCH=sm_$(python3 -c 'import ctypes as c
 l = c.CDLL("libcuda.so.1"); l.cuInit(0); v = c.c_int(); r = ""
 for a in (75, 76): l.cuDeviceGetAttribute(c.byref(v), a, 0); r += str(v.value)
 print(r)')
-PARTS=$((3 * $(nproc))); python3 space.py kernels $W/k $PARTS
+PARTS=$((3 * $(nproc))); python3 space.py kernels $W/k $PARTS $LIST
 compile() { printf '#include "%s/kernels.cu"\n#include "kernels%s.inc"\n' "$PWD" $1 > $W/k/k$1.cu; nvcc -arch=$ARCH -cubin -o $W/k/kernels$1.cubin $W/k/k$1.cu || echo "part $1 does not compile"; }
 export -f compile; export W ARCH
 seq 0 $((PARTS - 1)) | xargs -P "$(nproc)" -I{} bash -c 'compile {}'
@@ -30,7 +31,7 @@ if [ ! -s "$OUT/facts.txt" ]; then
   ./driver $W/k facts "$OUT" 20
 fi
 cat "$OUT/facts.txt"; say facts
-python3 space.py plan $W $W/mats order.txt & PLAN=$!
+python3 space.py plan $W $W/mats order.txt $LIST & PLAN=$!
 python3 space.py check $OUT/check
 drive() { # PLAN FOLDER SECONDS FIRST: goes on after a kernel that faults
   local first=$4 until=$(($(date +%s) + $3)) rc
@@ -45,7 +46,7 @@ drive $OUT/check/check.txt "$OUT/check" 60 0
 [ -f "$OUT/check/bad.txt" ] && sort -u "$OUT/check/bad.txt" > "$OUT/run/bad.txt"
 say "checked: $(cut -d, -f5 "$OUT/check/rows.csv" | sort | uniq -c | tr '\n' ' ')"
 wait $UNPACK; cat $W/unpack.log
-timeout 100 python3 facts.py $W/k $W/mats "$OUT/facts.json"; say "facts.py"
+[ -n "$LIST" ] || timeout 100 python3 facts.py $W/k $W/mats "$OUT/facts.json"; say "facts.py"
 wait $PLAN; cp $W/configs.csv "$OUT/"
 drive $W/plan.txt "$OUT/run" $(($(left) - 12)) $FIRST
 say "timed: $(wc -l < "$OUT/run/rows.csv") rows"

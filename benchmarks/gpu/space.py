@@ -1,7 +1,8 @@
 """Configurations that extend the first space of the platform `cuda`, their kernels, and plans.
 
-    space.py kernels OUT [PARTS]    kernels.inc (one KERNEL line each) or parts of it, names.txt
-    space.py plan OUT FOLDER ORDER  plan.txt, configs.csv: FOLDER's patterns as ORDER lists them
+    space.py kernels OUT [PARTS [LIST]]     kernels.inc (a KERNEL line each) or its parts, names.txt
+    space.py plan OUT FOLDER ORDER [LIST]   plan.txt, configs.csv: FOLDER's patterns as ORDER lists
+                                    them; only the configurations of LIST (again.csv), if given
     space.py check OUT              check.txt: every kernel on driver.cpp's degenerate patterns
 
 Meaning of the parameters (unchanged for the first space; an absent one does not apply):
@@ -382,7 +383,7 @@ def kernel(kind: str, width: int, dtype: str, c: Config) -> tuple[str, str]:
 
 def tools() -> dict[str, str]:
     """Kernels that the driver itself needs: fill, cast, compare, plain references."""
-    kernels = {"tool_nothing": "nothing", "tool_atomics": "atomics"}
+    kernels = {f"tool_{tool}": tool for tool in ("nothing", "atomics", "copy", "read")}
     for dtype, t in TYPES.items():
         for tool in ("fill", "cast", "compare"):
             kernels[f"{tool}_{dtype}"] = f"{tool}<{t}>"
@@ -498,13 +499,39 @@ def random_round(plan: Plan, name: str, path: str, count: int = 16) -> None:
                 plan.config(kind, width, "f32", c)
 
 
+def listed(path: Path) -> dict[tuple[str, int], list[Config]]:
+    """Configurations of a CSV file: column `op`, then the parameters."""
+    configs: dict[tuple[str, int], list[Config]] = {}
+    with path.open(newline="") as f:
+        for row in csv.DictReader(f):
+            kind, _, width = row.pop("op").partition(":")
+            c: Config = {k: int(v) if v.isdigit() else v for k, v in row.items() if v}
+            configs.setdefault((kind, int(width or 1)), []).append(c)
+    return configs
+
+
+def listed_round(
+    plan: Plan, name: str, path: str, rows: dict[tuple[str, int], list[Config]]
+) -> None:
+    plan.lines.append(f"M {name} {path}")
+    for (kind, width), configs in rows.items():
+        plan.lines += [f"O {kind} {width} f32", "L"]
+        for c in configs:
+            plan.config(kind, width, "f32", c)
+
+
 PARTS = {
     (part.__name__, width): list(part(width)) for kind, width in OPS for part, _ in SPACES[kind]
 }
 
 
-def timed(folder: Path, order: list[str]) -> Plan:
+def timed(folder: Path, order: list[str], only: Path | None = None) -> Plan:
     plan = Plan()
+    if only:
+        rows = listed(only)
+        for name in order:
+            listed_round(plan, name, str(folder / f"{name}.bin"), rows)
+        return plan
     for round_of in (first_round, types_round, random_round):
         for name in order:
             round_of(plan, name, str(folder / f"{name}.bin"))
@@ -576,8 +603,10 @@ def main(verb: str, out: str, *rest: str) -> None:
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     if verb == "kernels":
-        order = ["any"]
-        plan, check = timed(Path(), order), checks()
+        only = Path(rest[1]) if len(rest) > 1 else None
+        plan, check = timed(Path(), ["any"]), checks()
+        if only:
+            plan.kernels |= timed(Path(), ["any"], only).kernels
         for (name, width), configs in PARTS.items():
             kind = next(k for k, ps in SPACES.items() if name in {p.__name__ for p, _ in ps})
             for c in configs:
@@ -588,7 +617,8 @@ def main(verb: str, out: str, *rest: str) -> None:
         checks().write(folder, "check.txt")
     else:
         order = Path(rest[1]).read_text().split()
-        timed(Path(rest[0]), order).write(folder, "plan.txt")
+        only = Path(rest[2]) if len(rest) > 2 else None
+        timed(Path(rest[0]), order, only).write(folder, "plan.txt")
 
 
 if __name__ == "__main__":
