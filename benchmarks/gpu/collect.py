@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from space import PARAMETERS
+from space import PARAMETERS, Config, published
 
 #: Columns of driver.cpp's rows.csv; times in ns.
 ROW = ("matrix", "op", "dtype", "id", "status", "a", "b", "c", "error")
@@ -34,9 +34,9 @@ def measured(folder: Path) -> Iterator[dict[str, str]]:
             yield row | {"times_us": ";".join(times)}
 
 
-def configs_of(folder: Path) -> dict[str, dict[str, str]]:
+def configs_of(folder: Path) -> dict[str, Config]:
     with (folder / "configs.csv").open(newline="") as f:
-        return {row.pop("id"): row for row in csv.DictReader(f)}
+        return {row.pop("id"): {k: v for k, v in row.items() if v} for row in csv.DictReader(f)}
 
 
 def facts_of(folder: Path) -> dict[str, object]:
@@ -46,18 +46,18 @@ def facts_of(folder: Path) -> dict[str, object]:
     return facts | {"driver": {name: float(value) for name, value in pairs}}
 
 
-def write(path: Path, columns: tuple[str, ...], rows: list[dict[str, str]]) -> None:
+def write(path: Path, columns: tuple[str, ...], rows: list[Config]) -> None:
     text = io.StringIO()
     table = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
     table.writeheader()
     table.writerows(rows)
-    path.write_bytes(lzma.compress(text.getvalue().encode(), preset=9 | lzma.PRESET_EXTREME))
+    path.write_bytes(lzma.compress(text.getvalue().encode(), preset=6))
 
 
 def main(out: str, *sessions: str) -> None:
     target = Path(out)
     target.mkdir(parents=True, exist_ok=True)
-    tables: dict[str, list[dict[str, str]]] = {"runs": [], "types": [], "cusparse": []}
+    tables: dict[str, list[Config]] = {"runs": [], "types": [], "cusparse": []}
     facts = {}
     for argument in sessions:
         session, _, name = argument.partition("=")
@@ -67,7 +67,7 @@ def main(out: str, *sessions: str) -> None:
             row["session"] = session
             if row["id"] in configs:
                 table = "runs" if row["dtype"] == "f32" else "types"
-                tables[table].append(row | configs[row["id"]])
+                tables[table].append(row | published(row["op"], configs[row["id"]]))
             else:
                 tables["cusparse"].append(row | {"algorithm": row["id"]})
         facts[session] = facts_of(folder)

@@ -2,6 +2,7 @@
 
     pack.py pack FOLDER OUT NAME…
     pack.py unpack OUT FOLDER
+    pack.py shapes OUT TABLE      a CSV line per pattern: rows, columns, entries, longest row
 
 A packed pattern is xz over the byte planes of int32: rows, columns, entries, symmetric (1: only
 the lower triangle is stored), the lengths of the rows, the columns (differences within a row; a
@@ -10,6 +11,7 @@ row's first one against that of the row before). Unpacked: int32 rows, columns, 
 
 from __future__ import annotations
 
+import csv
 import lzma
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -69,7 +71,22 @@ def _unpack_file(source: Path, target: Path) -> None:
     target.write_bytes(np.concatenate(parts).tobytes())
 
 
+def _shape(source: Path) -> tuple[object, ...]:
+    a = unpack(source.read_bytes())
+    return (source.stem, *a.shape, a.nnz, int(np.diff(a.indptr).max(initial=0)))
+
+
+def write_shapes(source: Path, target: Path) -> None:
+    with target.open("w", newline="") as f:
+        table = csv.writer(f, lineterminator="\n")
+        table.writerow(("matrix", "rows", "columns", "entries", "longest_row"))
+        table.writerows(_shape(file) for file in sorted(source.glob("*.xz")))
+
+
 def main(verb: str, source: str, target: str, *names: str) -> None:
+    if verb == "shapes":
+        write_shapes(Path(source), Path(target))
+        return
     folder = Path(target)
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor() as pool:

@@ -338,6 +338,17 @@ def typed(kind: str, width: int, dtype: str) -> list[Config]:
     return configs
 
 
+def published(op: str, c: Config) -> Config:
+    """A configuration in the words of cuda.toml, where `work` says which parameters apply."""
+    work = str(c["work"])
+    if "batch" in c:
+        kept = {k: v for k, v in c.items() if op == "spmv" or k not in ("stage", "unroll")}
+        return kept | {"work": {"rows": "row-batches", "pieces": "piece-batches"}[work]}
+    if work == "windows" and "piece" in c:
+        return c | {"work": "window-pieces"}
+    return dict(c)
+
+
 # ---- kernels
 
 
