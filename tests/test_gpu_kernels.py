@@ -183,7 +183,8 @@ def test_planned_configurations_are_legal(space: ModuleType, platform: Platform)
     for kind, width in space.OPS:
         legal = platform.space(Op.parse(space.text_of(kind, width)), m=5000, n=5000)
         configs = space.anchors(kind, width) + space.everywhere(kind, width)
-        configs += listed[kind, width]
+        # Blocks of 32 threads were tried in SpMM, did not win and are not in the space.
+        configs += [c for c in listed[kind, width] if kind != "spmm" or c["block"] != 32]
         for part, _ in space.SPACES[kind]:
             configs += random.Random(1).sample(space.PARTS[part.__name__, width], 40)
         for c in configs:

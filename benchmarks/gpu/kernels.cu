@@ -118,7 +118,7 @@ DEV void spmm_range(int begin, int end, const int* __restrict__ idx, const T* __
 #pragma unroll
       for (int u = 0; u < UNROLL; ++u) axpy<T, LANES, V, C>(a[u], j[u], B, K, col0, acc);
     }
-    for (; p < end; ++p) { const int j = __ldg(idx + p); const S x = up(load<T, 1>(val + p).x[0]); axpy<T, LANES, V, C>(x, j, B, K, col0, acc); }
+    for (; p < end; ++p) axpy<T, LANES, V, C>((S)up(load<T, 1>(val + p).x[0]), __ldg(idx + p), B, K, col0, acc);
   } else {
     SHARED int staged_col[512];  // entries of all groups of a block, which has 512 threads at most
     SHARED S staged[512];
@@ -420,17 +420,20 @@ template<class T, int LANES, int V, int C> DEV void row_of(const T* __restrict__
 #pragma unroll
     for (int v = 0; v < V; ++v) down(x[c].x[v], 0.f); } }
 }
-template<class T, int LANES, int V, int C, class S> DEV void dot_part(S& s, const Pack<T, V> (&x)[C], const T* __restrict__ B, int j, int K) {
+// AHEAD: all loads before the first product, so that they are in flight together.
+template<class T, int LANES, int V, int C, bool AHEAD, class S> DEV void dot_part(S& s, const Pack<T, V> (&x)[C], const T* __restrict__ B, int j, int K) {
   const int lane = threadIdx.x & (LANES - 1);
-  Pack<T, V> y[C];  // all loads before the first product, so that they are in flight together
+  Pack<T, V> y[C];
+  if (AHEAD) {
 #pragma unroll
-  for (int c = 0; c < C; ++c) { const int col = (c * LANES + lane) * V; if (col < K) y[c] = load<T, V>(B + (size_t)j * K + col); }
+    for (int c = 0; c < C; ++c) { const int col = (c * LANES + lane) * V; if (col < K) y[c] = load<T, V>(B + (size_t)j * K + col); }
+  }
   s = 0;
 #pragma unroll
-  for (int c = 0; c < C; ++c) if ((c * LANES + lane) * V < K) {
+  for (int c = 0; c < C; ++c) { const int col = (c * LANES + lane) * V; if (col < K) {
+    if (!AHEAD) y[c] = load<T, V>(B + (size_t)j * K + col);
 #pragma unroll
-    for (int v = 0; v < V; ++v) s += (S)up(x[c].x[v]) * (S)up(y[c].x[v]);
-  }
+    for (int v = 0; v < V; ++v) s += (S)up(x[c].x[v]) * (S)up(y[c].x[v]); } }
 }
 template<class T, int LANES, int UNROLL, class S> DEV void flush_dots(S (&s)[UNROLL], int p, int end, const Args& a) {
   const u32 mask = group_mask<LANES>();
@@ -448,7 +451,7 @@ DEV void sddmm_range(int row, int begin, int end, const Args& a) {
   for (int p = begin; p < end; p += UNROLL) {
     typename Sum<T>::type s[UNROLL];
 #pragma unroll
-    for (int u = 0; u < UNROLL; ++u) dot_part<T, LANES, V, C>(s[u], x, (const T*)a.B, __ldg(a.idx + min(p + u, end - 1)), a.K);
+    for (int u = 0; u < UNROLL; ++u) dot_part<T, LANES, V, C, C >= 4>(s[u], x, (const T*)a.B, __ldg(a.idx + min(p + u, end - 1)), a.K);
     flush_dots<T, LANES, UNROLL>(s, p, end, a);
   }
 }
@@ -456,7 +459,7 @@ DEV void sddmm_range(int row, int begin, int end, const Args& a) {
 // WORK 0: rows, 2: equal pieces of the entry list, 4: the same, each entry with its own row of X (COO), UNROLL side by side.
 template<class T, int WORK, int LANES, int V, int C, int UNROLL>
 DEV void sddmm(const Args& a) {
-  const int g = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
+  const int g = (int)(((long long)blockIdx.x * blockDim.x + threadIdx.x) / LANES);
   if (WORK == 0) {
     if (g >= a.m) return;
     const int row = a.perm ? __ldg(a.perm + g) : g;
@@ -474,7 +477,7 @@ DEV void sddmm(const Args& a) {
         const int e = min(p + u, end - 1);
         Pack<T, V> x[C];
         row_of<T, LANES, V, C>((const T*)a.X, __ldg(a.rows + e), a.K, x);
-        dot_part<T, LANES, V, C>(s[u], x, (const T*)a.B, __ldg(a.idx + e), a.K);
+        dot_part<T, LANES, V, C, false>(s[u], x, (const T*)a.B, __ldg(a.idx + e), a.K);
       }
       flush_dots<T, LANES, UNROLL>(s, p, end, a);
     }
