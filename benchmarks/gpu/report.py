@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from space import PARAMETERS
 
 OPS = ("spmm:32", "spmm:128", "spmm:512", "spmv", "sddmm:32", "sddmm:128")
-ROUNDED = ("tf32", "bf16")  # tensor cores that are not about float32
+ROUNDED = ("tf32", "bf16")  # tensor cores with rounded operands
 WINDOWS = ("windows", "window-pieces")
 Key = tuple[str, ...]
 
@@ -68,8 +68,8 @@ def mean(ratios: Iterable[float]) -> float:
 def spread(values: list[float]) -> dict[str, float]:
     ordered = sorted(values)
     at = {"p10": 0.1, "median": 0.5, "p90": 0.9}
-    found = {name: round(ordered[int(q * (len(ordered) - 1))], 3) for name, q in at.items()}
-    return {"count": len(ordered), **found}
+    quantiles = {name: round(ordered[int(q * (len(ordered) - 1))], 3) for name, q in at.items()}
+    return {"count": len(ordered), **quantiles}
 
 
 def share(ratios: Iterable[float], limit: float) -> float:
@@ -125,6 +125,11 @@ class Campaign:
 
 
 def exact(run: Run) -> bool:
+    """Products and sums in float32; tf32x3 sums in the tensor cores, which cut off."""
+    return field(run.config, "math") in ("", "fp32")
+
+
+def close(run: Run) -> bool:
     return field(run.config, "math") not in ROUNDED
 
 
@@ -177,10 +182,13 @@ def headline(c: Campaign, op: str, matrices: list[str]) -> dict[str, Any]:
         library, before = c.library[m, op], min(c.first[m, op].values())
         of_first = best(c.new[m, op], lambda r: r.config in c.listed[op])
         first = min(before, of_first.us if of_first else math.inf)
-        fp32, anything = best(c.new[m, op], exact), best(c.new[m, op], lambda r: True)
+        fp32, threefold = best(c.new[m, op], exact), best(c.new[m, op], close)
+        anything = best(c.new[m, op], lambda r: True)
         columns["first space"].append(library / before)
         columns["first space, mended source too"].append(library / first)
         columns["with new, float32"].append(library / min(before, fp32.us if fp32 else math.inf))
+        us = min(before, threefold.us if threefold else math.inf)
+        columns["with new, float32 and tf32x3"].append(library / us)
         columns["with new, all"].append(library / min(before, anything.us if anything else before))
     return {
         name: {
@@ -192,7 +200,7 @@ def headline(c: Campaign, op: str, matrices: list[str]) -> dict[str, Any]:
     }
 
 
-def winners(c: Campaign, op: str, rounded: bool) -> dict[str, Any]:
+def winners(c: Campaign, op: str, wanted: Callable[[Run], bool]) -> dict[str, Any]:
     """Matrices where a kind has the best time, 2 % better than the best of all others."""
     gains: dict[str, list[float]] = defaultdict(list)
     for (m, o), runs in c.new.items():
@@ -200,7 +208,7 @@ def winners(c: Campaign, op: str, rounded: bool) -> dict[str, Any]:
             continue
         times: dict[str, float] = {"first space": min(c.first[m, op].values())}
         for run in runs:
-            if rounded or exact(run):
+            if wanted(run):
                 kind = c.kind(op, run.config)
                 times[kind] = min(run.us, times.get(kind, math.inf))
         ordered = sorted((us, kind) for kind, us in times.items())
@@ -218,17 +226,17 @@ def winners(c: Campaign, op: str, rounded: bool) -> dict[str, Any]:
 
 def errors(c: Campaign, types: list[Run]) -> dict[str, Any]:
     """Largest and median relative error against the plain kernel of the same type."""
-    found: dict[str, list[float]] = defaultdict(list)
+    by_arithmetic: dict[str, list[float]] = defaultdict(list)
     for runs in c.new.values():
         for run in runs:
             arithmetic = field(run.config, "math") or "fp32"
-            found[f"f32, {arithmetic}"].append(run.error)
+            by_arithmetic[f"f32, {arithmetic}"].append(run.error)
     for run in types:
         arithmetic = field(run.config, "math")
-        found[f"{run.dtype}{', tensor cores' if arithmetic else ''}"].append(run.error)
+        by_arithmetic[f"{run.dtype}{', tensor cores' if arithmetic else ''}"].append(run.error)
     return {
         k: {"rows": len(v), "median": median(v), "largest": max(v)}
-        for k, v in sorted(found.items())
+        for k, v in sorted(by_arithmetic.items())
     }
 
 
@@ -272,8 +280,8 @@ def traffic(c: Campaign, copy_gb_s: float) -> dict[str, Any]:
             k = int(op.partition(":")[2] or 1)
             sparse = 8 * entries + 4 * rows + (4 * entries if op.startswith("sddmm") else 0)
             rates.append((sparse + 4 * k * (rows + columns)) / us / 1000)
-        found = spread(rates)
-        out[op] = found | {"median_share_of_copy": round(found["median"] / copy_gb_s, 3)}
+        of_op = spread(rates)
+        out[op] = of_op | {"median_share_of_copy": round(of_op["median"] / copy_gb_s, 3)}
     return out
 
 
@@ -295,7 +303,7 @@ def against_torch(c: Campaign, facts: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def edges(c: Campaign, op: str) -> dict[str, dict[str, int]]:
-    """Matrices (of all) on which a value is within 2 % of the best float32 time, by kind."""
+    """Matrices (of all) on which a value is within 2 % of the best time (tf32x3 too), by kind."""
     hits: dict[str, Counter[str]] = defaultdict(Counter)
     for (m, o), runs in c.new.items():
         if o != op:
@@ -304,7 +312,7 @@ def edges(c: Campaign, op: str) -> dict[str, dict[str, int]]:
         least = min(c.first[m, op].values())
         for run in runs:
             kind = c.kind(op, run.config)
-            if not exact(run) or kind == "first space":
+            if not close(run) or kind == "first space":
                 continue
             least = min(least, run.us)
             for name, value in zip(PARAMETERS, run.config, strict=True):
@@ -376,8 +384,9 @@ def main(results: str, first: str) -> None:
             name: {"matrices": len(ms)} | {op: headline(c, op, ms) for op in OPS}
             for name, ms in sorted(classes.items())
         },
-        "winners_float32": {op: winners(c, op, False) for op in OPS},
-        "winners_with_tolerance": {op: winners(c, op, True) for op in OPS},
+        "winners_float32": {op: winners(c, op, exact) for op in OPS},
+        "winners_and_tf32x3": {op: winners(c, op, close) for op in OPS},
+        "winners_with_tolerance": {op: winners(c, op, lambda r: True) for op in OPS},
         "errors": errors(c, types),
         "other_types": other_types(c, types),
         "driver": driver_facts(facts),
