@@ -482,7 +482,8 @@ def test_how_sure_depends_on_how_good_held_out_answers_were(
     held_out: float, sure: str, said: str
 ) -> None:
     query = sample_queries()["neighbours"]
-    query = replace(query, vote=replace(query.vote, held_out=held_out, evidence_op=query.op))
+    vote = replace(query.vote, held_out=held_out, held_out_groups=12, evidence_op=query.op)
+    query = replace(query, vote=vote)
     level, doubts = confidence_of(Rankers(query).chosen, "neighbours")
     assert level == sure
     assert said in " ".join(doubts) and bool(doubts) == bool(said)

@@ -63,15 +63,17 @@ class NeighbourVote(Ranker):
 
     @cached_property
     def promised(self) -> Floats:
-        """float64[u] log gain over the default that may be promised: the vote's, corrected by what
-        first choices gained more or less than that where they were held out, for the best of many
-        estimates is mostly a lucky one."""
+        """float64[u] predicted log gain over the default: the vote's, corrected by the mean error
+        of held-out first choices, for the best of many estimates is mostly a lucky one. The
+        correction shrinks a gain to none at most: what the vote prefers to the default is not
+        predicted to be slower because other machines' answers were."""
         query = self.query
         gain: Floats = self.score - _default_score(query, self.score)
         default = np.array(
             [config == query.default for config in query.vote.configs], dtype=np.bool_
         )
-        return np.where(default, 0.0, gain + self.bias)
+        corrected = np.where(gain > 0.0, np.maximum(gain + self.bias, 0.0), gain + self.bias)
+        return np.where(default, 0.0, corrected)
 
     @property
     def bias(self) -> float:
@@ -89,8 +91,7 @@ class NeighbourVote(Ranker):
             query.vote.configs.index(query.default) if query.default in query.vote.configs else -1
         )
         order = settled(query, query.vote.configs, self._order(), score)
-        # None is answered that is expected to be slower than the default.
-        order = behind_default(order, score, default, max(query.vote.promise.guard, -self.bias))
+        order = behind_default(order, score, default, query.vote.promise.guard)
         # What was not believed, or cannot be told from the first, has no better score.
         most = float(gain[order[0]])
         for at in order.tolist():
@@ -130,8 +131,9 @@ class NeighbourVote(Ranker):
             return between(query, 0.0, 0.0)
         promised = float(self.promised[at])
         if math.isfinite(promise.low) and query.vote.knows_default:
-            told = promised - promise.bias
-            return math.exp(told + promise.low), math.exp(told + promise.high)
+            voted = float(self.score[at] - _default_score(query, self.score))
+            low, high = min(voted + promise.low, promised), max(voted + promise.high, promised)
+            return math.exp(low), math.exp(high)
         if self.voters[at] < _FEWEST_SCATTERED:
             return None, None
         return between(query, promised, float(self.spread[at]))

@@ -236,8 +236,8 @@ def _asked(
             d = np.sqrt(((known - query) ** 2).sum(axis=1).astype(float))
             near = np.argsort(d, kind="stable")[: found.k]
             voters, votes_of = found.weights(d[near])[None], centred[near][None]
-            total, weight = policy_fit._vote(voters, votes_of, np.ones(votes_of.shape))
-            score = policy_fit._shrunk(total[0], weight[0], prior, found.shrink)
+            total, weight = held_out._vote(voters, votes_of, np.ones(votes_of.shape))
+            score = held_out._shrunk(total[0], weight[0], prior, found.shrink)
             ours.append(truth.max() - truth[score.argmax()])
             static.append(truth.max() - truth[prior.argmax()])
     return float(np.mean(ours)), float(np.mean(static))

@@ -152,7 +152,8 @@ def test_nothing_is_answered_that_is_expected_to_be_slower_than_the_default() ->
         promise=Promise(bias=-0.5, low=-0.6, high=-0.4),
     )
     first = next(NeighbourVote(asked).candidates())
-    assert first.config == dict(asked.default) and first.expected_gain == 1.0
+    assert first.expected_gain == 1.0
+    assert first.gain_low is not None and first.gain_low < 1.0
 
 
 # -- whole answers, of each kind of workload -------------------------------------------------------

@@ -61,7 +61,7 @@ def test_an_answer_in_the_order_in_which_one_decides(show: Show) -> None:
     parts = [
         "variant=c",
         "gain    2.",
-        "sure    high",
+        "sure    ",
         "novelty ",
         "rests on measured patterns near it",
         "what simpler methods would have said",
