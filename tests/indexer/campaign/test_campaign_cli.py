@@ -158,7 +158,7 @@ def test_a_campaign_through_processes_of_this_machine(
 ) -> None:
     root = str(Path(__file__).resolve().parents[3])
     monkeypatch.setenv("PYTHONPATH", root)
-    assert _run("plan", *asked, "--configs", "3") == 0
+    assert _run("plan", *asked, "--configs", "3", "--rounds", "2") == 0
     capsys.readouterr()
     assert _run("run", *asked[:2], "--executor", "local", "--json") == 0
     told = json.loads(capsys.readouterr().out)

@@ -23,7 +23,7 @@ from indexer.runners.base import RunOptions
 @pytest.mark.parametrize(
     ("script", "status", "error"),
     [
-        ("echo bad >&2; echo worse >&2; exit 5", "crash", "exit status 5: worse"),
+        ("echo bad >&2; echo worse >&2; exit 5", "crash", "exit status 5: bad | worse"),
         ("echo t=1; exit 3", "oom", "exit status 3"),
         ("echo t=1; exit 4", "ok", ""),
         ("echo t=1; exit 124", "timeout", "exit status 124"),
@@ -143,9 +143,9 @@ def test_a_program_that_leaves_a_folder_for_its_output(tmp_path: Path) -> None:
     time = "{ regex = '(1)', unit = 's', from = 'output' }"
     script = 'mkdir "$3" || exit 9'
     found = measured(tmp_path, script, time=time, extra="retries = 1")
-    assert found.error == "wrote no file {output}" and found.context["tries"] == 2
+    assert found.error.startswith("wrote no file {output}") and found.context["tries"] == 2
     found = measured(tmp_path, 'ln -s /dev/zero "$3"', time=time)
-    assert found.error == "wrote no file {output}"
+    assert found.error.startswith("wrote no file {output}")
 
 
 def test_a_foreign_operation_raises(tmp_path: Path) -> None:

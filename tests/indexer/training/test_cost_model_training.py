@@ -436,7 +436,7 @@ def test_a_bare_platform_stands_for_its_only_instance_with_runs() -> None:
         known = samples_of(db, tiny("board"), [OP])
         assert known.platform.id == "board@here" and known.rows
         training = Training(db, known, TrainingRequest(), None, Path(), print)
-        assert training._judge(TrainingRequest().settings("mlp"))._bench(OP).evidence.rows
+        assert training._judge(TrainingRequest().settings("mlp"), None)._bench(OP).evidence.rows
 
 
 def test_few_runs_make_trees() -> None:

@@ -386,6 +386,7 @@ def test_what_cannot_be_trained_is_one_line(
         assert run_verb(words) == code
         error = capsys.readouterr().err.splitlines()[-1]
         assert error.startswith("embeddb: ") and said in error
-    monkeypatch.setitem(sys.modules, "indexer.training.featurizer.pretrain", None)
+    monkeypatch.delitem(sys.modules, "indexer.training.featurizer.pretrain")
+    monkeypatch.setitem(sys.modules, "torch", None)
     assert run_verb(command(tmp_path)) == 1
     assert "learn" in capsys.readouterr().err
