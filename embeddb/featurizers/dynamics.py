@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Op
+from embeddb.core.extras import install_hint
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.dynamics.caches import Cache
@@ -73,7 +74,7 @@ class DynamicsFeatures:
 
     def missing(self) -> str:
         """numba, where it is not installed."""
-        return "" if find_spec("numba") else "numba is missing (install the extra `dynamics`)"
+        return "" if find_spec("numba") else f"numba is missing ({install_hint('dynamics')})"
 
     def embed(self, pattern: Pattern) -> NDArray[np.float32]:
         """float32[d] of the structure, of rows in the middle where it has more than 20,000,000

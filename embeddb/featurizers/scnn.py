@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
+from embeddb.core.extras import install_hint
 from embeddb.core.files.model_file import fill, load, read_card, version_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
@@ -34,7 +35,7 @@ OWN = Path("models", "scnn.safetensors")
 #: of that model, beside which the weights lie.
 TRAINED = "scnn@"
 _NEEDS = ("torch", "safetensors")
-_HINT = "install the extra `learn`"
+_HINT = install_hint("learn")
 _TRAIN = "train weights anew with `embeddb train featurizer`"
 #: Length of an embedding unless the card says (COGNATE, Table 6), and the most.
 _DIM, _MOST_FEATURES = 128, 1 << 12
