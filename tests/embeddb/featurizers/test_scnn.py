@@ -16,6 +16,7 @@ from builders import OP, band, fill, patterns, tiny
 from command_line import run_verb
 
 from embeddb.core.errors import MissingDependency, ModelError, UsageError
+from embeddb.core.extras import install_hint
 from embeddb.core.files import model_file
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
@@ -192,7 +193,7 @@ def test_torch_is_imported_to_embed_only(made: list[Path]) -> None:
 def test_without_torch_it_says_what_to_install(made: list[Path], no_torch: Any) -> None:
     no_torch()
     one = Scnn(made[0])
-    assert one.missing() == "torch not installed (install the extra `learn`)"
+    assert one.missing() == f"torch not installed ({install_hint('learn')})"
     with pytest.raises(MissingDependency, match="torch") as caught:
         one.embed(band(9, 2))
     assert "learn" in caught.value.hint
@@ -438,7 +439,7 @@ def test_embedding_goes_on_and_the_choice_is_made_again_with_torch(
         assert report.vectors["stats"] == 8 and report.vectors["scnn"] == 0
         assert report.partitions[0]["featurizer"] not in ("scnn", "stats-scnn")
         assert [p for p in report.problems if p.startswith("scnn")] == [
-            "scnn: 8 patterns not embedded: torch not installed (install the extra `learn`)"
+            f"scnn: 8 patterns not embedded: torch not installed ({install_hint('learn')})"
         ]
         (note,) = db.partition_notes().values()
         assert "scnn" not in note["chosen_among"]
