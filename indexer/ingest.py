@@ -25,6 +25,7 @@ from embeddb.platforms.platform import Platform, load_platform, platform_here, r
 from embeddb.platforms.space.rules import show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Store
+from embeddb.store.failures import translating
 from indexer.library import Library
 from indexer.log_identity import LogName, Repeats, content_of
 from indexer.readers.base.reading import read_rows
@@ -390,7 +391,10 @@ class _Job:
         if not rejects:
             return
         self.report.rejects_file = str(self._rejects)
-        with _opened(self._rejects, "wb" if first else "ab") as out:
+        with (
+            translating(self._rejects, OSError),
+            _opened(self._rejects, "wb" if first else "ab") as out,
+        ):
             for r in rejects:
                 body = {"line": r.line, "reason": r.reason, "text": r.text, "where": r.where}
                 out.write((json.dumps({k: v for k, v in body.items() if v != ""}) + "\n").encode())
