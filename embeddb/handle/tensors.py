@@ -171,7 +171,7 @@ class TensorHandle:
 
 
 def is_traced(tensors: Sequence[Any]) -> bool:
-    """Whether torch follows operations on these tensors (`vmap`, fake tensors, `make_fx`,
+    """True if torch follows operations on these tensors (`vmap`, fake tensors, `make_fx`,
     `torch.jit.trace`), so that they must be its own operators, not a kernel's call beside it.
 
     Raises: UsageError for derivatives that do not go through a custom operator.

@@ -1,5 +1,5 @@
-"""What held-out first choices say of the next one: the gain that it must promise over the default
-(guards), and the interval in which its gain will lie."""
+"""Bounds for the next first choice from held-out ones: the gain that it must promise over the
+default (guards), and the interval in which its gain will lie."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class FirstChoices(NamedTuple):
 
 
 def counts(tried: int, ok: int) -> bool:
-    """Whether a matrix is judged by: two of its configurations ran, and 60 % of those tried."""
+    """True if a matrix is judged: two of its configurations ran, and 60 % of those tried."""
     return ok >= 2 and ok >= COUNTED_SHARE * tried
 
 

@@ -78,7 +78,7 @@ class _Derived:
         self.files = IndexFiles(store)
 
     def _embedded(self, featurizer: str) -> bool:
-        """Whether vectors of a featurizer were ever computed here."""
+        """True if vectors of a featurizer were ever computed here."""
         return bool(self._store.notes.get(f"embedded/{featurizer}"))
 
 

@@ -106,7 +106,7 @@ class _Shown(NamedTuple):
 
 
 class _Expected(NamedTuple):
-    """What held-out first choices say of the next one."""
+    """Expected errors and guard of the next first choice, from held-out ones."""
 
     errors: GainErrors = GainErrors()
     guard: float = 0.0

@@ -109,7 +109,7 @@ def read(source: Source) -> Pattern:
 
 
 def _header(source: Source, text: bytes) -> _Header:
-    """What the comments say of the network."""
+    """The network as its comments declare it."""
     lines = [
         line.strip()
         for line in text[:_HEADER_BYTES].split(b"\n")

@@ -113,7 +113,7 @@ class _Rewritten(io.RawIOBase):
 
 
 def is_right_hand_side(path: Path) -> bool:
-    """Whether a file is Matrix Market and holds a column, or some dense ones."""
+    """True if a file is Matrix Market and holds a column, or some dense ones."""
     try:
         with refusing(MatrixError):
             source = open_source(path, name="", group="", max_nnz=MAX_DIM)

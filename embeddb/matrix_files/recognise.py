@@ -95,13 +95,13 @@ def format_of(path: Path) -> str:
 
 
 def has_ending(path: Path) -> bool:
-    """Whether a file's name alone says that it is a matrix."""
+    """True if a file's name alone says that it is a matrix."""
     suffix = _suffix(path)
     return suffix in _BY_SUFFIX or _HB_SUFFIX.fullmatch(suffix) is not None
 
 
 def is_matrix_text(path: Path) -> bool:
-    """Whether a file is text by its name (`.txt`, KONECT's `out.NAME`) and a matrix by its content,
+    """True if a file is text by its name (`.txt`, KONECT's `out.NAME`) and a matrix by its content,
     which begins with a comment in KONECT's. Raises: as `format_of`."""
     if _suffix(path) == ".txt":
         return bool(format_of(path))
@@ -177,7 +177,7 @@ def _first_row(lines: list[bytes]) -> tuple[int, bytes]:
 
 
 def _unknown(head: bytes, *, where: str) -> MatrixError:
-    """What is wrong with a file of no known format, and what to do."""
+    """The error for a file of no known format, with what to do."""
     for mark, what, hint in _NOT_READ:
         if mark.match(head):
             return MatrixError(f"{what}, not a matrix of a known format", where=where, hint=hint)
