@@ -44,8 +44,8 @@ from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import load_platform, platform_here, runner_for
-from embeddb.query.fallback import answer
-from embeddb.query.query import Query
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.query import Query
 from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels import codegen
 from indexer.runners.cpu_kernels.forms import PADDING, Converter, Form, Refusal, aligned
