@@ -55,8 +55,8 @@ from embeddb.kernels.tasks import (
 )
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import load_platform, platform_here, runner_for
-from embeddb.query.fallback import answer
-from embeddb.query.query import Query
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.query import Query
 
 THREADS = 2
 WIDTH, OUT = 128, 32

@@ -37,8 +37,8 @@ from embeddb.dynamics.roofline import Roofline
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import codegen
 from embeddb.matrix_files import read_pattern
-from embeddb.query.query import Query
-from embeddb.query.rankers.neighbour_vote import NeighbourVote
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.learned_rankers import learned_rankers

@@ -351,7 +351,7 @@ def test_the_nearest_tuner_copies_the_nearest_neighbour(
     from embeddb.core.config import Op
     from embeddb.core.records import PatternInfo
     from embeddb.platforms.platform import load_platform
-    from embeddb.query.query import Problem, Query, Vote
+    from embeddb.ranking.query import Problem, Query, Vote
 
     plugin_files(tmp_path)
     monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))
