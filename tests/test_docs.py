@@ -24,8 +24,8 @@ from scipy.sparse import random as random_matrix
 
 from embeddb.core import plugins
 from embeddb.database import Database
+from embeddb.kernels import build as cpu_build
 from embeddb.ui.cli.main import cli
-from indexer.runners.cpu_kernels import build as cpu_build
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
