@@ -49,9 +49,8 @@ from embeddb.dynamics.caches import LINE_BYTES
 from embeddb.dynamics.execution import plain
 from embeddb.featurizers.dynamics import DynamicsFeatures
 from embeddb.featurizers.stats import Stats
-from embeddb.matrix_files import matrix_files, read_pattern
+from embeddb.matrix_files import matrix_files, matrix_name, read_pattern
 from embeddb.ranking.fallback import answer
-from indexer.library import matrix_name
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import judge
 

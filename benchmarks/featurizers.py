@@ -35,8 +35,7 @@ from embeddb.database import Database
 from embeddb.featurizers.scnn import Scnn
 from embeddb.featurizers.stats import Stats
 from embeddb.index.vote import plain_metric
-from embeddb.matrix_files import matrix_files, read_pattern
-from indexer.library import matrix_name
+from embeddb.matrix_files import matrix_files, matrix_name, read_pattern
 from indexer.training.featurizer.augment import crop, permute_blocks
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import Table

@@ -25,9 +25,8 @@ from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.featurizers.network.reduction import Reduction
 from embeddb.featurizers.scnn import Scnn
-from embeddb.matrix_files import matrix_files, read_pattern
+from embeddb.matrix_files import matrix_files, matrix_name, read_pattern
 from embeddb.ranking.fallback import answer
-from indexer.library import matrix_name
 from indexer.training.featurizer.dataset import Recipe, read_dataset
 from indexer.training.featurizer.pretrain import Pretraining, pretrain
 from indexer.training.trainer import Settings

@@ -34,8 +34,7 @@ from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.dynamics.roofline import Machine
-from embeddb.matrix_files import matrix_files, read_pattern
-from indexer.library import matrix_name
+from embeddb.matrix_files import matrix_files, matrix_name, read_pattern
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import Table
 
