@@ -11,39 +11,33 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from embeddb.core.config import Config, Op
-from embeddb.core.errors import NothingFound, UsageError
-from embeddb.core.pattern import Pattern
+from embeddb.core.config import Op
+from embeddb.core.errors import UsageError
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.shown import html_of
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, parse_platform, this_machine
 from embeddb.ranking import answers
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.store import Store, is_database
 from embeddb.store.rows import Rows, pattern_rows, run_rows
-from embeddb.tensors.computation import Computation
-from indexer.resolve import WorkloadLike, find_answer, find_workload, resolve_workload
+from indexer import resolve
 
 if TYPE_CHECKING:
     from embeddb.index.projection import Projection
-    from embeddb.ranking.alternatives import Deepen
-    from embeddb.ranking.answer import Answerer
-    from embeddb.ranking.measure import Search
     from indexer.calibration.report import CalibrationReport
     from indexer.campaign.folder import Progress as CampaignProgress
     from indexer.campaign.nodes.in_words import NodesWords
     from indexer.campaign.plan import PlanOptions
     from indexer.index_runs import IndexReport
     from indexer.readers.base.row import ReadOptions
+    from indexer.resolve import WorkloadLike
     from indexer.runners.base import RunOptions
     from tuners.evaluation.figures import EvalRow
     from tuners.evaluation.fit import Fit
@@ -143,7 +137,7 @@ class Database:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Forward methods that this class had before it had an `index`, as scripts call them."""
+            """Forward the methods that this class had before it had an `index`."""
             if name.startswith("_") or name == "index":
                 raise AttributeError(f"'Database' object has no attribute {name!r}")
             return getattr(self.index, name)
@@ -158,7 +152,7 @@ class Database:
         Raises: MatrixError, NestError or TensorError for a file that cannot be read; MatrixError
         for an unknown name; UsageError for several workloads.
         """
-        return find_workload(self.index, text, kind=kind)
+        return resolve.find_workload(self.index, text, kind=kind)
 
     def platform(self, text: str) -> Platform:
         """Return the platform with that id, built-in name, or TOML file; a name that only one
@@ -180,7 +174,7 @@ class Database:
         """
         what = Op.parse(op) if op and isinstance(op, str) else op or None
         kind = what.kind if what is not None else ""
-        one = "" if pattern is None else resolve_workload(self.index, pattern, kind=kind).id
+        one = "" if pattern is None else resolve.resolve_workload(self.index, pattern, kind=kind).id
         return run_rows(self.store, platform=platform, op=what, pattern_id=one)
 
     def atlas(self, op: Op, platform: Platform) -> Projection | None:
@@ -222,18 +216,19 @@ class Database:
         pattern known by name only where the evidence needs its structure; PluginError for a tuner
         that breaks its contract; with `measure` as that.
         """
+        from embeddb.explain.deep import deepening
         from embeddb.ranking.answer import local_platform, recommend
+        from tuners.by_name import answerer
 
         if tuner and why:
-            raise UsageError(
-                "what would change an answer is told of the database's own, not a tuner's"
-            )
+            reason = "what would change an answer is told of the database's own, not a tuner's"
+            raise UsageError(reason)
         what = Op.parse(op) if isinstance(op, str) else op
         here = local_platform(self._named(platform))
         if reproducible:
             here = here.reproducible(what)
-        asked = resolve_workload(self.index, pattern, kind=what.kind)
-        deepen = self._deepening(asked, progress) if why and not measure else None
+        asked = resolve.resolve_workload(self.index, pattern, kind=what.kind)
+        deepen = deepening(self.index, asked, progress=progress) if why and not measure else None
         made = recommend(
             self.index,
             asked,
@@ -242,7 +237,7 @@ class Database:
             count=k,
             calls=calls,
             deepen=deepen,
-            answer_by=_answering(tuner),
+            answer_by=answerer(tuner),
         )
         if not measure:
             return made
@@ -272,30 +267,24 @@ class Database:
         Raises: NothingFound without a structure; RunnerUnavailable if the platform cannot be
         measured here.
         """
+        from embeddb.explain.deep import deepening
         from embeddb.ranking.measure import measure_answer
         from indexer.runners.base import RunOptions
+        from tuners.by_name import search_by
 
-        structure = self._structure(made, pattern)
-        search = self._search(made, structure, platform, k) if made.link == "tuner" else None
-        total = rounds * len({Config(made.default), *(Config(c.config) for c in made.candidates)})
-        done = 0
-
-        def told(_: str) -> None:
-            nonlocal done
-            done += 1
-            if progress is not None:
-                progress("measure", done, total)
-
+        structure = resolve.resolve_structure(self.index, made, pattern)
+        tuner = made.link == "tuner"
+        deep = why or made.insight.deep
         return measure_answer(
             self.index,
             made,
             structure,
             options=options or RunOptions(),
-            rounds=rounds - (search is not None),
+            rounds=rounds - tuner,
             platform=platform,
-            search=search,
-            progress=told,
-            deepen=self._deepening(structure, progress) if why or made.insight.deep else None,
+            search=search_by(self.index, made, structure, platform, k) if tuner else None,
+            progress=progress,
+            deepen=deepening(self.index, structure, progress=progress) if deep else None,
         )
 
     def explain(self, answer: str | Recommendation = "last") -> Explanation:
@@ -310,41 +299,11 @@ class Database:
         """Return the stored answer that a text means: the one with this id, the `last` one, or the
         last about what `find` returns for it. `note` is called with one line for each answer that
         cannot be read. Raises: NothingFound if there is none; StoreCorrupt."""
-        return find_answer(self.index, text, note=note)
+        return resolve.find_answer(self.index, text, note=note)
 
     def recommendations(self) -> list[Recommendation]:
         """Return all stored answers that can be read, in the order they were given."""
         return answers.recommendations(self.index)
-
-    def _deepening(self, pattern: Content | PatternInfo, progress: Progress | None) -> Deepen:
-        from embeddb.explain.deep import deepening
-
-        return deepening(self.index, pattern, progress=progress)
-
-    def _search(
-        self, made: Recommendation, pattern: Content, platform: Platform | None, count: int
-    ) -> Search:
-        from embeddb.ranking.build import build_query
-        from tuners.by_name import search_by
-
-        where, op = platform or self.platform(made.platform), Op.parse(made.op)
-        where = where.reproducible(op) if made.reproducible else where
-        query = build_query(self.index, pattern, where, op, calls=made.calls or math.inf)
-        return search_by(made.tuner, query, count, seed=made.seed)
-
-    def _structure(self, made: Recommendation, pattern: WorkloadLike | None) -> Content:
-        kind = Op.parse(made.op).kind
-        given = None if pattern is None else resolve_workload(self.index, pattern, kind=kind)
-        if isinstance(given, Pattern | Nest | Computation):
-            return given
-        structure = self.store.subject(made.pattern_id)
-        if structure is None:
-            raise NothingFound(
-                f"{made.pattern_name}: its structure is not in the database, so it cannot be "
-                "measured",
-                hint="give its file",
-            )
-        return structure
 
     def _named(self, platform: str | Platform) -> Platform:
         return self.platform(platform) if isinstance(platform, str) else platform
@@ -482,7 +441,7 @@ class Database:
         job = CampaignJob(campaign, self.index, runner, effort)
         return run_campaign(job if progress is None else replace(job, told=progress))[1]
 
-    # -- tuning ----------------------------------------------------------------------------
+    # -- tuning and judging ----------------------------------------------------------------
 
     @overload
     def tune(self, subject: Any, options: TuneRequest, **how: Unpack[How]) -> FusionTuned: ...
@@ -504,8 +463,6 @@ class Database:
         from tuners.tune import tuned
 
         return tuned(self.index, subject, options, {"note": _say, **how})
-
-    # -- judging ---------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -540,14 +497,3 @@ class Database:
 def _ops(ops: Sequence[str | Op]) -> tuple[Op, ...]:
     """Each once."""
     return tuple(dict.fromkeys(Op.parse(op) if isinstance(op, str) else op for op in ops))
-
-
-def _answering(tuner: str) -> Answerer:
-    """What ranks: the tuner of that name, or the product's own chain."""
-    if not tuner:
-        from embeddb.ranking.fallback import answer
-
-        return answer
-    from tuners.by_name import answer_by
-
-    return partial(answer_by, tuner)

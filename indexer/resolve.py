@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from embeddb.core.config import Op
 from embeddb.core.errors import MatrixError, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
@@ -104,6 +105,24 @@ def find_answer(
             what = "no answer was ever given here"
         raise NothingFound(what, hint="run `embeddb query` first")
     return about[-1]
+
+
+def resolve_structure(
+    lookup: Lookup, answer: Recommendation, workload: WorkloadLike | None
+) -> Content:
+    """Return what an answer is about in full: `workload`, or the database's own.
+
+    Raises: as `resolve_workload`; NothingFound if neither has the structure.
+    """
+    if workload is not None:
+        given = resolve_workload(lookup, workload, kind=Op.parse(answer.op).kind)
+        if not isinstance(given, PatternInfo):
+            return given
+    structure = lookup.store.subject(answer.pattern_id)
+    if structure is None:
+        what = "its structure is not in the database, so it cannot be measured"
+        raise NothingFound(f"{answer.pattern_name}: {what}", hint="give its file")
+    return structure
 
 
 def is_file(text: str) -> bool:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from builders import OP, band, fill, patterns, runs_of, tiny
-from indexer import library
-from indexer.resolve import resolve_workload
 
 import embeddb
 from embeddb.core.errors import MatrixError, MissingDependency, NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
+from indexer import library
+from indexer.resolve import resolve_workload
 
 
 @pytest.fixture(scope="module")

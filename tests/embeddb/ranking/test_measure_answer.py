@@ -80,14 +80,21 @@ def test_measured_answers_are_written_back() -> None:
     new = band(137, 14, name="new", group="new")
     made = db.query(new, platform="lab", op=OP)
     assert (made.link, made.platform) == ("neighbours", "lab@here")
-    said: list[str] = []
-    done = measure_answer(db, made, new, options=RunOptions(), rounds=2, progress=said.append)
+    steps: list[tuple[str, int, int]] = []
+    done = measure_answer(
+        db.index,
+        made,
+        new,
+        options=RunOptions(),
+        rounds=2,
+        progress=lambda *step: steps.append(step),
+    )
     assert done.id == made.id and done.platform == "lab@here"
     times = [c.seconds for c in done.candidates]
     assert times[:3] == pytest.approx(sorted(by_law(new, v) for v in (0, 1, 2)))
     assert (times[3], done.candidates[3].status) == (None, "crash")
     assert done.default_seconds == pytest.approx(by_law(new, 0))
-    assert len(said) == 2 * 4
+    assert steps == [("measure", at, 8) for at in range(1, 9)]
     assert len(list(db.store.runs("lab@here", OP, new.id))) == 2 * 3 + 1  # the crashes are alike
     assert db.recommendation(made.id) == done
     again = db.query(new, platform="lab", op=OP)
