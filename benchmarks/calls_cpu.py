@@ -91,7 +91,7 @@ def main() -> None:
     with Database.open(asked.database, readonly=True) as db:
         for op in asked.op or OPS:
             started = time.perf_counter()
-            found, ratios[op] = judged(Bench(db, Op.parse(op), "cpu"))
+            found, ratios[op] = judged(Bench(db.index, Op.parse(op), "cpu"))
             rows += found
             print(f"{op}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
     print(json.dumps({"about": about(), "rows": rows, "ratio": ratios}, indent=1))

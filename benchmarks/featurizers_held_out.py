@@ -51,7 +51,7 @@ def main(database: Path, matrices: Path, manifest: Path, work: Path) -> None:
         result: dict[str, Any] = {"about": about(), "seed": _SEED, "rows": []}
         vectors = [_embedded(net, patterns) for net in nets]
         folds = {p.id: fold_of[families[p.name]] for p in patterns}
-        for op, scope in db.scopes():
+        for op, scope in db.index.scopes():
             result["rows"].append(_judged(db, op, scope, vectors, folds))
             print(json.dumps(result["rows"][-1]), file=sys.stderr)
     print(json.dumps(result, indent=1))
@@ -92,7 +92,7 @@ def _judged(
     vectors: list[dict[str, NDArray[np.float32]]],
     folds: dict[str, int],
 ) -> dict[str, Any]:
-    bench = Bench(db, op, scope)
+    bench = Bench(db.index, op, scope)
     stats = bench.vectors["stats"]
     row_fold = np.array([folds[row.pattern_id] for row in bench.evidence.rows])
     out: dict[str, Any] = {"op": str(op), "platform": scope}

@@ -163,7 +163,7 @@ def enumerable(cpu: Path) -> list[dict[str, Any]]:
         op = Op.parse(name)
         model = CostModel.load(_SHIPPED / f"costmodel-cpu-{op.kernel}.safetensors")
         with Database.open(cpu, readonly=True) as db:
-            samples = samples_of(db, db.platform("cpu"), [op])
+            samples = samples_of(db.index, db.platform("cpu"), [op])
         chosen = np.random.default_rng(0).permutation(len(samples.rows))[:_MATRICES]
         found, sizes = [], []
         for at in chosen.tolist():
@@ -178,7 +178,7 @@ def enumerable(cpu: Path) -> list[dict[str, Any]]:
 
 def large(waco: Path) -> dict[str, Any]:
     with Database.open(waco, readonly=True) as db:
-        samples = samples_of(db, db.platform("waco-cpu"), [Op("spmm", 256)])
+        samples = samples_of(db.index, db.platform("waco-cpu"), [Op("spmm", 256)])
     rows, clock = [], []
     for name, settings in _MODELS.items():
         model = train(samples, settings)
@@ -213,8 +213,8 @@ def _median(clock: Sequence[Mapping[str, Any]], model: str, what: str) -> float:
 def hidden(cpu: Path) -> list[dict[str, Any]]:
     op = Op("spmm", 32)
     with Database.open(cpu, readonly=True) as db:
-        samples = samples_of(db, db.platform("cpu"), [op])
-        evidence, _ = db.evidence(op, "cpu")
+        samples = samples_of(db.index, db.platform("cpu"), [op])
+        evidence, _ = db.index.evidence(op, "cpu")
     held: dict[tuple[Any, ...], list[Floats]] = defaultdict(list)
     for share in _SHARES:
         for seed in _SEEDS:

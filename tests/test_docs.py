@@ -377,7 +377,7 @@ def test_runs_of_kernels_of_others_are_read(
     Path("runs.csv").write_text(files["csv"], encoding="utf-8")
     names = ["perceptron.small", "two_tower.small"]
     with Database.create("tensors.db") as db:
-        db.add_patterns(distinct_kernels(map(program, names)))
+        db.index.add_patterns(distinct_kernels(map(program, names)))
     lines = [line for line in commands(ROOT / "docs" / "tensors.md") if "my-tpu" in line]
     assert [line.split()[1] for line in lines] == ["platform", "index", "query"]
     for line in lines:

@@ -112,14 +112,14 @@ def test_without_its_runner_queries_still_answer(monkeypatch: pytest.MonkeyPatch
     made = db.query(new, platform="lab", op=OP)
     assert (made.link, made.platform) == ("neighbours", "lab")
     with pytest.raises(RunnerUnavailable, match="install gcc"):
-        measure_answer(db, made, new, options=RunOptions())
+        measure_answer(db.index, made, new, options=RunOptions())
 
 
 def test_a_platform_without_a_runner_cannot_be_measured(lawful: Database) -> None:
     new = band(137, 14, name="new")
     made = lawful.query(new, platform="tiny", op=OP)
     with pytest.raises(RunnerUnavailable, match="has no runner"):
-        measure_answer(lawful, made, new, options=RunOptions())
+        measure_answer(lawful.index, made, new, options=RunOptions())
 
 
 @pytest.mark.usefixtures("law")
@@ -171,7 +171,7 @@ def test_what_ran_before_an_interrupt_or_a_tuners_fault_is_kept(error: type[Exce
         return []
 
     with pytest.raises(error):
-        measure_answer(db, made, new, options=RunOptions(), search=search)
+        measure_answer(db.index, made, new, options=RunOptions(), search=search)
     kept = list(db.store.runs("lab@here", OP, new.id))
     assert {run.config for run in kept} == set(CONFIGS[:2])
     assert db.recommendation(made.id).candidates[0].seconds is None  # the answer is as it was

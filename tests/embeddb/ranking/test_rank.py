@@ -458,13 +458,13 @@ def test_a_replaced_file_is_read_again(place: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(CostModel, "load", load)
     with Database.open(place) as db:
-        assert db.cost_model(tiny(), OP) is None and not reads
+        assert db.index.cost_model(tiny(), OP) is None and not reads
         (place / "models" / FILE).write_bytes(b"one")
-        assert db.cost_model(tiny(), OP) is db.cost_model(tiny(), OP)
+        assert db.index.cost_model(tiny(), OP) is db.index.cost_model(tiny(), OP)
         assert len(reads) == 1
         (place / "models" / FILE).write_bytes(b"another")
-        assert db.cost_model(tiny(), OP) is not None and len(reads) == 2
-        assert db.cost_model(tiny(), Op("spmv")) is None
+        assert db.index.cost_model(tiny(), OP) is not None and len(reads) == 2
+        assert db.index.cost_model(tiny(), Op("spmv")) is None
 
 
 def test_a_model_that_cannot_be_used_is_one_warning(
@@ -562,9 +562,9 @@ def test_what_a_database_can_answer_names_the_model(
     from indexer.coverage import scope_states
 
     with Database.open(place) as db:
-        assert scope_states(db)[0]["cost_model"] is None
+        assert scope_states(db.index)[0]["cost_model"] is None
         _use(place, Fake({}, rank=0.9), monkeypatch)
-        states = scope_states(db)
+        states = scope_states(db.index)
     assert states[0]["cost_model"]["of_optimum_held_out"] == {"rank": 0.9}
     show_states(states)
     assert "cost model feedc0de on stats, held out: rank" in capsys.readouterr().out

@@ -142,7 +142,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for c in configs
                 if (t := _law(platform, pattern, c))
             )
-        embed(db)
+        embed(db.index)
     return folder
 
 
@@ -162,7 +162,7 @@ def test_a_model_of_a_sampled_campaign_answers_what_ran(
         ran = {run.config for run in db.store.runs(platform.id, SPMV)}
         for length in (3, 9, 15):
             pattern = band(4400, length, name=f"new{length}")
-            query = build_query(db, pattern, platform, SPMV)
+            query = build_query(db.index, pattern, platform, SPMV)
             assert len(query.prediction.configs) > 300 > len(ran)
             made = RankTuner(query, rng=np.random.default_rng(0)).ask(1)[0]
             assert figures["unrun_first"] or Config(made.config) in ran
@@ -181,8 +181,8 @@ def test_a_model_of_one_machine_does_not_rank_on_another(campaign: Path) -> None
 
     with Database.open(campaign, readonly=True) as db:
         platform = db.platform("cpu@here")
-        here = build_query(db, band(4400, 9, name="new"), platform, SPMV)
-        away = build_query(db, band(4400, 9, name="new"), platform.at("away"), SPMV)
+        here = build_query(db.index, band(4400, 9, name="new"), platform, SPMV)
+        away = build_query(db.index, band(4400, 9, name="new"), platform.at("away"), SPMV)
     assert with_judgement(here, Card()).prediction.judged == {"rank": 0.99}  # type: ignore[arg-type]
     told = with_judgement(away, Card())  # type: ignore[arg-type]
     assert told.prediction.judged == {} and "another machine" in told.prediction.note
