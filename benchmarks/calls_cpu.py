@@ -49,10 +49,7 @@ from tuners.evaluation.figures import Outcome, Truth, judge, summarise
 from tuners.evaluation.fit import Scorer
 from tuners.evaluation.learned import Seen, best_weight
 from tuners.evaluation.learned_rankers import learned_rankers
-from tuners.rank import RankTuner
-from tuners.static_best import StaticBestTuner
-from tuners.transfer import TransferTuner
-from tuners.transfer_rank import TransferRankTuner
+from tuners.ranking import RankTuner, StaticBestTuner, TransferRankTuner, TransferTuner
 
 OPS = ("spmm:32", "sddmm:128", "spmv")
 CALLS = (1.0, 10.0, 100.0, 1000.0, math.inf)

@@ -45,7 +45,7 @@ from indexer.embed import embed
 from indexer.exchange.exchange import adopt_models, import_file
 from indexer.runners.base import RunOptions
 from indexer.starter import copy_starter
-from tuners.static_best import StaticBestTuner
+from tuners.ranking import StaticBestTuner
 
 OPS = (Op.parse("spmm:32"), Op.parse("spmm:128"))
 #: Every round visits all matrices again, in another order, so that drift does not become rank.

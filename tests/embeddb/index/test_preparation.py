@@ -23,10 +23,13 @@ from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.ranking.break_even import break_even, measured_break_even, with_break_even
 from embeddb.ranking.prediction import shared_out, with_prediction
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.choose import method_of
+from embeddb.ranking.rankers.choose import ranker_of
+from embeddb.ranking.rankers.cost_model import CostModelRanker
+from embeddb.ranking.rankers.joint import JointRanker
+from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.testing.tuners import sample_queries
-from tuners.rank import RankTuner
+from tuners.ranking import RankTuner
 
 #: Preparing format f takes this many calls of the default; threads and tile change nothing.
 RATIO = {"csr": 0.0, "bcsr": 8.0, "sell": 2.0}
@@ -158,9 +161,9 @@ def test_a_model_ranks_with_calls_where_preparation_is_known() -> None:
             with_prediction(query, Fast(), vector),
             judged={"transfer": 0.8, "rank": 0.95, "transfer+rank": 0.9},
         )
-        assert method_of(told) == "transfer+rank"
-        assert method_of(changed(told, neighbours=())) == "rank"
-        assert method_of(changed(told, preparation=None)) == "transfer"
+        assert ranker_of(told) is JointRanker
+        assert ranker_of(changed(told, neighbours=())) is CostModelRanker
+        assert ranker_of(changed(told, preparation=None)) is NeighbourVote
         first = RankTuner(told, rng=np.random.default_rng(0)).ask(1)[0]
         assert (first.config[name] != one) == prepared
 

@@ -42,7 +42,7 @@ from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.rankers.order import _alike
 from embeddb.ranking.recommendation import Recommendation
 from indexer.embed import embed
-from tuners.transfer import TransferTuner
+from tuners.ranking import TransferTuner
 
 A, B, C, D = CONFIGS
 NEW = band(137, 14, name="new", group="new")
@@ -336,7 +336,7 @@ def test_at_another_width_what_ran_there_counts_and_is_still_to_be_measured(db: 
         build_query(db.index, NEW, tiny(), OP), other_width=own, other_op=Op("spmm", 64)
     )
     found = answer(query, 5, rng=np.random.default_rng(0))
-    assert found.link == "other-width" and found.candidates[0].config == dict(C)
+    assert found.source == "other-width" and found.candidates[0].config == dict(C)
     held = posterior_of(Rankers(query).chosen, "other-width", C)
     there = {config: own[A].seconds / curve.seconds for config, curve in own.items()}
     assert dict(zip(held.configs, np.exp(held.mean), strict=True)) == pytest.approx(there)
@@ -358,7 +358,7 @@ def test_with_a_cost_model_next_is_by_its_own_spread() -> None:
         judged={"rank": 0.95},
     )
     found = answer(query, 5, rng=np.random.default_rng(0))
-    assert (found.link, found.candidates[0].config) == ("model", dict(C))
+    assert (found.source, found.candidates[0].config) == ("model", dict(C))
     about = insight(found)
     assert {s.method: s.expected_gain for s in about.simpler} == {
         "default": 1.0,

@@ -32,16 +32,15 @@ from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import judged, with_judgement, with_prediction
 from embeddb.ranking.query import Problem, Query
-from embeddb.ranking.rankers.choose import Rankers, method_of
+from embeddb.ranking.rankers.choose import Rankers, ranker_of
+from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.joint import joined
-from embeddb.ranking.rankers.neighbour_vote import doubt_of_unrun, scores
+from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, doubt_of_unrun, scores
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.testing.tuners import sample_queries
 from indexer.library import info_of
 from tuners.evaluation.learned import _first
-from tuners.rank import RankTuner
-from tuners.transfer import TransferTuner
-from tuners.transfer_rank import TransferRankTuner
+from tuners.ranking import RankTuner, TransferRankTuner, TransferTuner
 
 JUDGED = {"transfer": 0.8, "rank": 0.9, "transfer+rank": 0.95}
 FILE = "costmodel-tiny-spmm.safetensors"
@@ -241,7 +240,7 @@ def test_the_first_answer_is_never_predicted_slower_than_the_default(
         5,
         rng=rng(),
     )
-    assert found.tuner == best.replace("transfer+rank", "transfer-rank")
+    assert found.strategy == best.replace("transfer+rank", "transfer-rank")
     first = found.candidates[0]
     assert (first.expected_gain or 0.0) >= 1.0 - 1e-12
     assert all(query.space.reason(c.config) is None for c in found.candidates)
@@ -263,29 +262,29 @@ def test_the_first_answer_is_never_predicted_slower_than_the_default(
 )
 def test_the_best_by_the_cards_evidence_answers(figures: dict[str, float], method: str) -> None:
     query = _known({"c": 1.0}, judged=figures)
-    assert method_of(query) == method
+    assert ranker_of(query).card_name() == method
     found = answer(query, 3, rng=rng())
-    assert found.link == ("model" if method == "rank" else "neighbours")
+    assert found.source == ("model" if method == "rank" else "neighbours")
     assert found.model == ("" if method == "transfer" else "m")
 
 
 def test_a_price_for_preparation_is_not_the_models_to_judge() -> None:
-    assert method_of(_known({"c": 1.0}, calls=100.0)) == "transfer"
+    assert ranker_of(_known({"c": 1.0}, calls=100.0)) is NeighbourVote
 
 
 def test_the_model_answers_where_there_are_too_few_neighbours() -> None:
     query = _known({"c": 1.0})
     few = replace(query, vote=replace(query.vote, neighbours=query.vote.neighbours[:2]))
-    assert (answer(few, 3, rng=rng()).link, method_of(few)) == ("model", "rank")
+    assert (answer(few, 3, rng=rng()).source, ranker_of(few)) == ("model", CostModelRanker)
     nothing = changed(
         with_prediction(_bare(), Law({"c": 1.0}), np.zeros(1)), judged=JUDGED, version="m"
     )
     found = answer(nothing, 3, rng=rng())
-    assert (found.link, found.candidates[0].config["variant"]) == ("model", "c")
+    assert (found.source, found.candidates[0].config["variant"]) == ("model", "c")
     level, doubts = confidence_of(Rankers(nothing).chosen, "model")
     assert level == "medium" and "cost model alone" in " ".join(doubts)
     unproven = replace(nothing, prediction=replace(nothing.prediction, judged={}))
-    assert answer(unproven, 3, rng=rng()).link == "default"
+    assert answer(unproven, 3, rng=rng()).source == "default"
 
 
 def test_how_sure_depends_on_how_good_the_model_was() -> None:
@@ -299,7 +298,7 @@ def test_what_was_measured_comes_first_and_the_model_fills_up() -> None:
 
     own = {c: Timing(s, 0.0, 0.0, 1, "ok") for c, s in zip(CONFIGS[:2], (2.0, 1.0), strict=True)}
     found = answer(replace(query, own=replace(query.own, timings=own)), 3, rng=rng())
-    assert (found.link, _variants(found.candidates), found.model) == (
+    assert (found.source, _variants(found.candidates), found.model) == (
         "measured",
         "bac",
         "m",
@@ -530,7 +529,7 @@ def test_an_answer_is_explained_without_the_model(
     monkeypatch.undo()
     with Database.open(place, readonly=True) as db:
         found = db.explain(made.id).recommendation
-    assert (found.tuner, found.model) == ("transfer-rank", "feedc0de")
+    assert (found.strategy, found.model) == ("transfer-rank", "feedc0de")
     assert (found.featurizer, found.model_featurizer) == (made.featurizer, "stats")
 
 

@@ -20,8 +20,7 @@ from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import with_prediction
 from embeddb.ranking.query import Problem, Query
 from embeddb.ranking.rankers.search import Predicted, anneal, graph_search
-from tuners.rank import RankTuner
-from tuners.search import SearchTuner
+from tuners.ranking import RankTuner, SearchTuner
 
 INFO = PatternInfo(id="0" * 32, m=20_000, n=20_000, nnz=200_000)
 SPMM = Op("spmm", 128)
@@ -167,5 +166,5 @@ def test_a_query_searches_where_the_model_ranks_a_space_too_large(
     for name, tuner in (("waco-cpu", "search"), ("gpu-sparsetir", "rank")):
         query = changed(_query(name), judged={"rank": 0.9})
         found = answer(query, 5, rng=np.random.default_rng(0))
-        assert (found.link, found.tuner) == ("model", tuner)
+        assert (found.source, found.strategy) == ("model", tuner)
         assert Config(found.candidates[0].config) in query.prediction.configs

@@ -32,8 +32,7 @@ from indexer.campaign.plan import choose_configs
 from indexer.embed import embed
 from indexer.library import info_of
 from tuners.evaluation.learned import Seen, Truth, hidden_figures
-from tuners.rank import RankTuner
-from tuners.transfer_rank import TransferRankTuner
+from tuners.ranking import RankTuner, TransferRankTuner
 
 SPMV = Op("spmv")
 
