@@ -241,7 +241,7 @@ def test_without_a_compiler_the_answers_are_shown(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("indexer.runners.cpu_kernels.build.compiler", lambda: None)
+    monkeypatch.setattr("embeddb.kernels.build.compiler", lambda: None)
     paths = written(patterns, tmp_path / "in")[:1]
     assert demo.demo(tmp_path / "out", paths, starter=starter) == 0
     shown = capsys.readouterr()

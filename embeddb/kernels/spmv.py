@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from indexer.runners.cpu_kernels.variant import MAX_LANES, WORK, Variant, indent, walk
+from embeddb.kernels.variant import MAX_LANES, WORK, Variant, indent, walk
 
 __all__ = ["body"]
 

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec, Refusal
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels.forms import Converter, Form, FormSpec, Refusal
 
 ROOM = 1 << 30
 SHAPES = [(0, 0), (0, 5), (5, 0), (6, 7), (1, 200), (200, 1), (90, 90), (123, 217), (217, 40)]
@@ -72,11 +72,7 @@ def converter(tmp_path_factory: pytest.TempPathFactory) -> Converter:
         return Converter("")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        source = (
-            files("indexer.runners.cpu_kernels")
-            .joinpath("formats.c.in")
-            .read_text(encoding="utf-8")
-        )
+        source = files("embeddb.kernels").joinpath("formats.c.in").read_text(encoding="utf-8")
         return Converter(str(cpu_build.build(source).path))
 
 

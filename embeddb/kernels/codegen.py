@@ -16,11 +16,11 @@ from typing import Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError
-from indexer.runners.cpu_kernels import sddmm as cpu_sddmm
-from indexer.runners.cpu_kernels import spmm as cpu_spmm
-from indexer.runners.cpu_kernels import spmv as cpu_spmv
-from indexer.runners.cpu_kernels.forms import FormSpec
-from indexer.runners.cpu_kernels.variant import MAX_BLOCK, Variant, types
+from embeddb.kernels import sddmm as cpu_sddmm
+from embeddb.kernels import spmm as cpu_spmm
+from embeddb.kernels import spmv as cpu_spmv
+from embeddb.kernels.forms import FormSpec
+from embeddb.kernels.variant import MAX_BLOCK, Variant, types
 
 __all__ = ["GENERATION", "SCHEDULES", "Launch", "conversions", "declarations", "plan", "source"]
 
@@ -176,7 +176,7 @@ def conversions() -> str:
 
 @cache
 def _text(name: str) -> str:
-    folder = files("indexer.runners.cpu_kernels")
+    folder = files("embeddb.kernels")
     return folder.joinpath(f"{name}.c.in").read_text(encoding="utf-8")
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import codegen
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen
 
 needs_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="needs x86-64")
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")

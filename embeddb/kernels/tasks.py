@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from indexer.runners.cpu_kernels.forms import Form
+    from embeddb.kernels.forms import Form
 
 __all__ = [
     "Operands",

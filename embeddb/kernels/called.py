@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import codegen as cpu_codegen
-from indexer.runners.cpu_kernels.codegen import Launch
-from indexer.runners.cpu_kernels.forms import Converter, Form, Refusal, aligned
-from indexer.runners.cpu_kernels.tasks import Problem, problem_of
-from indexer.runners.cpu_kernels.variant import Variant
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen as cpu_codegen
+from embeddb.kernels.codegen import Launch
+from embeddb.kernels.forms import Converter, Form, Refusal, aligned
+from embeddb.kernels.tasks import Problem, problem_of
+from embeddb.kernels.variant import Variant
 
 __all__ = [
     "DONE",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embeddb.core.errors import SpaceError
-from indexer.runners.cpu_kernels.variant import (
+from embeddb.kernels.variant import (
     WORK,
     Variant,
     columns,

@@ -21,8 +21,8 @@ from functools import cache
 from pathlib import Path
 
 from embeddb.core.errors import RunnerUnavailable, UsageError
-from indexer.runners.cpu_kernels.compiling import compile_to
-from indexer.runners.machine import AGAIN
+from embeddb.kernels.compiling import compile_to
+from embeddb.kernels.machine_failures import AGAIN
 
 __all__ = [
     "COMPILER_VARIABLE",
@@ -40,6 +40,7 @@ __all__ = [
     "no_compiler",
     "place_of",
     "seconds_of",
+    "threads_used",
     "vector_bytes",
 ]
 
@@ -248,6 +249,15 @@ def cpu_model() -> str:
 def cpu_flags() -> tuple[str, ...]:
     """Extensions of this processor, as the system names them."""
     return tuple((_cpuinfo().get("flags") or _cpuinfo().get("Features") or "").split())
+
+
+def threads_used(threads: int) -> int:
+    """The number asked for, or for 0 that of the processors this process may run on."""
+    if threads:
+        return threads
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def vector_bytes() -> int:

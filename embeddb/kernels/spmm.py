@@ -6,7 +6,7 @@ leaves over is done in halving widths.
 
 from __future__ import annotations
 
-from indexer.runners.cpu_kernels.variant import (
+from embeddb.kernels.variant import (
     WORK,
     Variant,
     columns,
