@@ -149,7 +149,7 @@ def asked(bench: Bench, row: int, partition: AnswerIndex, calls: float) -> Query
 
 
 def called(query: Query, calls: float) -> Query:
-    return replace(query, problem=replace(query.problem, calls=calls))
+    return replace(query, calls=calls)
 
 
 def predicted(query: Query, held: Held) -> Query:

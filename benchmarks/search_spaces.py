@@ -37,7 +37,7 @@ from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.ranking.prediction import with_prediction
-from embeddb.ranking.query import Problem, Query
+from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.order import behind_default, order_to_try
 from embeddb.ranking.rankers.search import Predicted, anneal, graph_search
 from indexer.training.cost_model.samples import Samples, samples_of
@@ -71,7 +71,7 @@ def question(samples: Samples, row: int, model: CostModel) -> Query:
     space = platform.space(whose.op, Sizes(m, n, nnz))
     default = platform.default(whose.op, Sizes(m, n, nnz))
     info = PatternInfo(id=whose.pattern_id, m=m, n=n, nnz=nnz)
-    bare = Query(Problem(info, platform, whose.op, space, default))
+    bare = Query(info, platform, whose.op, space, default)
     return with_prediction(bare, model, samples.vectors[row])
 
 

@@ -329,14 +329,18 @@ def test_the_nearest_tuner_copies_the_nearest_neighbour(
     from embeddb.core.config import Op
     from embeddb.core.records import PatternInfo
     from embeddb.platforms.platform import load_platform
-    from embeddb.ranking.query import Problem, Query, Vote
+    from embeddb.ranking.query import Query, Vote
 
     plugin_files(tmp_path)
     monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))
     op, platform = Op("spmm", 32), load_platform("cpu")
     configs = tuple(platform.space(op).neighbours(platform.default(op))[:3])
     query = Query(
-        Problem(PatternInfo(id="0"), platform, op, platform.space(op), platform.default(op)),
+        PatternInfo(id="0"),
+        platform,
+        op,
+        platform.space(op),
+        platform.default(op),
         vote=Vote(configs=configs, gains=np.array([[0.1, np.nan, 0.5], [9.0, 9.0, 9.0]])),
     )
     tuner = plugins.load("tuner", "nearest")(query, rng=np.random.default_rng(0))

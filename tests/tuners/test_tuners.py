@@ -24,7 +24,7 @@ from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.ranking.build import with_evidence
 from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.query import LINKS, OwnTimings, Problem, Query
+from embeddb.ranking.query import LINKS, OwnTimings, Query
 from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.rankers.neighbour_vote import scores
 from embeddb.ranking.recommendation import Candidate
@@ -137,7 +137,7 @@ def _query(evidence: RunMatrix, vectors: dict[str, Any] | None = None, **changes
     partition = AnswerIndex.build(evidence, {"test": found}, scope="tiny")
     info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
     platform = tiny()
-    bare = Query(Problem(info, platform, OP, platform.space(OP), DEFAULT))
+    bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
     return with_evidence(changed(bare, **changes), partition, np.zeros(2, np.float32))
 
 
@@ -192,7 +192,7 @@ def test_transfer_on_a_hand_computed_vote() -> None:
     info = PatternInfo(id="f" * 32)
     platform = tiny()
     query = changed(
-        Query(Problem(info, platform, OP, platform.space(OP), DEFAULT)),
+        Query(info, platform, OP, platform.space(OP), DEFAULT),
         configs=CONFIGS[:3],
         gains=gains,
         levels=levels,
@@ -234,7 +234,7 @@ def test_one_odd_neighbour_does_not_fill_the_list() -> None:
     gains[0] = np.log([1.0, 0.8, 2.0, 3.0])
     info, platform = PatternInfo(id="f" * 32), tiny()
     query = changed(
-        Query(Problem(info, platform, OP, platform.space(OP), DEFAULT)),
+        Query(info, platform, OP, platform.space(OP), DEFAULT),
         configs=CONFIGS,
         gains=gains,
         levels=gains.mean(axis=1),
@@ -330,7 +330,7 @@ def test_the_default_where_nothing_is_better_on_average() -> None:
 
 def test_the_default_where_nothing_is_known() -> None:
     info, platform = PatternInfo(id="f" * 32), tiny()
-    bare = Query(Problem(info, platform, OP, platform.space(OP), DEFAULT))
+    bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
     found = answer(bare, 5, rng=rng())
     assert (found.source, [c.config for c in found.candidates]) == ("default", [dict(DEFAULT)])
     assert confidence_of(Rankers(bare).chosen, found.source)[0] == "low"
@@ -372,11 +372,11 @@ def test_few_calls_change_a_vote(shrink: float) -> None:
     partition = AnswerIndex.build(evidence, {"test": vectors}, scope="tiny")
     partition = replace(partition, policy=replace(partition.policy, shrink=shrink))
     info, platform = PatternInfo(id="f" * 32), tiny()
-    bare = Query(Problem(info, platform, OP, platform.space(OP), DEFAULT))
+    bare = Query(info, platform, OP, platform.space(OP), DEFAULT)
     best = {}
     for calls in (5.0, 100.0, math.inf):
         query = with_evidence(
-            replace(bare, problem=replace(bare.problem, calls=calls)),
+            replace(bare, calls=calls),
             partition,
             np.zeros(2, np.float32),
         )
@@ -412,9 +412,12 @@ def _chains(draw: st.DrawFn) -> Query:
         max_size=9,
     )
     query = Query(
-        Problem(
-            info, _SIZED, OP, space, default, calls=draw(st.sampled_from([1.0, 100.0, math.inf]))
-        ),
+        info,
+        _SIZED,
+        OP,
+        space,
+        default,
+        calls=draw(st.sampled_from([1.0, 100.0, math.inf])),
         own=OwnTimings(timings=draw(curve), other_width=draw(curve), other_op=Op("spmm", 64)),
     )
     curves = draw(st.lists(curve.filter(bool), max_size=6))

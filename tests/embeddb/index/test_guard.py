@@ -21,7 +21,7 @@ from embeddb.index.vote_fit import LeftOut
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import with_evidence
 from embeddb.ranking.fallback import answer
-from embeddb.ranking.query import Problem, Promise, Query
+from embeddb.ranking.query import Promise, Query
 from indexer.embed import embed
 
 
@@ -93,7 +93,7 @@ def test_the_default_goes_first_behind_the_guard() -> None:
     partition = db.index.partition(OP, platform)
     assert partition is not None
     space, default = platform.space(OP), platform.default(OP)
-    bare = Query(Problem(PatternInfo.of(asked), platform, OP, space, default))
+    bare = Query(PatternInfo.of(asked), platform, OP, space, default)
     vector = db.index.featurizers()[partition.featurizer].embed(asked)
     query = with_evidence(bare, partition, vector)
     free = replace(query, vote=replace(query.vote, promise=Promise()))

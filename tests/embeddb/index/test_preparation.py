@@ -126,7 +126,7 @@ def asked(calls: float, ratio: float = 10.0) -> Query:
     cost = PreparationCost((name,), {(one,): -math.inf, (other,): math.log(ratio)}, 0.2)
     return replace(
         query,
-        problem=replace(query.problem, calls=calls),
+        calls=calls,
         vote=replace(query.vote, preparation=cost),
     )
 
@@ -142,7 +142,7 @@ def test_the_price_is_shared_out_over_the_calls() -> None:
     assert gain[1] == pytest.approx(-math.log(math.exp(-1.0) + 10.0 / 100.0))
     part = math.exp(-1.0) / (math.exp(-1.0) + 0.1)
     assert spread[1] == pytest.approx(math.hypot(part * 0.1, (1 - part) * 0.2))
-    endless = replace(query, problem=replace(query.problem, calls=math.inf))
+    endless = replace(query, calls=math.inf)
     assert shared_out(endless, [dear], np.ones(1), np.ones(1))[0].tolist() == [1.0]
 
 
@@ -199,9 +199,7 @@ def test_by_what_is_promised() -> None:
     assert told(query, query.default, 1.0) is None
     assert told(replace(query, vote=replace(query.vote, preparation=None)), dear, 2.0) is None
     # The same promise with the preparation in it: 1 / (1/2 + 10/100).
-    assert told(
-        replace(query, problem=replace(query.problem, calls=100.0)), dear, 1 / 0.6
-    ) == pytest.approx(20.0)
+    assert told(replace(query, calls=100.0), dear, 1 / 0.6) == pytest.approx(20.0)
 
 
 def test_by_what_was_measured_on_the_pattern() -> None:

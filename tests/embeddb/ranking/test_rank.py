@@ -31,7 +31,7 @@ from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ranking.confidence import confidence_of
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import judged, with_judgement, with_prediction
-from embeddb.ranking.query import Problem, Query
+from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.choose import Rankers, ranker_of
 from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.joint import joined
@@ -89,7 +89,7 @@ class Fake(Law):
 def _bare(platform: Platform | None = None) -> Query:
     where = platform or tiny()
     info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
-    return Query(Problem(info, where, OP, where.space(OP), DEFAULT))
+    return Query(info, where, OP, where.space(OP), DEFAULT)
 
 
 def _known(gains: dict[str, float], **changes: Any) -> Query:
@@ -354,7 +354,7 @@ def test_of_a_large_space_what_is_known_is_predicted() -> None:
             here.space(op, Sizes(300, 300, 1800)),
             here.default(op, Sizes(m=300, n=300)),
         )
-        query = Query(Problem(info_of(pattern), here, op, space, default))
+        query = Query(info_of(pattern), here, op, space, default)
         found = with_prediction(query, Law({}), np.zeros(1, np.float32), store=db.store)
     assert found.prediction.configs[0] == default
     assert 1 <= len(found.prediction.configs) <= 2
@@ -529,7 +529,7 @@ def test_an_answer_is_explained_without_the_model(
     monkeypatch.undo()
     with Database.open(place, readonly=True) as db:
         found = db.explain(made.id).recommendation
-    assert (found.strategy, found.model) == ("transfer-rank", "feedc0de")
+    assert (found.tuner, found.model) == ("transfer-rank", "feedc0de")
     assert (found.featurizer, found.model_featurizer) == (made.featurizer, "stats")
 
 

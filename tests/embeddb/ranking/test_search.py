@@ -18,7 +18,7 @@ from embeddb.index.vectors.graph import links
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.prediction import with_prediction
-from embeddb.ranking.query import Problem, Query
+from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.search import Predicted, anneal, graph_search
 from tuners.ranking import RankTuner, SearchTuner
 
@@ -46,9 +46,7 @@ class Network:
 def _query(name: str, op: Op = SPMM, seed: int = 0) -> Query:
     platform = load_platform(name)
     bare = Query(
-        Problem(
-            INFO, platform, op, platform.space(op, INFO.sizes), platform.default(op, INFO.sizes)
-        )
+        INFO, platform, op, platform.space(op, INFO.sizes), platform.default(op, INFO.sizes)
     )
     return with_prediction(bare, Network(seed), np.zeros(1, np.float32))
 

@@ -26,7 +26,7 @@ from embeddb.database import Database
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ranking.build import build_query
 from embeddb.ranking.prediction import with_judgement
-from embeddb.ranking.query import Prediction, Problem, Query, Vote
+from embeddb.ranking.query import Prediction, Query, Vote
 from embeddb.ranking.rankers.order import ran_first
 from indexer.campaign.plan import choose_configs
 from indexer.embed import embed
@@ -43,7 +43,11 @@ def _asked(unrun_first: bool) -> Query:
     info = PatternInfo(id="f" * 32, m=10, n=10, nnz=20)
     ran = CONFIGS[:3]
     return Query(
-        Problem(info, where, OP, where.space(OP), DEFAULT),
+        info,
+        where,
+        OP,
+        where.space(OP),
+        DEFAULT,
         vote=Vote(
             configs=ran,
             gains=np.tile([0.0, 0.3, 0.2], (3, 1)),
@@ -99,7 +103,7 @@ def test_hidden_configurations_decide(right: bool, first: bool) -> None:
         )
         query = replace(
             query,
-            problem=replace(query.problem, pattern=PatternInfo(id=f"{at:032x}", group=f"g{at}")),
+            pattern=PatternInfo(id=f"{at:032x}", group=f"g{at}"),
         )
         times = {CONFIGS[0]: 1.0, CONFIGS[1]: 0.7, CONFIGS[2]: 0.8}
         times[CONFIGS[3]] = 0.5 if right else 2.0
