@@ -22,7 +22,6 @@ EXTRA_OF = {
     "numba": "dynamics",
     "psycopg": "postgres",
     "resvg_py": "plot",
-    "safetensors": "learn",
     "sparse_dot_mkl": "baselines",
     "starlette": "serve",
     "torch": "learn",
