@@ -16,6 +16,7 @@ __all__ = ["EXTRA_OF", "install_command", "install_hint", "missing_extra", "need
 EXTRA_OF = {
     "dask": "dask",
     "distributed": "dask",
+    "itsdangerous": "serve",
     "jax": "jax",
     "jaxlib": "jax",
     "lightgbm": "learn",
