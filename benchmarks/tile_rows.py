@@ -33,8 +33,8 @@ from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.forms import Form, Var, of_var
 from indexer.programs.tensors import program
 from indexer.programs.tensors.cutting import pieces_of
-from indexer.runners.compiled.building import Built
-from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.harness.building import Built
+from indexer.runners.harness.worker import Libraries
 from indexer.runners.tile_code import sum_loops
 from indexer.runners.tile_code.generate import c_function
 from indexer.runners.tile_code.job import KernelJob

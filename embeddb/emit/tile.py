@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.emit.library import checked_prefix, filled
+from embeddb.kernels.emitter import INCLUDES, TOOLS, signature, timed
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile, untiled, why_not
 from embeddb.tensors.tiling.plan import plan_of
-from indexer.runners.compiled.c_tools import INCLUDES, TOOLS, timed
-from indexer.runners.nest_code.lines import signature
 from indexer.runners.tile_code.expressions import C_TYPES
 from indexer.runners.tile_code.generate import PRELUDE, arguments, c_function
 from indexer.runners.tile_code.job import needs_positive

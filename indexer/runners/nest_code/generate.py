@@ -7,13 +7,13 @@ A reduction whose target stays the same in the innermost loop is summed up in a 
 
 from __future__ import annotations
 
+from embeddb.kernels.emitter import Lines, signature, step
 from embeddb.nests.dependence.legality import Legality
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Statement
 from embeddb.nests.schedule import JAMMED, Schedule
 from indexer.runners.nest_code.bounds import Bounds, bounds_of
 from indexer.runners.nest_code.expressions import C_TYPES, HELPERS, Site, Writer
-from indexer.runners.nest_code.lines import Lines, signature, step
 from indexer.runners.nest_code.names import Names, names_of
 from indexer.runners.nest_code.pack import Packing, packing
 

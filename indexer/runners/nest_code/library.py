@@ -10,8 +10,8 @@ from embeddb.core.errors import NestError
 from embeddb.kernels import build as cpu_build
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from indexer.runners.compiled import building
-from indexer.runners.compiled.building import Built
+from indexer.runners.harness import building
+from indexer.runners.harness.building import Built
 from indexer.runners.nest_code.generate import PRELUDE, c_function
 
 __all__ = ["build_all", "build_reference", "flags"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from embeddb.kernels.emitter import INCLUDES, TOOLS, timed
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from indexer.runners.compiled.c_tools import INCLUDES, TOOLS, timed
 from indexer.runners.nest_code import fill
 from indexer.runners.nest_code.expressions import C_TYPES, Site, Writer
 from indexer.runners.nest_code.generate import PRELUDE, c_function

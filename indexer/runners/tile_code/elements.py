@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from embeddb.kernels.emitter import Lines
 from embeddb.tensors.tiling.forms import Form, Forms, whole
 from embeddb.tensors.tiling.plan import Plan, Stage
 from embeddb.tensors.tiling.values import Value
-from indexer.runners.nest_code.lines import Lines
 from indexer.runners.tile_code.expressions import C_TYPES, constant, element, form_text
 
 __all__ = ["Elements"]

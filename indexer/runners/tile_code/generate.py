@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from embeddb.kernels.emitter import Lines, signature, step
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.forms import Form, Forms, Var, whole
 from embeddb.tensors.tiling.plan import Plan, Stage, Write, plan_of
 from embeddb.tensors.tiling.spans import Span
 from embeddb.tensors.tiling.values import strides_of
-from indexer.runners.nest_code.lines import Lines, signature, step
 from indexer.runners.tile_code.elements import Elements
 from indexer.runners.tile_code.expressions import C_TYPES, form_text
 from indexer.runners.tile_code.sum_loops import SumLoops

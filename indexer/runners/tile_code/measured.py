@@ -11,8 +11,8 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.tensor_text import tensor_text
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of
-from indexer.runners.compiled import building
-from indexer.runners.compiled.building import Built
+from indexer.runners.harness import building
+from indexer.runners.harness.building import Built
 from indexer.runners.tile_code.generate import PRELUDE, arguments, c_function
 from indexer.runners.tile_code.job import bytes_needed
 from indexer.runners.tile_code.rounding import tolerance_of
@@ -28,7 +28,7 @@ def flags() -> tuple[str, ...]:
 
 
 class MeasuredKernel:
-    """Keeps `indexer.runners.compiled.measuring.Measured`. Short calls are made several times in a
+    """Keeps `indexer.runners.harness.measuring.Measured`. Short calls are made several times in a
     row: the clock is read around at least so many seconds."""
 
     called = "kernel"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from embeddb.kernels.emitter import Lines
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.forms import Form, Forms, Var, of_var, whole
 from embeddb.tensors.tiling.plan import Plan, Stage
 from embeddb.tensors.tiling.spans import Span
-from indexer.runners.nest_code.lines import Lines
 from indexer.runners.tile_code.elements import Elements
 from indexer.runners.tile_code.expressions import C_TYPES, combined
 

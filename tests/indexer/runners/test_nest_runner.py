@@ -19,7 +19,7 @@ from embeddb.nests.parts import Array, Loop
 from embeddb.nests.schedule import Schedule
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
-from indexer.runners.compiled import building, measuring
+from indexer.runners.harness import building, measuring
 from indexer.runners.nest import NestRunner
 from indexer.runners.nest_code import library, reference
 from indexer.runners.nest_code.generate import c_function

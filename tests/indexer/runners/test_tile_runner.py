@@ -16,7 +16,7 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
-from indexer.runners.compiled import building, measuring
+from indexer.runners.harness import building, measuring
 from indexer.runners.tile import TileRunner
 from indexer.runners.tile_code import measured
 from indexer.runners.tile_code.generate import c_function

@@ -33,7 +33,7 @@ from embeddb.nests.parts import (
 from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform
-from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.harness.worker import Libraries
 from indexer.runners.nest_code import library
 from indexer.runners.nest_code.fill import filled
 from indexer.runners.nest_code.generate import c_function

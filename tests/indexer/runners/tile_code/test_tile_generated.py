@@ -17,7 +17,7 @@ from embeddb.platforms.platform import load_platform
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile, why_not
 from embeddb.tensors.tiling.plan import plan_of
-from indexer.runners.compiled.libraries import Libraries
+from indexer.runners.harness.worker import Libraries
 from indexer.runners.tile_code import measured
 from indexer.runners.tile_code.generate import c_function
 from indexer.runners.tile_code.job import KernelJob
