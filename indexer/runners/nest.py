@@ -11,13 +11,13 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.records import Measurement
 from embeddb.kernels.build import threads_used
+from embeddb.kernels.nests.generate import GENERATION, flags
 from embeddb.nests.check import check
 from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import Schedule
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.local import LocalRunner
 from indexer.runners.harness.measuring import Measuring
-from indexer.runners.nest_code import generate, library
 from indexer.runners.nest_code.measured import MeasuredNest
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class NestRunner(LocalRunner):
     def platform(self, *, threads: int = 0) -> Platform:
         """Platform `nest-cpu` (`LocalRunner.platform_as`)."""
         identity = {
-            "flags": " ".join(library.flags()),
-            "kernels": str(generate.GENERATION),
+            "flags": " ".join(flags()),
+            "kernels": str(GENERATION),
             "wait_policy": "passive",
             "proc_bind": "false",
         }

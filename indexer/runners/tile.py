@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, TensorError, UsageError
 from embeddb.core.records import Measurement
+from embeddb.kernels.tiles.generate import GENERATION, flags
 from embeddb.platforms.of_subject import space_of
 from embeddb.tensors.tiles import Tile, untiled, why_not
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.local import LocalRunner
 from indexer.runners.harness.measuring import Measuring
-from indexer.runners.tile_code import generate
-from indexer.runners.tile_code.measured import MeasuredKernel, flags
+from indexer.runners.tile_code.measured import MeasuredKernel
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
@@ -56,7 +56,7 @@ class TileRunner(LocalRunner):
 
     def platform(self, *, threads: int = 0) -> Platform:
         """Platform `tile-cpu` (`LocalRunner.platform_as`), always of one thread."""
-        identity = {"flags": " ".join(flags()), "kernels": str(generate.GENERATION)}
+        identity = {"flags": " ".join(flags()), "kernels": str(GENERATION)}
         return self.platform_as(identity, threads=threads)
 
     def run(
