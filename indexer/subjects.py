@@ -123,9 +123,9 @@ def contents(file: str, kind: str = "") -> list[Content]:
     if program:
         what, hint = "a program with loop nests, not a matrix", "--op nest asks about its nests"
         raise MatrixError(what, where=file, hint=hint)
-    from embeddb.matrix_files import read_pattern
+    from embeddb.matrix_files import name_beside, read_pattern
 
-    return [read_pattern(file)]
+    return [read_pattern(file, name=name_beside(Path(file)))]
 
 
 def every_content(file: str) -> list[Content]:
