@@ -152,9 +152,9 @@ class Trial:
         """The same of the other rows alone, bool[r]."""
         kept = ~out
         ids = [name for name, stays in zip(self.ids, kept, strict=True) if stays]
-        columns = (self.raw, self.gains, self.groups, self.trust)
         judged = np.isin(np.flatnonzero(kept), self.taught[self.part.rows])
-        return Trial.of(*(of[kept] for of in columns), judged, ids)
+        raw, gains, groups = self.raw[kept], self.gains[kept], self.groups[kept]
+        return Trial.of(raw, gains, groups, self.trust[kept], judged, ids)
 
     def asked(self, other: Trial, out: NDArray[np.bool_], most_slower: Limit | None) -> Shown:
         """First choices of the judged ones of another trial's rows, bool[r], that this one lacks,
