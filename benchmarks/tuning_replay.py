@@ -34,11 +34,11 @@ from rooflines import machine_of
 from embeddb.core.config import Config, Op
 from embeddb.database import Database
 from embeddb.dynamics.roofline import Roofline
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen
 from embeddb.matrix_files import read_pattern
-from embeddb.query.query import Query
-from embeddb.query.rankers.neighbour_vote import NeighbourVote
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import codegen
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.learned_rankers import learned_rankers
@@ -245,10 +245,10 @@ def main() -> None:
     with Database.open(asked.database, readonly=True) as db:
         for text in asked.op or ["spmm:128", "spmv", "spmm:32", "sddmm:128"]:
             op = Op.parse(text)
-            evidence, _ = db.evidence(op, "cpu")
+            evidence, _ = db.index.evidence(op, "cpu")
             names = [row.platform for row in evidence.rows]
             instance = max(set(names), key=names.count)
-            bench = Bench(db, op, "cpu", complete=True, instance=instance)
+            bench = Bench(db.index, op, "cpu", complete=True, instance=instance)
             rows.append(judged(bench, asked, files, constants, db))
             print(json.dumps(rows[-1]), file=sys.stderr)
     head = {"machine": about(), "costs": constants["ops"], "folds": FOLDS, "seeds": len(SEEDS)}

@@ -10,8 +10,7 @@ import pytest
 from embeddb.matrix_files import matrix_files, matrix_names, read_pattern
 from indexer.calibration.matrices import Candidates
 from indexer.campaign.planning import planned_matrices
-from indexer.library import Library
-from indexer.subjects import contents
+from indexer.library import Library, contents
 
 BANNER = "%%MatrixMarket matrix {} {} general\n"
 
