@@ -88,7 +88,7 @@ def _sparse(groups: int, times: Times) -> Database:
         if at % 5 == 0 and kept:
             kept[-1] = replace(kept[-1], measurement=Measurement(status="crashed"))
         db.store.append([first, *kept])
-    embed(db)
+    embed(db.index)
     return db
 
 
