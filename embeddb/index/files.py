@@ -101,8 +101,7 @@ class IndexFiles:
         self._open: dict[_Which, AnswerIndex] = {}
         self._lock = RLock()
         self.repairs: list[str] = []
-        #: Told of what takes seconds.
-        self.tell: Callable[[str], None] = lambda _: None
+        self.tell: Callable[[str], None] = lambda _: None  #: Of what takes seconds.
 
     def refresh(
         self,
