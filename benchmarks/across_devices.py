@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.held_out import split_groups
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import run_matrix_of
 from embeddb.index.vote import plain_metric
@@ -39,7 +40,6 @@ from indexer.ingest import ingest
 from indexer.readers.base.row import ReadOptions
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, Truth, judge
-from tuners.evaluation.splits import split_groups
 
 _MORPHEUS, _GINKGO, _KERNELS = "morpheus-formats", "spmv-formats-portable", "gpu-kernels"
 _LOCAL = (10, 100)

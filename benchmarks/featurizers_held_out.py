@@ -25,6 +25,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.featurizers.network.reduction import Reduction
 from embeddb.featurizers.scnn import Scnn
+from embeddb.index.held_out import split_groups
 from embeddb.matrix_files import matrix_files, matrix_name, read_pattern
 from embeddb.ranking.fallback import answer
 from indexer.training.featurizer.dataset import Recipe, read_dataset
@@ -32,7 +33,6 @@ from indexer.training.featurizer.pretrain import Pretraining, pretrain
 from indexer.training.trainer import Settings
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import judge
-from tuners.evaluation.splits import split_groups
 
 _FOLDS, _SEED = 5, 0
 _EPOCHS, _COPIES = 30, 2

@@ -35,6 +35,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
+from embeddb.index.held_out import split_groups
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.ranking.prediction import with_prediction
 from embeddb.ranking.query import Query
@@ -42,7 +43,6 @@ from embeddb.ranking.rankers.order import behind_default, order_to_try
 from embeddb.ranking.rankers.search import Predicted, anneal, graph_search
 from indexer.training.cost_model.samples import Samples, samples_of
 from indexer.training.cost_model.train import CostSettings, forest, train
-from tuners.evaluation.splits import split_groups
 
 _SEEDS = (0, 1, 2)
 _MATRICES = 30

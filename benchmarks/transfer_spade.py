@@ -35,6 +35,7 @@ from embeddb.core.config import Op
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
+from embeddb.index.held_out import split_groups
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import effects, greedy_cover
 from embeddb.ranking.rankers.order import behind_default, order_to_try
@@ -50,7 +51,6 @@ from indexer.training.cost_model.train import (
 )
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering, summarise
 from tuners.evaluation.fit import Scorer
-from tuners.evaluation.splits import split_groups
 
 #: Everything there is.
 ALL = 1_000_000

@@ -20,6 +20,7 @@ from embeddb.matrix_files import (
     matrix_files,
     matrix_name,
     matrix_names,
+    name_beside,
     plain_name,
     read_pattern,
 )
@@ -33,7 +34,7 @@ from indexer.frontends.hlo.files import holds_tensors, read_tensors, tensor_file
 _PROGRAMS = (".json", ".c", ".sdfg", ".py")
 #: Reads all workloads of one kind in a file.
 _READERS: dict[str, Callable[[str], Sequence[Content]]] = {
-    "matrix": lambda file: [read_pattern(file)],
+    "matrix": lambda file: [read_pattern(file, name=name_beside(Path(file)))],
     "nest": read_nests,
     "kernel": lambda file: read_tensors(file, kind="kernel").tensors,
     "program": lambda file: read_tensors(file, kind="program").tensors,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "asked", "default_of", "given"]
 
 _FORMAT = "embeddb-choice-1"
+#: About what importing the starter takes before its first use.
+_STARTER_S = 3.0
 _MAX_BYTES = 1 << 16
 
 
@@ -94,6 +96,22 @@ def asked(pattern: Pattern, op: Op, db: Database | str | Path, wishes: Wishes) -
             with whole_file(place) as file:
                 file.write(msgspec.json.encode(made))
     return made
+
+
+def preparing_s(pattern: Pattern, op: Op, db: Database | str | Path, wishes: Wishes) -> float:
+    """About how many seconds an answer waits for what it is taken from to be made: the starter, and
+    the index of an operation; 0 where the answer is kept or its index is there."""
+    if not isinstance(db, str | Path):
+        return db.index.preparing_s(op, "cpu")
+    place = _place(db, pattern, op, wishes)
+    if place is None:
+        from indexer.starter import STARTER
+
+        return _STARTER_S if str(db) == STARTER else 0.0
+    if _kept(place) is not None:
+        return 0.0
+    with _opened(db) as opened:
+        return opened.index.preparing_s(op, "cpu")
 
 
 def _queried(db: Database, pattern: Pattern, op: Op, wishes: Wishes) -> Choice:

@@ -12,7 +12,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, RunnerUnavailable, UsageError
-from embeddb.handle.choice import Choice, Wishes, asked, given
+from embeddb.handle.choice import Choice, Wishes, asked, given, preparing_s
 from embeddb.handle.handle import Handle, Later, warn_of_scipy
 from embeddb.handle.matrix import Matrix, matrix_of
 from embeddb.handle.measured import measured
@@ -24,6 +24,7 @@ from embeddb.handle.worth import (
     level_with_scipy,
     too_costly,
     too_little,
+    too_soon,
     usual_config,
     worth_building,
 )
@@ -111,6 +112,10 @@ def _answered(held: Matrix, op: Op, db: Database | str | Path, wishes: Wishes) -
     if note := too_little(held, op, wishes):
         return _unasked(held, op, None, note, wishes)
     _check_compiler()
+    few = wishes.calls is not None and not wishes.build
+    waits_s = preparing_s(held.pattern, op, db, wishes) if few else 0.0
+    if note := too_soon(held, op, wishes, waits_s):
+        return _unasked(held, op, None, note, wishes)
     choice = asked(held.pattern, op, db, wishes)
     if wishes.seconds > 0:
         choice = measured(held, op, choice, wishes)

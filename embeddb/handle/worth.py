@@ -22,6 +22,7 @@ __all__ = [
     "saved_s",
     "too_costly",
     "too_little",
+    "too_soon",
     "usual_build_s",
     "usual_config",
     "worth_building",
@@ -62,6 +63,16 @@ def too_little(held: Matrix, op: Op, wishes: Wishes) -> str:
             "longer than it saves"
         )
     return ""
+
+
+def too_soon(held: Matrix, op: Op, wishes: Wishes, preparing_s: float) -> str:
+    """Why an answer is not waited for that so many seconds prepare; empty if it is."""
+    if wishes.calls is None or saved_s(op, held, wishes.calls) >= preparing_s:
+        return ""
+    return (
+        f"not worth it for {wishes.calls:.0f} calls: preparing answers for {op} takes about "
+        f"{max(preparing_s, 0.1):.1f} s the first time, longer than it saves"
+    )
 
 
 def too_costly(op: Op, choice: Choice, held: Matrix, wishes: Wishes) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.featurizers import COSTLY
 from embeddb.index.guards import MOST_SLOWER
-from embeddb.index.held_out import Near
+from embeddb.index.held_out import Near, split_groups
 from embeddb.index.large.asked_view import asked_view
 from embeddb.index.pooling import Source
 from embeddb.index.preparation.table import PreparationTable
 from embeddb.index.run_matrix import WINNER_GAIN, RunMatrix
+from embeddb.index.trial import Trial, cross_validated
 from embeddb.index.vectors import VectorIndex
 from embeddb.index.vectors.faiss_index import FaissIndex
 from embeddb.index.vectors.inverted_lists import InvertedLists
@@ -35,12 +36,7 @@ from embeddb.index.vote import (
     VoteSettings,
     surely_positive,
 )
-from embeddb.index.vote_fit import (
-    FIT_VERSION,
-    Fitted,
-    LeftOut,
-    fit_policy,
-)
+from embeddb.index.vote_fit import FIT_VERSION, LeftOut
 from embeddb.platforms.machines import Facts
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.screen import ConfigTable
@@ -49,6 +45,8 @@ __all__ = [
     "AnswerIndex",
 ]
 
+
+Floats = NDArray[np.float64]
 
 #: Views that stay at hand: one per machine and number of calls asked about.
 _MOST_VIEWS = 8
@@ -100,21 +98,27 @@ class AnswerIndex:
         facts: Mapping[str, Facts] | None = None,
         counters: str = "",
         learned_from: Mapping[str, Collection[str]] | None = None,
+        held_out: bool = True,
     ) -> AnswerIndex:
         """Fit metric and policy, and index every pattern that has a vector.
 
         `readable` holds raw vectors float32[d] by pattern id for one or more featurizers, in
         order of preference: the one whose neighbours answer best with groups held out is used. One
         that is `COSTLY` must be better by more than two standard errors. `learned_from` has the
-        groups whose runs a featurizer was trained on: it is not judged by them.
+        groups whose runs a featurizer was trained on: it is not judged by them. Without `held_out`
+        the policy has no figures: what answers reach is then not of interest.
         """
         known, seen = facts or {}, learned_from or {}
-        tried = {
-            name: _fitted(evidence, vectors, known, seen.get(name, ()))
+        trials = {
+            name: _trial(evidence, vectors, known, seen.get(name, ()))
             for name, vectors in readable.items()
         }
-        name = _preferred(tried)
-        ids, raw, fit = tried[name]
+        risk, prefer = MOST_SLOWER.get(evidence.op.kind), _preference(evidence)
+        folds = _folds(evidence) if held_out else []
+        validated = cross_validated(trials, folds, prefer=prefer, most_slower=risk)
+        name = prefer(trials)
+        trial = trials[name]
+        ids, raw, fit = trial.ids, trial.raw, trial.fitted(validated, most_slower=risk)
         ground = ground_of(_held(evidence, ids), ids, fit.near, known)
         several = len({row.platform for row in evidence.rows}) > 1 and not evidence.winners
         return cls(
@@ -379,22 +383,19 @@ _KEPT = (
 #: Standard errors by which neighbours found with what is costly must be better to be used: it costs
 #: torch or numba, its start of a second, and tens of milliseconds a matrix.
 _ERRORS = 2.0
+#: Folds of groups, and the seeds by which they are drawn, that held-out figures are of, as in
+#: `eval`; of more groups than `_FEW` the first seed alone, for their figures hardly differ.
+_PARTS, _SEEDS, _FEW = 5, (0, 1, 2), 100
 
 
-class _Fit(NamedTuple):
-    """Of one featurizer: `ids` p patterns, `raw` float32[p,d] features, and what they led to."""
-
-    ids: tuple[str, ...]
-    raw: NDArray[np.float32]
-    fit: Fitted
-
-
-def _fitted(
+def _trial(
     evidence: RunMatrix,
     vectors: Mapping[str, NDArray[np.float32]],
     facts: Mapping[str, Facts],
     seen: Collection[str],
-) -> _Fit:
+) -> Trial:
+    """Votes by the raw features float32[d] of one kind, by pattern id; judged on groups other than
+    `seen`."""
     ids = tuple(sorted(evidence.telling & vectors.keys()))
     raw = np.array([vectors[i] for i in ids], dtype=np.float32)
     known = _held(evidence, ids)
@@ -403,10 +404,17 @@ def _fitted(
     gains, trust = base_gains(ground)
     of = {row.pattern_id: row.group for row in known.rows}
     groups = np.array([of[i] for i in ids], dtype=np.str_)
-    risk = MOST_SLOWER.get(evidence.op.kind)
     judged = ~np.isin(groups, sorted(seen)) if seen else None
-    fit = fit_policy(raw, gains, groups, trust, most_slower=risk, judged=judged)
-    return _Fit(ids, raw, fit)
+    return Trial.of(raw, gains, groups, trust, judged, ids)
+
+
+def _folds(evidence: RunMatrix) -> list[dict[str, int]]:
+    """The fold of each group, once for every seed."""
+    groups = evidence.groups
+    names = np.unique(groups).size
+    seeds = _SEEDS if names <= _FEW else _SEEDS[:1]
+    split = (split_groups(groups, min(_PARTS, names), seed) for seed in seeds)
+    return [dict(zip(groups.tolist(), fold.tolist(), strict=True)) for fold in split]
 
 
 def _held(evidence: RunMatrix, ids: Collection[str]) -> RunMatrix:
@@ -416,35 +424,54 @@ def _held(evidence: RunMatrix, ids: Collection[str]) -> RunMatrix:
     return evidence.take(np.array(rows, dtype=np.int64))
 
 
-def _preferred(tried: Mapping[str, _Fit]) -> str:
-    """The name of least loss; of those that are costly only one that is surely better."""
+def _preference(evidence: RunMatrix) -> Callable[[Mapping[str, Trial]], str]:
+    """Which of several trials is used, that need not be of the same patterns."""
+    of = {row.pattern_id: row.group for row in evidence.rows}
+    place = {pattern_id: at for at, pattern_id in enumerate(sorted(of))}
+    groups = np.unique([of[i] for i in place], return_inverse=True)[1].astype(np.int64)
 
-    def best(names: Iterable[str]) -> str:
-        return min(names, key=lambda n: (_loss(tried[n].fit), list(tried).index(n)), default="")
+    def prefer(trials: Mapping[str, Trial]) -> str:
+        losses = {name: np.full(len(place), np.nan) for name in trials}
+        for name, trial in trials.items():
+            losses[name][[place[i] for i in trial.ids]] = trial.losses
+        return _preferred(losses, groups)
 
-    plain, costly = best(tried.keys() - COSTLY), best(tried.keys() & COSTLY)
+    return prefer
+
+
+def _preferred(losses: Mapping[str, Floats], group: NDArray[np.int64]) -> str:
+    """The first of the names, in order of preference, that is not worse by a standard error over
+    groups int64[p] than that of the least mean; losses float64[p] are logs (nan: not judged). One
+    that is costly must be better by two than what is not."""
+
+    def first(names: Sequence[str]) -> str:
+        """The first by the rule; where nothing was judged, the first there is."""
+        judged = [name for name in names if np.isfinite(losses[name]).any()] or names
+        best = min(judged, key=lambda name: _mean(losses[name]), default="")
+        worse = {n for n in judged if _surely_positive(losses[n] - losses[best], group, 1.0)}
+        return next((name for name in judged if name not in worse), "")
+
+    plain, costly = (first([n for n in losses if (n in COSTLY) == dear]) for dear in (False, True))
     if not (plain and costly):
         return plain or costly
-    return costly if _surely_better(tried[costly], tried[plain]) else plain
+    return costly if _worth_it(losses[plain] - losses[costly], group) else plain
 
 
-def _surely_better(one: _Fit, other: _Fit) -> bool:
-    place = {pattern_id: at for at, pattern_id in enumerate(other.ids)}
-    both = [(at, place[i]) for at, i in enumerate(one.ids) if i in place]
-    if not both:
-        return False
-    mine, theirs = np.array(both).T
-    gain = other.fit.losses[theirs] - one.fit.losses[mine]
-    judged = np.isfinite(gain)
-    group = one.fit.groups[mine]
-    return bool(judged.any()) and surely_positive(gain[judged], group[judged], errors=_ERRORS)
+def _worth_it(gain: Floats, group: NDArray[np.int64]) -> bool:
+    """Whether what is costly gains enough, float64[p] over groups int64[p]."""
+    return _surely_positive(gain, group, _ERRORS)
 
 
-def _loss(fit: Fitted) -> float:
-    """Mean held-out loss of the rows by the policy that was chosen on them: of all featurizers
-    alike, so that these losses compare, and with less noise than cross-validated ones."""
-    judged = fit.losses[np.isfinite(fit.losses)]
-    return float(judged.mean()) if judged.size else math.inf
+def _surely_positive(gain: Floats, group: NDArray[np.int64], errors: float) -> bool:
+    """`surely_positive` of what is known of gain float64[p]."""
+    known = np.isfinite(gain)
+    return bool(known.any()) and surely_positive(gain[known], group[known], errors=errors)
+
+
+def _mean(losses: Floats) -> float:
+    """Of those that are known; infinite where none is."""
+    known = losses[np.isfinite(losses)]
+    return float(known.mean()) if known.size else math.inf
 
 
 def _near_again(

@@ -33,8 +33,9 @@ from embeddb.index.large import sampling
 from embeddb.index.large.neighbourhood import wanted, widened
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import facts_of, pooled_partitions, run_matrix_of
+from embeddb.index.trial import MOST_ASKED
 from embeddb.index.vote import VoteSettings
-from embeddb.index.vote_fit import FIT_VERSION, MOST_ASKED
+from embeddb.index.vote_fit import FIT_VERSION
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.tables import decoded, reading
@@ -53,7 +54,7 @@ class _PolicyNote(msgspec.Struct, frozen=True):
 
 
 #: An index of a database with more runs takes seconds to build: 12 s for the starter's.
-_MANY_RUNS, _RUNS_PER_S = 20_000, 50_000
+_MANY_RUNS, RUNS_PER_S = 20_000, 50_000
 
 
 class _Which(NamedTuple):
@@ -100,8 +101,7 @@ class IndexFiles:
         self._open: dict[_Which, AnswerIndex] = {}
         self._lock = RLock()
         self.repairs: list[str] = []
-        #: Told of what takes seconds.
-        self.tell: Callable[[str], None] = lambda _: None
+        self.tell: Callable[[str], None] = lambda _: None  #: Of what takes seconds.
 
     def refresh(
         self,
@@ -167,7 +167,7 @@ class IndexFiles:
         """As `_built` for who asks: an answer does not need a saved partition."""
         self._open.pop(which, None)
         if (runs := self._store.count_runs()) > _MANY_RUNS:
-            about_s = max(1, round(runs / _RUNS_PER_S))
+            about_s = max(1, round(runs / RUNS_PER_S))
             self.tell(f"preparing answers for {which} (about {about_s} s, first time only)")
         try:
             found = self._built(which, featurizers)

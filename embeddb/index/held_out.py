@@ -22,6 +22,7 @@ __all__ = [
     "Near",
     "first_choices",
     "losses_of",
+    "split_groups",
     "with_itself",
 ]
 
@@ -32,8 +33,8 @@ NEIGHBOURS = (3, 5, 8, 12, 20, 40)
 SHRINKS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, np.inf)
 #: A matrix counts when at least this share of the configurations tried on it ran.
 COUNTED_SHARE = 0.6
-#: Numbers gathered at once: bounds memory to about 32 MB.
-_BLOCK = 4_000_000
+#: Numbers gathered at once: bounds memory to about 8 MB.
+_BLOCK = 1_000_000
 
 
 class Near(NamedTuple):
@@ -101,9 +102,24 @@ class FirstChoices(NamedTuple):
         return self.got - self.promised
 
 
-def counts(tried: int, ok: int) -> bool:
-    """True if a matrix is judged: two of its configurations ran, and 60 % of those tried."""
-    return ok >= 2 and ok >= COUNTED_SHARE * tried
+def split_groups(groups: NDArray[np.str_], folds: int, seed: int) -> NDArray[np.int64]:
+    """The fold int64[r] of each row; a group is in one fold, folds are of near equal size."""
+    names, member = np.unique(groups, return_inverse=True)
+    size = np.bincount(member)
+    load = np.zeros(folds)
+    fold = np.zeros(len(names), dtype=np.int64)
+    for at in np.random.default_rng(seed).permutation(len(names)):
+        fold[at] = int(np.argmin(load))
+        load[fold[at]] += size[at]
+    chosen: NDArray[np.int64] = fold[member]
+    return chosen
+
+
+def counts(tried: NDArray[np.int64], ok: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool[q]: the matrices that are judged; two of their configurations ran, and 60 % of those
+    tried."""
+    judged: NDArray[np.bool_] = (ok >= 2) & (ok >= COUNTED_SHARE * tried)
+    return judged
 
 
 def failed(gains: Floats) -> NDArray[np.bool_]:
@@ -125,25 +141,25 @@ def first_choices(
     if default.sum() > 1:  # records of winners: most configurations look like it
         default = np.zeros_like(default)
     chosen = FirstChoices(*np.full((4, len(part.rows)), np.nan))
-    for at, (row, truth) in enumerate(zip(part.rows, part.truth, strict=True)):
-        near_ones = np.isfinite(near.distances[row, :k])
-        ran = np.isfinite(truth)
-        if not near_ones.any() or not counts(int(ran.sum()), int((ran & ~failed(truth)).sum())):
-            continue
-        places = near.places[row, :k][near_ones]
-        weights = weigh(near.distances[row, :k][near_ones][None])[0]
-        total, support = _vote(weights[None], weighted[places][None], weight[places][None])
-        score = _shrunk(total[0], support[0], prior[row], shrink)
+    ran, crashed = np.isfinite(part.truth), failed(part.truth)
+    able = np.isfinite(near.distances[part.rows, :k]).any(axis=1)
+    able &= counts(ran.sum(axis=1), (ran & ~crashed).sum(axis=1))
+    gain, best = np.where(crashed, 0.0, part.truth), np.where(ran, part.truth, -np.inf).max(axis=1)
+    for at in _blocks(np.flatnonzero(able), k * part.gains.shape[1]):
+        rows = part.rows[at]
+        places, weights = near.places[rows, :k], weigh(near.distances[rows, :k])
+        total, support = (weights[:, None] @ of[places] for of in (weighted, weight))
+        score = _shrunk(total[:, 0], support[:, 0], prior[rows], shrink)
         if not np.isinf(shrink):
-            mass = support[0] + max(shrink, 1e-6)
-            score = score - doubt(centred[places], weights, mass, prior[row], shrink)
-        gain = np.where(failed(truth), 0.0, truth)
-        first = int(np.where(ran, score, -np.inf).argmax())
-        chosen.got[at], chosen.best[at] = gain[first], truth[ran].max()
-        chosen.static[at] = gain[int(np.where(ran, average[row], -np.inf).argmax())]
-        base = np.flatnonzero(default & (truth == 0.0))
-        if base.size:
-            chosen.promised[at] = score[first] - score[base[0]]
+            mass = support[:, 0] + max(shrink, 1e-6)
+            score -= doubt(centred[places], weights, mass, prior[rows], shrink)
+        first = np.where(ran[at], score, -np.inf).argmax(axis=1)
+        static = np.where(ran[at], average[rows], -np.inf).argmax(axis=1)
+        chosen.got[at], chosen.best[at] = gain[at, first], best[at]
+        chosen.static[at] = gain[at, static]
+        base = default & (part.truth[at] == 0.0)
+        promised = score[np.arange(len(at)), first] - score[np.arange(len(at)), base.argmax(axis=1)]
+        chosen.promised[at] = np.where(base.any(axis=1), promised, np.nan)
     return chosen
 
 
@@ -157,22 +173,22 @@ def losses_of(
     weighted, weight = _weighed(centred, part.trust)
     ks = sorted({min(k, near.places.shape[1]) for k in NEIGHBOURS})
     truth = votes(part.truth)
-    measured = np.where(np.isfinite(truth), truth, -np.inf)
-    best = measured.max(axis=1)
-    table = {(k, shrink): np.empty(len(measured)) for k in ks for shrink in SHRINKS}
-    for at in _blocks(len(measured), ks[-1] * part.gains.shape[1]):
+    ran = np.isfinite(truth)
+    best = np.where(ran, truth, -np.inf).max(axis=1)
+    lost = np.empty((len(ks), len(SHRINKS), len(truth)))
+    for at in _blocks(np.arange(len(truth)), 2 * ks[-1] * part.gains.shape[1]):
         rows = part.rows[at]
-        places = near.places[rows]
-        near_weighted, near_weight = weighted[places], weight[places]
-        for k in ks:
-            weights = weigh(near.distances[rows, :k])
-            sums = _vote(weights, near_weighted[:, :k], near_weight[:, :k])
-            for shrink in SHRINKS:
-                score = _shrunk(*sums, prior[rows], shrink)
-                score = np.where(np.isfinite(measured[at]), score, -np.inf)
-                taken = score.argmax(axis=1)
-                table[k, shrink][at] = best[at] - measured[at][np.arange(len(at)), taken]
-    return table
+        places, weights = near.places[rows, : ks[-1]], np.zeros((len(at), len(ks), ks[-1]))
+        for way, k in enumerate(ks):
+            weights[:, way, :k] = weigh(near.distances[rows, :k])
+        total, support = weights @ weighted[places], weights @ weight[places]
+        unrun = np.where(ran[at], 0.0, -np.inf)[:, None]
+        for column, shrink in enumerate(SHRINKS):
+            score = _shrunk(total, support, prior[rows][:, None], shrink) + unrun
+            taken = truth[at[:, None], score.argmax(axis=2)]
+            lost[:, column, at] = best[at] - taken.T
+    keys = [(k, shrink) for k in ks for shrink in SHRINKS]
+    return dict(zip(keys, lost.reshape(len(keys), -1), strict=True))
 
 
 def with_itself(near: Near) -> Near:
@@ -181,11 +197,11 @@ def with_itself(near: Near) -> Near:
     return Near(np.hstack([each, near.places]), np.hstack([np.zeros(each.shape), near.distances]))
 
 
-def _blocks(count: int, each: int) -> Iterator[NDArray[np.int64]]:
-    """Positions in parts that gather at most `_BLOCK` numbers at once."""
+def _blocks(places: NDArray[np.int64], each: int) -> Iterator[NDArray[np.int64]]:
+    """Positions int64[q] in parts that gather at most `_BLOCK` numbers at once, `each` a place."""
     step = max(1, _BLOCK // max(each, 1))
-    for start in range(0, count, step):
-        yield np.arange(start, min(start + step, count))
+    for start in range(0, len(places), step):
+        yield places[start : start + step]
 
 
 def _others_prior(centred: Floats, group: NDArray[np.int64]) -> Floats:
@@ -221,12 +237,6 @@ def _weighed(centred: Floats, trust: Floats) -> tuple[Floats, Floats]:
     """Gains times their trust and that trust, both [p,c]; 0 where nothing ran."""
     weight = np.where(np.isfinite(centred), trust, 0.0)
     return np.where(weight > 0, centred, 0.0) * weight, weight
-
-
-def _vote(weights: Floats, weighted: Floats, weight: Floats) -> tuple[Floats, Floats]:
-    """Weighted sum of the neighbours' gains [q,k,c] and the weight that ran each: both [q,c]."""
-    total = np.matmul(weights[:, None], weighted)[:, 0]
-    return total, np.matmul(weights[:, None], weight)[:, 0]
 
 
 def _shrunk(total: Floats, weight: Floats, prior: Floats, shrink: float) -> Floats:

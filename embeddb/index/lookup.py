@@ -28,7 +28,7 @@ from embeddb.core.wording import plural
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizers, WithCounters, reads
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.files import IndexFiles
+from embeddb.index.files import RUNS_PER_S, IndexFiles
 from embeddb.index.large.sampling import read_of
 from embeddb.index.projection import Projection, projection_of
 from embeddb.index.run_matrix import RunMatrix
@@ -321,6 +321,12 @@ class Lookup:
         """The 2-D map of the evidence for an op on a platform as of now; None if there is none."""
         found = self.partition(op, platform)
         return None if found is None else projection_of(self.store, found)
+
+    def preparing_s(self, op: Op, scope: str) -> float:
+        """About how many seconds the first answer for an op in a scope waits for its partition to
+        be made; 0 where one is there."""
+        there = f"partition/{op}/{scope}" in self.store.derived.items("partition/")
+        return 0.0 if there else self.store.count_runs() / RUNS_PER_S
 
     def partition_notes(self) -> dict[str, dict[str, Any]]:
         """What is saved of each partition: generation, rows, checksums."""

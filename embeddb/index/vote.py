@@ -19,7 +19,6 @@ docs/decisions/neighbour-vote.md has the alternatives and their figures.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -240,20 +239,26 @@ def greedy_cover(gains: Floats, most: int = 64) -> NDArray[np.int64]:
 def doubt(
     centred: Floats, weights: Floats, support: Floats, prior: Floats, shrink: float
 ) -> Floats:
-    """By how much the standard error of a vote with the weight of support float64[s] exceeds that
-    of a configuration that all neighbours ran; 0 where all did. `centred` float64[k,c] are gains
-    less each neighbour's level, `weights` float64[k], `prior` float64[c].
+    """By how much the standard error of a vote with the weight of support float64[...,s] exceeds
+    that of a configuration that all neighbours ran; 0 where all did. `centred` float64[...,k,c] are
+    gains less each neighbour's level, `weights` float64[...,k] (0: no neighbour), `prior`
+    float64[...,c].
 
     Where configurations are sampled per pattern, the best of hundreds of votes by one or two
     neighbours each would mostly be the luckiest.
     """
-    ran = np.isfinite(centred)
-    off = np.where(ran, centred - prior, 0.0)
-    spread = math.sqrt(float((off**2).sum()) / max(int(ran.sum()), 1))
-    one, full = float(weights.mean()), float(weights.sum() + max(shrink, 1e-6))
+    there = weights > 0
+    ran = np.isfinite(centred) & there[..., None]
+    off = np.where(ran, centred - prior[..., None, :], 0.0)
+    spread = np.sqrt((off**2).sum(axis=(-2, -1)) / np.maximum(ran.sum(axis=(-2, -1)), 1))
+    total = weights.sum(axis=-1)
+    one, full = total / np.maximum(there.sum(axis=-1), 1), total + max(shrink, 1e-6)
     # One nobody ran, where shrink is 0, is doubted like one that only the farthest neighbour ran.
-    least = np.maximum(support, weights.min())
-    found: Floats = spread * (np.sqrt(one / least) - math.sqrt(one / full))
+    farthest = np.where(there, weights, np.inf).min(axis=-1)
+    least = np.maximum(support, farthest[..., None])
+    found: Floats = spread[..., None] * (
+        np.sqrt(one[..., None] / least) - np.sqrt(one / full)[..., None]
+    )
     return found
 
 

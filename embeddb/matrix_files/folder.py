@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from embeddb.core.errors import MatrixError
@@ -12,11 +14,11 @@ from embeddb.matrix_files.matrix_market import is_right_hand_side
 from embeddb.matrix_files.recognise import has_ending, is_matrix_text, matrix_name, stem
 from embeddb.matrix_files.source import plain_text
 
-__all__ = ["matrix_files", "matrix_names"]
+__all__ = ["matrix_files", "matrix_names", "name_beside"]
 
 
-#: Files left out that are named.
-_MOST_NAMED = 3
+#: Files left out that are named, and folders beside a file's own that are looked into.
+_MOST_NAMED, _MOST_BESIDE = 3, 100
 
 
 def matrix_files(folder: str | Path, *, note: Callable[[str], None] = lambda _: None) -> list[Path]:
@@ -59,6 +61,17 @@ def matrix_names(files: Iterable[Path], root: Path) -> dict[Path, str]:
         file: name if len(folders[name]) == 1 else _with_folders(file, name, root)
         for file, name in bare.items()
     }
+
+
+def name_beside(file: Path) -> str:
+    """The name of one matrix file: with its folder (`s1/matrix`) where a folder beside that one has
+    a file of the same name, as `matrix_names` tells them apart."""
+    name, own = matrix_name(file), file.absolute().parent
+    with suppress(OSError), os.scandir(own.parent) as beside:
+        for folder in islice(beside, _MOST_BESIDE):
+            if folder.name != own.name and Path(folder.path, file.name).is_file():
+                return f"{plain_text(own.name)}/{name}"
+    return name
 
 
 def _with_folders(file: Path, name: str, root: Path) -> str:

@@ -381,7 +381,7 @@ class Store:
     def put_platform(self, platform: Platform) -> list[str]:
         """Keep a platform's file, and what is known of the environment: each fact as it was told
         last, for a later writer may know fewer. A choice that was opened stays open, for its new
-        values may be stored.
+        values may be stored, and the order of the parameters stays, in which models read them.
 
         Returns a line for each change of the file that gives runs stored before another meaning:
         `simulated`, `portable`. Raises: StoreError if the same id stands for another configuration
@@ -389,10 +389,12 @@ class Store:
         """
         known = self.platform(platform.id)
         refuse_other_space(known, platform)
-        narrower = known is not None and not known.open_choices <= platform.open_choices
-        text = known.text if known is not None and narrower else platform.text
+        stays = known is not None and (
+            known.is_reordered(platform) or not known.open_choices <= platform.open_choices
+        )
+        text = known.text if known is not None and stays else platform.text
         self._write_platform(platform.id, text, platform.environment)
-        return [] if narrower else changed_meaning(known, platform)
+        return [] if stays else changed_meaning(known, platform)
 
     def take_platform(self, platform: Platform) -> Contradiction | None:
         """Keep a platform that an import describes, if it is not known yet. Of a known one the file

@@ -20,8 +20,9 @@ __all__ = ["CalibrationReport", "OpReport", "Tally", "op_report"]
 
 Floats = NDArray[np.float64]
 
-#: An answer is slower than the best if it is by more than so many times the noise.
-_BEYOND = 2.0
+#: An answer is slower than the best if it is by more than so many times the noise: what two runs
+#: of the same differ by, twice.
+_BEYOND = 4.0
 #: Configurations named whose gains differ most from elsewhere.
 _NAMED = 3
 
@@ -39,13 +40,13 @@ class Tally:
 class OpReport:
     """One op on this machine; None where too little ran to tell.
 
-    `measured` counts matrices with runs of this machine, of earlier calls too. `noise` is the
-    median relative difference of two runs of one configuration. `differs` is the share of matrices
-    on which the first answer of other machines' runs is slower than the best measured by more than
-    twice that, `shift` the mean factor by which gains differ from theirs and `moved` the
-    configurations of which that is most. `before` and `after` are shares of the best measured that
-    first answers reach, by runs of others alone and with those of this machine; the matrix's group
-    is left out of both.
+    `measured` counts matrices with runs of this machine, of earlier calls too. `noise` is half the
+    relative range of the runs of one configuration, median, as everywhere. `differs` is the share
+    of matrices on which the first answer of other machines' runs is slower than the best measured
+    by more than four times that. `shift` is the mean factor by which gains differ from theirs, and
+    `moved` the configurations of which that is most. `before` and `after` are shares of the best
+    measured that first answers reach, by runs of others alone and with those of this machine; the
+    matrix's group is left out of both.
     """
 
     op: str
@@ -129,12 +130,12 @@ def op_report(partition: AnswerIndex | None, here: Platform, op: Op, tally: Tall
 
 
 def _noise(partition: AnswerIndex, rows: Sequence[int]) -> float | None:
-    """A spread is half the relative range of two runs."""
+    """Median spread (half the relative range) of what ran twice."""
     evidence = partition.evidence
     spread = [evidence.row(at).spread for at in rows]
     seen = np.concatenate(spread) if spread else np.zeros(0)
     seen = seen[seen > 0]
-    return 2.0 * float(np.median(seen)) if seen.size else None
+    return float(np.median(seen)) if seen.size else None
 
 
 def _shifts(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.machines import same_machine
 from embeddb.ranking.fallback import answer
@@ -27,7 +28,6 @@ from embeddb.ranking.query import Query
 from embeddb.ranking.recommendation import Candidate
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth, judge
-from tuners.evaluation.splits import split_groups
 
 __all__ = ["CURVE", "AcrossRow", "evaluate_across"]
 

@@ -17,7 +17,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import PatternInfo
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.index.held_out import COUNTED_SHARE
+from embeddb.index.held_out import COUNTED_SHARE, split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import members_of
@@ -33,7 +33,6 @@ from embeddb.tensors.computation import Computation, program_of
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.fit import Fit
 from tuners.evaluation.noise_ceiling import measured_again
-from tuners.evaluation.splits import split_groups
 
 __all__ = [
     "Bench",
@@ -146,7 +145,9 @@ class Bench:
         """Each of the test rows with the question it poses to what the training rows know."""
         known = self.evidence.take(train).pruned()
         facts = {i: p.environment for i, p in self.platforms.items()}
-        partition = AnswerIndex.build(known, self.vectors, scope=self.scope, facts=facts)
+        partition = AnswerIndex.build(
+            known, self.vectors, scope=self.scope, facts=facts, held_out=False
+        )
         for row in test:
             yield int(row), self.query(int(row), partition)
 

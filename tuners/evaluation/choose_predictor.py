@@ -230,9 +230,9 @@ class Judge:
 
     def __call__(self, samples: Samples, progress: Callable[[str, int, int], None]) -> HeldOut:
         """The card's `held_out`; an op with nothing to hold out is left out, and said."""
+        from embeddb.index.held_out import split_groups
         from indexer.training.cost_model.train import train
         from tuners.evaluation.learned import held_out, seen_by
-        from tuners.evaluation.splits import split_groups
 
         groups = samples.groups
         fold = split_groups(groups, min(_FOLDS, np.unique(groups).size), 0)
@@ -266,9 +266,9 @@ class Judge:
         `_HIDDEN` of the configurations were hidden from training as well as families, if it is
         any (`all`) and if it is one that ran (`known`), and whether the former is surely better.
         Empty where every legal configuration ran: then there is nothing it could say."""
+        from embeddb.index.held_out import split_groups
         from indexer.training.cost_model.train import train
         from tuners.evaluation.learned import hidden_figures, seen_by
-        from tuners.evaluation.splits import split_groups
 
         benches = {op: self._bench(op) for op in samples.ops if self._has_unrun(op, samples)}
         if not benches or np.unique(samples.groups).size < _HIDDEN_FOLDS:

@@ -22,6 +22,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.cost_model.graph_model import GraphModel
 from embeddb.index.guards import MOST_SLOWER, safe_guard
+from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of, scope_partitions
 from embeddb.index.vote import surely_positive
@@ -35,7 +36,6 @@ from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.tensors.computation import Computation
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth, judge
-from tuners.evaluation.splits import split_groups
 
 __all__ = ["Held", "TileJudgement", "held_kernels", "judged_tiles"]
 

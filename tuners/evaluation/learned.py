@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config
 from embeddb.core.errors import EmbeddbError, MissingDependency, NothingFound
+from embeddb.index.held_out import split_groups
 from embeddb.index.vote import surely_positive
 from embeddb.ranking.prediction import Scorer
 from embeddb.ranking.query import Query
@@ -26,7 +27,6 @@ from embeddb.ranking.rankers.ties import settled
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering
 from tuners.evaluation.fit import Fit
-from tuners.evaluation.splits import split_groups
 
 __all__ = [
     "JOINED",

@@ -14,13 +14,13 @@ import numpy as np
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
+from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.choose_predictor import HeldOut, TrainingRequest
 from tuners.evaluation.learned import Seen, held_out, seen_by
-from tuners.evaluation.splits import split_groups
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel

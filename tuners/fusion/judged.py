@@ -19,6 +19,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound
 from embeddb.core.timing import timings_of
 from embeddb.cost_model.operation_sums import OperationSums
+from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
@@ -38,7 +39,6 @@ from tuners.evaluation.figures import (
     speedups_of,
     summarise,
 )
-from tuners.evaluation.splits import split_groups
 from tuners.fusion.prices import CutPrices, PredictsKernels
 
 __all__ = ["judged_fusions"]

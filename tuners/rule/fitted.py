@@ -9,7 +9,7 @@ from itertools import chain, product
 import numpy as np
 from numpy.typing import NDArray
 
-from tuners.evaluation.splits import split_groups
+from embeddb.index.held_out import split_groups
 from tuners.rule.portfolio import greedy_portfolio
 from tuners.rule.trees import Forest, Shape, grow_trees
 

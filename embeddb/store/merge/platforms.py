@@ -20,12 +20,6 @@ _MEANING = ("simulated", "portable")
 
 def refuse_other_space(known: Platform | None, platform: Platform) -> None:
     """Raises: StoreError if the stored runs would mean something else."""
-    if known is not None and known.is_reordered(platform):
-        raise StoreError(
-            f"platform {platform.id}: space.params has the parameters of the stored file in another"
-            " order, in which models would read them",
-            hint="put them back into the stored order",
-        )
     reason = "" if known is None else _incompatible(known, platform)
     if reason:
         raise StoreError(
@@ -35,8 +29,9 @@ def refuse_other_space(known: Platform | None, platform: Platform) -> None:
 
 
 def _incompatible(known: Platform, platform: Platform) -> str:
-    """Why runs of the two cannot lie under one name; empty if they can."""
-    if known.digest != platform.digest:
+    """Why runs of the two cannot lie under one name; empty if they can. The order of parameters
+    does not matter: that of the stored file stays, in which models read them."""
+    if known.digest != platform.digest and not known.is_reordered(platform):
         return _OTHER_SPACE
     return _OTHER_UNIT if known.counts_cycles != platform.counts_cycles else ""
 

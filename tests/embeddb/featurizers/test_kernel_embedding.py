@@ -20,7 +20,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.featurizers import COSTLY, Featurizers, learned_from, reads
 from embeddb.featurizers.base import Occluding
 from embeddb.featurizers.kernel_embedding import KernelEmbedding
-from embeddb.index.vote_fit import fit_policy
+from embeddb.index.trial import fit_policy
 from embeddb.tensors.encoding.spec import NetworkSpec
 from embeddb.testing.featurizers import KernelFeaturizerContract
 

@@ -25,13 +25,7 @@ from embeddb.featurizers import Featurizers, scnn
 from embeddb.featurizers.scnn import OWN, Scnn
 from embeddb.featurizers.stats import Stats
 from embeddb.featurizers.stats_scnn import StatsScnn
-from embeddb.index.answer_index import _Fit, _preferred
-from embeddb.index.vote import (
-    VoteSettings,
-)
-from embeddb.index.vote_fit import (
-    Fitted,
-)
+from embeddb.index.answer_index import _preferred
 from embeddb.testing.featurizers import FeaturizerContract, extreme_patterns
 from indexer import embed as module
 from indexer.embed import embed
@@ -85,7 +79,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, made: list[Path]) -> Path:
     folder = tmp_path_factory.mktemp("built") / "db"
     with pytest.MonkeyPatch.context() as patched, Database.create(folder) as db:
         patched.setattr(scnn, "SHIPPED", made[0])
-        patched.setattr("embeddb.index.answer_index._surely_better", lambda one, other: True)
+        patched.setattr("embeddb.index.answer_index._worth_it", lambda gain, group: True)
         only(patched, "scnn", "stats")
         fill(db, tiny())
         found = db.index.partition(OP, db.platform("tiny"))
@@ -119,16 +113,20 @@ class TestStatsScnn(FeaturizerContract):
 
 @pytest.mark.parametrize(("gain", "chosen"), [(0.2, "scnn"), (0.001, "stats"), (-0.2, "stats")])
 def test_a_network_must_be_surely_better(gain: float, chosen: str) -> None:
-    """By more than a standard error of the same matrices' losses, over their groups."""
-    ids, groups = tuple(f"{i:032x}" for i in range(20)), np.arange(20) // 2
+    """By more than two standard errors of the same matrices' losses, over their groups."""
     noise = np.random.default_rng(0).normal(0.0, 0.1, 20)
+    losses = {"stats": 0.5 + noise * 0, "scnn": 0.5 - gain + noise}
+    assert _preferred(losses, np.arange(20) // 2) == chosen
 
-    def fit(losses: Any) -> Any:
-        policy = VoteSettings(8, 4.0, float(losses.mean()), 1.0, 20)
-        found: Any = Fitted(None, policy, np.zeros(0), losses, None, groups)  # type: ignore[arg-type]
-        return _Fit(ids, np.zeros((20, 1), dtype=np.float32), found)
 
-    assert _preferred({"stats": fit(0.5 + noise * 0), "scnn": fit(0.5 - gain + noise)}) == chosen
+@pytest.mark.parametrize(("gain", "chosen"), [(0.2, "given"), (0.01, "stats"), (-0.2, "stats")])
+def test_of_the_others_the_first_that_is_not_surely_worse_is_used(gain: float, chosen: str) -> None:
+    noise = np.random.default_rng(0).normal(0.0, 0.1, 20)
+    noise -= noise.mean()
+    unjudged = np.full(20, np.nan)
+    losses = {"other": unjudged, "stats": 0.5 + noise * 0, "given": 0.5 - gain + noise}
+    assert _preferred(losses, np.arange(20) // 2) == chosen
+    assert _preferred({"other": unjudged, "stats": unjudged}, np.arange(20) // 2) == "other"
 
 
 # -- vectors -----------------------------------------------------------------------------------

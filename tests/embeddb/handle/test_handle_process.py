@@ -26,6 +26,7 @@ from embeddb.handle import served, worth
 from embeddb.handle.choice import Choice, given
 from embeddb.handle.handle import Handle
 from embeddb.handle.served import by_kernel
+from embeddb.index.lookup import Lookup
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import called
 
@@ -222,6 +223,20 @@ def test_few_calls_do_not_win_a_building_back(
     assert f.config is None and "building a better" in f.why()
     monkeypatch.setattr(worth, "usual_build_s", lambda: 0.0)
     assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config is not None
+
+
+def test_few_calls_do_not_wait_for_an_index(
+    cache: Path, a: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_ASK_S", "_PREPARE_S"):
+        monkeypatch.setattr(worth, name, 0.0)
+    monkeypatch.setattr(worth, "usual_build_s", lambda: 0.0)
+    once_s = a.nnz * 16 * worth._SAVED_S
+    monkeypatch.setattr(Lookup, "preparing_s", lambda *_: 4 * once_s)
+    f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
+    assert f.config is None and "preparing answers" in f.why()
+    # Enough calls, or an answer that is kept, are asked for.
+    assert embeddb.compile(a, "spmm", k=16, calls=5, db=empty_db).config is not None
 
 
 def test_what_many_programs_lose_builds_a_kernel(

@@ -69,7 +69,7 @@ def db(folder: Path) -> Iterator[Database]:
 def better(monkeypatch: pytest.MonkeyPatch) -> None:
     """Held-out answers are better by counters, wherever a featurizer has any."""
 
-    def preferred(tried: Any) -> str:
+    def preferred(tried: Any, _: Any) -> str:
         return next((name for name in tried if counted_parts(name)), next(iter(tried)))
 
     monkeypatch.setattr(answer_index, "_preferred", preferred)
@@ -113,9 +113,9 @@ def test_held_out_answers_decide(db: Database, monkeypatch: pytest.MonkeyPatch) 
     losses: dict[str, float] = {}
     choose = answer_index._preferred
 
-    def preferred(tried: Any) -> str:
-        losses.update({name: answer_index._loss(fit.fit) for name, fit in tried.items()})
-        return choose(tried)
+    def preferred(tried: Any, group: Any) -> str:
+        losses.update({name: answer_index._mean(loss) for name, loss in tried.items()})
+        return choose(tried, group)
 
     monkeypatch.setattr(answer_index, "_preferred", preferred)
     embed(db.index)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from embeddb.index.guards import MOST_SLOWER, Limit
-from embeddb.index.vote_fit import fit_policy
+from embeddb.index.trial import fit_policy
 
 #: What the first choices of forty patterns were promised and got: one in four of those that were
 #: promised little is slower, none of those that were promised much.

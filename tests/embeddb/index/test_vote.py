@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embeddb.index import held_out
-from embeddb.index import vote_fit as policy_fit
+from embeddb.index import held_out, trial
+from embeddb.index.trial import fit_policy
 from embeddb.index.vote import (
     Metric,
     VoteSettings,
@@ -21,9 +21,7 @@ from embeddb.index.vote import (
     votes,
     weigh,
 )
-from embeddb.index.vote_fit import (
-    fit_policy,
-)
+from embeddb.index.vote_fit import chosen_key
 
 
 def _data(
@@ -95,10 +93,10 @@ def test_the_learned_metric_is_a_distance_along_the_foretold_gains() -> None:
     gains *= 0.2  # far from the limit beyond which gains count as it
     z = plain_metric(x).standardised(x)
     centred = gains - gains.mean(axis=1, keepdims=True)
-    stretch = policy_fit._learned(z, centred)
+    stretch = trial._learned(z, centred)
     y = centred - centred.mean(axis=0)
     w = np.linalg.solve(z.T @ z + 0.1 * len(z) * np.eye(3), z.T @ y)
-    share = policy_fit._STRETCH**2 * 3 / float(((z @ w) ** 2).sum() / len(z))
+    share = trial._STRETCH**2 * 3 / float(((z @ w) ** 2).sum() / len(z))
     for i, j in [(0, 1), (5, 17), (20, 3)]:
         gap = z[i] - z[j]
         want = gap @ gap + share * float(((gap @ w) ** 2).sum())
@@ -151,7 +149,7 @@ def _slow_losses(
         seen = z
         if learned:
             rest = [i for i in rows if number[names[i]] % folds != number[names[r]] % folds]
-            seen = z @ policy_fit._learned(z[rest], (g - level[:, None])[rest])
+            seen = z @ trial._learned(z[rest], (g - level[:, None])[rest])
         others = [i for i in rows if names[i] != names[r]]
         ranked = sorted(others, key=lambda i: (math.dist(seen[i], seen[r]), i))
         nearest.append(math.dist(seen[ranked[0]], seen[r]))
@@ -214,10 +212,10 @@ def test_the_guard_needs_more_than_a_standard_error() -> None:
         (3, 0.0, False): np.array([0.0] * 2 + [0.31] * 18),
         (3, math.inf, False): np.array([0.3] * 20),
     }
-    group = np.repeat(np.arange(10), 2)
-    assert policy_fit._chosen(table, group) == (3, math.inf, False)
+    keys, group = list(table), np.repeat(np.arange(10), 2)
+    assert chosen_key(keys, np.array([*table.values()]), group) == (3, math.inf, False)
     table[3, 0.0, False] = np.array([0.2] * 20)
-    assert policy_fit._chosen(table, group) == (3, 0.0, False)
+    assert chosen_key(keys, np.array([*table.values()]), group) == (3, 0.0, False)
 
 
 def _asked(
@@ -235,9 +233,8 @@ def _asked(
         for query, truth in zip(asked, gains[~train], strict=True):
             d = np.sqrt(((known - query) ** 2).sum(axis=1).astype(float))
             near = np.argsort(d, kind="stable")[: found.k]
-            voters, votes_of = found.weights(d[near])[None], centred[near][None]
-            total, weight = held_out._vote(voters, votes_of, np.ones(votes_of.shape))
-            score = held_out._shrunk(total[0], weight[0], prior, found.shrink)
+            voters = found.weights(d[near])
+            score = held_out._shrunk(voters @ centred[near], voters.sum(), prior, found.shrink)
             ours.append(truth.max() - truth[score.argmax()])
             static.append(truth.max() - truth[prior.argmax()])
     return float(np.mean(ours)), float(np.mean(static))
@@ -311,5 +308,5 @@ def test_large_evidence_is_thinned_and_blocks_do_not_matter(
     monkeypatch.setattr(held_out, "_BLOCK", 1)
     again = fit_policy(x, gains, names)
     assert repr(whole[1]) == repr(again[1]) and np.array_equal(whole[2], again[2])
-    monkeypatch.setattr(policy_fit, "_MOST_FITTED", 20)
+    monkeypatch.setattr(trial, "_MOST_FITTED", 20)
     assert fit_policy(x, gains, names)[1].fitted_on == 20

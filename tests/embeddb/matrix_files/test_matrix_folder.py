@@ -10,7 +10,7 @@ import pytest
 from embeddb.matrix_files import matrix_files, matrix_names, read_pattern
 from indexer.calibration.matrices import Candidates
 from indexer.campaign.planning import planned_matrices
-from indexer.library import Library
+from indexer.library import Library, contents
 
 BANNER = "%%MatrixMarket matrix {} {} general\n"
 
@@ -121,3 +121,13 @@ def test_copies_of_one_matrix_in_two_folders_keep_their_name(tmp_path: Path) -> 
     found = Library(tmp_path).find("x")
     assert found == read_pattern(tmp_path / "a" / "x.mtx")
     assert found is not None and (found.name, found.group) == ("x", "x")
+
+
+def test_one_file_of_many_of_a_name_is_named_by_its_folder(tmp_path: Path) -> None:
+    one, other = (coordinate(tmp_path / f"s{i}" / "matrix.mtx.gz", 4, 4, i) for i in (1, 2))
+    alone = coordinate(tmp_path / "s3" / "alone.mtx", 4, 4, 4)
+    names = matrix_names([one, other, alone], tmp_path)
+    assert [names[file] for file in (one, other, alone)] == ["s1/matrix", "s2/matrix", "alone"]
+    for file, name in names.items():
+        (held,) = contents(str(file))
+        assert held.name == held.group == name

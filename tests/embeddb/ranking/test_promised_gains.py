@@ -22,8 +22,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
+from embeddb.index.trial import fit_policy
 from embeddb.index.vote import VoteSettings
-from embeddb.index.vote_fit import fit_policy
 from embeddb.ranking.order_reason import order_notes, rests_on, with_order_reasons
 from embeddb.ranking.query import Promise, Query
 from embeddb.ranking.rankers.base import Ranker

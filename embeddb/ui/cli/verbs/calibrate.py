@@ -182,10 +182,10 @@ def _three(value: float | None) -> str:
 def _legend(report: CalibrationReport) -> None:
     """What the columns mean, where they say something."""
     say("matrices: measured on this machine, of them now: in this call")
-    say("noise: by how much two runs of the same differ (median)")
+    say("noise: half the range of repeated runs of the same, as a share of their median (median)")
     if any(op.differs is not None for op in report.ops):
         say("differs: matrices on which the first answer of other machines' runs is slower than")
-        say("         the best measured here by more than twice the noise")
+        say("         the best measured here by more than four times the noise")
     if any(op.shift is not None for op in report.ops):
         say("shift: by how much gains over the default differ from other machines' (mean)")
     say("before, after: first answers' share of the best measured here, without and with this")

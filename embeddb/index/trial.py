@@ -1,0 +1,340 @@
+"""One featurizer tried: which of its votes is best with groups held out, and what that is worth.
+
+`embeddb.index.held_out` has how rows are asked without their group, `embeddb.index.vote_fit` how a
+way to vote is chosen and what is expected of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.index.guards import Limit
+from embeddb.index.held_out import (
+    NEIGHBOURS,
+    Judged,
+    Near,
+    first_choices,
+    losses_of,
+)
+from embeddb.index.vectors.numpy_index import NumpyIndex
+from embeddb.index.vote import CLIP, Metric, VoteSettings, effects, plain_metric, votes
+from embeddb.index.vote_fit import Key, Shown, chosen_key, expected, settings_of
+
+__all__ = ["MOST_ASKED", "Fitted", "Trial", "cross_validated", "fit_policy"]
+
+Floats = NDArray[np.float64]
+
+#: Weight of the foretold gains in the metric against the plain features.
+_STRETCH = 1.0
+#: Ridge penalty per pattern, on standardised features.
+_RIDGE = 0.1
+#: No policy asks more neighbours.
+MOST_ASKED = max(NEIGHBOURS)
+#: Parts in which a learned metric is tried on groups it was not fitted to.
+_FOLDS = 5
+#: What is used where nothing can be judged: records of winners only, or one group of matrices.
+_UNPROVEN_K, _UNPROVEN_SHRINK = 8, 4.0
+#: Patterns beyond it are left out of the fit (a pairwise distance matrix is made), not of answers.
+_MOST_FITTED = 4000
+
+
+class Fitted(NamedTuple):
+    """`far` ascending leave-one-group-out nearest distances, `losses` float64[r] the log loss of
+    each row with its group held out (nan: not judged)."""
+
+    metric: Metric
+    policy: VoteSettings
+    far: Floats
+    losses: Floats
+    near: Near
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Votes by the features of one kind, on rows without their group, before any is chosen.
+
+    Of r rows `taught` int64[t] vote, `near` are their nearest ones of other groups by the plain
+    metric and (True) by a learned one, and `part` those of them that are judged: `table`
+    float64[y,q] has their log losses by each of the y `keys` (k, shrink, learned); of none where
+    nothing can be judged.
+    """
+
+    raw: NDArray[np.float32]
+    gains: Floats
+    groups: NDArray[np.str_]
+    taught: NDArray[np.int64]
+    group: NDArray[np.int64]
+    trust: Floats
+    part: Judged
+    ids: Sequence[str]
+    near: Mapping[bool, Near] = field(default_factory=dict)
+    keys: tuple[Key, ...] = ()
+    table: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+
+    @classmethod
+    def of(
+        cls,
+        raw: NDArray[np.float32],
+        gains: Floats,
+        groups: NDArray[np.str_],
+        trust: Floats | None = None,
+        judged: NDArray[np.bool_] | None = None,
+        ids: Sequence[str] = (),
+    ) -> Trial:
+        """Of `raw` float32[r,d], `gains` float64[r,c] and `groups` str[r] of the same rows; `trust`
+        float64[r,c] is what each gain counts as a vote, else 1. Rows with a single run cannot be
+        judged and are left out; rows that are not `judged` bool[r] vote alone."""
+        taught = np.flatnonzero(np.isfinite(gains).sum(axis=1) >= 2)
+        if taught.size > _MOST_FITTED:
+            taught = taught[np.linspace(0, taught.size - 1, _MOST_FITTED).astype(np.int64)]
+        rows = np.arange(taught.size) if judged is None else np.flatnonzero(judged[taught])
+        g, group = votes(gains[taught]), np.unique(groups[taught], return_inverse=True)[1]
+        trust = np.ones(gains.shape) if trust is None else trust
+        part = Judged(rows, gains[taught][rows], g, trust[taught])
+        names = ids or [f"{row:09}" for row in range(len(gains))]
+        found = cls(raw, gains, groups, taught, group, trust, part, names)
+        if np.unique(group).size < 2 or not rows.size:
+            return found
+        z, centred = found._standardised()
+        near = {way: _held_out(z, centred, group, learned=way) for way in (False, True)}
+        table = {
+            (k, shrink, learned): loss
+            for learned, places in near.items()
+            for (k, shrink), loss in losses_of(places, part, group).items()
+        }
+        return replace(found, near=near, keys=tuple(table), table=np.array(list(table.values())))
+
+    def _standardised(self) -> tuple[Floats, Floats]:
+        """Plain coordinates float64[t,d] of what votes, and its gains less their level [t,c]."""
+        z = plain_metric(self.raw).standardised(self.raw[self.taught])
+        return z, self.part.gains - effects(self.part.gains)[0][:, None]
+
+    @property
+    def names(self) -> NDArray[np.str_]:
+        """str[q] the group of each judged row."""
+        return self.groups[self.taught[self.part.rows]]
+
+    @cached_property
+    def key(self) -> Key:
+        """The best way to vote by all judged rows."""
+        return chosen_key(self.keys, self.table, self.group[self.part.rows])
+
+    @property
+    def losses(self) -> Floats:
+        """float64[r] log losses of the judged rows by the best way; nan elsewhere."""
+        losses = np.full(len(self.gains), np.nan)
+        if self.keys:
+            losses[self.taught[self.part.rows]] = self.table[self.keys.index(self.key)]
+        return losses
+
+    @cached_property
+    def metric(self) -> Metric:
+        """The one in which neighbours are found."""
+        plain = plain_metric(self.raw)
+        if not (self.keys and self.key[2]):
+            return plain
+        return Metric(plain.center, plain.scale, _learned(*self._standardised()))
+
+    @cached_property
+    def shown(self) -> Shown:
+        """First choices of all judged rows by the best way, which was chosen by them too."""
+        k, shrink, learned = self.key
+        choices = first_choices(self.near[learned], self.part, self.group, k=k, shrink=shrink)
+        return Shown(choices, self.names)
+
+    def without(self, out: NDArray[np.bool_]) -> Trial:
+        """The same of the other rows alone, bool[r]."""
+        kept = ~out
+        ids = [name for name, stays in zip(self.ids, kept, strict=True) if stays]
+        judged = np.isin(np.flatnonzero(kept), self.taught[self.part.rows])
+        raw, gains, groups = self.raw[kept], self.gains[kept], self.groups[kept]
+        return Trial.of(raw, gains, groups, self.trust[kept], judged, ids)
+
+    def asked(self, other: Trial, out: NDArray[np.bool_], most_slower: Limit | None) -> Shown:
+        """First choices of the judged ones of another trial's rows, bool[r], that this one lacks,
+        and its guard: as a query would be answered."""
+        rows = other.taught[other.part.rows]
+        rows = rows[out[rows]]
+        k, shrink, _ = self.key if self.keys else (_UNPROVEN_K, _UNPROVEN_SHRINK, False)
+        known, count = len(self.ids), len(self.ids) + len(rows)
+        index = NumpyIndex.build(self.ids, self.metric.apply(self.raw))
+        ids, distances = index.search(self.metric.apply(other.raw[rows]), k)
+        place = {name: at for at, name in enumerate(self.ids)}
+        near = Near(np.full((count, k), -1), np.full((count, k), np.inf))
+        for at, (names, far) in enumerate(zip(ids, distances, strict=True), start=known):
+            near.places[at, : len(names)] = [place[name] for name in names]
+            near.distances[at, : len(names)] = far[: len(names)]
+        nothing = np.full((len(rows), self.gains.shape[1]), np.nan)
+        gains, trust = np.vstack([votes(self.gains), nothing]), np.vstack([self.trust, nothing])
+        part = Judged(np.arange(known, count), other.gains[rows], gains, trust)
+        group = np.maximum(np.arange(count) - known + 1, 0)
+        choices = first_choices(near, part, group, k=k, shrink=shrink)
+        guard = expected([self.shown], most_slower).guard if self.keys else 0.0
+        return Shown(choices, other.groups[rows], np.full(len(rows), guard))
+
+    def fitted(self, validated: Shown, *, most_slower: Limit | None = None) -> Fitted:
+        """Metric and policy of all rows, with the figures of the first choices `validated`, if
+        there are any. Where none can be judged the vote is an unproven but moderate one. With
+        `most_slower` the guard keeps first choices to that limit, at whatever loss of gain."""
+        if not self.keys:
+            return _unproven(self.metric, len(self.gains))
+        k, shrink, learned = self.key
+        near = _only(self.near[learned], self.part.rows)
+        policy = settings_of((k, shrink), [validated], expected([self.shown], most_slower))
+        policy = replace(policy, fitted_on=self.shown.counted().group.size)
+        if validated.group.size:
+            lost_by_half = _lost_by_half(near, self.part, self.group, self.shown, policy)
+            if lost_by_half is not None:
+                policy = replace(policy, half_loss=policy.loss + lost_by_half)
+        nearest = near.distances[:, 0]
+        far = np.sort(nearest[np.isfinite(nearest)])
+        spread = _spread_out(near, self.taught, len(self.gains))
+        return Fitted(self.metric, policy, far, self.losses, spread)
+
+
+def fit_policy(
+    raw: NDArray[np.float32],
+    gains: Floats,
+    groups: NDArray[np.str_],
+    trust: Floats | None = None,
+    *,
+    most_slower: Limit | None = None,
+    judged: NDArray[np.bool_] | None = None,
+) -> Fitted:
+    """Metric and policy by the features of one kind: as `Trial.of` and `Trial.fitted`."""
+    trial = Trial.of(raw, gains, groups, trust, judged)
+    folds = [{name: at % _FOLDS for at, name in enumerate(np.unique(groups))}]
+    return trial.fitted(
+        cross_validated({"": trial}, folds, most_slower=most_slower), most_slower=most_slower
+    )
+
+
+def cross_validated(
+    trials: Mapping[str, Trial],
+    folds: Sequence[Mapping[str, int]],
+    *,
+    prefer: Callable[[Mapping[str, Trial]], str] = lambda trials: next(iter(trials)),
+    most_slower: Limit | None = None,
+) -> Shown:
+    """First choices in folds of groups, each answered by what is fitted to the other folds alone:
+    features, metric, policy and guard. `folds` have the fold of each group, once for every
+    repetition; `prefer` chooses among trials."""
+    parts: list[Shown] = []
+    for fold_of in folds:
+        for fold in sorted(set(fold_of.values())):
+            here = [name for name, at in fold_of.items() if at == fold]
+            out = {n: np.isin(trial.groups, here) for n, trial in trials.items()}
+            if any(rows.all() for rows in out.values()):
+                continue
+            rest = {n: trial.without(out[n]) for n, trial in trials.items()}
+            name = prefer(rest)
+            parts.append(rest[name].asked(trials[name], out[name], most_slower))
+    return Shown.joined(parts)
+
+
+def _lost_by_half(
+    near: Near, part: Judged, group: NDArray[np.int64], shown: Shown, policy: VoteSettings
+) -> float | None:
+    """By how much the log loss grows where only half of the groups are known, either half; None
+    where it cannot be judged."""
+    lost = []
+    for side in (0, 1):
+        kept = group % 2 == side
+        half = part._replace(gains=np.where(kept[:, None], part.gains, np.nan))
+        few = near.among(kept)
+        choices = first_choices(few, half, group, k=policy.k, shrink=policy.shrink)
+        lost.append(choices.of(choices.counted).lost(policy.guard))
+    halves, whole = np.concatenate(lost), shown.counted().choices.lost(policy.guard)
+    return float(halves.mean() - whole.mean()) if halves.size and whole.size else None
+
+
+def _unproven(metric: Metric, count: int) -> Fitted:
+    """A moderate vote of so many rows, of which none can be judged."""
+    none = Near(np.zeros((count, 0), dtype=np.int64), np.zeros((count, 0)))
+    policy = VoteSettings(_UNPROVEN_K, _UNPROVEN_SHRINK)
+    return Fitted(metric, policy, np.zeros(0), np.full(count, np.nan), none)
+
+
+def _only(near: Near, rows: NDArray[np.int64]) -> Near:
+    """The same where other rows have no neighbours, so that nobody judges by them."""
+    kept = np.zeros((len(near.places), 1), dtype=np.bool_)
+    kept[rows] = True
+    return Near(np.where(kept, near.places, -1), np.where(kept, near.distances, np.inf))
+
+
+def _spread_out(near: Near, taught: NDArray[np.int64], count: int) -> Near:
+    """The same over all rows; those that were not judged have none."""
+    places = np.full((count, near.places.shape[1]), -1, dtype=np.int64)
+    distances = np.full((count, near.places.shape[1]), np.inf)
+    places[taught] = np.where(np.isfinite(near.distances), taught[near.places], -1)
+    distances[taught] = near.distances
+    return Near(places, distances)
+
+
+def _held_out(z: Floats, centred: Floats, group: NDArray[np.int64], *, learned: bool) -> Near:
+    """Nearest rows of other groups, as `_nearest_others`, for all rows.
+
+    A learned metric is fitted without the groups it is tried on: with as many features as patterns
+    it would otherwise foretell any gains, and neighbours would be believed that are not alike.
+    """
+    if not learned:
+        return Near(*_nearest_others(z, group, np.ones(len(z), dtype=np.bool_)))
+    folds = _fold_count(group)
+    near: list[NDArray[np.int64]] = []
+    distances: list[Floats] = []
+    for fold in range(folds):
+        rest = group % folds != fold
+        seen = z @ _learned(z[rest], centred[rest])
+        places, far = _nearest_others(seen, group, ~rest)
+        near.append(places)
+        distances.append(far)
+    order = np.argsort(np.argsort(group % folds, kind="stable"), kind="stable")
+    return Near(np.concatenate(near)[order], np.concatenate(distances)[order])
+
+
+def _fold_count(group: NDArray[np.int64]) -> int:
+    return min(_FOLDS, int(group.max()) + 1)
+
+
+def _learned(z: Floats, centred: Floats) -> Floats:
+    """(I + s W W^T)^(1/2), W the ridge weights from features z[r,d] to gains [r,c]."""
+    rows, d = z.shape
+    y = np.clip(np.where(np.isfinite(centred), centred, 0.0), -CLIP, CLIP)
+    y = y - y.mean(axis=0)
+    penalty = _RIDGE * rows
+    if rows < d:
+        w = z.T @ np.linalg.solve(z @ z.T + penalty * np.eye(rows), y)
+    else:
+        w = np.linalg.solve(z.T @ z + penalty * np.eye(d), z.T @ y)
+    foretold = float(((z @ w) ** 2).sum()) / rows
+    if foretold < 1e-12:
+        return np.eye(d)
+    if w.shape[1] < d:
+        axes, singular, _ = np.linalg.svd(w, full_matrices=False)
+        square = singular**2
+    else:
+        square, axes = np.linalg.eigh(w @ w.T)
+    longer = np.sqrt(1.0 + _STRETCH**2 * d / foretold * np.maximum(square, 0.0)) - 1.0
+    stretched: Floats = np.eye(d) + axes * longer @ axes.T
+    return stretched
+
+
+def _nearest_others(
+    z: Floats, group: NDArray[np.int64], of: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], Floats]:
+    """Nearest rows of other groups than each row in `of` bool[r]: positions and distances [o,k],
+    ascending, ties by position."""
+    most = min(max(min(NEIGHBOURS[-1], len(z) // 3), NEIGHBOURS[0]), len(z))
+    square = (z**2).sum(axis=1)
+    d = np.sqrt(np.maximum(square[of, None] + square[None] - 2.0 * z[of] @ z.T, 0.0))
+    d[group[of, None] == group[None]] = np.inf
+    near = np.sort(np.argpartition(d, most - 1, axis=1)[:, :most], axis=1)
+    order = np.argsort(np.take_along_axis(d, near, axis=1), axis=1, kind="stable")
+    near = np.take_along_axis(near, order, axis=1)
+    return near, np.take_along_axis(d, near, axis=1)
