@@ -34,7 +34,7 @@ from embeddb import open as open_database
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.store import Store, memory_store, open_store
-from embeddb.store.team.copy import copy_database
+from embeddb.store.copy import copy_database
 
 BATCH, RUNS, WRITERS, PER_WRITER = 10_000, 200_000, 4, 200
 COUNTED = 3_000_000

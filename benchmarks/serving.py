@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fixtures"))
 from postgres_server import running_server
 
 from embeddb import open as open_database
-from embeddb.store.team.copy import copy_database
+from embeddb.store.copy import copy_database
 from indexer.embed import embed
 
 INSTANCE, OP, THREADS = "cpu@70882216", "spmm:128", 8

@@ -13,7 +13,7 @@ from embeddb.core.errors import EmbeddbError, ModelError, StoreCorrupt
 from embeddb.core.files.gate import refusing
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
-from embeddb.store.models.table import ModelEntry
+from embeddb.store.models import ModelEntry
 
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel

@@ -45,8 +45,8 @@ from embeddb.ranking.recommendation import Candidate, Recommendation, Recommende
 from embeddb.ranking.remeasured import without_search
 from embeddb.store import Store
 from embeddb.store.codec import RunRow
-from embeddb.store.models.facts import ModelFacts, facts_of
-from embeddb.store.team.provenance import Provenance, Provenances
+from embeddb.store.models import ModelFacts, facts_of
+from embeddb.store.provenance import Provenance, Provenances
 from embeddb.store.usual_state import usual_at
 
 __all__ = ["explain", "near_ties", "novelty"]

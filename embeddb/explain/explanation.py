@@ -19,8 +19,8 @@ from embeddb.ranking.recommendation import (
     Recommendation,
     TransferredSchedule,
 )
-from embeddb.store.models.facts import ModelFacts
-from embeddb.store.team.provenance import Provenance
+from embeddb.store.models import ModelFacts
+from embeddb.store.provenance import Provenance
 
 __all__ = [
     "BESIDE",

@@ -118,7 +118,7 @@ class AnswerIndex:
         validated = cross_validated(trials, folds, prefer=prefer, most_slower=risk)
         name = prefer(trials)
         trial = trials[name]
-        ids, raw, fit = trial.ids, trial.raw, trial.fitted(validated, most_slower=risk)
+        ids, raw, fit = tuple(trial.ids), trial.raw, trial.fitted(validated, most_slower=risk)
         ground = ground_of(_held(evidence, ids), ids, fit.near, known)
         several = len({row.platform for row in evidence.rows}) > 1 and not evidence.winners
         return cls(

@@ -45,7 +45,7 @@ from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import Partition, Store, memory_store, open_store
 from embeddb.store.counters import counter_problems, counters_of, were_counted
-from embeddb.store.models.files import (
+from embeddb.store.model_files import (
     fetch_models,
     model_entries,
     register_files,

@@ -16,12 +16,14 @@ from pathlib import Path
 from embeddb.core.errors import MatrixError
 from embeddb.core.files.gate import refusing
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.folder import matrix_files, matrix_names, name_beside
 from embeddb.matrix_files.recognise import (
     FORMATS,
     format_hint,
     format_of,
+    matrix_files,
     matrix_name,
+    matrix_names,
+    name_beside,
     plain_name,
     stem,
 )

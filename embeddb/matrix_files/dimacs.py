@@ -13,10 +13,7 @@ import numpy as np
 
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.edge_list import line_of, pairs
-from embeddb.matrix_files.source import Source
-from embeddb.matrix_files.text_lines import read_text
-
-__all__ = ["read"]
+from embeddb.matrix_files.source import Source, read_text
 
 _HEADER = re.compile(rb"\np[ \t]+(\w+)[ \t]+(\d{1,18})[ \t]+(\d{1,18})[ \t\r]*(?=\n)")
 

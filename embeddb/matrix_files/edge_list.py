@@ -34,10 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import LONGEST_LINE, Source
-from embeddb.matrix_files.text_lines import line_starts, read_text, words_by_line
-
-__all__ = ["HEADINGS", "MOST_HEADING", "line_of", "pairs", "read"]
+from embeddb.matrix_files.source import LONGEST_LINE, Source, line_starts, read_text, words_by_line
 
 _COMMENTS = b"#%"
 _COMMENT = re.compile(rb"[#%][^\n]*")

@@ -14,10 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import Source
-from embeddb.matrix_files.text_lines import read_text
-
-__all__ = ["read"]
+from embeddb.matrix_files.source import Source, read_text
 
 #: Descriptors of a Fortran format: a group with its repeat count, integers, blanks, a scale factor.
 _FORMAT = re.compile(

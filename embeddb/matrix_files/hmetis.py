@@ -13,10 +13,7 @@ import numpy as np
 
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.metis import flags, header, members
-from embeddb.matrix_files.source import Source
-from embeddb.matrix_files.text_lines import NumberLines, number_lines, read_text
-
-__all__ = ["read"]
+from embeddb.matrix_files.source import NumberLines, Source, number_lines, read_text
 
 
 def read(source: Source) -> Pattern:

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.matrix_files.source import Source, read_all
 
-__all__ = ["read"]
-
 _HEADER_BYTES = 128
 _MATRIX, _COMPRESSED = 14, 15
 _STRUCT, _SPARSE = 2, 5

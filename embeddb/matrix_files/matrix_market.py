@@ -28,8 +28,6 @@ from embeddb.matrix_files.source import (
     without_mark,
 )
 
-__all__ = ["is_right_hand_side", "read"]
-
 # Integers are read as floats: only their structure matters, and no value can then overflow.
 _FIELDS = {
     "complex": "complex",

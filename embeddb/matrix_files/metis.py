@@ -13,10 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import Source
-from embeddb.matrix_files.text_lines import NumberLines, number_lines, read_text
-
-__all__ = ["flags", "header", "members", "read"]
+from embeddb.matrix_files.source import NumberLines, Source, number_lines, read_text
 
 #: Bytes that an entry and a vertex take while they are read.
 _ENTRY_BYTES, _VERTEX_BYTES = 96, 48

@@ -9,16 +9,14 @@ import io
 import zipfile
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
-from embeddb.matrix_files.npy_header import NpyHeader, npy_header
 from embeddb.matrix_files.source import DEFLATE_RATIO, Source
-
-__all__ = ["Member", "NpzArchive"]
 
 _SMALL_BYTES = 4096
 #: Bytes of the header of an array; those that numpy writes have 128.
@@ -107,3 +105,30 @@ class NpzArchive:
         if count is not None and member.shape[0] != count:
             raise self.error(f"'{name}' should have {count} entries, it has {member.shape[0]}")
         return member
+
+
+class NpyHeader(NamedTuple):
+    """Shape, type and order of an array; `header_bytes` lie before its data."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    header_bytes: int
+
+    @property
+    def whole_bytes(self) -> int:
+        """Of header and data together; Python's whole numbers do not wrap."""
+        return self.header_bytes + prod(self.shape) * self.dtype.itemsize
+
+
+def npy_header(stream: IO[bytes]) -> NpyHeader:
+    """The header at the beginning of a stream, which then stands before the data.
+
+    Raises: ValueError, and of nonsense whatever Python's own parser raises; ask within `refusing`.
+    """
+    version = npy.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"is of an unknown .npy version {version}")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = read(stream)
+    return NpyHeader(shape, dtype, fortran, stream.tell())

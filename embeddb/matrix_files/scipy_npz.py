@@ -20,8 +20,6 @@ from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.npz_archive import Member, NpzArchive
 from embeddb.matrix_files.source import Source
 
-__all__ = ["read"]
-
 #: Bytes that a pointer, an entry, and a value of a filled layout take while they are read.
 _POINTER_BYTES, _ENTRY_BYTES, _VALUE_BYTES = 16, 6, 64
 

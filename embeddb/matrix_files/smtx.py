@@ -12,10 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.pattern import Pattern
-from embeddb.matrix_files.source import Source
-from embeddb.matrix_files.text_lines import read_text
-
-__all__ = ["read"]
+from embeddb.matrix_files.source import Source, read_text
 
 _SIZES = re.compile(rb"\s*(-?\d{1,30})\s*,\s*(-?\d{1,30})\s*,\s*(-?\d{1,30})\s*")
 

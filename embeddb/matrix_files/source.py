@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
 from embeddb.core.files.gate import open_regular
 from embeddb.core.pattern import MAX_DIM
-from embeddb.matrix_files.unzipped import Unzipped
-
-__all__ = [
-    "DEFLATE_RATIO",
-    "LONGEST_LINE",
-    "Source",
-    "head_bytes",
-    "open_source",
-    "open_stream",
-    "plain_text",
-    "read_all",
-    "without_mark",
-]
 
 #: No deflate stream expands further than this (zlib manual, "maximum compression factor").
 DEFLATE_RATIO = 1032
@@ -177,3 +169,145 @@ def head_bytes(path: Path, count: int = 4096) -> tuple[bytes, int]:
         file.seek(0)
         with io.BufferedReader(Unzipped(file, lambda _: None)) as stream:
             return stream.read(count), size
+
+
+_GZIP = 16 + zlib.MAX_WBITS
+#: Bytes read at once; what follows a member is copied, so few.
+_PIECE = 1 << 14
+
+
+class Unzipped(io.RawIOBase):
+    """Of an open file, which is closed with this; `check` is told how many bytes came so far.
+
+    Reading raises what `check` raises, EOFError for a truncated file and zlib.error for a damaged
+    one.
+    """
+
+    def __init__(self, file: BinaryIO, check: Callable[[int], None]) -> None:
+        super().__init__()
+        self._file, self._check, self._given = file, check, 0
+        self._member, self._packed = zlib.decompressobj(_GZIP), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # typeshed: Buffer
+        data = b""
+        while not data:
+            if self._member.eof and not self._next_member():
+                return 0
+            packed = self._packed or self._file.read(_PIECE)
+            data = self._member.decompress(packed, len(buffer))
+            self._packed = self._member.unconsumed_tail
+            if not (packed or data or self._member.eof):
+                raise EOFError("the packed file is truncated")
+        buffer[: len(data)] = data
+        self._given += len(data)
+        self._check(self._given)
+        return len(data)
+
+    def _next_member(self) -> bool:
+        """Whether another one follows, after any zeros."""
+        packed = self._member.unused_data.lstrip(b"\0")
+        while not packed:
+            packed = self._file.read(_PIECE)
+            if not packed:
+                return False
+            packed = packed.lstrip(b"\0")
+        self._member, self._packed = zlib.decompressobj(_GZIP), packed
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+#: Bytes that a byte of text, a line and a number take while they are parsed.
+_TEXT_BYTES, _LINE_BYTES, _NUMBER_BYTES = 8, 32, 64
+#: Bytes up to a blank separate words.
+_NEWLINE, _SPACE, _COMMENT = ord("\n"), ord(" "), ord("%")
+
+
+def _table(members: bytes) -> NDArray[np.bool_]:
+    table = np.zeros(256, bool)
+    table[list(members)] = True
+    return table
+
+
+_DIGIT, _BLANK = _table(b"0123456789"), _table(b" \t\r\n\v\f")
+
+
+@dataclass(frozen=True, slots=True)
+class NumberLines:
+    """The lines of a file without its comments.
+
+    Shapes: `numbers` int64[k], those of all lines one after the other; `counts` int64[l], how many
+    of them each line has (a blank line has 0); `places` int64[l], the number of each line (from 1).
+    """
+
+    numbers: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return self.counts.size
+
+    def place(self, line: int) -> int:
+        """The number in the file (from 1) of a line (from 0)."""
+        return int(self.places[line])
+
+    def after(self, line: int) -> NumberLines:
+        """The lines from `line` (from 0) on."""
+        start = int(self.counts[:line].sum())
+        return NumberLines(self.numbers[start:], self.counts[line:], self.places[line:])
+
+    def first(self, lines: int) -> NumberLines:
+        """The first lines."""
+        counts = self.counts[:lines]
+        return NumberLines(self.numbers[: int(counts.sum())], counts, self.places[:lines])
+
+
+def read_text(source: Source) -> bytes:
+    """The whole unpacked file without a byte-order mark. Raises: as `read_all`."""
+    return without_mark(read_all(source))
+
+
+def words_by_line(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[l]: the number of words of each line, of which `starts` int64[l] has the first byte."""
+    begins = data > _SPACE
+    begins[1:] &= data[:-1] <= _SPACE
+    words = np.flatnonzero(begins)
+    return np.diff(np.append(np.searchsorted(words, starts), words.size))
+
+
+def line_starts(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """int64[l]: the place of the first byte of each line."""
+    starts = np.flatnonzero(data == _NEWLINE) + 1
+    return np.concatenate([np.zeros(min(data.size, 1), np.int64), starts[starts < data.size]])
+
+
+def number_lines(source: Source, text: bytes) -> NumberLines:
+    """Lines of whole numbers that are not negative; those that begin with % are comments.
+
+    Raises: MatrixError, with the line of anything else.
+    """
+    source.check_memory(_TEXT_BYTES * len(text), f"{len(text)} bytes of text")
+    data = np.frombuffer(text, np.uint8)
+    lines = text.count(b"\n") + 1
+    source.check_memory(_LINE_BYTES * lines, f"{lines} lines")
+    starts = line_starts(data)
+    comments = data[starts] == _COMMENT
+    if comments.any():
+        hidden = np.repeat(comments, np.diff(np.append(starts, data.size)))
+        data = np.where(hidden & (data != _NEWLINE), np.uint8(_SPACE), data)
+    wrong = ~(_DIGIT[data] | _BLANK[data])
+    if wrong.any():
+        line = int(np.searchsorted(starts, int(np.argmax(wrong)), side="right"))
+        shown = text.split(b"\n", line)[line - 1][:60].decode("latin-1").strip()
+        raise source.error(f"{shown!r} is not a line of whole numbers", line=line)
+    counts = words_by_line(data, starts)[~comments]
+    count = int(counts.sum())
+    source.check_memory(_NUMBER_BYTES * count, f"{count} numbers")
+    # A number that overflows saturates, and is then out of range.
+    numbers = np.fromstring(data.tobytes(), np.int64, sep=" ") if count else np.zeros(0, np.int64)
+    return NumberLines(numbers, counts, np.flatnonzero(~comments) + 1)

@@ -10,8 +10,6 @@ import numpy as np
 from embeddb.core.pattern import Pattern
 from embeddb.matrix_files.source import Source, read_all
 
-__all__ = ["read"]
-
 
 def read(source: Source) -> Pattern:
     """Raises: MatrixError."""

@@ -18,8 +18,6 @@ from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
 
-__all__ = ["check_platform"]
-
 _WIDTHS = (1, 8, 32, 128, 512)
 #: (rows, columns) of matrices that spaces are resolved for, the degenerate and the huge included.
 _SIZES = ((1, 1), (7, 3000), (3000, 7), (1024, 1024), (50_000, 20_000), (2_000_000_000, 2))

@@ -22,8 +22,6 @@ from embeddb.platforms.log_table import clock_of, refuse_bad_clock
 from embeddb.platforms.machines import is_interpreter
 from embeddb.platforms.space.rules import join
 
-__all__ = ["MATRIX_FORMATS", "Argument", "CommandSpec", "TimeSpec", "read_command"]
-
 MATRIX_FORMATS = ("mtx", "npz", "smtx")
 _STREAMS = ("stdout", "stderr", "output")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

@@ -11,8 +11,6 @@ import numpy as np
 from embeddb.core.config import Config
 from embeddb.platforms.space.space import ConfigSpace
 
-__all__ = ["designed_tiles", "drawn_tiles"]
-
 #: So many combinations are judged one by one; of more, so many are drawn for each tile wanted.
 _MOST_LISTED = 20_000
 _DRAWN = 30

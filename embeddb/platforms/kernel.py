@@ -17,8 +17,6 @@ from embeddb.platforms.space.expression import Expression
 from embeddb.platforms.space.rules import MAX_TEXT, Param, Rules, join, show
 from embeddb.platforms.space.space import ConfigSpace
 
-__all__ = ["VARYING", "KernelSpace", "LoopMapping", "Table", "read_space"]
-
 #: Why a configuration is left out of a reproducible space.
 VARYING = "sums in varying order"
 

@@ -15,8 +15,6 @@ from embeddb.core.records import CYCLES_PER_S, STATUSES
 from embeddb.platforms.kernel import Table
 from embeddb.platforms.space.rules import join
 
-__all__ = ["LOG_UNITS", "LogTable", "clock_of", "read_log", "refuse_bad_clock"]
-
 #: Units that times of a log may have; cycles become seconds by the platform's clock.
 LOG_UNITS = ("s", "ms", "us", "ns", "cycles")
 _MOST_ENTRIES = 256

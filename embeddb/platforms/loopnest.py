@@ -18,6 +18,7 @@ number for the same role: built-in CPU platforms follow that order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,8 +29,6 @@ from embeddb.core.errors import SpaceError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = ["LOOPS", "LoopNest", "complete_order"]
 
 #: Loop names; loop number n is `LOOPS[n - 1]`.
 LOOPS = ("i1", "i2", "j1", "j2", "k1", "k2", "k3")
@@ -94,3 +93,31 @@ def complete_order(names: Sequence[str]) -> tuple[int, ...]:
             near = [order.index(name) for name in beside if name in order]
             order.insert(near[0] + 1 if near else len(order), loop)
     return tuple(LOOPS.index(name) + 1 for name in order)
+
+
+_LOOPS = {"i": "rows", "j": "columns", "k": "dense columns"}
+
+
+def in_words(nest: LoopNest, extents: tuple[int, int, int]) -> str:
+    """The loops that have more than one iteration, outermost first, as `tiles of 32 rows > columns
+    > rows`. `extents` are the iterations of i, j and k, -1 if unknown.
+
+    A split of 1 leaves all iterations to the outermost loop of its letter, one of the whole extent
+    to the innermost.
+    """
+    places: dict[int, str] = {}
+    for letter, splits, extent in zip(
+        "ijk", (nest.splits[:1], nest.splits[1:2], nest.splits[2:]), extents, strict=True
+    ):
+        end = extent if extent >= 0 else math.inf
+        at = [i for i, name in enumerate(nest.names) if name[0] == letter]
+        tiles = [s for s in splits if 1 < s < end]
+        whole = splits[0] >= end
+        if end <= 1:
+            continue
+        if len(tiles) == 2:
+            places[at[1]] = f"tiles of {tiles[1]} {_LOOPS[letter]}"
+        if tiles:
+            places[at[0]] = f"tiles of {tiles[0]} {_LOOPS[letter]}"
+        places[at[-1] if tiles or whole else at[0]] = _LOOPS[letter]
+    return " > ".join(places[i] for i in sorted(places)) or "a single iteration"

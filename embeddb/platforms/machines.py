@@ -11,18 +11,6 @@ import math
 import re
 from collections.abc import Mapping
 
-__all__ = [
-    "Facts",
-    "described",
-    "display_name",
-    "fact_names",
-    "is_interpreter",
-    "machine_words",
-    "same_build",
-    "same_machine",
-    "unlike",
-]
-
 Facts = Mapping[str, str]
 
 #: What a doubling of a number counts, by fact. Vector width and threads decide which schedule

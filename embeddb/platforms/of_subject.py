@@ -19,8 +19,6 @@ from embeddb.tensors.edges import CUT
 from embeddb.tensors.partition import CutJudge
 from embeddb.tensors.tiles import PARAMETERS, TileJudge
 
-__all__ = ["Coded", "Content", "carried", "default_of", "space_of"]
-
 #: What is tuned and no matrix.
 Coded = Nest | Computation
 #: What is tuned, structure and all.

@@ -33,16 +33,6 @@ from embeddb.platforms.space.rules import join, show
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.platforms.toml_text import MAX_BYTES, read_toml
 
-__all__ = [
-    "Platform",
-    "builtin_platforms",
-    "load_platform",
-    "parse_platform",
-    "platform_here",
-    "platform_hint",
-    "runner_for",
-]
-
 _FOLDER = Path(__file__).parent
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,47}")

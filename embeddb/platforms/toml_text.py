@@ -12,8 +12,6 @@ from typing import Any
 
 from embeddb.core.errors import PlatformError
 
-__all__ = ["MAX_BYTES", "read_toml"]
-
 #: Larger texts are refused before they are parsed.
 MAX_BYTES = 1 << 20
 #: Parts of a dotted key; reading one takes time that grows with their square.

@@ -14,7 +14,9 @@ from embeddb.store.failures import no_database, translating
 from embeddb.store.folder_engine import FolderEngine
 from embeddb.store.lmdb_files import DATA_FILE, is_begun
 from embeddb.store.memory import MemoryEngine
-from embeddb.store.store import AppendResult, Contradiction, Partition, Store, Taken
+from embeddb.store.merge_facts import Contradiction
+from embeddb.store.merge_runs import AppendResult
+from embeddb.store.store import Partition, Store, Taken
 
 __all__ = [
     "SCHEMA",

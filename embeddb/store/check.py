@@ -13,11 +13,9 @@ from embeddb.core.sizes import Sizes
 from embeddb.store import codec
 from embeddb.store.coded import TABLES, decode_coded
 from embeddb.store.engine import Engine, Txn
-from embeddb.store.merge.patterns import name_key, resolved
-from embeddb.store.models.table import decode_entry
+from embeddb.store.merge_facts import name_key, resolved
+from embeddb.store.models import decode_entry
 from embeddb.store.withdrawn import hidden_under, mark_faults
-
-__all__ = ["Decode", "inconsistencies"]
 
 T = TypeVar("T")
 #: Makes sense of a document, given its key and bytes, or raises.

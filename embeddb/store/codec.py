@@ -19,20 +19,6 @@ from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.core.sizes import Sizes
 from embeddb.store.engine import text_of
 
-__all__ = [
-    "RunRow",
-    "decode_config",
-    "decode_info",
-    "decode_partition",
-    "decode_row",
-    "decode_structure",
-    "encode_info",
-    "encode_row",
-    "encode_structure",
-    "pattern_key",
-    "structure_sizes",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
@@ -73,8 +59,8 @@ def pattern_key(pattern_id: str) -> bytes:
 
 class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A run without the parts that its key holds (partition, pattern, run id). `told`: it came with
-    an import, so that it stands back for what was run here (`embeddb.store.merge.runs`); `source`
-    is the number of who pushed it (`embeddb.store.team.sources`), 0 where that is not kept."""
+    an import, so that it stands back for what was run here (`embeddb.store.merge_runs`); `source`
+    is the number of who pushed it (`embeddb.store.sources`), 0 where that is not kept."""
 
     config_id: bytes
     measurement: Measurement

@@ -19,17 +19,6 @@ from embeddb.platforms.of_subject import Coded, Content
 from embeddb.store import codec
 from embeddb.tensors import tensor_text as tensors
 
-__all__ = [
-    "TABLES",
-    "coded_document",
-    "coded_of",
-    "decode_coded",
-    "encode_coded",
-    "encode_content",
-    "table_of",
-    "with_matrices",
-]
-
 T = TypeVar("T", bound=Coded)
 
 

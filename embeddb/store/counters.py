@@ -10,14 +10,6 @@ from embeddb.core.errors import NestError
 from embeddb.nests.counters import CounterVector
 from embeddb.store.store import Store
 
-__all__ = [
-    "counter_problems",
-    "counters_of",
-    "counting_platforms",
-    "keep_counters",
-    "were_counted",
-]
-
 _PREFIX = "counters/"
 
 

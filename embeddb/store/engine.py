@@ -24,22 +24,6 @@ from typing import Protocol, TypeVar
 
 from embeddb.core.errors import StoreCorrupt, StoreError, StoreVersion
 
-__all__ = [
-    "ADDED",
-    "COPYING",
-    "SCHEMA",
-    "TABLES",
-    "Engine",
-    "Txn",
-    "generation_of",
-    "raise_generation",
-    "refuse_other_schema",
-    "refuse_unfinished",
-    "sealed",
-    "text_of",
-    "unsealed",
-]
-
 #: Version of the layout described in docs/data-model.md.
 SCHEMA = 1
 #: Every table of it; see docs/data-model.md for keys and values.

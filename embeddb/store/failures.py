@@ -12,8 +12,6 @@ import lmdb
 
 from embeddb.core.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 
-__all__ = ["is_full", "no_database", "translating"]
-
 #: LMDB reports a write that went only half through, as happens when space runs out, as EIO.
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)

@@ -25,8 +25,6 @@ from embeddb.store.engine import Engine, Txn
 from embeddb.store.failures import translating
 from embeddb.store.lmdb_engine import LmdbEngine
 
-__all__ = ["FolderEngine"]
-
 T = TypeVar("T")
 
 #: A fork waits so long, for each open folder, for reads and writes of other threads to end.

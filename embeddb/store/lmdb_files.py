@@ -17,19 +17,6 @@ from embeddb.store.engine import TABLES
 from embeddb.store.failures import is_full
 from embeddb.store.pages import has_no_table, page_faults
 
-__all__ = [
-    "DATA_FILE",
-    "WRITER_FILE",
-    "broken_pages",
-    "has_lock",
-    "is_begun",
-    "opened",
-    "refuse_broken",
-    "refuse_truncated",
-    "sync",
-    "writable",
-]
-
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 WRITER_FILE = "writer.lock"

@@ -14,8 +14,6 @@ from embeddb.core.errors import StoreError, StoreLocked
 from embeddb.core.files.own_files import open_own
 from embeddb.store.failures import translating
 
-__all__ = ["ReadGate", "locked_file", "take_lock"]
-
 _POLL_S = 0.005
 #: Reads of one process at a time: each takes a line of LMDB's table of readers, which has 512 for
 #: all processes.

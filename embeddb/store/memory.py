@@ -13,8 +13,6 @@ from embeddb.core.errors import StoreError, StoreReadOnly
 from embeddb.store.engine import TABLES, Engine, Txn
 from embeddb.store.locks import ReadGate
 
-__all__ = ["MemoryEngine"]
-
 T = TypeVar("T")
 Tables = dict[str, dict[bytes, bytes]]
 

@@ -22,8 +22,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["has_no_table", "page_faults"]
-
 _MAGIC, _VERSION, _NONE = 0xBEEFC0DE, 1, (1 << 64) - 1
 _HEAD, _NODE, _METAS = 16, 8, 2
 _BRANCH, _LEAF, _LARGE = 1, 2, 4

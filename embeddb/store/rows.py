@@ -14,8 +14,6 @@ from embeddb.core.records import PatternInfo, Run
 from embeddb.core.shown import html_of
 from embeddb.store import Partition, Store
 
-__all__ = ["Rows", "pattern_rows", "run_rows"]
-
 T = TypeVar("T")
 #: Rows that a notebook shows, and what makes a frame of columns.
 _SHOWN = 20

@@ -32,20 +32,23 @@ from embeddb.store.engine import (
     refuse_unfinished,
     text_of,
 )
-from embeddb.store.merge.adoption import adopt
-from embeddb.store.merge.contradiction import Contradiction
-from embeddb.store.merge.patterns import merge_info, merge_infos, name_key, resolved
-from embeddb.store.merge.platforms import changed_meaning, refuse_other_space, told_otherwise
-from embeddb.store.merge.runs import OWN, AppendResult, add_runs, counting
-from embeddb.store.merge.told import Told
-from embeddb.store.models.table import ModelTable
-from embeddb.store.postgres.local_notes import LocalNotes
+from embeddb.store.merge_facts import (
+    Contradiction,
+    changed_meaning,
+    merge_info,
+    merge_infos,
+    name_key,
+    refuse_other_space,
+    resolved,
+    told_otherwise,
+)
+from embeddb.store.merge_runs import OWN, AppendResult, Told, add_runs, adopt, counting
+from embeddb.store.models import ModelTable
+from embeddb.store.postgres.local_folder import LocalNotes
+from embeddb.store.sources import Pushing, SourceTable
 from embeddb.store.tables import AnswerTable, BlobTable, Notes, VectorTable, decoded, reading
-from embeddb.store.team.sources import Pushing, SourceTable
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under
 from embeddb.tensors.computation import Computation
-
-__all__ = ["AppendResult", "Contradiction", "Partition", "Store", "Taken"]
 
 T = TypeVar("T")
 

@@ -15,8 +15,6 @@ from embeddb.core.files.gate import refusing
 from embeddb.store.codec import pattern_key
 from embeddb.store.engine import Engine, Txn, raise_generation, text_of
 
-__all__ = ["AnswerTable", "BlobTable", "Notes", "VectorTable", "decoded", "reading"]
-
 T = TypeVar("T")
 
 #: Tables of what vectors are made from.

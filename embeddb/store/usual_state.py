@@ -8,8 +8,6 @@ from functools import cache
 from embeddb.core.machine_state import State, state_of, usual
 from embeddb.store.store import Store
 
-__all__ = ["usual_at"]
-
 #: The usual state is told from so many patterns of each operation, and so many runs of each.
 _PATTERNS, _RUNS = 64, 8
 

@@ -19,16 +19,7 @@ from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.records import Measurement
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn, raise_generation
-from embeddb.store.team.sources import source_number
-
-__all__ = [
-    "RunSelection",
-    "WithdrawnRuns",
-    "WithdrawnTable",
-    "hidden_under",
-    "mark_faults",
-    "renamed_marks",
-]
+from embeddb.store.sources import source_number
 
 _TABLE = "withdrawn"
 #: Bytes of a run's key before the run's own id: its partition and pattern.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from embeddb.store.team.provenance import HERE, Provenance
+from embeddb.store.provenance import HERE, Provenance
 from embeddb.ui.wording import shown, when
 
 __all__ = ["each_source", "whose_runs"]

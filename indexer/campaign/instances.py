@@ -15,8 +15,7 @@ import msgspec
 
 from embeddb.core.errors import InputError
 from embeddb.core.files.gate import reason_of
-from embeddb.core.files.new_file import write_new
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.own_files import OwnFolder, write_new
 from embeddb.platforms.machines import same_build
 from embeddb.platforms.platform import Platform, parse_platform
 from indexer.campaign.plan import Plan

@@ -22,8 +22,7 @@ from typing import BinaryIO
 import msgspec
 
 from embeddb.core.errors import InputError
-from embeddb.core.files.new_file import write_new
-from embeddb.core.files.own_files import OwnFolder, drop_torn_line
+from embeddb.core.files.own_files import OwnFolder, drop_torn_line, write_new
 from embeddb.core.records import SOURCES, STATUSES, Measurement
 from indexer.campaign.state import Moment, read_lines
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from embeddb.core.files.own_files import OwnFolder
 from embeddb.index.lookup import Lookup
 from embeddb.store import Partition, Store
-from embeddb.store.models.facts import facts_of
-from embeddb.store.models.files import MODELS, register_files
+from embeddb.store.model_files import MODELS, register_files
+from embeddb.store.models import facts_of
 from indexer.readers.embeddb import ModelDoc
 
 __all__ = ["adopt_models", "model_docs"]

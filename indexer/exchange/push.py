@@ -16,7 +16,7 @@ from embeddb.core.records import Run
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import Coded
 from embeddb.store import Partition
-from embeddb.store.team.sources import Push, Pushing
+from embeddb.store.sources import Push, Pushing
 from indexer.exchange.taking import Taking
 from indexer.exchange.telling import platform_docs, with_features
 from indexer.readers.embeddb import Record

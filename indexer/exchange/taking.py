@@ -21,8 +21,8 @@ from embeddb.platforms.platform import builtin_platforms, load_platform, parse_p
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Contradiction, Store
 from embeddb.store.coded import table_of
-from embeddb.store.models.table import ModelEntry, checked
-from embeddb.store.team.sources import Pushing
+from embeddb.store.models import ModelEntry, checked
+from embeddb.store.sources import Pushing
 from indexer.readers.base.row import Reject
 from indexer.readers.embeddb import ModelDoc, PlatformDoc, Record
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from embeddb.core.errors import InputError, UsageError
-from embeddb.core.files.new_file import write_new
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.own_files import OwnFolder, write_new
 from indexer.executors.base import ChunkState, ExecutorOptions, Submission
 
 __all__ = ["PLUGIN", "SlurmExecutor"]

@@ -18,8 +18,6 @@ from typing import BinaryIO
 
 from embeddb.core.errors import EmbeddbError, InputError
 
-__all__ = ["open_regular", "read_bounded", "reason_of", "refusing"]
-
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",

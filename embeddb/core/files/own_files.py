@@ -18,8 +18,6 @@ from typing import BinaryIO, cast
 
 from embeddb.core.errors import UsageError
 
-__all__ = ["OwnFolder", "check_place", "drop_torn_line", "open_own", "own_size", "whole_file"]
-
 #: In-place writing by its name in `open`: flags beside those that keep links out.
 _MODES = {
     "rb": os.O_RDONLY,
@@ -241,3 +239,48 @@ def _plain(name: str) -> str:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise OSError(errno.EINVAL, "not a plain file name", name)
     return name
+
+
+_PART = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def write_new(folder: OwnFolder, name: str, data: bytes) -> bool:
+    """Have a file in the folder, which is made; False where somebody has that name, and then theirs
+    stays as it is. It appears whole or not at all, and of any number of writers, on one machine or
+    on many that share the disk, the first wins.
+
+    Raises: OSError that names the file, also on a file system without hard links.
+    """
+    part = f".{name[:180]}.{uuid.uuid4().hex}.part"
+    try:
+        with folder.opened(make=True) as where:
+            return _written(part, name, data, where)
+    except OSError as error:
+        if error.errno is not None:
+            error.filename, error.filename2 = str(folder.path / name), None
+        raise
+
+
+def _written(part: str, name: str, data: bytes, where: int) -> bool:
+    fd = os.open(part, _PART, 0o666, dir_fd=where)
+    try:
+        with os.fdopen(fd, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        won = _linked(part, name, where)
+    finally:
+        with suppress(OSError):
+            os.unlink(part, dir_fd=where)
+    os.fsync(where)
+    return won
+
+
+def _linked(part: str, name: str, where: int) -> bool:
+    try:
+        os.link(part, name, src_dir_fd=where, dst_dir_fd=where, follow_symlinks=False)
+    except FileExistsError:
+        # Over a network the answer to a link that was made may be lost and the link asked for
+        # again; how many names the file has tells whose it is.
+        return os.stat(part, dir_fd=where, follow_symlinks=False).st_nlink > 1
+    return True

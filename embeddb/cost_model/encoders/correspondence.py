@@ -8,7 +8,7 @@ from typing import Any
 from embeddb.core.config import Config, Op
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.cost_model.encoders.nearest import Nearest, nearest_configs
-from embeddb.platforms.loop_words import in_words
+from embeddb.platforms.loopnest import in_words
 from embeddb.platforms.platform import Platform
 
 __all__ = ["correspondence"]

@@ -15,8 +15,6 @@ from typing import Any
 from embeddb.core.errors import SpaceError
 from embeddb.core.files.gate import refusing
 
-__all__ = ["FUNCTIONS", "Expression"]
-
 #: Longer texts are refused before parsing; also bounds nesting.
 MAX_LENGTH = 400
 #: Larger numbers, written or multiplied, cannot be evaluated: what is below it, and so many sums of

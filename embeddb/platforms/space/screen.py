@@ -15,8 +15,6 @@ from embeddb.platforms.space.expression import Expression
 from embeddb.platforms.space.rules import Judge
 from embeddb.platforms.space.space import ConfigSpace
 
-__all__ = ["Column", "ConfigTable", "screened"]
-
 Rows = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 

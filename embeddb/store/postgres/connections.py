@@ -1,4 +1,4 @@
-"""The way to a server: its address, and connections that are kept for the next transaction."""
+"""The way to a server: its address, connections that are kept, and its errors as ours."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import unquote
 
 import psycopg
-from psycopg import conninfo
+from psycopg import conninfo, errors
 
-from embeddb.core.errors import StoreError, UsageError
+from embeddb.core.errors import (
+    EmbeddbError,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    UsageError,
+)
 from embeddb.core.server_url import redacted
-from embeddb.store.postgres.complaints import is_lost, speaking
-
-__all__ = ["DEFAULT_SCHEMA", "Connections", "split_url"]
 
 DEFAULT_SCHEMA = "embeddb"
 #: Idle connections that are kept; a server has a hundred for everybody.
@@ -130,3 +137,47 @@ class Connections:
             return
         for connection in idle:
             connection.close()
+
+
+#: Where a user may not write.
+REFUSED = "the database's owner grants writing, see docs/team.md"
+#: The server ends, or is only just there again.
+_GOING = ("57P01", "57P02", "57P03")
+
+
+@contextmanager
+def speaking(place: str) -> Iterator[None]:
+    """Raises: StoreError in place of whatever the client library raises. It is not chained: what
+    the library says of an address may hold a password."""
+    try:
+        yield
+    except psycopg.Error as e:
+        raise _said(e, place) from None
+
+
+def is_lost(e: BaseException, connection: psycopg.Connection | None) -> bool:
+    """Whether an error is of the way to the server, and not of what was asked."""
+    if not isinstance(e, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return False
+    return e.sqlstate in _GOING or connection is None or connection.closed
+
+
+def _said(e: psycopg.Error, place: str) -> EmbeddbError:
+    text = redacted(" ".join(str(e).split()))[:300]
+    if isinstance(e, errors.ReadOnlySqlTransaction):
+        return StoreReadOnly(f"{place}: the server only lets read", hint=REFUSED)
+    if isinstance(e, errors.InsufficientPrivilege):
+        return StoreReadOnly(f"{place}: this user may not do that ({text})", hint=REFUSED)
+    if isinstance(e, errors.LockNotAvailable):
+        return StoreLocked(f"{place}: another session keeps a table locked", hint="try again")
+    if isinstance(e, (errors.DiskFull, errors.InsufficientResources)):
+        return StoreFull(f"{place}: the server has no space left; the batch was not written")
+    if isinstance(e, (errors.DataCorrupted, errors.IndexCorrupted)):
+        return StoreCorrupt(f"{place}: {text}", hint="restore the server's backup")
+    if isinstance(e, (errors.UndefinedTable, errors.InvalidSchemaName)):
+        return StoreError(f"{place}: no database there any more ({text})")
+    if isinstance(e, psycopg.OperationalError):
+        return StoreError(
+            f"{place}: {text}", hint="is the server up, and PGPASSFILE or PGSERVICE set?"
+        )
+    return StoreError(f"{place}: {text}")

@@ -22,16 +22,10 @@ from embeddb.core.errors import StoreError, StoreLocked, StoreReadOnly
 from embeddb.store.engine import TABLES, Engine, Txn
 from embeddb.store.failures import no_database
 from embeddb.store.locks import ReadGate
-from embeddb.store.postgres.beside import folder_beside
-from embeddb.store.postgres.complaints import REFUSED, is_lost, speaking
-from embeddb.store.postgres.connections import Connections
-from embeddb.store.postgres.making import Found, inspect, make
-from embeddb.store.postgres.statements import Statements
-from embeddb.store.postgres.tallies import Tallies
-from embeddb.store.postgres.transactions import ReadTxn, WriteTxn
-from embeddb.store.postgres.writer_lock import WriterLock
-
-__all__ = ["PostgresEngine", "has_database"]
+from embeddb.store.postgres.connections import REFUSED, Connections, is_lost, speaking
+from embeddb.store.postgres.local_folder import folder_beside
+from embeddb.store.postgres.schema import Found, Tallies, WriterLock, inspect, make
+from embeddb.store.postgres.transactions import ReadTxn, Statements, WriteTxn
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from embeddb.core.errors import UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.core.timing import Timing, timings_of
 from embeddb.platforms.of_subject import default_of
-from embeddb.store.team.provenance import runs_by_source
+from embeddb.store.provenance import runs_by_source
 from embeddb.store.usual_state import usual_at
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from embeddb.database import Database
     from embeddb.platforms.platform import Platform
     from embeddb.store import Partition
-    from embeddb.store.team.sources import Source
+    from embeddb.store.sources import Source
 
 __all__ = ["Brought", "Contributor", "contributors_of"]
 

@@ -15,8 +15,6 @@ from embeddb.explain.explain import explain
 from embeddb.platforms.platform import Platform
 from embeddb.ui.serve.app_state import AppState
 
-__all__ = ["AnswerCache", "answer", "answer_twin"]
-
 _NOT_STORED = "the database is read-only"
 
 

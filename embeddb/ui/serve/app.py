@@ -28,18 +28,13 @@ from embeddb.database import Database
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.ui.serve import facts, mapping, measured
-from embeddb.ui.serve.access.address import Address
-from embeddb.ui.serve.access.gate import Gate
-from embeddb.ui.serve.access.guard import HEADERS, Guard
-from embeddb.ui.serve.access.token import Token
+from embeddb.ui.serve.access import HEADERS, Address, Gate, Guard, Token
 from embeddb.ui.serve.answer_cache import AnswerCache, answer, answer_twin
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.page_cache import PageCache
 from embeddb.ui.serve.pictures import File, answer_page, compare_page, files, pattern_page, thumb
 from embeddb.ui.serve.rendering import path_to, render
 from embeddb.ui.serve.upload import plain_name, read_upload, received
-
-__all__ = ["build_app"]
 
 #: Pages being made at a time, matrices being read and answered, and files being received.
 _PAGES, _ASKS, _BODIES = 6, 2, 8

@@ -18,11 +18,9 @@ from embeddb.platforms.platform import Platform, builtin_platforms
 from embeddb.ranking.answers import in_order, recommendation
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.store import Store, memory_store
-from embeddb.ui.serve.access.address import Address
+from embeddb.ui.serve.access import Address
 from embeddb.ui.serve.page_cache import RESTART, PageCache, file_of
 from embeddb.ui.serve.server_answers import AnswerHead, ServerAnswers, stored_head
-
-__all__ = ["AppState", "Catalog"]
 
 _PLATFORM = re.compile(r"[a-z][a-z0-9-]{0,47}(@[A-Za-z0-9][A-Za-z0-9._+-]{0,63})?")
 

@@ -14,8 +14,6 @@ from embeddb.platforms.of_subject import default_of
 from embeddb.store.usual_state import usual_at
 from embeddb.ui.serve.app_state import AppState
 
-__all__ = ["curve", "run_line", "side", "thinned"]
-
 #: Points of a drawn curve.
 _MOST_POINTS = 300
 

@@ -28,19 +28,6 @@ from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import side
 from embeddb.ui.serve.server_answers import AnswerHead
 
-__all__ = [
-    "Asked",
-    "answer_line",
-    "home",
-    "op_of",
-    "page_of",
-    "pattern",
-    "pattern_line",
-    "platform",
-    "scope_for",
-    "search",
-]
-
 #: Shown of each on one page.
 _MOST_FOUND = 60
 _MOST_ANSWERS = 12

@@ -13,8 +13,6 @@ from embeddb.index.scopes import Scope
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.facts import Asked, page_of, scope_for
 
-__all__ = ["map_page", "map_points"]
-
 #: Kinds with a colour and a shape of their own; the rest is one more.
 _MOST_KINDS = 8
 _OTHER = "other"

@@ -25,8 +25,6 @@ from embeddb.ui.serve.facts import (
     scope_for,
 )
 
-__all__ = ["Campaigns", "compare", "runs"]
-
 _PAGE = 100
 
 

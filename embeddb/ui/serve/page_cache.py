@@ -12,8 +12,6 @@ from embeddb.core.errors import StoreError
 from embeddb.store import Store
 from embeddb.store.lmdb_engine import DATA_FILE
 
-__all__ = ["RESTART", "PageCache", "file_of"]
-
 T = TypeVar("T")
 RESTART = "start the server again once it is back"
 

@@ -20,8 +20,6 @@ from embeddb.ui.report import explanation_body, page_style
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.wording import sentence, shown
 
-__all__ = ["File", "answer_page", "compare_page", "files", "pattern_page", "thumb"]
-
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 

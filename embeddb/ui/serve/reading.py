@@ -24,8 +24,6 @@ from embeddb.featurizers.sizes import statistics
 from embeddb.featurizers.stats import Stats
 from embeddb.matrix_files import read_pattern
 
-__all__ = ["Limits", "Upload", "read_apart"]
-
 #: Seconds in which a file must have been read.
 READ_S = 30.0
 #: Address space for the interpreter and its libraries.

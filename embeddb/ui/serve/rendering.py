@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from jinja2.runtime import Context
     from markupsafe import Markup
 
-__all__ = ["campaign_path", "path_to", "render"]
-
 _FOLDER = Path(__file__).parent / "templates"
 
 

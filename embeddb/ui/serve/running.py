@@ -16,12 +16,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from embeddb.core.errors import UsageError
-from embeddb.ui.serve.access.address import LOOPBACK
+from embeddb.ui.serve.access import LOOPBACK
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
-
-__all__ = ["config", "listening", "serve"]
 
 #: Connections that wait to be taken.
 _WAITING = 128

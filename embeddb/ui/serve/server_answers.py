@@ -17,8 +17,6 @@ from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.store import Store, Txn
 from embeddb.store.tables import decoded
 
-__all__ = ["AnswerHead", "ServerAnswer", "ServerAnswers", "stored_head"]
-
 #: Questions whose answers are remembered.
 _MOST_QUESTIONS = 1000
 

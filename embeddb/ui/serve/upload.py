@@ -19,8 +19,6 @@ from embeddb.ui.serve.reading import Limits, Upload, read_apart
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["plain_name", "read_upload", "received"]
-
 #: Seconds in which a whole body must have come.
 BODY_S = 60.0
 _MOST_NAME = 200

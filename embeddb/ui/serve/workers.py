@@ -22,7 +22,7 @@ from typing import NamedTuple
 from embeddb.core.errors import EmbeddbError, StoreError
 from embeddb.database import open_database
 from embeddb.store import open_store
-from embeddb.ui.serve.access.address import Address
+from embeddb.ui.serve.access import Address
 from embeddb.ui.serve.app import build_app
 from embeddb.ui.serve.running import serve
 

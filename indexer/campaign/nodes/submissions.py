@@ -18,8 +18,7 @@ import msgspec
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError
 from embeddb.core.files.gate import reason_of
-from embeddb.core.files.new_file import write_new
-from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.files.own_files import OwnFolder, write_new
 from indexer.campaign.folder import Campaign, Task
 
 __all__ = ["CHUNK_S", "MOST_CHUNKS", "Submissions", "Submitted", "SubmittedJob", "in_chunks"]

@@ -12,8 +12,8 @@ from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.files.own_files import OwnFolder, check_place
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
-from embeddb.store.models.files import MODELS, entry_of, register_files
-from embeddb.store.models.table import ModelEntry
+from embeddb.store.model_files import MODELS, entry_of, register_files
+from embeddb.store.models import ModelEntry
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel

@@ -110,7 +110,7 @@ def _address(rng: random.Random, address: str) -> str:
 
 def prepare(scratch: Path) -> Any:
     from embeddb.database import Database
-    from embeddb.ui.serve.access.address import Address
+    from embeddb.ui.serve.access import Address
     from embeddb.ui.serve.app import build_app
 
     folder = database.with_copy(database.base(), scratch / "served.db")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embeddb.platforms.loop_words import in_words
-from embeddb.platforms.loopnest import LoopNest, complete_order
+from embeddb.platforms.loopnest import LoopNest, complete_order, in_words
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from embeddb.platforms.platform import load_platform
 from embeddb.store import Store, codec
 from embeddb.store.engine import Txn
 from embeddb.store.memory import MemoryEngine
-from embeddb.store.merge.patterns import name_key
+from embeddb.store.merge_facts import name_key
 
 SPMM = Op("spmm", 32)
 EYE = Pattern.from_coo((4, 4), np.arange(4), np.arange(4), name="eye")

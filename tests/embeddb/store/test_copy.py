@@ -15,7 +15,7 @@ from embeddb.core.errors import StoreError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.store import Store, is_database, open_store
-from embeddb.store.team.copy import copy_database
+from embeddb.store.copy import copy_database
 from embeddb.store.withdrawn import RunSelection
 from embeddb.testing.engines import contents
 
@@ -80,7 +80,7 @@ def test_what_is_half_copied_is_no_database_until_it_is_whole(
     source: Store, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ended after any of its transactions, and gone on with from another state of the source."""
-    from embeddb.store.team import copy
+    from embeddb.store import copy
 
     monkeypatch.setattr(copy, "_MOST_ROWS", 60)
     real, allowed = copy._Batch.__call__, [0]

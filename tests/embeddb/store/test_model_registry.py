@@ -19,9 +19,8 @@ from embeddb.core.errors import ModelError, StoreCorrupt
 from embeddb.core.files.model_file import version_of
 from embeddb.database import Database
 from embeddb.store import lmdb_engine, memory_store
-from embeddb.store.models.facts import facts_of
-from embeddb.store.models.files import model_states, register_files
-from embeddb.store.models.table import MOST_CARD_BYTES, ModelEntry, decode_entry
+from embeddb.store.model_files import model_states, register_files
+from embeddb.store.models import MOST_CARD_BYTES, ModelEntry, decode_entry, facts_of
 from indexer.exchange.exchange import adopt_models, export_file, import_file
 from tuners.evaluation import choose_predictor as judging
 

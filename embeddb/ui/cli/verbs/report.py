@@ -13,7 +13,7 @@ import msgspec
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.wording import counted, factor, many_of, one_of, plural, share
-from embeddb.store.team.provenance import HERE
+from embeddb.store.provenance import HERE
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table, write_page
 

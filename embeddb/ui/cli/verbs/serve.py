@@ -18,7 +18,7 @@ from embeddb.ui.cli.output import emit, json_option, note, say
 if TYPE_CHECKING:
     import socket
 
-    from embeddb.ui.serve.access.address import Address
+    from embeddb.ui.serve.access import Address
 
 __all__ = ["serve_verb"]
 
@@ -78,8 +78,7 @@ def serve_verb(db: str, as_json: bool, **asked: Any) -> int:
       embeddb serve runs.db --workers 4 --token-file token --public-url https://tuning.example.org
     """
     with needing("the page"):
-        from embeddb.ui.serve.access.address import Address
-        from embeddb.ui.serve.access.token import read_token
+        from embeddb.ui.serve.access import Address, read_token
         from embeddb.ui.serve.running import listening
     address = Address(asked["host"], asked["public_url"])
     asked["token"] = read_token(asked["token_file"])

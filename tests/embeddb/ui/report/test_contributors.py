@@ -16,7 +16,7 @@ from msgspec.structs import replace as changed
 from embeddb.core.errors import UsageError
 from embeddb.core.records import Run
 from embeddb.database import Database
-from embeddb.store.team.provenance import HERE
+from embeddb.store.provenance import HERE
 from embeddb.store.withdrawn import RunSelection
 from embeddb.ui.report.contributors import contributors_of
 from embeddb.ui.report.explanation import explanation_html

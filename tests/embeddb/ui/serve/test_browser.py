@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from embeddb.database import Database
 from embeddb.index.projection import Projection
-from embeddb.ui.serve.access.address import Address
+from embeddb.ui.serve.access import Address
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 FLAGS = [

@@ -22,10 +22,8 @@ from serve_site import BASE, TestClient, ask, matrix
 
 from embeddb.core.errors import UsageError
 from embeddb.database import Database
-from embeddb.ui.serve.access import failures
-from embeddb.ui.serve.access.address import Address
-from embeddb.ui.serve.access.failures import Failures
-from embeddb.ui.serve.access.token import FEWEST, Token, read_token
+from embeddb.ui.serve import access
+from embeddb.ui.serve.access import FEWEST, Address, Failures, Token, read_token
 from embeddb.ui.serve.app import build_app
 
 TOKEN = "k3J9-vQx7_tYb2LmZp8RsWdF4hN6cGaE"
@@ -142,27 +140,27 @@ def test_wrong_tokens_are_told_to_wait(db: Database, monkeypatch: pytest.MonkeyP
     assert login(client).status_code == 303
     guest = visitor(db)
     guest.app = client.app
-    for _ in range(failures.MOST):
+    for _ in range(access.MOST_FAILURES):
         assert login(guest, "wrong" * 8).status_code == 401
     for reply in (login(guest), guest.get("/", headers={"authorization": f"Bearer {TOKEN}"})):
         assert reply.status_code == 429, "also the right one is not looked at"
-        assert 0 < int(reply.headers["retry-after"]) <= failures.WINDOW_S + 1
+        assert 0 < int(reply.headers["retry-after"]) <= access.WINDOW_S + 1
     assert client.get("/").status_code == 200, "who has a session goes on"
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + failures.WINDOW_S + 1)
+    monkeypatch.setattr(time, "monotonic", lambda: now + access.WINDOW_S + 1)
     assert login(guest).status_code == 303
 
 
 def test_failures_are_counted_by_address_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Failures()
-    for at in range(failures.MOST):
+    for at in range(access.MOST_FAILURES):
         counted.add("10.0.0.1")
         counted.add(f"2001:db8:0:1::{at}")
         counted.add("odd")
     assert counted.wait_s("10.0.0.1") > 0 and counted.wait_s("::ffff:10.0.0.1") > 0
     assert counted.wait_s("2001:db8:0:1:ffff::9") > 0, "a network is one"
     assert counted.wait_s("10.0.0.2") == counted.wait_s("2001:db8:0:2::1") == 0
-    monkeypatch.setattr(failures, "_MOST_ADDRESSES", 5)
+    monkeypatch.setattr(access, "_MOST_ADDRESSES", 5)
     for at in range(20):
         counted.add(f"10.1.0.{at}")
     assert len(counted._times) == 5 and counted.wait_s("10.0.0.1") == 0
@@ -374,7 +372,7 @@ def test_a_proxy_says_for_whom_it_asks_and_nobody_else(db: Database) -> None:
 
     for proxy in (True, False):
         with serve_site.served(db, token=TOKEN, behind_proxy=proxy) as port:
-            for _ in range(failures.MOST):
+            for _ in range(access.MOST_FAILURES):
                 assert wrong(port, "198.51.100.7") == 401
             assert wrong(port, "198.51.100.7") == 429
             assert wrong(port, "198.51.100.8") == (401 if proxy else 429)

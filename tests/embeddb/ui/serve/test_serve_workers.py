@@ -28,7 +28,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.database import open_database
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.store import open_store
-from embeddb.store.team.copy import copy_database
+from embeddb.store.copy import copy_database
 from embeddb.ui.serve.server_answers import ServerAnswers
 
 TOKEN = "k3J9-vQx7_tYb2LmZp8RsWdF4hN6cGaE"

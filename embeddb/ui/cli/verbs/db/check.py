@@ -6,7 +6,7 @@ import click
 
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.wording import plural
-from embeddb.store.models.files import unregistered
+from embeddb.store.model_files import unregistered
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
 

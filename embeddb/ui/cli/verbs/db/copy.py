@@ -24,7 +24,7 @@ def copy_verb(source: str, db: str, as_json: bool) -> None:
       embeddb db copy runs.db postgresql://db.example.org/team
       embeddb db copy postgresql://db.example.org/team mine.db
     """
-    from embeddb.store.team.copy import copy_database
+    from embeddb.store.copy import copy_database
 
     with open_database(source, readonly=True) as opened, Progress() as progress:
         report = copy_database(opened.store, db, progress=progress)

@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from embeddb.core.wording import share
-from embeddb.store.models.facts import ModelFacts, facts_of
-from embeddb.store.models.files import model_states, unregistered
+from embeddb.store.model_files import model_states, unregistered
+from embeddb.store.models import ModelFacts, facts_of
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, note, say, table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from embeddb.core.wording import plural
-from embeddb.store.models.files import register_files
+from embeddb.store.model_files import register_files
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 

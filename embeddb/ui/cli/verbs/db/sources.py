@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from embeddb.store.team.sources import Source
+from embeddb.store.sources import Source
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.output import emit, json_option, say, table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.wording import plural, share
-from embeddb.store.models.files import MODELS
+from embeddb.store.model_files import MODELS
 from embeddb.ui.cli.output import note, say
 
 if TYPE_CHECKING:

@@ -1,32 +1,46 @@
-"""The model files in a database's folder, and whether the registry says the same of them."""
+"""The model files of a database: in its folder, or kept on the server for colleagues."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embeddb.core.errors import ModelError, StoreCorrupt
 from embeddb.core.files import model_file
+from embeddb.core.files.model_file import digest, version_of
 from embeddb.core.files.own_files import OwnFolder
-from embeddb.store.models.shared import fetch_files, publish_files
-from embeddb.store.models.table import ModelEntry, checked, in_use
+from embeddb.store.models import ModelEntry, checked, in_use
 
 if TYPE_CHECKING:
     from embeddb.store.store import Store
 
-__all__ = [
-    "MODELS",
-    "entry_of",
-    "fetch_models",
-    "model_entries",
-    "model_states",
-    "publish_models",
-    "register_files",
-    "registry_problems",
-    "unregistered",
-]
+#: Of one file: those of this program have one to three million bytes.
+_MOST_BYTES = 256 << 20
+_NOTE = "model-file/"
+
+
+def publish_files(store: Store, folder: OwnFolder, entries: Iterable[ModelEntry]) -> None:
+    """Put the files of registered models into the database that are not in it yet."""
+    for entry in entries:
+        if store.notes.get(_NOTE + entry.version) is None:
+            with suppress(OSError):  # taken away since, or too large: it answers here alone
+                store.notes.put(_NOTE + entry.version, folder.read(entry.file, _MOST_BYTES))
+
+
+def fetch_files(store: Store, folder: OwnFolder, entries: Iterable[ModelEntry]) -> None:
+    """Have the files of the models in use in the folder, where they are in the database."""
+    for entry in entries:
+        with suppress(ModelError, OSError):  # missing here, or a folder that cannot be written to
+            if version_of(folder.path / entry.file) == entry.version:
+                continue
+        data = store.notes.get(_NOTE + entry.version)
+        if data is not None and digest(data) == entry.version:
+            with suppress(OSError):
+                folder.write(entry.file, data)
+
 
 #: The folder of models, below the database's own.
 MODELS = "models"

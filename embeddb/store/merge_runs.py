@@ -1,20 +1,29 @@
-"""How runs come to those that are there, and how a stub's move to the real pattern."""
+"""How runs and whole imports come to the rows that are there: they add and change nothing."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from embeddb.core.config import Op
-from embeddb.core.records import Run
+from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.records import PatternInfo, Run
+from embeddb.platforms.of_subject import Coded
 from embeddb.store import codec
+from embeddb.store.coded import encode_coded, table_of
 from embeddb.store.engine import Txn, raise_generation
-from embeddb.store.merge.contradiction import Contradiction
-from embeddb.store.merge.patterns import resolved
-
-__all__ = ["OWN", "AppendResult", "Keyed", "Word", "add_runs", "counting", "renamed"]
+from embeddb.store.merge_facts import (
+    Contradiction,
+    adopted_info,
+    complete_info,
+    look_ahead,
+    merge_info,
+    resolved,
+)
+from embeddb.store.sources import Pushing
+from embeddb.store.withdrawn import renamed_marks
 
 
 class Word(NamedTuple):
@@ -187,3 +196,104 @@ def renamed(runs: Sequence[Run], pattern_id: str) -> dict[str, Run]:
             replaces = run.replaces if old is None else old.id
             moved[old_id] = dataclasses.replace(run, pattern_id=pattern_id, replaces=replaces)
     return moved
+
+
+def adopt(
+    txn: Txn, stub: str, info: PatternInfo, runs_of: Callable[[Txn, str], Mapping[bytes, Run]]
+) -> int:
+    """Move every run of a stub, whoever's word it is, to the real pattern; the number of them.
+    `runs_of` gives all runs of a pattern by their keys. Raises: NothingFound, UsageError."""
+    key = codec.pattern_key(stub)
+    raw = txn.get("pattern", key)
+    known = None if raw is None else codec.decode_info(raw)
+    if known is None or not known.stub:
+        raise NothingFound(f"no stub {stub}")
+    target = resolved(txn, codec.pattern_key(info.id))
+    if target == key:
+        raise UsageError(f"stub {stub} cannot be adopted by itself")
+    merge_info(txn, adopted_info(info, known))
+    moved = runs_of(txn, stub)
+    raws = txn.get_many("run", moved)
+    words = {run_key[20:].hex(): _word(row) for run_key, row in raws.items()}
+    for run_key in moved:
+        txn.delete("run", run_key)
+        txn.delete("member", run_key[:20])
+    txn.put("alias", key, target)
+    txn.delete("pattern", key)
+    for name in [name for name, _ in txn.scan("name") if name.endswith(key)]:
+        txn.delete("name", name)
+        txn.put("name", name[:-16] + target, b"")
+    rekeyed = renamed(list(moved.values()), target.hex())
+    add_runs(txn, [(r, bytes.fromhex(r.id), words[old]) for old, r in rekeyed.items()])
+    new = {old: bytes.fromhex(run.id) for old, run in rekeyed.items()}
+    renamed_marks(txn, ((k, k[:4] + target + new[k[20:].hex()]) for k in moved))
+    raise_generation(txn)
+    return len(moved)
+
+
+def _word(raw: bytes) -> Word:
+    row = codec.decode_row(raw)
+    return Word(row.told, row.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What can be stored of it; `unfit` says why the rest cannot."""
+
+    infos: tuple[PatternInfo, ...]
+    coded: tuple[Coded, ...]
+    runs: tuple[tuple[Run, bytes], ...]
+    unfit: tuple[Contradiction, ...]
+
+    @classmethod
+    def of(
+        cls, runs: Iterable[Run], patterns: Iterable[PatternInfo], coded: Iterable[Coded]
+    ) -> Told:
+        unfit: list[Contradiction] = []
+        infos: list[PatternInfo] = []
+        keyed: list[tuple[Run, bytes]] = []
+        for info in patterns:
+            try:
+                codec.pattern_key(info.id)
+                codec.encode_info(info)
+                infos.append(info)
+            except UsageError as e:
+                unfit.append(Contradiction(f"pattern {info.id[:40]}", str(e), refused=True))
+        for run in runs:
+            try:
+                keyed.append((run, bytes.fromhex(run.id)))
+            except UsageError as e:
+                what = f"run of pattern {run.pattern_id[:40]}"
+                unfit.append(Contradiction(what, str(e), refused=True))
+        return cls(tuple(infos), tuple(coded), tuple(keyed), tuple(unfit))
+
+    def add(
+        self, txn: Txn, pushing: Pushing | None = None
+    ) -> tuple[AppendResult, tuple[Contradiction, ...]]:
+        """What became of the runs, and what is against what is known, all of `unfit` too; with
+        `pushing`, who told it is kept with each."""
+        look_ahead(txn, self.infos)
+        found = [complete_info(txn, info) for info in self.infos]
+        found += [_complete_code(txn, one) for one in self.coded]
+        against = [*self.unfit, *(c for c in found if c is not None)]
+        word = Word(True, 0 if pushing is None else pushing.number(txn))
+        done = add_runs(txn, ((*run, word) for run in self.runs), against)
+        if pushing is not None:
+            pushing.note(txn, done.added, done.duplicates, len(against))
+        return done, tuple(against)
+
+
+def _complete_code(txn: Txn, given: Coded) -> Contradiction | None:
+    """The code of what facts are known of: it fits its id, so that it can only be missing."""
+    key = codec.pattern_key(given.id)
+    raw = txn.get("pattern", key)
+    if raw is None:
+        return Contradiction(f"{given.kind} {given.id}", "its pattern is not known", refused=True)
+    known = codec.decode_info(raw)
+    if (known.kind, known.named) != (given.kind, dict(given.sizes.named)):
+        says = f"is {given.sizes}, and known as {known.kind} of {known.sizes}"
+        return Contradiction(f"{given.kind} {given.id}", says, refused=True)
+    table = table_of(given.kind) or ""
+    if txn.get(table, key) is None:
+        txn.put(table, key, encode_coded(given))
+    return None

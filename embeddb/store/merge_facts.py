@@ -1,28 +1,57 @@
-"""How facts about one pattern come together."""
+"""How facts about one pattern come together, and those of a platform that is stored again."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
-from typing import Any
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 
-from embeddb.core.errors import StoreCorrupt
+from embeddb.core.errors import StoreCorrupt, StoreError
 from embeddb.core.records import PatternInfo
+from embeddb.platforms.platform import Platform
 from embeddb.store import codec
 from embeddb.store.engine import Txn
-from embeddb.store.merge.contradiction import Contradiction, differing, kept
 
-__all__ = [
-    "adopted_info",
-    "complete_info",
-    "look_ahead",
-    "merge_info",
-    "merge_infos",
-    "name_key",
-    "resolved",
-]
+V = TypeVar("V")
+#: Of the fields that a contradiction lists by name.
+_MOST_NAMED = 6
+#: Features travel as float32: closer ones are the same.
+_SAME = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """What an import says against what is known. `what` it is about; `refused`: nothing of it was
+    taken, otherwise only what it contradicts stays as it was."""
+
+    what: str
+    reason: str
+    refused: bool = False
+
+
+def kept(what: str, names: Sequence[str]) -> Contradiction | None:
+    """Fields that stay as they are known, by their names; None where there is none."""
+    if not names:
+        return None
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    named = ", ".join(name[:80] for name in names[:_MOST_NAMED])
+    return Contradiction(what, f"stays as it is known: {named}{more}")
+
+
+def differing(known: Mapping[str, V], told: Mapping[str, V]) -> list[str]:
+    """Names that both have, with another value."""
+    both = ((name, known[name], told[name]) for name in told if name in known)
+    return [name for name, a, b in both if not _same(a, b)]
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=_SAME) or (math.isnan(a) and math.isnan(b))
+    return bool(a == b) or repr(a) == repr(b)
 
 
 def name_key(name: str) -> bytes:
@@ -163,3 +192,56 @@ def adopted_info(info: PatternInfo, stub: PatternInfo) -> PatternInfo:
         features={**stub.features, **info.features},
         about={**stub.about, **info.about},
     )
+
+
+_OTHER_SPACE = "its configuration space differs from the stored one"
+_OTHER_UNIT = "its times are in cycles in one of the two and in seconds in the other"
+#: Of its file: what can be named. Anything else is its text.
+_DECLARED = (
+    "title", "version", "simulated", "portable", "runner", "cost_per_sample", "open_choices",
+)  # fmt: skip
+#: What the runs stored before are taken for.
+_MEANING = ("simulated", "portable")
+
+
+def refuse_other_space(known: Platform | None, platform: Platform) -> None:
+    """Raises: StoreError if the stored runs would mean something else."""
+    reason = "" if known is None else _incompatible(known, platform)
+    if reason:
+        raise StoreError(
+            f"platform {platform.id}: {reason}",
+            hint="give the changed platform another name, or keep it in another database",
+        )
+
+
+def _incompatible(known: Platform, platform: Platform) -> str:
+    """Why runs of the two cannot lie under one name; empty if they can. The order of parameters
+    does not matter: that of the stored file stays, in which models read them."""
+    if known.digest != platform.digest and not known.is_reordered(platform):
+        return _OTHER_SPACE
+    return _OTHER_UNIT if known.counts_cycles != platform.counts_cycles else ""
+
+
+def changed_meaning(known: Platform | None, platform: Platform) -> list[str]:
+    """A line for each word of an edited file that gives the runs stored before another meaning."""
+    return [
+        f"platform {platform.id}: {name} was {_word(known, name)}, is now {_word(platform, name)}"
+        for name in (_MEANING if known is not None else ())
+        if getattr(known, name) != getattr(platform, name)
+    ]
+
+
+def _word(platform: Platform | None, name: str) -> str:
+    return str(getattr(platform, name)).lower()
+
+
+def told_otherwise(known: Platform, told: Platform) -> Contradiction | None:
+    """What an import says of a stored platform that is not so here."""
+    what = f"platform {told.id}"
+    if reason := _incompatible(known, told):
+        return Contradiction(what, reason, refused=True)
+    names = [name for name in _DECLARED if getattr(known, name) != getattr(told, name)]
+    if known.text != told.text and not names:
+        names = ["text"]
+    facts = differing(known.environment, told.environment)
+    return kept(what, [*names, *(f"environment.{name}" for name in facts)])

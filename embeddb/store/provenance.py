@@ -12,12 +12,10 @@ from embeddb.core.records import Run
 from embeddb.core.wording import plural
 from embeddb.store import codec
 from embeddb.store.engine import Txn
-from embeddb.store.merge.runs import counting
+from embeddb.store.merge_runs import counting
+from embeddb.store.sources import Source
 from embeddb.store.store import Partition, Store
-from embeddb.store.team.sources import Source
 from embeddb.store.withdrawn import hidden_under
-
-__all__ = ["HERE", "Provenance", "Provenances", "runs_by_source"]
 
 #: What the runs are called that nobody pushed: made, read in or imported here.
 HERE = "run or read in here"

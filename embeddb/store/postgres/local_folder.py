@@ -1,15 +1,36 @@
-"""Notes of files that lie in a folder of this user's, beside a database on a server."""
+"""The user's folder beside a database on a server: index files, models and notes of them."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
 from embeddb.core.files.own_files import OwnFolder
 from embeddb.store.failures import translating
 
-__all__ = ["LocalNotes"]
+
+def folder_beside(database: str) -> Path | None:
+    """The folder for what is derived from a database of that id, made if need be; None where there
+    can be none: indexes then live as long as the process."""
+    try:
+        name = str(uuid.UUID(database))  # it is the server's word, and becomes a path
+        folder = _home() / "servers" / name
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (ValueError, OSError, RuntimeError):
+        return None
+    return folder
+
+
+def _home() -> Path:
+    own = os.environ.get("EMBEDDB_HOME")
+    if own:
+        return Path(own)
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "embeddb"
+
 
 #: Of one note: an atlas of 100,000 patterns is a tenth of it.
 _MOST_NOTE_BYTES = 64 << 20

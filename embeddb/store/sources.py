@@ -16,8 +16,6 @@ from embeddb.core.files.gate import reason_of
 from embeddb.store import codec
 from embeddb.store.engine import Engine, Txn
 
-__all__ = ["Push", "Pushing", "Source", "SourceTable", "source_number"]
-
 _PREFIX = b"source/"
 _MOST_NAME = 200
 #: Pushes that are told one by one; older ones are summed up in the first.

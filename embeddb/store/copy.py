@@ -18,10 +18,8 @@ from embeddb.core.files.own_files import OwnFolder
 from embeddb.store import is_database, open_engine
 from embeddb.store.engine import COPYING, TABLES, Engine, Txn, refuse_other_schema
 from embeddb.store.failures import translating
-from embeddb.store.models.files import MODELS, publish_models
+from embeddb.store.model_files import MODELS, publish_models
 from embeddb.store.store import Store
-
-__all__ = ["CopyReport", "copy_database"]
 
 Progress = Callable[[str, int, int], None]
 Row = tuple[bytes, bytes]
