@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = modules_of(ROOT)
 ARROWS = arrows_of(MODULES)
 
-MOST_LINES = 500
+MOST_LINES = 600
 
 #: May load own modules by name, and why.
 BY_NAME = {
