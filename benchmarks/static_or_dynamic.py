@@ -51,9 +51,9 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.rules import canonical_schedule
 from indexer.programs import nests_of
 from indexer.runners.base import RunOptions
+from indexer.runners.counters.nest import count_nest
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.nest import NestRunner
-from indexer.runners.nest_counters.counting import count_nest
 
 WIDTH, CHUNK = 512, 8
 #: Rows and columns together, and entries, of what is measured: operands of some 400 MB.

@@ -33,6 +33,10 @@ int64_t embeddb_able(int64_t count)
         sum += i;
     return sum;
 }
+int main(void)
+{
+    return embeddb_able(1) != 0;
+}
 """
 #: How long it counts that the small one compiled; many sources may fail at the same time.
 _ABLE_S = 0.5

@@ -134,6 +134,10 @@ class Writer:
     def access(self, access: Access, site: Site, *, write: bool = False) -> str:
         if access.array in site.packed and not write:
             return self._packed(access, site)
+        return self.element(access.array, self.place(access, site), write=write)
+
+    def place(self, access: Access, site: Site) -> str:
+        """The place of an element in row-major order."""
         constant, terms = 0, []
         strides = self.nest.arrays[access.array].strides
         for index, stride in zip(access.at, strides, strict=True):
@@ -142,7 +146,7 @@ class Writer:
             terms += added
             if index.of is not None:
                 terms.append((stride, f"(int64_t){self.access(index.of, site)}"))
-        return self.element(access.array, linear(constant, _merged(terms)), write=write)
+        return linear(constant, _merged(terms))
 
     def _packed(self, access: Access, site: Site) -> str:
         buffer, places = site.packed[access.array]

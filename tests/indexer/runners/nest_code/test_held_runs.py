@@ -18,14 +18,14 @@ from embeddb.nests.rules import canonical_schedule
 from embeddb.nests.schedule import Schedule
 from indexer.programs import nests_of
 from indexer.runners.base import RunOptions
+from indexer.runners.counters.caches import PLAIN
+from indexer.runners.counters.model import model_counts
 from indexer.runners.nest import NestRunner
 from indexer.runners.nest_code import library
 from indexer.runners.nest_code.fill import contents, filled
 from indexer.runners.nest_code.job import Libraries, NestJob
 from indexer.runners.nest_code.program import c_program
 from indexer.runners.nest_code.sending import parts_of, received
-from indexer.runners.nest_counters.caches import PLAIN
-from indexer.runners.nest_counters.model import model_counts
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]

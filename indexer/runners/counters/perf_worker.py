@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.nests.nest import Nest
+from indexer.runners.counters.perf import Event, Kernel, Linux, count_threads, events_here
 from indexer.runners.harness.serving import Reply, serve
 from indexer.runners.harness.worker import Libraries
 from indexer.runners.nest_code.job import NestJob
 from indexer.runners.nest_code.sending import received
-from indexer.runners.nest_counters.events import Event
-from indexer.runners.nest_counters.perf import Kernel, Linux, count_threads, events_here
 
 __all__ = ["count", "main"]
+
 
 _TASKS = Path("/proc/self/task")
 #: Bytes that the calls ahead of the counted ones move, and how many they are at most: twice the

@@ -1,5 +1,4 @@
-"""Counters by the processor: the canonical schedule, compiled as the runner compiles it, run by a
-process of its own."""
+"""Counters of loop nests: by the processor where it has counters, else by simulated caches."""
 
 from __future__ import annotations
 
@@ -10,20 +9,45 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import NothingFound
+from embeddb.core.errors import NothingFound, UsageError
 from embeddb.nests.counters import COUNTERS, CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import canonical_schedule
+from indexer.runners.counters.caches import Caches, caches_here
+from indexer.runners.counters.model import model_counts
+from indexer.runners.counters.perf import FLOPS, Events, available, events_here
 from indexer.runners.harness.session import Session
 from indexer.runners.nest_code.job import bytes_needed
 from indexer.runners.nest_code.library import build_all
 from indexer.runners.nest_code.sending import parts_of
-from indexer.runners.nest_counters.events import FLOPS, Events
-from indexer.runners.nest_counters.perf import events_here
 
-__all__ = ["by_counter", "perf_counts"]
+__all__ = ["by_counter", "count_nest", "perf_counts"]
 
-_WORKER = "indexer.runners.nest_counters.perf_worker"
+
+def count_nest(
+    nest: Nest, *, threads: int, source: str = "auto", caches: Caches | None = None
+) -> CounterVector:
+    """Counters of the canonical schedule of a nest, on so many threads. `source`: `perf`, `model`,
+    or `auto` for `perf` where the machine has counters and `model` elsewhere; `caches` are those
+    of the model, this machine's unless given.
+
+    Raises: NothingFound where nothing can be counted; RunnerUnavailable without a compiler;
+    UsageError for a source that is none; NestError for a nest whose matrices are not there.
+    """
+    if source not in ("auto", "perf", "model"):
+        raise UsageError(f"source {source!r} is none of auto, perf, model")
+    if threads < 1:
+        raise UsageError(f"{threads} threads count nothing")
+    why_not = available() if source != "model" else ""
+    if source == "perf" and why_not:
+        raise NothingFound(why_not, hint="--source model simulates the caches")
+    if why_not is None:
+        return perf_counts(nest, threads=threads)
+    parallel = canonical_schedule(nest).parallel != "none"
+    return model_counts(nest, threads=threads, caches=caches or caches_here(), parallel=parallel)
+
+
+_WORKER = "indexer.runners.counters.perf_worker"
 _TIMEOUT_S = 120.0
 _MOST_BYTES = 8 << 30
 
