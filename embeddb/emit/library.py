@@ -18,8 +18,8 @@ from embeddb.core.errors import UsageError
 from embeddb.emit.part import parts_of
 from embeddb.emit.readme import readme_parts
 from embeddb.kernels import build as cpu_build
+from embeddb.kernels.bodies import Variant
 from embeddb.kernels.codegen import conversions, declarations, source
-from embeddb.kernels.variant import Variant
 
 __all__ = ["Library", "RuleText", "checked_prefix", "filled"]
 

@@ -25,19 +25,6 @@ from embeddb.nests.parts import (
     Statement,
 )
 
-__all__ = [
-    "C_TYPES",
-    "HELPERS",
-    "Names",
-    "Site",
-    "Writer",
-    "function_name",
-    "linear",
-    "names_of",
-    "type_of",
-]
-
-
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 #: From the one that gives way: a number without a point, whole numbers, one with a point, reals.
 _RANKS = ("int", "i32", "i64", "real", "f32", "f64")

@@ -16,9 +16,9 @@ import numpy as np
 from embeddb.core.errors import NothingFound, RunnerUnavailable
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import codegen as cpu_codegen
-from embeddb.kernels.compiling import compile_to
+from embeddb.kernels.build import compile_to
+from embeddb.kernels.called import scratch_values, strip_of
 from embeddb.kernels.forms import PADDING, Converter, Form, Refusal
-from embeddb.kernels.tasks import scratch_values, strip_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from embeddb.core.config import Config, Op
     from embeddb.core.pattern import Pattern
-    from embeddb.kernels.variant import Variant
+    from embeddb.kernels.bodies import Variant
 
 __all__ = [
     "MAX_BYTES",

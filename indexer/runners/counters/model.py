@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NothingFound, RunnerUnavailable
-from embeddb.kernels.build import compiler, no_compiler
-from embeddb.kernels.compiling import compile_to
+from embeddb.kernels.build import compile_to, compiler, no_compiler
 from embeddb.kernels.machine_failures import Deadline
 from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
 from embeddb.nests.nest import Nest

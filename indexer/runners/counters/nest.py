@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,19 +10,26 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.errors import NothingFound, RunnerUnavailable, UsageError
 from embeddb.nests.counters import COUNTERS, CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import canonical_schedule
 from indexer.runners.counters.caches import Caches, caches_here
 from indexer.runners.counters.model import model_counts
-from indexer.runners.counters.perf import FLOPS, Events, available, events_here
+from indexer.runners.counters.perf import (
+    FLOPS,
+    Event,
+    Events,
+    Kernel,
+    Linux,
+    available,
+    count_threads,
+    events_here,
+)
+from indexer.runners.harness.serving import Reply, serve
 from indexer.runners.harness.session import Session
-from indexer.runners.nest_code.job import bytes_needed
-from indexer.runners.nest_code.library import build_all
-from indexer.runners.nest_code.sending import parts_of
-
-__all__ = ["by_counter", "count_nest", "perf_counts"]
+from indexer.runners.harness.worker import Libraries
+from indexer.runners.nest_code.job import NestJob, build_all, bytes_needed, parts_of, received
 
 
 def count_nest(
@@ -47,7 +55,7 @@ def count_nest(
     return model_counts(nest, threads=threads, caches=caches or caches_here(), parallel=parallel)
 
 
-_WORKER = "indexer.runners.counters.perf_worker"
+_WORKER = "indexer.runners.counters.nest"
 _TIMEOUT_S = 120.0
 _MOST_BYTES = 8 << 30
 
@@ -109,3 +117,70 @@ def by_counter(nest: Nest, events: Events, counts: NDArray[np.float64]) -> NDArr
 
 def _floating(nest: Nest) -> Sequence[str]:
     return sorted({a.dtype for a in nest.arrays} & {"f32", "f64"})
+
+
+_TASKS = Path("/proc/self/task")
+#: Bytes that the calls ahead of the counted ones move, and how many they are at most: twice the
+#: second cache ("Performance Embeddings", Section 3.3).
+_WARM_BYTES, _MOST_WARM = 2 << 20, 1000
+
+
+def count(
+    nest: Nest,
+    library: str,
+    *,
+    threads: int,
+    kernel: Kernel,
+    events: Sequence[Event],
+    which: int = 0,
+) -> NDArray[np.float64]:
+    """float64[threads,e]: what each thread counts of each event, in one call of a function of a
+    shared object (`indexer.runners.nest_code.job`). Threads that the call does not use count 0.
+
+    Raises: OSError where an event cannot be opened.
+    """
+    job, libraries = NestJob(nest, 0), Libraries()
+
+    def call(function: int = which) -> None:
+        libraries.call(library, function, job.arrays, threads)
+
+    before = _threads()
+    call()
+    made = [os.getpid(), *sorted(_threads() - before)]
+    moved = sum(array.bytes for array in nest.arrays)
+    for _ in range(min(_MOST_WARM, _WARM_BYTES // moved)):
+        call()
+    counts = np.zeros((max(threads, len(made)), len(events)))
+    counts[: len(made)] = count_threads(
+        call,
+        made,
+        events,
+        kernel=kernel,
+        idle=lambda: call(-1),  # there is none: all but the nest itself
+        prepare=lambda: job.restore(all=False),
+    )
+    return counts
+
+
+def _threads() -> frozenset[int]:
+    return frozenset(int(task.name) for task in _TASKS.iterdir())
+
+
+def _answer(request: Reply, payload: bytes) -> Reply:
+    events = events_here()
+    assert events is not None, "asked for counters of a processor that has none"
+    nest, told = received(payload), {key: request[key] for key in ("threads", "which")}
+    try:
+        counts = count(nest, request["library"], kernel=Linux(), events=events.events, **told)
+    except OSError as error:
+        return {"status": "machine", "error": f"counters cannot be read: {error.strerror}"}
+    return {"status": "ok", "counts": [[float(x) for x in row] for row in counts]}
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    serve(_answer, machine=(OSError, RunnerUnavailable))
+
+
+if __name__ == "__main__":
+    main()

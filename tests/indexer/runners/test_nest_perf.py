@@ -211,8 +211,8 @@ from pathlib import Path
 from counted_nests import copy
 from test_nest_perf import EVENTS, Played
 from embeddb.nests.rules import canonical_schedule
-from indexer.runners.nest_code.library import build_all
-from indexer.runners.counters.perf_worker import count
+from indexer.runners.nest_code.job import build_all
+from indexer.runners.counters.nest import count
 
 nest = copy(5000)
 schedule = canonical_schedule(nest)
