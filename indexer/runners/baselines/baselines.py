@@ -24,7 +24,7 @@ from indexer.runners.baselines import taco as baseline_taco
 from indexer.runners.baselines.problem import Failed, Problem, Ready, problem_of
 
 if TYPE_CHECKING:
-    from indexer.runners.cpu_kernels.worker import Loaded
+    from indexer.runners.cpu_kernels.job import Loaded
 
 __all__ = ["names", "time_baseline"]
 

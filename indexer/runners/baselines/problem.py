@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from indexer.runners.cpu_kernels.worker import Loaded
+    from indexer.runners.cpu_kernels.job import Loaded
 
 __all__ = ["Failed", "Problem", "Ready", "problem_of"]
 

@@ -33,7 +33,7 @@ from embeddb.emit.library import RuleText
 from embeddb.emit.part import parts_of
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import load_platform
-from indexer.runners.cpu_kernels.worker import Loaded as Expected
+from indexer.runners.cpu_kernels.job import Loaded as Expected
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]

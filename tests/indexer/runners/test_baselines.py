@@ -21,7 +21,7 @@ from indexer.runners.baselines import baselines
 from indexer.runners.baselines import taco as baseline_taco
 from indexer.runners.baselines.problem import Failed, Problem, Ready, problem_of
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels.worker import Loaded
+from indexer.runners.cpu_kernels.job import Loaded
 
 ROOT = Path(__file__).resolve().parents[3]
 OPTIONS = RunOptions(repeats=2, max_repeats=2, threads=1, timeout_s=120.0)

@@ -16,7 +16,8 @@ from embeddb.kernels import build as cpu_build
 from embeddb.kernels.forms import PADDING, Converter, Form, FormSpec, Refusal
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels.worker import Loaded, Worker
+from indexer.runners.cpu_kernels.job import Loaded
+from indexer.runners.cpu_kernels.worker import Worker
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 WIDTHS = {"spmm": 5, "sddmm": 7, "spmv": 1}
