@@ -40,10 +40,10 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
-from embeddb.dynamics.caches import caches_of
 from embeddb.dynamics.counting import assign
-from embeddb.dynamics.execution import plain
 from embeddb.dynamics.profile import profile
+from embeddb.dynamics.record import caches_of
+from embeddb.dynamics.walk import plain
 from embeddb.featurizers import Featurizers, reads
 from embeddb.featurizers.nest_embedding import NestEmbedding
 from embeddb.matrix_files import read_pattern
