@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NothingFound, RunnerUnavailable, UsageError
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import COUNTERS, CounterVector
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import canonical_schedule
 from indexer.runners.counters.caches import Caches, caches_here
 from indexer.runners.counters.model import model_counts
 from indexer.runners.counters.perf import (

@@ -14,8 +14,7 @@ from embeddb.core.errors import TensorError
 from embeddb.kernels.accuracy import kernel_error, may_jump, needs_positive
 from embeddb.kernels.forms import aligned
 from embeddb.kernels.tiles.generate import FLAGS, PRELUDE, arguments, c_function
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.operation import Shape
+from embeddb.tensors.computation import Computation, Shape
 from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of

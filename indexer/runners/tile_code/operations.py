@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
-from embeddb.tensors.operation import Operation
+from embeddb.tensors.computation import Operation
 
 __all__ = ["FUNCTIONS", "convolution", "dot", "padded", "window_terms"]
 

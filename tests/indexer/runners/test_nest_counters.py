@@ -23,11 +23,11 @@ from counted_nests import (
 
 from benchmarks.first_iterations import Touch, Trace
 from embeddb.core.errors import NothingFound
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import check
 from embeddb.nests.parts import Access, Array, Const, Statement
-from embeddb.nests.rules import canonical_schedule
 from indexer.runners.counters import model as nest_model
 from indexer.runners.counters.caches import PLAIN, Caches, Level, caches_here
 from indexer.runners.counters.model import deciding_values, model_counts, outer_turns, share_of
