@@ -45,8 +45,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.dynamics import Cache, profile
-from embeddb.dynamics.caches import LINE_BYTES
-from embeddb.dynamics.execution import plain
+from embeddb.dynamics.record import LINE_BYTES
+from embeddb.dynamics.walk import plain
 from embeddb.featurizers.dynamics import DynamicsFeatures
 from embeddb.featurizers.stats import Stats
 from embeddb.matrix_files import matrix_files, matrix_name, read_pattern

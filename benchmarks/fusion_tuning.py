@@ -55,8 +55,7 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.edges import CUT, Cut, edges_of
 from embeddb.tensors.partition import CutJudge, Partition, random_cut
 from indexer.runners.base import RunOptions
-from indexer.runners.xla_code.kernel_times import APART_S, ROUNDS
-from indexer.runners.xla_code.measuring import ProgramTimes
+from indexer.runners.xla_code.measuring import APART_S, ROUNDS, ProgramTimes
 from indexer.training.tensors.operations.sums import summed
 from indexer.training.tensors.samples import KernelSample, runs_of
 from tuners.fusion.cut_steps import CutSteps

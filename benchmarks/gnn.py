@@ -44,8 +44,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import codegen
-from embeddb.kernels.forms import PADDING, Converter, Form, Refusal, aligned
-from embeddb.kernels.tasks import (
+from embeddb.kernels.called import (
     Plan,
     problem_of,
     scratch_values,
@@ -53,6 +52,7 @@ from embeddb.kernels.tasks import (
     timed,
     timed_function,
 )
+from embeddb.kernels.forms import PADDING, Converter, Form, Refusal, aligned
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import load_platform, platform_here, runner_for
 from embeddb.ranking.fallback import answer

@@ -25,7 +25,7 @@ from scipy import sparse
 import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.handle.handle import Handle
-from embeddb.handle.operands import address
+from embeddb.handle.matrix import address
 from embeddb.kernels.called import CalledKernel
 
 MATRICES = (

@@ -39,8 +39,8 @@ from indexer.runners.base import RunOptions
 from indexer.runners.harness.building import Built
 from indexer.runners.harness.measuring import Measuring
 from indexer.runners.nest import NestRunner
-from indexer.runners.nest_code import library
-from indexer.runners.nest_code.measured import MeasuredNest
+from indexer.runners.nest_code import job as nest_job
+from indexer.runners.nest_code.job import MeasuredNest
 
 GRAPHITE = ("-floop-nest-optimize",)
 DEFAULT = "default"
@@ -71,7 +71,7 @@ class ByFlags(MeasuredNest):
             flags, parallel = WAYS[name]
             more = [flag.format(threads=self._threads) for flag in flags]
             schedule = canonical_schedule(self.nest) if parallel else still
-            (found[name],) = library.build_all(self.nest, [schedule], folder, more=more).values()
+            (found[name],) = nest_job.build_all(self.nest, [schedule], folder, more=more).values()
         return found
 
 

@@ -48,7 +48,7 @@ from embeddb.featurizers.nest_stats import NestStats
 from embeddb.nests.counters import SOURCES
 from embeddb.nests.encoding.forward import NestNetwork
 from indexer.nests.counts import Counted, counted, counting_platforms
-from indexer.runners.nest_counters.caches import PLAIN
+from indexer.runners.counters.caches import PLAIN
 from indexer.training.nests.samples import (
     NestSample,
     content_of,

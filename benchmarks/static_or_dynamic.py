@@ -40,10 +40,10 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
-from embeddb.dynamics.caches import caches_of
 from embeddb.dynamics.counting import assign
-from embeddb.dynamics.execution import plain
 from embeddb.dynamics.profile import profile
+from embeddb.dynamics.record import caches_of
+from embeddb.dynamics.walk import plain
 from embeddb.featurizers import Featurizers, reads
 from embeddb.featurizers.nest_embedding import NestEmbedding
 from embeddb.matrix_files import read_pattern
@@ -51,9 +51,9 @@ from embeddb.nests.check import canonical_schedule
 from embeddb.nests.nest import Nest
 from indexer.programs import nests_of
 from indexer.runners.base import RunOptions
+from indexer.runners.counters.nest import count_nest
 from indexer.runners.cpu import CpuRunner
 from indexer.runners.nest import NestRunner
-from indexer.runners.nest_counters.counting import count_nest
 
 WIDTH, CHUNK = 512, 8
 #: Rows and columns together, and entries, of what is measured: operands of some 400 MB.

@@ -37,8 +37,7 @@ from indexer.programs.tensors import program
 from indexer.programs.tensors.cutting import pieces_of
 from indexer.runners.harness.building import Built
 from indexer.runners.harness.worker import Libraries
-from indexer.runners.tile_code.job import KernelJob
-from indexer.runners.tile_code.measured import MeasuredKernel
+from indexer.runners.tile_code.job import KernelJob, MeasuredKernel
 
 KERNELS = ("vit.large/5", "gpt.large/7")
 OP = Op("tile")

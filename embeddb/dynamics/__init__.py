@@ -7,10 +7,17 @@ docs/dynamics.md says how each one is obtained and which stay absent.
 
 from __future__ import annotations
 
-from embeddb.dynamics.caches import Cache, caches_of
-from embeddb.dynamics.execution import Execution, execution_of
 from embeddb.dynamics.profile import MAX_ACCESSES, profile
-from embeddb.dynamics.record import SOURCES, TABLE_5, Counter, Dynamics, ReuseHistogram
+from embeddb.dynamics.record import (
+    SOURCES,
+    TABLE_5,
+    Cache,
+    Counter,
+    Dynamics,
+    ReuseHistogram,
+    caches_of,
+)
+from embeddb.dynamics.walk import Execution, execution_of
 
 __all__ = [
     "MAX_ACCESSES",

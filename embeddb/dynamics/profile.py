@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embeddb.core.errors import UsageError
-from embeddb.dynamics.by_thread import LEVELS, TYPES, Parts, by_thread
-from embeddb.dynamics.caches import LINE_BYTES, Cache
 from embeddb.dynamics.counting import assign
-from embeddb.dynamics.execution import Execution
-from embeddb.dynamics.record import TABLE_5, Counter, Dynamics, ReuseHistogram
-from embeddb.dynamics.traffic import VALUE_BYTES, reuse_of
-from embeddb.dynamics.walk import Tasks, Tiling, entries_of, tasks_of, tiling_of
+from embeddb.dynamics.record import LINE_BYTES, TABLE_5, Cache, Counter, Dynamics, ReuseHistogram
+from embeddb.dynamics.traffic import LEVELS, TYPES, VALUE_BYTES, Parts, by_thread, reuse_of
+from embeddb.dynamics.walk import Execution, Tasks, Tiling, entries_of, tasks_of, tiling_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

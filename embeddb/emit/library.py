@@ -1,8 +1,8 @@
 """From configurations of the CPU platform to a library in C: its files by name.
 
-Kernels are those of `embeddb/kernels`, with their entry `called`; what is written
-around them is what Python does elsewhere: checks, conversions (`forms.py`), padding, and codes in
-place of exceptions.
+Kernels are those of `embeddb/kernels`, with their entry `called`; what is written around them is
+what Python does elsewhere: checks, conversions (`forms.py`), padding, and codes in place of
+exceptions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,126 @@ from importlib.resources import files
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
-from embeddb.emit.part import parts_of
-from embeddb.emit.readme import readme_parts
 from embeddb.kernels import build as cpu_build
-from embeddb.kernels.codegen import conversions, declarations, source
-from embeddb.kernels.variant import Variant
+from embeddb.kernels.bodies import Variant
+from embeddb.kernels.codegen import SCHEDULES, Launch, conversions, declarations, plan, source
 
-__all__ = ["Library", "RuleText", "checked_prefix", "filled"]
+__all__ = ["Library", "Part", "RuleText", "checked_prefix", "filled", "parts_of", "readme_parts"]
+
+
+_CONVERSIONS = {"csc": "columns", "dcsr": "panels", "bcsr": "blocks"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A configuration, with the number of its kernel: configurations that differ only in how they
+    are launched share one."""
+
+    config: Config
+    variant: Variant
+    launch: Launch
+    kernel: int
+
+    @property
+    def conversion(self) -> str:
+        """The name of what brings CSR into its form: that of a text, and of its function."""
+        form = self.launch.form
+        if form.format == "csr":
+            return "plain" if form.reorder == "none" else form.reorder
+        return _CONVERSIONS.get(form.format, "slices")
+
+    @property
+    def fills(self) -> bool:
+        """Whether values that only fill its form take part in sums."""
+        return self.variant.form in ("bcsr", "sell", "ell") and self.variant.kernel != "sddmm"
+
+    def row(self, prefix: str) -> str:
+        """Its row in the table of the library."""
+        launch, form = self.launch, self.launch.form
+        values = {
+            "configuration": f'"{self.config}"',
+            "kernel": f"{prefix}_kernel_{self.kernel}",
+            "convert": f"to_{self.conversion}",
+            "block_rows": form.block[0],
+            "block_columns": form.block[1],
+            "panel": form.panel,
+            "slice": form.slice,
+            "sigma": form.sigma,
+            "equal": int(form.format == "ell"),
+            "one": int(launch.threads == "one"),
+            "schedule": SCHEDULES[launch.schedule],
+            "chunk": launch.chunk,
+            "strip": max(1, launch.strip // form.rows),
+            "pieces": launch.pieces,
+        }
+        lines = "\n".join(f"        .{name} = {value}," for name, value in values.items())
+        return f"    {{\n{lines}\n    }},"
+
+
+def parts_of(configs: Sequence[Config], op: Op, vector_bytes: int) -> list[Part]:
+    """In the same order. Raises: SpaceError for a configuration that is none."""
+    kernels: dict[Variant, int] = {}
+    made = []
+    for config in configs:
+        variant, launch = plan(config, op, vector_bytes=vector_bytes)
+        number = kernels.setdefault(variant, len(kernels))
+        made.append(Part(config, variant, launch, number))
+    return made
+
+
+_ARGUMENTS = {"spmm": "k, b, d", "spmv": "x, y", "sddmm": "k, c, b, values"}
+_DENSE = {
+    "spmm": "int64_t k, const @T@ *b, @T@ *d",
+    "spmv": "const @T@ *x, @T@ *y",
+    "sddmm": "int64_t k, const @T@ *c, const @T@ *b, @T@ *values",
+}
+_OPERANDS = {
+    "spmm": "b has n rows of k values, the result m",
+    "spmv": "x has n values, the result m",
+    "sddmm": "c has m rows of k values, b has n; the result has a value for each of the matrix",
+}
+_PACK = """\
+- **Choice**: `@p@_create` takes the configuration that the rule in @p@_rule.h names, from sizes,
+  row pointers and some of the columns, or the first where that one's format would be mostly fill.
+  What the rule was learned from, and how good it is, is said there.
+"""
+_EXAMPLE = """\
+int multiply(int64_t m, int64_t n, int64_t nnz, const int64_t *ptr, const int32_t *col,
+    const @T@ *val, {dense})
+{{
+    @p@_matrix *a;
+    int code = @p@_create(&a, m, n, nnz, ptr, col, val);
+    if (code == @P@_OK)
+        code = @p@_run(a, {arguments}, 0);
+    @p@_destroy(a);
+    return code; /* @p@_message(code) is what it means */
+}}"""
+
+
+def readme_parts(op: Op, parts: Sequence[Part], made_from: str, *, pack: bool) -> dict[str, str]:
+    """Texts by their marks. `pack`: a rule chooses among the configurations."""
+    blocks = any(part.launch.form.rows > 1 or part.launch.form.block[1] > 1 for part in parts)
+    fills = any(part.fills for part in parts)
+    one = all(part.launch.threads == "one" for part in parts)
+    atomic = any(part.variant.meeting == "atomic" for part in parts)
+    return {
+        "FROM": f" from {made_from}" if made_from else "",
+        "EXAMPLE": _EXAMPLE.format(dense=_DENSE[op.kernel], arguments=_ARGUMENTS[op.kernel]),
+        "OPERANDS": _OPERANDS[op.kernel],
+        "BLOCKS": " Where their rows fill no whole block,\n  each call copies them."
+        if blocks
+        else "",
+        "THREADS": " What was chosen uses one." if one else "",
+        "FILLED": " A result with NaN is computed again\n  value by value, which is slow."
+        if fills
+        else "",
+        "ORDER": "it varies, and with it the last bits, with more than one thread"
+        if atomic
+        else "the same in every call with as many threads, and so are the bits",
+        "PACK": _PACK if pack else "",
+        "KERNELS": "\n".join(f"    {part.config}" for part in parts),
+    }
+
 
 _TYPES = {"f32": "float", "f64": "double"}
 _TITLES = {

@@ -17,10 +17,9 @@ from embeddb.core.config import Op
 from embeddb.core.extras import install_hint
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
-from embeddb.dynamics.caches import Cache
-from embeddb.dynamics.execution import plain
 from embeddb.dynamics.profile import profile
-from embeddb.dynamics.walk import middle_of
+from embeddb.dynamics.record import Cache
+from embeddb.dynamics.walk import middle_of, plain
 from embeddb.featurizers.base import Featurizer
 from embeddb.nests.counters import COUNTERS, STATISTICS
 

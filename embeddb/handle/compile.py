@@ -12,22 +12,23 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, RunnerUnavailable, UsageError
-from embeddb.handle.choice import Choice, Wishes, asked, given, preparing_s
-from embeddb.handle.handle import Handle, Later, warn_of_scipy
-from embeddb.handle.matrix import Matrix, matrix_of
-from embeddb.handle.measured import measured
-from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_plain
-from embeddb.handle.trial import TRIED, Trial
-from embeddb.handle.worth import (
+from embeddb.handle.autotune import (
     NO_COMPILER,
     SMALL,
+    TRIED,
+    Trial,
     level_with_scipy,
+    measured,
     too_costly,
     too_little,
     too_soon,
     usual_config,
     worth_building,
 )
+from embeddb.handle.choice import Choice, Wishes, asked, given, preparing_s
+from embeddb.handle.handle import Handle, Later, warn_of_scipy
+from embeddb.handle.matrix import Matrix, matrix_of
+from embeddb.handle.served import FormRefused, Served, by_kernel, by_scipy, is_plain
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import is_built
 from embeddb.kernels.codegen import plan

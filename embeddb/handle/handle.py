@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, UsageError
+from embeddb.handle.autotune import Rival, Trial
 from embeddb.handle.choice import Choice
-from embeddb.handle.matrix import Matrix, matrix_of
-from embeddb.handle.operands import operand, result_of
+from embeddb.handle.matrix import Matrix, matrix_of, operand, result_of
 from embeddb.handle.served import Served, by_kernel, by_scipy
-from embeddb.handle.trial import Rival, Trial
 
 __all__ = ["Handle", "Later", "warn_of_scipy"]
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.handle.matrix import Matrix
-from embeddb.handle.operands import Buffers, address
+from embeddb.handle.matrix import Buffers, Matrix, address
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel
 from embeddb.kernels.forms import FormSpec, Refusal, as_scipy

@@ -16,11 +16,8 @@ from typing import Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import SpaceError
-from embeddb.kernels import sddmm as cpu_sddmm
-from embeddb.kernels import spmm as cpu_spmm
-from embeddb.kernels import spmv as cpu_spmv
+from embeddb.kernels.bodies import MAX_BLOCK, Variant, sddmm_body, spmm_body, spmv_body, types
 from embeddb.kernels.forms import FormSpec
-from embeddb.kernels.variant import MAX_BLOCK, Variant, types
 
 __all__ = ["GENERATION", "SCHEDULES", "Launch", "conversions", "declarations", "plan", "source"]
 
@@ -62,7 +59,7 @@ _INCLUDES = """\
 #include <stdint.h>
 #include <string.h>
 #include <time.h>"""
-_BODIES = {"spmm": cpu_spmm.body, "sddmm": cpu_sddmm.body, "spmv": cpu_spmv.body}
+_BODIES = {"spmm": spmm_body, "sddmm": sddmm_body, "spmv": spmv_body}
 #: Formats whose walk along a segment can be unrolled.
 _UNROLLED = {"spmm": ("csr", "dcsr"), "spmv": ("csr", "dcsr"), "sddmm": ("csr", "dcsr", "csc")}
 

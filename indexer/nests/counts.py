@@ -24,8 +24,8 @@ from embeddb.platforms.platform import Platform
 from embeddb.store import Store
 from embeddb.store.counters import counters_of, counting_platforms, keep_counters
 from indexer.runners.base import RunOptions
-from indexer.runners.nest_counters.counting import count_nest
-from indexer.runners.nest_counters.perf import available
+from indexer.runners.counters.nest import count_nest
+from indexer.runners.counters.perf import available
 
 __all__ = ["CountJob", "Counted", "counted"]
 

@@ -20,13 +20,12 @@ from embeddb.kernels import codegen as cpu_codegen
 from embeddb.kernels.forms import PADDING
 from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
-from indexer.runners.cpu_kernels import facts as cpu_facts
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.harness.session import Closing, Session
 
 if TYPE_CHECKING:
+    from embeddb.kernels.bodies import Variant
     from embeddb.kernels.codegen import Launch
-    from embeddb.kernels.variant import Variant
     from embeddb.platforms.platform import Platform
 
 __all__ = ["PLUGIN", "CpuRunner"]
@@ -82,7 +81,7 @@ class CpuRunner(Closing):
         identity = self._identity(threads)
         text = "\n".join(f"{key}={identity[key]}" for key in sorted(identity))
         instance = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-        facts = {**self._still(), **(self._facts.get(instance) or cpu_facts.kept(identity))}
+        facts = {**self._still(), **(self._facts.get(instance) or cpu_probe.kept(identity))}
         return load_platform("cpu").at(instance, {**facts, **identity})
 
     def facts(self, *, threads: int = 0) -> dict[str, str]:
@@ -95,9 +94,9 @@ class CpuRunner(Closing):
         here = self.platform(threads=threads)
         if here.instance not in self._facts:
             identity = self._identity(threads)
-            found = cpu_facts.kept(identity)
+            found = cpu_probe.kept(identity)
             if not found and (figures := self._probe(threads, short=False)):
-                found = cpu_facts.keep(identity, figures)
+                found = cpu_probe.keep(identity, figures)
             self._facts[here.instance] = found
         return {**self._still(), **self._facts[here.instance]}
 
@@ -126,7 +125,7 @@ class CpuRunner(Closing):
         return dict(reply.get("figures", {}))
 
     def _still(self) -> dict[str, str]:
-        return {"vector_bytes": str(cpu_build.vector_bytes()), **cpu_facts.still()}
+        return {"vector_bytes": str(cpu_build.vector_bytes()), **cpu_probe.still()}
 
     def run(
         self, pattern: Pattern, op: Op, configs: Sequence[Config], *, options: RunOptions

@@ -17,7 +17,7 @@ from embeddb.nests.schedule import Schedule
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.local import LocalRunner
 from indexer.runners.harness.measuring import Measuring
-from indexer.runners.nest_code.measured import MeasuredNest
+from indexer.runners.nest_code.job import MeasuredNest
 
 if TYPE_CHECKING:
     from embeddb.nests.nest import Nest
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PLUGIN", "NestRunner"]
 
-_WORKER = "indexer.runners.nest_code.worker"
+_WORKER = "indexer.runners.nest_code.job"
 _PLATFORM = "nest-cpu"
 #: Configurations compiled at a time, before any of them is timed.
 _AT_ONCE = 32

@@ -18,7 +18,7 @@ from embeddb.tensors.tiles import Tile, untiled, why_not
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.local import LocalRunner
 from indexer.runners.harness.measuring import Measuring
-from indexer.runners.tile_code.measured import MeasuredKernel
+from indexer.runners.tile_code.job import MeasuredKernel
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PLUGIN", "TileRunner"]
 
-_WORKER = "indexer.runners.tile_code.worker"
+_WORKER = "indexer.runners.tile_code.job"
 _PLATFORM = "tile-cpu"
 #: Tiles compiled at a time, before any of them is timed.
 _AT_ONCE = 128

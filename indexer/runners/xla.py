@@ -18,10 +18,7 @@ from embeddb.tensors.edges import CUT
 from embeddb.tensors.partition import Partition
 from indexer.runners.base import RunOptions
 from indexer.runners.harness.local import LocalRunner
-from indexer.runners.xla_code.groups import compiler_cut
-from indexer.runners.xla_code.kernel_times import KernelTimes
-from indexer.runners.xla_code.measuring import ProgramTimes
-from indexer.runners.xla_code.requests import together
+from indexer.runners.xla_code.measuring import KernelTimes, ProgramTimes, compiler_cut, together
 
 if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform

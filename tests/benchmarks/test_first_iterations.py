@@ -6,7 +6,7 @@ import pytest
 from counted_nests import copy, histogram, masked, matmul
 
 from benchmarks.first_iterations import FIRST, first_iterations
-from indexer.runners.nest_counters.caches import Caches, Level
+from indexer.runners.counters.caches import Caches, Level
 
 SMALL = Caches(Level(2, 2), Level(4, 4), Level(8, 4))
 

@@ -25,19 +25,6 @@ from embeddb.nests.parts import (
     Statement,
 )
 
-__all__ = [
-    "C_TYPES",
-    "HELPERS",
-    "Names",
-    "Site",
-    "Writer",
-    "function_name",
-    "linear",
-    "names_of",
-    "type_of",
-]
-
-
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 #: From the one that gives way: a number without a point, whole numbers, one with a point, reals.
 _RANKS = ("int", "i32", "i64", "real", "f32", "f64")
@@ -134,6 +121,10 @@ class Writer:
     def access(self, access: Access, site: Site, *, write: bool = False) -> str:
         if access.array in site.packed and not write:
             return self._packed(access, site)
+        return self.element(access.array, self.place(access, site), write=write)
+
+    def place(self, access: Access, site: Site) -> str:
+        """The place of an element in row-major order."""
         constant, terms = 0, []
         strides = self.nest.arrays[access.array].strides
         for index, stride in zip(access.at, strides, strict=True):
@@ -142,7 +133,7 @@ class Writer:
             terms += added
             if index.of is not None:
                 terms.append((stride, f"(int64_t){self.access(index.of, site)}"))
-        return self.element(access.array, linear(constant, _merged(terms)), write=write)
+        return linear(constant, _merged(terms))
 
     def _packed(self, access: Access, site: Site) -> str:
         buffer, places = site.packed[access.array]

@@ -7,7 +7,6 @@ two numbers of calls, so that start, reading and first touches drop out.
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -17,8 +16,9 @@ import numpy as np
 from embeddb.core.errors import NothingFound, RunnerUnavailable
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import codegen as cpu_codegen
+from embeddb.kernels.build import compile_to
+from embeddb.kernels.called import scratch_values, strip_of
 from embeddb.kernels.forms import PADDING, Converter, Form, Refusal
-from embeddb.kernels.tasks import scratch_values, strip_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from embeddb.core.config import Config, Op
     from embeddb.core.pattern import Pattern
-    from embeddb.kernels.variant import Variant
+    from embeddb.kernels.bodies import Variant
 
 __all__ = [
     "MAX_BYTES",
@@ -41,7 +41,6 @@ __all__ = [
 
 #: Matrix, dense operands and scratch together; more is refused before anything is allocated.
 MAX_BYTES = 4 << 30
-_BUILD_TIMEOUT_S = 120.0
 _AVX2_BYTES = 32
 _TYPES = {"f32": np.float32, "f64": np.float64}
 
@@ -229,14 +228,5 @@ def compile_program(text: str, executable: Path, target: Sequence[str]) -> None:
         raise RunnerUnavailable("gcc not found: install a C compiler to count what a kernel does")
     dropped = (cpu_build.flags()[1], "-shared", "-fPIC")
     flags = [flag for flag in cpu_build.flags() if flag not in dropped] + list(target)
-    command = [found[0], *flags, "-x", "c", "-", "-o", str(executable)]
-    try:
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, errors="replace",
-            timeout=_BUILD_TIMEOUT_S,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise RunnerUnavailable(f"gcc took more than {_BUILD_TIMEOUT_S:.0f} s") from None
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-        raise RunnerUnavailable(f"gcc failed: {lines[0].strip()}")
+    if problem := compile_to(executable, text, [found[0], *flags]):
+        raise RunnerUnavailable(problem)

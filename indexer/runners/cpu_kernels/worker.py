@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from embeddb.core.errors import RunnerUnavailable
-from embeddb.kernels.forms import Converter, Form, FormSpec, Refusal, aligned
-from embeddb.kernels.tasks import (
+from embeddb.kernels.called import (
     Plan,
     problem_of,
     scratch_values,
@@ -19,6 +18,7 @@ from embeddb.kernels.tasks import (
     timed,
     timed_function,
 )
+from embeddb.kernels.forms import Converter, Form, FormSpec, Refusal, aligned
 from indexer.runners.baselines.baselines import time_baseline
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.job import Loaded

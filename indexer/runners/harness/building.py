@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from embeddb.core.errors import InputError, RunnerUnavailable
 from embeddb.kernels import build as cpu_build
-from embeddb.kernels.compiling import compile_to
+from embeddb.kernels.build import compile_to
 
 __all__ = ["LIBRARIES", "Built", "Source", "build_all", "build_one", "command", "one_file"]
 

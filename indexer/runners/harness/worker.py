@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from embeddb.core.errors import InputError, RunnerUnavailable
 from indexer.runners.harness.serving import Reply, serve
 
-__all__ = ["Expected", "Job", "Libraries", "first_missed", "serve_jobs"]
-
 
 class Job(Protocol):
     """What a worker holds: `arrays` are given to every call."""

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Access, Call, Const, Expr, Index, LoopIndex, Read, Statement
-from indexer.runners.nest_code.meets import fixed_loops
 
-__all__ = ["evaluate", "free_loops", "suits"]
+__all__ = ["evaluate", "fixed_loops", "free_loops", "suits"]
+
 
 #: Points and turns one by one, beyond which a compiled nest is the reference.
 MOST_POINTS = 2e7
@@ -232,3 +232,22 @@ def _parts(trips: NDArray[np.int64]) -> Iterator[slice]:
         if ends[high - 1] > done:
             yield slice(low, high)
         low, done = high, int(ends[high - 1])
+
+
+def fixed_loops(one: Access, other: Access) -> frozenset[int]:
+    """Loops whose index must be the same in two turns of which one touches by `one` what the other
+    touches by `other`: each dimension with the same affine index in both fixes the one loop in it
+    that the others do not. Loops may be fixed that are not told here, never the reverse."""
+    fixed: set[int] = set()
+    alike = [
+        set(a.affine.loops)
+        for a, b in zip(one.at, other.at, strict=True)
+        if a == b and a.of is None
+    ]
+    grown = True
+    while grown:
+        left = [loops - fixed for loops in alike]
+        single = {min(loops) for loops in left if len(loops) == 1}
+        grown = bool(single)
+        fixed |= single
+    return frozenset(fixed)

@@ -1,7 +1,9 @@
-"""The kernel a worker holds: its arrays, and what they must hold after."""
+"""A tensor kernel under measurement: what is built of it here, and what its worker process holds,
+`python -m indexer.runners.tile_code.job`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,15 @@ from numpy.typing import NDArray
 from embeddb.core.errors import TensorError
 from embeddb.kernels.accuracy import kernel_error, may_jump, needs_positive
 from embeddb.kernels.forms import aligned
+from embeddb.kernels.tiles.generate import FLAGS, PRELUDE, arguments, c_function
 from embeddb.tensors.computation import Computation, Shape
-from indexer.runners.harness.worker import Expected, Libraries, first_missed
-from indexer.runners.tile_code.reference import DTYPE_OF, evaluate, physical
-from indexer.runners.tile_code.rounding import error_of
-
-__all__ = ["KernelJob", "bytes_needed"]
+from embeddb.tensors.tensor_text import tensor_from_text, tensor_text
+from embeddb.tensors.tiles import Tile
+from embeddb.tensors.tiling.plan import plan_of
+from indexer.runners.harness import building
+from indexer.runners.harness.building import Built
+from indexer.runners.harness.worker import Expected, Libraries, first_missed, serve_jobs
+from indexer.runners.tile_code.reference import DTYPE_OF, error_of, evaluate, physical
 
 #: Beyond these, f32 overflows or is rounded to nothing.
 _LARGEST, _TINY = {"f32": 1e38, "f64": 1e300}, {"f32": 1e-35, "f64": 1e-290}
@@ -119,3 +124,50 @@ def _filled(shape: Shape, number: int, seed: int, *, positive: bool) -> NDArray[
         return rng.integers(0, _BELOW, shape.elements).astype(DTYPE_OF[shape.dtype])
     made = rng.random(shape.elements, dtype=np.float32)
     return made + np.float32(0.25) if positive else made * 2 - 1
+
+
+class MeasuredKernel:
+    """Keeps `indexer.runners.harness.measuring.Measured`. Short calls are made several times in a
+    row: the clock is read around at least so many seconds."""
+
+    called = "kernel"
+    least_s = 1e-4
+
+    def __init__(self, kernel: Computation) -> None:
+        self.kernel = kernel
+        self.tolerance = kernel_error(kernel)
+        self.scratch = plan_of(kernel).scratch
+        self.parts: Sequence[Any] = (b"%d\n" % self.scratch, tensor_text(kernel))
+
+    def bytes_needed(self, *, check: bool) -> int:
+        return bytes_needed(self.kernel, self.scratch, check=check)
+
+    def restored_bytes(self) -> int:
+        return 0
+
+    def reference(self, folder: Path) -> str:
+        """Numpy's."""
+        return ""
+
+    def build(self, variants: Sequence[Tile], folder: Path) -> dict[Tile, Built]:
+        def source(tile: Tile, name: str) -> tuple[str, str]:
+            return c_function(self.kernel, tile, name), arguments(self.kernel, tile)
+
+        return building.build_all(
+            variants, source, folder, prelude=PRELUDE, compiler=building.command(*FLAGS)
+        )
+
+
+def _job(payload: bytes, seed: int) -> KernelJob:
+    """Of the bytes of scratch memory, and the kernel's text behind them."""
+    scratch, _, text = payload.partition(b"\n")
+    return KernelJob(tensor_from_text(text), int(scratch), seed)
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    serve_jobs(_job)
+
+
+if __name__ == "__main__":
+    main()

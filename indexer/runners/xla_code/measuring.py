@@ -1,34 +1,26 @@
-"""Partitions of a program timed by requests to a worker."""
+"""Kernels and partitions of a program timed by requests to a worker."""
 
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from embeddb.core.errors import TensorError
 from embeddb.core.records import ARRAYS, OF_PROGRAM, Measurement, in_context
 from embeddb.tensors.computation import Computation
+from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition
 from indexer.frontends.hlo.printer import hlo_text
 from indexer.runners.base import RunOptions
-from indexer.runners.xla_code.kernel_times import TOLERANCE, KernelTimes
-from indexer.runners.xla_code.requests import (
-    COMPILE_S,
-    bytes_of,
-    chain_request,
-    effort,
-    failed,
-    parameters_of,
-    together,
-)
 
 if TYPE_CHECKING:
     from indexer.runners.harness.session import Session
-
-__all__ = ["PartitionTimes", "ProgramTimes"]
 
 #: Runs of all kernels in a row, of which the median counts.
 CHAINS = 5
@@ -187,3 +179,219 @@ class ProgramTimes:
 
 def _problem(reply: Mapping[str, Any]) -> Measurement:
     return failed(reply["status"], reply.get("error", "").rstrip())
+
+
+#: To compile; large kernels take a second.
+COMPILE_S = 120.0
+#: Bytes of arrays of kernels that take turns.
+_TOGETHER = 1 << 30
+
+
+def failed(status: str, error: str) -> Measurement:
+    return Measurement(status, error=" ".join(error.split()), when=time.time())
+
+
+def effort(asked: RunOptions) -> dict[str, float]:
+    return {name: getattr(asked, name) for name in ("repeats", "max_repeats", "min_time_s")}
+
+
+def together(kernels: Iterable[Computation], most: int = 1 << 30) -> Iterator[list[Computation]]:
+    """Each once, as many at a time as have room, `most` of them."""
+    held: list[Computation] = []
+    room = _TOGETHER
+    for kernel in {kernel.id: kernel for kernel in kernels}.values():
+        need = bytes_of(kernel)
+        if held and (need > room or len(held) == most):
+            yield held
+            held, room = [], _TOGETHER
+        held.append(kernel)
+        room -= need
+    if held:
+        yield held
+
+
+def parameters_of(made: Computation) -> list[tuple[str, list[int]]]:
+    shapes = [made.operations[at].shape for at in made.parameters]
+    return [(shape.dtype, list(shape.dims)) for shape in shapes]
+
+
+def bytes_of(made: Computation) -> int:
+    """Of what is given in and out, and, of a program, of all between."""
+    if made.kind == "program":
+        return sum(shape.bytes for op in made.operations for shape in op.results)
+    return sum(made.operations[at].shape.bytes for at in (*made.parameters, *made.outputs))
+
+
+def chain_request(partition: Partition, times: int, keep: Sequence[str]) -> dict[str, Any]:
+    """The request that runs the kernels: which values each takes and gives, by their places in the
+    program, and after which of them a value is needed no more. Of those to `keep`, what they take
+    waits for them to be timed."""
+    program = partition.program
+    last = {place: at for at, p in enumerate(partition.kernels) for place in (*p.takes, *p.gives)}
+    kept = {*program.outputs, *program.parameters}
+    kernels = [
+        {
+            "id": placed.kernel.id,
+            "takes": placed.takes,
+            "gives": placed.gives,
+            "last": [
+                place
+                for place in dict.fromkeys((*placed.takes, *placed.gives))
+                if last[place] == at and place not in kept
+            ],
+        }
+        for at, placed in enumerate(partition.kernels)
+    ]
+    made = {place for placed in partition.kernels for place in placed.gives}
+    outputs = [(n, place) for n, place in enumerate(program.outputs) if place in made]
+    return {
+        "do": "chain",
+        "given": program.parameters,
+        "kernels": kernels,
+        "outputs": outputs,
+        "times": times,
+        "keep": list(keep),
+    }
+
+
+#: Relative to the largest value of a result, of reals of four bytes (`executable.disagreement`).
+TOLERANCE = 2e-3
+#: A neighbour on the host slows kernels down for a tenth of a second or for two: rounds in which
+#: kernels take turns, and how far apart they begin at least.
+ROUNDS, APART_S = 6, 0.1
+
+
+class KernelTimes:
+    """Times kernels, each called in several rounds: `times_s` are the least of each, and the least
+    of these is what a kernel takes ("A Learned Performance Model for Tensor Processing Units",
+    Section 4: the minimum of three runs)."""
+
+    def __init__(self, session: Session, options: RunOptions) -> None:
+        self._session, self._options = session, options
+
+    def in_turns(
+        self, kernels: Sequence[Computation], *, check: bool
+    ) -> list[tuple[Computation, Measurement]]:
+        """Each with what came out of it; where the worker dies of one, each is tried alone.
+
+        Whatever goes wrong is a status. Raises: RunnerUnavailable.
+        """
+        found = {kernel.id: self.ready(kernel, check=check) for kernel in kernels}
+        ready = {name: one for name, one in found.items() if one.ok}
+        told, lost = self.timed(ready) if ready else ({}, None)
+        if lost is None:
+            found |= told
+        elif len(kernels) == 1:
+            found[kernels[0].id] = lost
+        else:
+            return [self.in_turns([kernel], check=check)[0] for kernel in kernels]
+        return [(kernel, found[kernel.id]) for kernel in kernels]
+
+    def timed(
+        self, ready: Mapping[str, Measurement]
+    ) -> tuple[dict[str, Measurement], Measurement | None]:
+        """What `ready` gave of some kernels, by their ids, with times; or nothing, and what is
+        wrong with all of them: the worker died. Raises: RunnerUnavailable."""
+        asked = self._options
+        message = {"do": "rounds", "ids": list(ready), "rounds": ROUNDS, "apart_s": APART_S}
+        limit = COMPILE_S + ROUNDS * asked.timeout_s * len(ready)
+        reply = self._session.request({**message, **effort(asked)}, timeout_s=limit)
+        if reply["status"] != "ok":
+            status = "crash" if reply["status"] == "missing" else reply["status"]
+            return {}, failed(status, reply.get("error", "the worker was lost"))
+        found = {}
+        for name, (wall, cpu) in reply["times"].items():
+            told = {"times_s": tuple(wall), "cpu_sum_s": tuple(cpu), "when": time.time()}
+            found[name] = msgspec.structs.replace(ready[name], **told)
+        return found, None
+
+    def ready(self, kernel: Computation, *, called: bool = True, check: bool) -> Measurement:
+        """Compiled and, unless that is all, called: without times, if it is ok.
+
+        Raises: RunnerUnavailable.
+        """
+        asked = self._options
+        if (need := bytes_of(kernel)) > asked.max_bytes:
+            return failed("oom", f"the arrays need {need:,} bytes of {asked.max_bytes:,}")
+        try:
+            text = hlo_text(kernel)
+        except TensorError as error:
+            return failed("build", error.reason)
+        message = {
+            "do": "kernel",
+            "id": kernel.id,
+            "parameters": parameters_of(kernel),
+            "seed": asked.seed,
+            "called": called,
+            "check": check,
+        }
+        limit = COMPILE_S + asked.timeout_s
+        reply = self._session.request(message, [text.encode()], timeout_s=limit)
+        if reply["status"] != "ok":
+            return failed(reply["status"], reply.get("error", ""))
+        return Measurement(
+            compile_s=reply["compile_s"], tolerance=TOLERANCE if check else None, when=time.time()
+        )
+
+
+_LIMIT_S = 300.0
+#: The instruction that one of the optimised module was made of: the printer calls them o0, o1, ...
+_MADE_OF = re.compile(r'op_name="(?:[^"]*/)?o(\d+)(?:\.[a-z]+)?"')
+_BODY = re.compile(r"^(ENTRY )?%?([\w.-]+) ")
+_CALLED = re.compile(r"fusion\(.*calls=%?([\w.-]+)")
+
+
+def compiler_cut(program: Computation, session: Session) -> Cut:
+    """Raises: TensorError for a program that XLA does not compile; RunnerUnavailable."""
+    text = hlo_text(program)
+    reply = session.request({"do": "optimised"}, [text.encode()], timeout_s=_LIMIT_S)
+    if reply["status"] != "ok":
+        raise TensorError(f"XLA does not compile the program: {reply['error']}")
+    return cut_of(program, reply["text"])
+
+
+def cut_of(program: Computation, optimised: str) -> Cut:
+    """By the text of the optimised module, in which each instruction names the one that it was made
+    of. What lies in several fusions, since XLA computes it in each, goes with the first of them;
+    what none of them names, for it was simplified away, with its first operand, else its user.
+    """
+    edges = edges_of(program)
+    group: dict[int, int] = {}
+    for number, places in enumerate(_fusions(optimised)):
+        for place in places:
+            if place < len(program.operations):
+                group.setdefault(place, number)
+    labels = [group.get(place, -1) for place in range(len(program.operations))]
+    for maker, user in edges.pairs:
+        if labels[user] < 0:
+            labels[user] = labels[maker]
+    for maker, user in reversed(edges.pairs):
+        if labels[maker] < 0:
+            labels[maker] = labels[user]
+    # Of what is left, each by itself.
+    apart = [label if label >= 0 else -2 - place for place, label in enumerate(labels)]
+    return edges.mended(edges.between(apart))
+
+
+def _fusions(text: str) -> list[list[int]]:
+    """Places of our operations by fusion, and, one by one, those of the entry that are in none."""
+    bodies: dict[str, list[str]] = {}
+    entry, inside = "", ""
+    for line in text.splitlines():
+        if line.endswith("{") and not line.startswith((" ", "HloModule")):
+            found = _BODY.match(line)
+            if found is None:
+                continue
+            inside = found[2]
+            entry = inside if found[1] else entry
+            bodies[inside] = []
+        elif inside:
+            bodies[inside].append(line)
+    fusions: list[list[int]] = []
+    for line in bodies.get(entry, ()):
+        called = _CALLED.search(line)
+        lines = bodies.get(called[1], []) if called else [line]
+        found_here = [int(number) for one in lines for number in _MADE_OF.findall(one)]
+        if found_here:
+            fusions.append(found_here)
+    return fusions

@@ -29,10 +29,9 @@ from embeddb.dynamics import (
     profile,
 )
 from embeddb.dynamics.counting import assign, reuse
-from embeddb.dynamics.execution import plain
 from embeddb.dynamics.profile import imbalance as imbalance_of
 from embeddb.dynamics.traffic import reuse_of
-from embeddb.dynamics.walk import entries_of, middle_of, tasks_of, tiling_of
+from embeddb.dynamics.walk import entries_of, middle_of, plain, tasks_of, tiling_of
 from embeddb.nests.counters import COUNTERS
 from embeddb.platforms.loopnest import LoopNest, complete_order
 from embeddb.platforms.platform import load_platform

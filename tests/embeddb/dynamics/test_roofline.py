@@ -14,10 +14,9 @@ pytest.importorskip("numba")
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
-from embeddb.dynamics.execution import execution_of
 from embeddb.dynamics.roofline import Machine, Roofline
-from embeddb.dynamics.roofline.reuse_curve import ReuseCurve
-from embeddb.dynamics.roofline.walks import Walks
+from embeddb.dynamics.walk import execution_of
+from embeddb.dynamics.walks import ReuseCurve, Walks
 from embeddb.platforms.platform import load_platform
 
 CPU = load_platform("cpu")

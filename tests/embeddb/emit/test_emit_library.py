@@ -29,8 +29,7 @@ from scipy import sparse
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
-from embeddb.emit.library import RuleText
-from embeddb.emit.part import parts_of
+from embeddb.emit.library import RuleText, parts_of
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import load_platform
 from indexer.runners.cpu_kernels.job import Loaded as Expected

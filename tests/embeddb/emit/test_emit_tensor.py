@@ -18,7 +18,7 @@ from tile_kernels import softmax
 
 from embeddb.core.config import Config
 from embeddb.core.errors import TensorError, UsageError
-from embeddb.emit.fusion import fusion_files
+from embeddb.emit.emit import fusion_files
 from embeddb.emit.tile import TileLibrary
 from embeddb.kernels.build import compiler
 from embeddb.kernels.tiles.generate import flags

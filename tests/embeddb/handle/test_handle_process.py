@@ -20,9 +20,9 @@ from scipy import sparse
 import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
+from embeddb.handle import autotune, served
 from embeddb.handle import compile as of_compile
 from embeddb.handle import handle as of_handle
-from embeddb.handle import served, worth
 from embeddb.handle.choice import Choice, given
 from embeddb.handle.handle import Handle
 from embeddb.handle.served import by_kernel
@@ -215,13 +215,13 @@ def test_few_calls_do_not_win_a_building_back(
     assert f.config is not None
     runs_here(f, a, b)
     assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config is None
-    monkeypatch.setattr(worth, "_ASK_S", 0.0)
-    monkeypatch.setattr(worth, "_PREPARE_S", 0.0)
+    monkeypatch.setattr(autotune, "_ASK_S", 0.0)
+    monkeypatch.setattr(autotune, "_PREPARE_S", 0.0)
     assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config == f.config
     cache.rename(cache.with_name("old"))
     f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
     assert f.config is None and "building a better" in f.why()
-    monkeypatch.setattr(worth, "usual_build_s", lambda: 0.0)
+    monkeypatch.setattr(autotune, "usual_build_s", lambda: 0.0)
     assert embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db).config is not None
 
 
@@ -242,10 +242,10 @@ def test_few_calls_do_not_wait_for_an_index(
 def test_what_many_programs_lose_builds_a_kernel(
     cache: Path, a: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worth, "_ASK_S", 0.0)
-    monkeypatch.setattr(worth, "_PREPARE_S", 0.0)
-    once_s = 3 * a.nnz * 16 * worth._SAVED_S
-    monkeypatch.setattr(worth, "usual_build_s", lambda: 2.5 * once_s)
+    monkeypatch.setattr(autotune, "_ASK_S", 0.0)
+    monkeypatch.setattr(autotune, "_PREPARE_S", 0.0)
+    once_s = 3 * a.nnz * 16 * autotune._SAVED_S
+    monkeypatch.setattr(autotune, "usual_build_s", lambda: 2.5 * once_s)
     ask = partial(embeddb.compile, a, "spmm", k=16, calls=3, db=empty_db)
     assert [ask().config is None for _ in range(2)] == [True, True]
     (owed,) = cache.glob("*.owed")
@@ -261,7 +261,7 @@ def test_what_many_programs_lose_builds_a_kernel(
 def test_the_usual_kernel_runs_where_asking_does_not_pay(cache: Path, a: Any) -> None:
     a = sparse.csr_array(sparse.vstack([a, a]))
     for kernel, k in (("spmm", 16), ("spmm", 100), ("sddmm", 16)):
-        usual = worth.usual_config(Op(kernel, k or 1))
+        usual = autotune.usual_config(Op(kernel, k or 1))
         kernel_of = embeddb.compile(a, kernel, k=k, config=usual)
         f = embeddb.compile(a, kernel, k=k, calls=1)
         assert f.config == kernel_of.config and "already built" in f.why()
@@ -286,7 +286,7 @@ def test_small_spmv_is_tried_beside_scipy(
     cache: Path, a: Any, how: dict[str, Any], first: bool, tries: bool
 ) -> None:
     a = sparse.csr_array(sparse.vstack([a, a]))
-    usual = worth.usual_config(Op("spmv"))
+    usual = autotune.usual_config(Op("spmv"))
     embeddb.compile(a, "spmv", config=usual)
     f = embeddb.compile(a, "spmv", **how)
     assert f.config == (usual if first else None)
@@ -301,7 +301,7 @@ def test_nothing_is_built_where_that_is_forbidden(
     cache: Path, a: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Config.parse(BLOCKS)
-    monkeypatch.setattr(worth, "usual_build_s", lambda: 0.0)
+    monkeypatch.setattr(autotune, "usual_build_s", lambda: 0.0)
     monkeypatch.setattr(of_compile, "asked", lambda held, op, *_: given(other, held, op))
     embeddb.compile(a, "spmm", k=16, config=other)
     built = sorted(cache.glob("*.so"))

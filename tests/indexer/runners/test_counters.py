@@ -22,7 +22,7 @@ from embeddb.core.sizes import Sizes
 from embeddb.dynamics import TABLE_5, Cache, execution_of, profile
 from embeddb.kernels.build import compiler
 from embeddb.platforms.platform import load_platform
-from indexer.runners.counters import counters
+from indexer.runners.counters import sparse
 from indexer.runners.counters.driver import build_program
 
 
@@ -42,11 +42,11 @@ def cachegrind_text(values: Sequence[int]) -> str:
 
 
 def test_cachegrind_output_is_read() -> None:
-    found = counters.parse_cachegrind(cachegrind_text(range(1, 14)))
+    found = sparse.parse_cachegrind(cachegrind_text(range(1, 14)))
     assert found["Ir"] == 1 and found["D1mr"] == 5 and found["Bim"] == 13
     for bad in ("", "events: Ir\nsummary: 5\n", f"events: {NAMES}\nsummary: 1 2\n"):
         with pytest.raises(InputError, match="cachegrind"):
-            counters.parse_cachegrind(bad)
+            sparse.parse_cachegrind(bad)
 
 
 def test_perf_output_is_read() -> None:
@@ -56,7 +56,7 @@ def test_perf_output_is_read() -> None:
         "7,,branch-misses:u,1,55.00,,\n"
     )
     names = ["instructions:u", "branches:u", "branch-misses:u", "l1d.replacement:u"]
-    found = counters.parse_perf(text, names)
+    found = sparse.parse_perf(text, names)
     assert found["instructions:u"] == 12345.0
     assert "<not supported>" in str(found["branches:u"])
     assert "estimate" in str(found["branch-misses:u"])
@@ -64,14 +64,14 @@ def test_perf_output_is_read() -> None:
 
 
 def test_a_counter_that_never_moves_is_none() -> None:
-    assert counters._per_call(100.0, 300.0, 20) == 10.0
-    assert "zero" in str(counters._per_call(0.0, 0.0, 20))
-    assert counters._per_call("no", 3.0, 20) == "no"
+    assert sparse._per_call(100.0, 300.0, 20) == 10.0
+    assert "zero" in str(sparse._per_call(0.0, 0.0, 20))
+    assert sparse._per_call("no", 3.0, 20) == "no"
 
 
 @pytest.mark.parametrize("size", [32 << 10, 48 << 10, 1280 << 10, 2 << 20, 33 << 20])
 def test_cachegrind_takes_the_geometry(size: int) -> None:
-    total, ways, line = map(int, counters._geometry(size).split(","))
+    total, ways, line = map(int, sparse._geometry(size).split(","))
     sets = total // ways // line
     assert total == size and sets * ways * line == size and sets & (sets - 1) == 0
 
@@ -86,7 +86,7 @@ def test_the_simulation_agrees_with_cachegrind() -> None:
     caches = (Cache(1, 48 << 10, False), Cache(2, 1 << 20, False), Cache(3, 32 << 20, True))
     ex, _ = execution_of(platform, op, config, pattern=pattern, threads=1)
     ours = profile(pattern, op, ex, caches=caches)
-    theirs = counters.cachegrind(pattern, op, config, caches=caches)
+    theirs = sparse.cachegrind(pattern, op, config, caches=caches)
     for name, tolerance in (("L1D_REPLACEMENT", 0.05), ("L2_LINES_IN_ALL", 0.15)):
         value = theirs.counters[name].value
         assert ours.counters[name].value == pytest.approx(value, rel=tolerance), name
@@ -128,7 +128,7 @@ def test_the_verb_for_people(matrix: str, capsys: pytest.CaptureFixture[str]) ->
 def test_a_tool_that_is_not_there_is_a_remark(
     matrix: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counters.shutil, "which", lambda name: None)
+    monkeypatch.setattr(sparse.shutil, "which", lambda name: None)
     asked = ["dynamics", matrix, "--op", "spmv", "--cachegrind", "--perf", "--json"]
     assert run_verb(asked) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]

@@ -18,7 +18,6 @@ from embeddb.kernels import build as cpu_build
 from embeddb.platforms.machines import described, fact_names
 from embeddb.platforms.platform import platform_here
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels import facts as cpu_facts
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.harness.session import Session
 
@@ -68,7 +67,7 @@ def test_facts_are_no_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(found.environment) > IDENTITY
     text = "\n".join(f"{key}={found.environment[key]}" for key in sorted(IDENTITY))
     assert found.instance == blake2b(text.encode(), digest_size=4).hexdigest()
-    monkeypatch.setattr(cpu_facts, "still", lambda: {"l2_bytes": "1"})
+    monkeypatch.setattr(cpu_probe, "still", lambda: {"l2_bytes": "1"})
     assert runner.platform(threads=2).id == found.id
     assert runner.platform(threads=2).environment["l2_bytes"] == "1"
 
@@ -79,10 +78,10 @@ def test_damaged_facts_are_measured_anew(kernels: Path, monkeypatch: pytest.Monk
     with CpuRunner() as runner:
         identity = {k: runner.platform(threads=3).environment[k] for k in IDENTITY}
     before = set(kernels.glob("*.facts"))
-    told = cpu_facts.keep(identity, figures)
+    told = cpu_probe.keep(identity, figures)
     (file,) = set(kernels.glob("*.facts")) - before
     whole = file.read_bytes()
-    assert cpu_facts.kept(identity) == told == dict.fromkeys(cpu_probe.FACTS, "2")
+    assert cpu_probe.kept(identity) == told == dict.fromkeys(cpu_probe.FACTS, "2")
     assert not list(kernels.glob(".facts-*"))
 
     def probe(self: CpuRunner, threads: int, *, short: bool) -> dict[str, float]:
@@ -93,7 +92,7 @@ def test_damaged_facts_are_measured_anew(kernels: Path, monkeypatch: pytest.Monk
     other = json.dumps({**json.loads(whole), "figures": {"wake_us": 1.0}}).encode()
     for damage in (b"", whole[:50], b"\0" * len(whole), b"[]", b'{"figures": 3}', other):
         file.write_bytes(damage)
-        assert cpu_facts.kept(identity) == {}
+        assert cpu_probe.kept(identity) == {}
         assert CpuRunner().facts(threads=3).items() >= told.items()
         assert file.read_bytes() == whole
     assert measured == [3] * 6
@@ -104,8 +103,8 @@ def test_where_nothing_can_be_kept_it_is_measured_again(
 ) -> None:
     (tmp_path / "embeddb").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cpu_facts.keep({"cpu": "x"}, {"wake_us": 7.0}) == {"wake_us": "7"}
-    assert cpu_facts.kept({"cpu": "x"}) == {}
+    assert cpu_probe.keep({"cpu": "x"}, {"wake_us": 7.0}) == {"wake_us": "7"}
+    assert cpu_probe.kept({"cpu": "x"}) == {}
     with CpuRunner() as runner:
         assert runner.state() == {}, "a state is never worth an error"
 
@@ -116,7 +115,7 @@ def test_a_worker_that_dies_leaves_the_facts_that_can_be_read(
     reply = {"status": "crash", "error": "the worker ended"}
     monkeypatch.setattr(Session, "request", lambda *_, **__: reply)
     with CpuRunner() as runner:
-        assert set(runner.facts(threads=5)) == set(cpu_facts.still()) | {"vector_bytes"}
+        assert set(runner.facts(threads=5)) == set(cpu_probe.still()) | {"vector_bytes"}
         assert runner.state(threads=5) == {}
 
 
@@ -166,7 +165,7 @@ def test_what_is_run_here_knows_its_facts(probes: list[bool]) -> None:
 
 
 def test_facts_have_words_and_units() -> None:
-    facts = dict.fromkeys((*cpu_probe.FACTS, *cpu_facts.still(), "vector_bytes"), "4")
+    facts = dict.fromkeys((*cpu_probe.FACTS, *cpu_probe.still(), "vector_bytes"), "4")
     told = dict(described({**facts, "l2_bytes": "1048576", "board": "x <y>"}))
     assert not set(told) & set(facts), "every fact of this machine has words"
     assert told["second level cache"] == "1 MiB" and told["board"] == "x <y>"

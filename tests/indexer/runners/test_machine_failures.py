@@ -18,7 +18,6 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels import codegen as cpu_codegen
-from embeddb.kernels import compiling
 from embeddb.kernels import machine_failures as machine
 from embeddb.kernels.machine_failures import Deadline, blamed_line, killed_by
 from embeddb.platforms.platform import runner_for
@@ -54,7 +53,7 @@ def stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (folder / "how").write_text("")
     monkeypatch.setenv(cpu_build.COMPILER_VARIABLE, str(folder / "cc"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(compiling, "_ABLE_S", 0.0)
+    monkeypatch.setattr(cpu_build, "_ABLE_S", 0.0)
     return folder / "how"
 
 
@@ -111,7 +110,7 @@ def test_a_source_at_fault_is_of_the_configuration(stub: Path, how: str) -> None
 def test_that_the_small_source_compiles_counts_for_a_moment_only(
     stub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling, "_ABLE_S", 60.0)
+    monkeypatch.setattr(cpu_build, "_ABLE_S", 60.0)
     calls = stub.with_name("calls")
     stub.write_text(f'echo x >> {calls}; case "$source" in *bad*) exit 1;; esac')
     for name in ("bad1", "bad2", "bad3"):
@@ -140,7 +139,7 @@ def test_a_compiler_that_cannot_be_started(stub: Path, monkeypatch: pytest.Monke
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     cpu_build.compiler()
-    monkeypatch.setattr(compiling.subprocess, "Popen", refused)
+    monkeypatch.setattr(cpu_build.subprocess, "Popen", refused)
     with pytest.raises(RunnerUnavailable, match="cannot be started: Resource temporarily"):
         cpu_build.build("int x;")
 

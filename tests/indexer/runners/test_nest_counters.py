@@ -21,19 +21,18 @@ from counted_nests import (
     upto,
 )
 
+from benchmarks.first_iterations import Touch, Trace
 from embeddb.core.errors import NothingFound
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import check
 from embeddb.nests.parts import Access, Array, Const, Statement
-from indexer.runners.nest_counters import values as nest_values
-from indexer.runners.nest_counters.caches import PLAIN, Caches, Level, caches_here
-from indexer.runners.nest_counters.model import model_counts, share_of
-from indexer.runners.nest_counters.source import Pass
-from indexer.runners.nest_counters.trace import Touch, Trace, outer_turns
-from indexer.runners.nest_counters.values import deciding_values
-from indexer.runners.nest_counters.work import deciding, work_of
+from indexer.runners.counters import model as nest_model
+from indexer.runners.counters.caches import PLAIN, Caches, Level, caches_here
+from indexer.runners.counters.model import deciding_values, model_counts, outer_turns, share_of
+from indexer.runners.counters.source import Pass
+from indexer.runners.counters.work import deciding, work_of
 
 pytestmark = pytest.mark.gcc
 
@@ -240,6 +239,6 @@ def test_caches_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_arrays_too_large_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nest_values, "MOST_BYTES", 100)
+    monkeypatch.setattr(nest_model, "MOST_BYTES", 100)
     with pytest.raises(NothingFound, match="more than 100 bytes"):
         model_counts(copy(300, "permutation"), threads=1, caches=TINY)

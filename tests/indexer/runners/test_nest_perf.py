@@ -20,17 +20,19 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import Array, Read, Statement
-from indexer.runners.nest_counters import counting
-from indexer.runners.nest_counters.caches import PLAIN
-from indexer.runners.nest_counters.counting import count_nest
-from indexer.runners.nest_counters.events import FLOPS, Event, Events, events_of
-from indexer.runners.nest_counters.measured import by_counter
-from indexer.runners.nest_counters.perf import (
+from indexer.runners.counters import nest as nest_counters
+from indexer.runners.counters.caches import PLAIN
+from indexer.runners.counters.nest import by_counter, count_nest
+from indexer.runners.counters.perf import (
+    FLOPS,
     TOGETHER,
+    Event,
+    Events,
     Linux,
     available,
     count_threads,
     events_here,
+    events_of,
 )
 
 INTEL = {"vendor_id": "GenuineIntel", "cpu family": "6", "model": "85"}
@@ -209,8 +211,8 @@ from pathlib import Path
 from counted_nests import copy
 from test_nest_perf import EVENTS, Played
 from embeddb.nests.check import canonical_schedule
-from indexer.runners.nest_code.library import build_all
-from indexer.runners.nest_counters.perf_worker import count
+from indexer.runners.nest_code.job import build_all
+from indexer.runners.counters.nest import count
 
 nest = copy(5000)
 schedule = canonical_schedule(nest)
@@ -260,7 +262,7 @@ def test_flops_without_a_type_are_those_of_the_nest() -> None:
 
 
 def test_what_cannot_be_counted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "available", lambda: "this machine shows no counters")
+    monkeypatch.setattr(nest_counters, "available", lambda: "this machine shows no counters")
     with pytest.raises(NothingFound, match="shows no counters"):
         count_nest(matmul(4), threads=1, source="perf")
     with pytest.raises(UsageError, match="'guess' is none of"):
@@ -271,7 +273,7 @@ def test_what_cannot_be_counted_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.gcc
 def test_the_model_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "available", lambda: "this machine shows no counters")
+    monkeypatch.setattr(nest_counters, "available", lambda: "this machine shows no counters")
     vector = count_nest(relaxed(50), threads=2, caches=PLAIN)
     assert vector.source == "model" and "no loop parallel" in vector.about
     assert vector.of("loads", "min") == 0 < vector.of("loads", "max")
@@ -280,7 +282,7 @@ def test_the_model_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_processor_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = np.ones((2, len(COUNTERS)))
     real = CounterVector.of_threads(counts, "perf")
-    monkeypatch.setattr(counting, "available", lambda: None)
-    monkeypatch.setattr(counting, "perf_counts", lambda nest, threads: real)
+    monkeypatch.setattr(nest_counters, "available", lambda: None)
+    monkeypatch.setattr(nest_counters, "perf_counts", lambda nest, threads: real)
     assert count_nest(matmul(4), threads=2) is real
     assert count_nest(matmul(4), threads=2, source="perf") is real

@@ -22,7 +22,7 @@ from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
 from indexer.runners.harness import building, measuring
 from indexer.runners.nest import NestRunner
-from indexer.runners.nest_code import library, reference
+from indexer.runners.nest_code import job as nest_job
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]
@@ -123,7 +123,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
         assert old in text
         return text.replace(old, new)
 
-    monkeypatch.setattr(library, "c_function", told)
+    monkeypatch.setattr(nest_job, "c_function", told)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_an_unsafe_nest_is_never_compiled(
 def test_the_compiled_reference_serves_large_nests(
     monkeypatch: pytest.MonkeyPatch, shared_runner: NestRunner
 ) -> None:
-    monkeypatch.setattr(reference, "suits", lambda _: False)
+    monkeypatch.setattr(nest_job, "suits", lambda _: False)
     assert statuses(shared_runner, MATMUL, FEW) == ["ok"] * 4
     poisoned(monkeypatch, "+=", "+= 1.001f *")
     assert statuses(shared_runner, MATMUL, [SWAPPED])[0].startswith("wrong a0[0, 0]")
@@ -228,7 +228,7 @@ def test_whole_numbers_are_checked_exactly(
         text = c_function(nest, schedule, name)
         return text.replace("i1 < 70", "i1 < 69") if schedule.parallel == "none" else text
 
-    monkeypatch.setattr(library, "c_function", told)
+    monkeypatch.setattr(nest_job, "c_function", told)
     (found,) = statuses(shared_runner, histogram, [config])
     assert found.startswith("wrong a0[")
 
@@ -243,7 +243,7 @@ def test_an_array_that_is_assigned_is_no_leftover(
         text = c_function(nest, schedule, name)
         return text.replace("< 61", "< 0") if schedule.order == (1, 0) else text
 
-    monkeypatch.setattr(library, "c_function", told)
+    monkeypatch.setattr(nest_job, "c_function", told)
     configs = [Schedule((0, 1), (0, 0)).config, Schedule((1, 0), (0, 0)).config]
     found = statuses(shared_runner, stencil, configs)
     assert found[0] == "ok" and found[1].startswith("wrong a0[1, 1]")

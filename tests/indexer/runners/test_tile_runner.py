@@ -19,7 +19,7 @@ from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
 from indexer.runners.harness import building, measuring
 from indexer.runners.tile import TileRunner
-from indexer.runners.tile_code import measured
+from indexer.runners.tile_code import job as tile_job
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]
@@ -112,7 +112,7 @@ def test_a_failing_tile_is_a_status(
         head, result, rest = text.partition("/* the result */")
         return f"{head}{result}{new} {rest.strip()[3:]}" if tile.sizes[0] == 8 else text
 
-    monkeypatch.setattr(measured, "c_function", told)
+    monkeypatch.setattr(tile_job, "c_function", told)
     shared_runner.close()  # what it compiled of this kernel before
     found = statuses(shared_runner, DOT, FEW)
     shared_runner.close()
@@ -129,7 +129,7 @@ def test_an_endless_tile_is_ended(
             text.replace("{\n", "{\nfor (volatile int x = 1; x;) ;\n", 1) if tile.reduced else text
         )
 
-    monkeypatch.setattr(measured, "c_function", told)
+    monkeypatch.setattr(tile_job, "c_function", told)
     monkeypatch.setattr(measuring, "SLOWEST_BESIDE_S", 2.0)
     shared_runner.close()
     found = statuses(shared_runner, DOT, FEW)

@@ -6,7 +6,7 @@ from tensors import softmax
 
 from embeddb.tensors.edges import Cut, edges_of
 from embeddb.tensors.partition import Partition
-from indexer.runners.xla_code.groups import cut_of
+from indexer.runners.xla_code.measuring import cut_of
 
 OPTIMISED = """HloModule jit_softmax, is_scheduled=true
 

@@ -26,8 +26,8 @@ from indexer.frontends.hlo.files import read_tensors
 from indexer.runners import xla
 from indexer.runners.base import RunOptions
 from indexer.runners.xla import VARIABLE, XlaRunner
-from indexer.runners.xla_code import requests
-from indexer.runners.xla_code.kernel_times import APART_S, ROUNDS, KernelTimes
+from indexer.runners.xla_code import measuring
+from indexer.runners.xla_code.measuring import APART_S, ROUNDS, KernelTimes
 
 pytestmark = pytest.mark.skipif(
     XlaRunner().available() is not None, reason=f"needs jax, here or in {VARIABLE}"
@@ -153,7 +153,7 @@ def test_kernels_come_as_many_at_a_time_as_take_turns(
 def test_kernels_take_turns_as_far_as_there_is_room(
     shared_runner: XlaRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "_TOGETHER", 1)
+    monkeypatch.setattr(measuring, "_TOGETHER", 1)
     made = program("mlp")
     single = Partition.of(made, "single")
     found = shared_runner.program(made, QUICK).measure(single)

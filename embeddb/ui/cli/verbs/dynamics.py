@@ -107,14 +107,14 @@ def _counted(
     threads: int,
 ) -> Dynamics:
     """With what a tool counts; one that cannot leaves a remark and the rest as it is."""
-    from indexer.runners.counters import counters
+    from indexer.runners.counters import sparse
 
     note(f"running the kernel under {tool}")
     try:
         if tool == "cachegrind":
-            counted = counters.cachegrind(*what, caches=caches)
+            counted = sparse.cachegrind(*what, caches=caches)
         else:
-            counted = counters.perf(*what, threads=threads)
+            counted = sparse.perf(*what, threads=threads)
     except UsageError:
         raise
     except EmbeddbError as error:

@@ -16,7 +16,7 @@ from embeddb.ui.cli.output import json_option, note, say
 
 if TYPE_CHECKING:
     from embeddb.database import Database
-    from embeddb.emit.folder import Manifest
+    from embeddb.emit.emit import Manifest
 
 __all__ = ["emit_verb"]
 
@@ -75,7 +75,7 @@ def emit_verb(
     else:
         with open_database(db, readonly=True) as opened:
             if pack:
-                from embeddb.emit.pack import emit_pack
+                from embeddb.emit.emit import emit_pack
 
                 kind = Op.parse(op)
                 made = emit_pack(

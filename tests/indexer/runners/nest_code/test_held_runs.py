@@ -18,14 +18,13 @@ from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 from indexer.programs import nests_of
 from indexer.runners.base import RunOptions
+from indexer.runners.counters.caches import PLAIN
+from indexer.runners.counters.model import model_counts
 from indexer.runners.nest import NestRunner
-from indexer.runners.nest_code import library
+from indexer.runners.nest_code import job as nest_job
 from indexer.runners.nest_code.fill import contents, filled
-from indexer.runners.nest_code.job import Libraries, NestJob
+from indexer.runners.nest_code.job import Libraries, NestJob, parts_of, received
 from indexer.runners.nest_code.program import c_program
-from indexer.runners.nest_code.sending import parts_of, received
-from indexer.runners.nest_counters.caches import PLAIN
-from indexer.runners.nest_counters.model import model_counts
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]
@@ -65,7 +64,7 @@ def test_the_product_is_that_of_the_matrix(spmm: Nest, tmp_path: Path) -> None:
     libraries = Libraries()
     job.expect(tmp_path, "", libraries)
     dynamic = replace(canonical_schedule(spmm), policy="dynamic", chunk=8)
-    (built,) = library.build_all(spmm, [dynamic], tmp_path).values()
+    (built,) = nest_job.build_all(spmm, [dynamic], tmp_path).values()
     libraries.call(str(built.library), built.which, job.arrays, 2)
     assert job.wrong() == ""
     held = dict(zip(spmm.array_names, job.arrays, strict=True))

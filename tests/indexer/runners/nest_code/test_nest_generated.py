@@ -35,7 +35,7 @@ from embeddb.nests.parts import (
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform
 from indexer.runners.harness.worker import Libraries
-from indexer.runners.nest_code import library
+from indexer.runners.nest_code import job as nest_job
 from indexer.runners.nest_code.fill import filled
 from indexer.runners.nest_code.job import NestJob
 from indexer.runners.nest_code.program import c_program
@@ -56,7 +56,7 @@ def statuses(made: Nest, schedules: list[Schedule], folder: Path, threads: int =
     libraries, job = Libraries(), NestJob(made, 0)
     job.expect(folder, "", libraries)
     found = []
-    for built in library.build_all(made, schedules, folder).values():
+    for built in nest_job.build_all(made, schedules, folder).values():
         assert built.status == "ok", built.error
         job.restore(all=True)
         libraries.call(str(built.library), built.which, job.arrays, threads)
@@ -67,7 +67,7 @@ def statuses(made: Nest, schedules: list[Schedule], folder: Path, threads: int =
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half the optimisation, a fourth of the time."""
-    monkeypatch.setattr(library, "FLAGS", ("-O1", "-ffast-math"))
+    monkeypatch.setattr(nest_job, "FLAGS", ("-O1", "-ffast-math"))
 
 
 @pytest.mark.gcc
@@ -95,7 +95,7 @@ def test_many_legal_schedules_compute_the_nest(name: str, tmp_path: Path) -> Non
 def test_the_compiled_reference_is_that_of_numpy(name: str, tmp_path: Path) -> None:
     made = NESTS[name]
     job = NestJob(made, 3)
-    compiled = library.build_reference(checked_nest(made).nest, tmp_path)
+    compiled = nest_job.build_reference(checked_nest(made).nest, tmp_path)
     by_numpy = job._computed("", Libraries())
     by_gcc = job._computed(str(compiled), Libraries())
     for a, (expected, off) in by_numpy.items():

@@ -19,7 +19,7 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile, why_not
 from embeddb.tensors.tiling.plan import plan_of
 from indexer.runners.harness.worker import Libraries
-from indexer.runners.tile_code import measured
+from indexer.runners.tile_code import job as tile_job
 from indexer.runners.tile_code.job import KernelJob
 
 needs_gcc = pytest.mark.skipif(compiler() is None, reason="needs gcc")
@@ -31,12 +31,12 @@ KERNELS = tile_kernels() | {n: k for n, k in sample_tensors().items() if k.kind 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half the optimisation, a fourth of the time."""
-    monkeypatch.setattr(measured, "FLAGS", ("-O1", "-ffast-math", "-fwrapv"))
+    monkeypatch.setattr(tile_job, "FLAGS", ("-O1", "-ffast-math", "-fwrapv"))
 
 
 def wrong(kernel: Computation, tiles: list[Tile], folder: Path) -> dict[Tile, str]:
     """What is wrong with each, in this process."""
-    of = measured.MeasuredKernel(kernel)
+    of = tile_job.MeasuredKernel(kernel)
     job, libraries = KernelJob(kernel, of.scratch, 0), Libraries()
     job.expect(folder, "", libraries)
     found = {}

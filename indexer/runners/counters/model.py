@@ -7,26 +7,28 @@ translation of addresses, lines that threads take from one another.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NothingFound, RunnerUnavailable
-from embeddb.kernels.build import compiler, no_compiler
-from embeddb.kernels.compiling import compile_to
+from embeddb.kernels.build import compile_to, compiler, no_compiler
 from embeddb.kernels.machine_failures import Deadline
 from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
 from embeddb.nests.nest import Nest
+from embeddb.nests.parts import Access, Index
 from indexer.runners.command_run.process import run_once
-from indexer.runners.nest_counters.caches import Caches
-from indexer.runners.nest_counters.source import KINDS, Pass, addresses, source
-from indexer.runners.nest_counters.trace import outer_turns
-from indexer.runners.nest_counters.values import Values, deciding_values
-from indexer.runners.nest_counters.work import work_of
+from indexer.runners.counters.caches import Caches
+from indexer.runners.counters.source import KINDS, Pass, addresses, source
+from indexer.runners.counters.work import deciding, work_of
+from indexer.runners.nest_code.fill import contents
 
-__all__ = ["MOST_STEPS", "Share", "model_counts", "share_of"]
+__all__ = ["MOST_STEPS", "Share", "Values", "deciding_values", "model_counts", "share_of"]
+
 
 #: Accesses, and turns of the innermost loop, that are counted; about as many more warm the caches.
 #: A nest takes up to a second then.
@@ -180,3 +182,38 @@ def _scale(share: Share, row: dict[str, int], per_turn: float) -> float:
         return share.turns / row["turns"] if row["turns"] else 1.0
     counted = row["loads"] + row["stores"] + row["points"]
     return share.turns * per_turn / counted if counted else 1.0
+
+
+#: By number of the array.
+Values = Mapping[int, NDArray[Any]]
+MOST_BYTES = 1 << 30
+
+
+def deciding_values(nest: Nest) -> Values:
+    """Raises: NothingFound where they are too large to be looked at."""
+    wanted = sorted(deciding(nest))
+    if sum(nest.arrays[at].bytes for at in wanted) > MOST_BYTES:
+        raise NothingFound(f"the arrays that decide have more than {MOST_BYTES} bytes")
+    return {at: contents(nest, at).reshape(nest.arrays[at].shape) for at in wanted}
+
+
+def outer_turns(nest: Nest, values: Values) -> int:
+    """Turns of the outermost loop."""
+    loop = nest.loops[0]
+    low, high = (index_of(bound, (), values) for bound in (loop.lower, loop.upper))
+    return max(0, -((low - high) // loop.step))
+
+
+def place_of(access: Access, strides: Sequence[int], at: tuple[int, ...], values: Values) -> int:
+    return sum(s * index_of(i, at, values) for i, s in zip(access.at, strides, strict=True))
+
+
+def index_of(index: Index, at: tuple[int, ...], values: Values) -> int:
+    plain = index.affine.constant + sum(
+        coef * x for coef, x in zip(index.affine.coefs, at, strict=False)
+    )
+    if index.of is None:
+        return plain
+    array = values[index.of.array]
+    strides = [s // array.itemsize for s in array.strides]
+    return plain + int(array.reshape(-1)[place_of(index.of, strides, at, values)])

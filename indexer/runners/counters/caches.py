@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 __all__ = ["PLAIN", "Caches", "Level", "caches_here"]
 
+
 _MACHINE = Path("/sys/devices/system/cpu/cpu0/cache")
 
 

@@ -1,32 +1,27 @@
-"""What pays: asking, building and converting against the calls that a caller announces."""
+"""Whether a faster kernel pays off, and which of several is fastest, by measuring them."""
 
 from __future__ import annotations
 
 import statistics
+import threading
+import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError
 from embeddb.core.files.own_files import whole_file
 from embeddb.handle.choice import Choice, Wishes
 from embeddb.handle.matrix import Matrix
+from embeddb.handle.served import Served, by_kernel
 from embeddb.kernels import build as cpu_build
 from embeddb.kernels.called import code_place, is_built
-
-__all__ = [
-    "NO_COMPILER",
-    "SMALL",
-    "level_with_scipy",
-    "owed_s",
-    "saved_s",
-    "too_costly",
-    "too_little",
-    "too_soon",
-    "usual_build_s",
-    "usual_config",
-    "worth_building",
-]
 
 NO_COMPILER = "no C compiler found: install gcc to run the faster kernel"
 #: Multiply-adds below which scipy answers: calling a kernel costs more than it saves.
@@ -148,3 +143,107 @@ def usual_build_s() -> float:
         if known := [s for path in latest if (s := cpu_build.seconds_of(path)) is not None]:
             return statistics.median(known)
     return _BUILD_S
+
+
+def measured(held: Matrix, op: Op, choice: Choice, wishes: Wishes) -> Choice:
+    """The choice with the fastest of its configurations first, conversion shared among the calls;
+    those that come too late, or cannot be built, are left out."""
+    calls = wishes.calls
+    rng = np.random.default_rng(0)
+    m, n = held.pattern.shape
+    b = rng.random((n, op.width)).astype(held.values.dtype)
+    c = rng.random((m, op.width)).astype(held.values.dtype) if op.kernel == "sddmm" else None
+    end = time.perf_counter() + wishes.seconds
+    configs = list(dict.fromkeys(map(Config, (choice.config, choice.default, *choice.others))))
+    took: dict[Config, float] = {}
+    for nth, config in enumerate(configs):
+        left = end - time.perf_counter()
+        if took and left <= 0:
+            break
+        try:
+            served = by_kernel(held, op, config)
+        except EmbeddbError:
+            continue
+        spent = _seconds(served, b, c, left / (len(configs) - nth))
+        took[config] = spent + (served.conversion_s / calls if calls else 0.0)
+    if not took:
+        return choice
+    best = min(took, key=lambda one: took[one])
+    told = f"fastest of {len(took)} measured here, {1e3 * took[best]:.3f} ms a call"
+    break_even = 0.0 if calls else choice.break_even if dict(best) == choice.config else None
+    gain = took[Config(choice.default)] / took[best] if Config(choice.default) in took else None
+    return Choice(
+        config=dict(best),
+        default=choice.default,
+        source=told,
+        gain=gain,
+        break_even=break_even,
+        sure="measured",
+        answer=choice.answer,
+    )
+
+
+def _seconds(served: Served, b: Any, c: Any, budget_s: float) -> float:
+    """Median of calls with warm caches, at least three."""
+    served.compute(b, c, None)
+    times: list[float] = []
+    start = time.perf_counter()
+    while len(times) < 3 or (len(times) < 50 and time.perf_counter() - start < budget_s):
+        before = time.perf_counter()
+        served.compute(b, c, None)
+        times.append(time.perf_counter() - before)
+    return float(np.median(times))
+
+
+#: Calls of each; the first one warms up and does not count.
+TRIED = 4
+#: What computes, and its configuration; None for scipy.
+Rival = tuple[Served, Config | None]
+
+
+@dataclass(slots=True, eq=False)
+class Trial:
+    """Rivals, the answer first, with the seconds of their calls. An answer from other machines'
+    runs may be wrong here by a factor of two, and calls that have to be made anyway show it."""
+
+    rivals: tuple[Rival, ...]
+    _seconds: tuple[list[float], ...] = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._seconds = tuple([] for _ in self.rivals)
+
+    def compute(self, b: Any, c: Any, out: Any) -> NDArray[Any]:
+        """As `Served.compute`, by the one whose turn it is."""
+        with self._lock:
+            made_by = [len(seconds) for seconds in self._seconds]
+        at = made_by.index(min(made_by))
+        start = time.perf_counter()
+        made = self.rivals[at][0].compute(b, c, out)
+        with self._lock:
+            self._seconds[at].append(time.perf_counter() - start)
+        return made
+
+    @property
+    def over(self) -> bool:
+        """Whether all were tried often enough."""
+        return min(map(len, self._seconds)) >= TRIED
+
+    @property
+    def winner(self) -> Rival:
+        """The fastest one; of equals the first."""
+        took = self._medians()
+        return self.rivals[took.index(min(took))]
+
+    def told(self) -> str:
+        """One line: what each took, and who stays."""
+        each = zip(map(_name, self.rivals), self._medians(), strict=True)
+        tried = ", ".join(f"{name} {1e3 * took:.3f} ms" for name, took in each)
+        return f"first calls tried {tried}; {_name(self.winner)} stays"
+
+    def _medians(self) -> list[float]:
+        return [statistics.median(of[1:]) for of in self._seconds]
+
+
+def _name(rival: Rival) -> str:
+    return "scipy" if rival[1] is None else str(rival[1])

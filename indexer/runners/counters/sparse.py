@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Counted", "cachegrind", "perf"]
 
+
 #: Calls whose average is taken; a simulator needs no average.
 _PERF_CALLS = 20
 #: Events counted together: more than a processor has counters for would be estimated.

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
+from embeddb.kernels.nests.expressions import C_TYPES, Site, Writer
 from embeddb.nests.nest import Nest
-from embeddb.nests.parts import DTYPES, Access, Affine, Call, Const, Expr, Index, LoopIndex, Read
-from indexer.runners.nest_counters.caches import Caches
-from indexer.runners.nest_counters.work import (
+from embeddb.nests.parts import DTYPES, Access, Call, Const, Expr, Index, LoopIndex, Read
+from indexer.runners.counters.caches import Caches
+from indexer.runners.counters.work import (
     Operations,
     Step,
     Work,
@@ -26,7 +27,6 @@ KINDS = (
     *("loads", "stores", "points", "f32", "f64", "other", "branches", "mispredictions"),
     *("l1_in", "l1_out", "l2_in", "l2_out", "reads", "writes"),
 )
-_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 _PAGE = 4096
 _CALLS = {"neg": "negated", "abs": "fabs", "min": "fmin", "max": "fmax", "sqrt": "sqrt"} | {
     op: op for op in ("exp", "log", "tanh")
@@ -58,7 +58,7 @@ def addresses(nest: Nest) -> tuple[int, ...]:
 def source(nest: Nest, caches: Caches, passes: Sequence[Pass]) -> str:
     """A program that prints a line a thread, given the file with the arrays of `deciding`, in
     order."""
-    text = files("indexer.runners.nest_counters").joinpath("model.c.in").read_text(encoding="utf-8")
+    text = files("indexer.runners.counters").joinpath("model.c.in").read_text(encoding="utf-8")
     for name, part in (
         ("sizes", _sizes(nest, caches, passes)),
         ("arrays", _arrays(nest)),
@@ -80,7 +80,7 @@ def _sizes(nest: Nest, caches: Caches, passes: Sequence[Pass]) -> Iterator[str]:
 
 def _arrays(nest: Nest) -> Iterator[str]:
     held = sorted(deciding(nest))
-    yield from (f"static {_TYPES[nest.arrays[at].dtype]} *a{at};" for at in held)
+    yield from (f"static {C_TYPES[nest.arrays[at].dtype]} *a{at};" for at in held)
     yield "static int read_arrays(FILE *file)\n{"
     for at in held:
         count = nest.arrays[at].elements
@@ -142,7 +142,7 @@ def _assigned(nest: Nest, at: int) -> str:
             new = f"{place} {statement.combine[0]} {value}"
         case _:
             new = f"f{statement.combine[:-1]}({place}, {value})"
-    return f"{place} = ({_TYPES[nest.arrays[statement.target.array].dtype]})({new});"
+    return f"{place} = ({C_TYPES[nest.arrays[statement.target.array].dtype]})({new});"
 
 
 def _operations(done: Operations) -> Iterator[str]:
@@ -152,30 +152,26 @@ def _operations(done: Operations) -> Iterator[str]:
 
 
 def _each(call: str, accesses: Sequence[Access], nest: Nest) -> Iterator[str]:
-    begins = addresses(nest)
+    begins, (writer, site) = addresses(nest), _writer(nest)
     for access in accesses:
         size = DTYPES[nest.arrays[access.array].dtype]
-        yield f"{call}({begins[access.array]} + {size} * ({_place(access, nest)}));"
+        yield f"{call}({begins[access.array]} + {size} * ({writer.place(access, site)}));"
 
 
-def _place(access: Access, nest: Nest) -> str:
-    strides = nest.arrays[access.array].strides
-    terms = zip(access.at, strides, strict=True)
-    return " + ".join(f"{stride} * ({_index(at, nest)})" for at, stride in terms)
-
-
-def _element(access: Access, nest: Nest) -> str:
-    return f"a{access.array}[{_place(access, nest)}]"
+def _writer(nest: Nest) -> tuple[Writer, Site]:
+    """Writer of places, for arrays `a0`, ... and loop variables `i0`, ..."""
+    arrays = [f"a{at}" for at in range(len(nest.arrays))]
+    return Writer(nest, arrays), Site({at: (f"i{at}", 0) for at in range(nest.depth)})
 
 
 def _index(index: Index, nest: Nest) -> str:
-    plain = _affine(index.affine)
-    return plain if index.of is None else f"({plain} + (int64_t){_element(index.of, nest)})"
+    writer, site = _writer(nest)
+    return writer.index(index, site)
 
 
-def _affine(affine: Affine) -> str:
-    terms = (f" + {coef} * i{loop}" for loop, coef in enumerate(affine.coefs) if coef)
-    return f"({affine.constant}LL{''.join(terms)})"
+def _element(access: Access, nest: Nest) -> str:
+    writer, site = _writer(nest)
+    return writer.access(access, site)
 
 
 def _value(expression: Expr, nest: Nest) -> str:

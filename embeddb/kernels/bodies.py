@@ -1,0 +1,420 @@
+"""Bodies of sparse kernels in C, and what they share: the variant, vectors, tiles of columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embeddb.core.errors import SpaceError
+
+#: Largest block edge; dense operands and results carry at least one row less as padding.
+MAX_BLOCK = 16
+_TYPES = {"f32": ("float", 4), "f64": ("double", 8)}
+#: Widest vector type; gcc splits what the processor's registers cannot hold.
+MAX_LANES = 16
+#: The head of the function that every nest but that of outer products calls.
+WORK = """INLINE void work(const problem *z, int64_t s, int64_t p, int64_t end, int64_t k,
+                 int64_t last, T *d, int mode)
+{"""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Everything fixed at compile time.
+
+    `tile` is the number of dense columns held in registers, 0 for the plain loop and for SpMV;
+    `meeting` how threads that reach one place of the result meet ("" where none can); `mapped`
+    whether the format says which row a segment belongs to.
+    """
+
+    kernel: str
+    nest: str
+    meeting: str = ""
+    form: str = "csr"
+    block: tuple[int, int] = (1, 1)
+    slice: int = 0
+    mapped: bool = False
+    tile: int = 0
+    lanes: int = 1
+    unroll: int = 1
+    dtype: str = "f32"
+    vector_bytes: int = 16
+
+    @property
+    def hardware_lanes(self) -> int:
+        return max(1, self.vector_bytes // _TYPES[self.dtype][1])
+
+
+def types(v: Variant) -> str:
+    """`T` and its vectors of 2 to 16 lanes, with sums over the lanes of each: all, or down to 4."""
+    name, size = _TYPES[v.dtype]
+    lines = [f"typedef {name} T;"]
+    lanes = 2
+    while lanes <= MAX_LANES:
+        attributes = f"vector_size({lanes * size}), aligned({size}), may_alias"
+        lines.append(f"typedef T vec{lanes} __attribute__(({attributes}));")
+        half = lanes // 2
+        parts = [", ".join(map(str, range(lo, lo + half))) for lo in (0, half)]
+        total = "v[0] + v[1]"
+        if half > 1:
+            low, high = (f"__builtin_shufflevector(v, v, {part})" for part in parts)
+            total = f"sum{half}({low} + {high})"
+        head = "static inline __attribute__((always_inline, unused))"
+        lines.append(f"{head} T sum{lanes}(vec{lanes} v) {{ return {total}; }}")
+        if lanes > 4:
+            four = f"{low} + {high}"
+            folded = four if lanes == 8 else f"four{half}({four})"
+            lines.append(f"{head} vec4 four{lanes}(vec{lanes} v) {{ return {folded}; }}")
+        lanes *= 2
+    return "\n".join(lines)
+
+
+def walk(step: int) -> str:
+    return "for (; p < end; p++)" if step == 1 else f"for (; p + {step} <= end; p += {step})"
+
+
+def indent(lines: list[str], by: int = 4) -> str:
+    return "\n".join(" " * by + line for line in lines)
+
+
+def widths(tile: int) -> list[int]:
+    return [tile >> shift for shift in range(tile.bit_length())]
+
+
+def columns(v: Variant, call: str) -> list[str]:
+    """Calls that cover the dense columns k..last, `%d` standing for the width of the tile."""
+    lines = [f"for (; k + {v.tile} <= last; k += {v.tile})", f"    {call % v.tile}"]
+    for width in widths(v.tile)[1:]:
+        lines += [
+            f"if (k + {width} <= last) {{",
+            f"    {call % width}",
+            f"    k += {width};",
+            "}",
+        ]
+    return lines
+
+
+def vector(v: Variant, width: int) -> tuple[str, int, int]:
+    """Type, lanes and number of the vectors that hold `width` columns."""
+    lanes = min(width, v.hardware_lanes)
+    return ("T" if lanes == 1 else f"vec{lanes}"), lanes, width // lanes
+
+
+def spmm_body(v: Variant) -> str:
+    """C of `work`, or of `scatter` for columns of A."""
+    if v.nest == "OUTER":
+        return _outer(v)
+    return _tiled(v) if v.tile else _plain(v)
+
+
+def _plain(v: Variant) -> str:
+    """The accumulator is the row of D itself; the compiler vectorises over k."""
+    return f"""{WORK}
+    (void)s;
+    const int64_t K = z->width;
+    if (mode == SET)
+        for (int64_t x = k; x < last; x++)
+            d[x] = 0;
+    for (; p < end; p++) {{
+        const T a = z->val[p];
+        const T *restrict b = z->b + z->idx[p] * K;
+        T *restrict o = d;
+        for (int64_t x = k; x < last; x++)
+            o[x] += a * b[x];
+    }}
+}}"""
+
+
+def _tiled(v: Variant) -> str:
+    strips = "\n\n".join(_strip(v, width) for width in widths(v.tile))
+    calls = columns(v, "tile_%d(z, p, end, k, d, mode);")
+    return f"{strips}\n\n{WORK}\n    (void)s;\n{indent(calls)}\n}}"
+
+
+def _strip(v: Variant, width: int) -> str:
+    """Unrolled steps get accumulators of their own while registers last, to hide the latency of
+    the additions."""
+    r, _ = v.block
+    kind, lanes, parts = vector(v, width)
+    room = 16 if v.vector_bytes == 64 else 8
+    sets = v.unroll if v.unroll * r * parts <= room else 1
+    names = [f"s{u}_{y}_{x}" for u in range(sets) for y in range(r) for x in range(parts)]
+    lines = ["const int64_t K = z->width;"]
+    lines.append(f"{kind} {', '.join(f'{name} = {{0}}' for name in names)};")
+    lines.append(f"{walk(v.unroll)} {{")
+    for u in range(v.unroll):
+        lines += _step(v, width, (u, u % sets))
+    lines.append("}")
+    if v.unroll > 1:
+        lines += ["for (; p < end; p++) {", *_step(v, width, (0, 0)), "}"]
+    for y in range(r):
+        for x in range(parts):
+            at = f"*({kind} *)(d + {y} * K + k + {x * lanes})"
+            total = " + ".join(f"s{u}_{y}_{x}" for u in range(sets))
+            lines.append(f"if (mode == ADD) {at} += {total}; else {at} = {total};")
+    return f"""INLINE void tile_{width}(const problem *z, int64_t p, int64_t end, int64_t k, T *d,
+                    int mode)
+{{
+{indent(lines)}
+}}"""
+
+
+def _step(v: Variant, width: int, at: tuple[int, int]) -> list[str]:
+    """One block: `at` is its offset from p and the set of accumulators it adds to."""
+    r, c = v.block
+    kind, lanes, parts = vector(v, width)
+    offset, chosen = at
+    lines = [
+        f"    {{ const T *a = z->val + (p + {offset}) * {r * c};",
+        f"      const T *b = z->b + (int64_t)z->idx[p + {offset}] * ({c} * K) + k;",
+        f"      for (int x = 0; x < {c}; x++, a++, b += K) {{",
+    ]
+    for x in range(parts):
+        lines.append(f"        const {kind} b{x} = *(const {kind} *)(b + {x * lanes});")
+    for y in range(r):
+        for x in range(parts):
+            lines.append(f"        s{chosen}_{y}_{x} += a[{y * c}] * b{x};")
+    return [*lines, "      } }"]
+
+
+def _outer(v: Variant) -> str:
+    """One column of A: a tile of the row of B stays in registers, rows of D pass by."""
+    strips = []
+    for width in widths(v.tile):
+        kind, lanes, parts = vector(v, width)
+        lines = ["const int64_t K = z->width;", "const T *b = z->b + s * K + k;"]
+        lines += [f"const {kind} b{x} = *(const {kind} *)(b + {x * lanes});" for x in range(parts)]
+        lines.append("for (int64_t p = z->ptr[s]; p < z->ptr[s + 1]; p++) {")
+        lines.append("    const T a = z->val[p];")
+        lines.append("    T *o = d + z->idx[p] * K + k;")
+        lines += [f"    *({kind} *)(o + {x * lanes}) += a * b{x};" for x in range(parts)]
+        lines.append("}")
+        head = f"INLINE void tile_{width}(const problem *z, int64_t s, int64_t k, T *d)"
+        strips.append(f"{head}\n{{\n{indent(lines)}\n}}")
+    calls = indent(columns(v, "tile_%d(z, s, k, d);"))
+    head = "INLINE void scatter(const problem *z, int64_t s, int64_t k, int64_t last, T *d)"
+    return "\n\n".join([*strips, f"{head}\n{{\n{calls}\n}}"])
+
+
+def spmv_body(v: Variant) -> str:
+    """C of `work`, or of `scatter` for columns of A."""
+    if v.nest == "OUTER":
+        return """INLINE void scatter(const problem *z, int64_t s, int64_t k, int64_t last, T *d)
+{
+    (void)k, (void)last;
+    const T b = z->b[s];
+    for (int64_t p = z->ptr[s]; p < z->ptr[s + 1]; p++)
+        d[z->idx[p]] += z->val[p] * b;
+}"""
+    if v.form in ("sell", "ell"):
+        lines = _slices(v)
+    elif v.form == "bcsr":
+        lines = _blocks(v)
+    else:
+        lines = _row_sum(v)
+    return f"{WORK}\n    (void)s, (void)k, (void)last;\n{indent(lines)}\n}}"
+
+
+def _gather(lanes: int, first: str) -> str:
+    """A vector of x at the `lanes` columns from idx[first] on."""
+    return "{" + ", ".join(f"z->b[z->idx[{first} + {t}]]" for t in range(lanes)) + "}"
+
+
+def _row_sum(v: Variant) -> list[str]:
+    """One row: `lanes` products at a time, `unroll` sums side by side."""
+    lanes, unroll = v.lanes, v.unroll
+    lines = ["T total = 0;"]
+    if lanes * unroll > 1:
+        kind = "T" if lanes == 1 else f"vec{lanes}"
+        lines.append(f"if (end - p >= {lanes * unroll}) {{")
+        lines.append(f"    {kind} {', '.join(f's{u} = {{0}}' for u in range(unroll))};")
+        lines.append(f"    {walk(lanes * unroll)} {{")
+        for u in range(unroll):
+            at = f"p + {u * lanes}"
+            x = f"z->b[z->idx[{at}]]" if lanes == 1 else f"({kind}){_gather(lanes, at)}"
+            lines.append(f"        s{u} += *(const {kind} *)(z->val + {at}) * {x};")
+        both = " + ".join(f"s{u}" for u in range(unroll))
+        lines += [
+            "    }",
+            f"    total = {both if lanes == 1 else f'sum{lanes}({both})'};",
+            "}",
+        ]
+    lines += ["for (; p < end; p++)", "    total += z->val[p] * z->b[z->idx[p]];"]
+    return [*lines, "*d = mode == ADD ? *d + total : total;"]
+
+
+def _blocks(v: Variant) -> list[str]:
+    """A block row: one vector of sums where the block is a column, one per row otherwise."""
+    r, c = v.block
+    power = c & (c - 1) == 0 and r & (r - 1) == 0
+    if c == 1 and r > 1 and power:
+        lines = [f"vec{r} s0 = {{0}};", "for (; p < end; p++)"]
+        lines.append(f"    s0 += *(const vec{r} *)(z->val + p * {r}) * z->b[z->idx[p]];")
+        return [*lines, "(void)mode;", f"*(vec{r} *)d = s0;"]
+    kind = f"vec{c}" if power and c > 1 else "T"
+    step = 1 if kind == "T" else c
+    lines = [
+        f"{kind} {', '.join(f's{y} = {{0}}' for y in range(r))};",
+        "for (; p < end; p++) {",
+    ]
+    lines.append(f"    const T *a = z->val + p * {r * c}, *b = z->b + (int64_t)z->idx[p] * {c};")
+    for x in range(0, c, step):
+        lines.append(f"    const {kind} b{x} = *(const {kind} *)(b + {x});")
+    for y in range(r):
+        for x in range(0, c, step):
+            lines.append(f"    s{y} += *(const {kind} *)(a + {y * c + x}) * b{x};")
+    lines += ["}", "(void)mode;"]
+    return [
+        *lines,
+        *(f"d[{y}] = {f's{y}' if step == 1 else f'sum{c}(s{y})'};" for y in range(r)),
+    ]
+
+
+def _slices(v: Variant) -> list[str]:
+    """A slice of rows side by side, one lane each; `d` is the first of them, so the whole result
+    is reached through z."""
+    lanes = min(v.slice, MAX_LANES)
+    kind = "T" if lanes == 1 else f"vec{lanes}"
+    parts = range(v.slice // lanes)
+    lines = [f"{kind} {', '.join(f's{x} = {{0}}' for x in parts)};"]
+    lines.append(f"for (; p < end; p += {v.slice}) {{")
+    for x in parts:
+        at = f"p + {x * lanes}"
+        gathered = f"z->b[z->idx[{at}]]" if lanes == 1 else f"({kind}){_gather(lanes, at)}"
+        lines.append(f"    s{x} += *(const {kind} *)(z->val + {at}) * {gathered};")
+    lines += [
+        "}",
+        "(void)mode, (void)d;",
+        f"const int32_t *row = z->row + s * {v.slice};",
+    ]
+    for x in parts:
+        for t in range(lanes):
+            value = f"s{x}" if lanes == 1 else f"s{x}[{t}]"
+            lines.append(f"z->d[row[{x * lanes + t}]] = {value};")
+    return lines
+
+
+#: More sums than this at a time would leave the registers.
+_MAX_SUMS = 16
+#: Vectors of the own row that are kept in registers while the segment passes.
+_MAX_HELD = 8
+
+
+def sddmm_body(v: Variant) -> str:
+    """Dot products of a row of C with rows of B; for columns of A the operands change places. A
+    tile of the row stays in registers while the segment passes; one narrower than the width leaves
+    partial sums in E.
+
+    Raises: SpaceError for blocks that there are no registers for.
+    """
+    r, c = v.block
+    if r * c > _MAX_SUMS:
+        raise SpaceError(f"block = {r}x{c}: SDDMM holds at most {_MAX_SUMS} sums in registers")
+    own, other = ("z->b", "z->c") if v.form == "csc" else ("z->c", "z->b")
+    row = f"(int64_t)z->row[s] * {r}" if v.mapped else f"s * {r}"
+    if not v.tile:
+        return f"{_PLAIN_DOTS}\n\n{_work(own, other, row, ['dots(z, p, end, own, other);'])}"
+    strips = "\n\n".join(_dots(v, width) for width in widths(v.tile))
+    calls = columns(v, "tile_%d(z, p, end, own + k, other + k, k > 0);")
+    return f"{strips}\n\n{_work(own, other, row, calls)}"
+
+
+#: What a compiler makes of the plain loop, were it allowed to reorder the sum.
+_PLAIN_DOTS = """INLINE void dots(const problem *z, int64_t p, int64_t end, const T *own,
+                    const T *other)
+{
+    const int64_t K = z->width;
+    for (; p < end; p++) {
+        const T *o = other + z->idx[p] * K;
+        T sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t q = 0; q < K; q++)
+            sum += own[q] * o[q];
+        z->d[p] = z->val[p] * sum;
+    }
+}"""
+
+
+def _work(own: str, other: str, row: str, calls: list[str]) -> str:
+    lines = [
+        "(void)d, (void)mode, (void)k, (void)last;",
+        f"const T *own = {own} + {row} * z->width, *other = {other};",
+        *calls,
+    ]
+    return f"{WORK}\n{indent(lines)}\n}}"
+
+
+def _dots(v: Variant, width: int) -> str:
+    """`width` columns of the own row (of each row of a block) against the rows that pass by."""
+    r, _ = v.block
+    kind, lanes, parts = vector(v, width)
+    held = r * parts <= _MAX_HELD
+    lines = ["const int64_t K = z->width;"]
+    if held:
+        lines += [
+            f"const {kind} c{y}_{x} = *(const {kind} *)(own + {y} * K + {x * lanes});"
+            for y in range(r)
+            for x in range(parts)
+        ]
+    lines += [f"{walk(v.unroll)} {{", *_dot_step(v, width, v.unroll, held), "}"]
+    if v.unroll > 1:
+        lines += ["for (; p < end; p++) {", *_dot_step(v, width, 1, held), "}"]
+    return f"""INLINE void tile_{width}(const problem *z, int64_t p, int64_t end, const T *own,
+                    const T *other, int add)
+{{
+{indent(lines)}
+}}"""
+
+
+def _dot_step(v: Variant, width: int, unroll: int, held: bool) -> list[str]:
+    """All sums of `unroll` blocks side by side, so that they hide each other's latency."""
+    r, c = v.block
+    kind, lanes, parts = vector(v, width)
+    cells = [(u, y, x) for u in range(unroll) for y in range(r) for x in range(c)]
+    lines = [
+        f"    const T *o{u} = other + (int64_t)z->idx[p + {u}] * ({c} * K);" for u in range(unroll)
+    ]
+    lines.append(f"    {kind} {', '.join(f's{u}_{y}_{x}' for u, y, x in cells)};")
+    for part in range(parts):
+        lines.append("    {")
+        for y in range(0 if held else r):
+            at = f"own + {y} * K + {part * lanes}"
+            lines.append(f"        const {kind} c{y}_{part} = *(const {kind} *)({at});")
+        for u in range(unroll):
+            for x in range(c):
+                at = f"o{u} + {x} * K + {part * lanes}"
+                lines.append(f"        const {kind} b{u}_{x} = *(const {kind} *)({at});")
+        sign = "+=" if part else "="
+        lines += [f"        s{u}_{y}_{x} {sign} c{y}_{part} * b{u}_{x};" for u, y, x in cells]
+        lines.append("    }")
+    fours = len(cells) // 4 * 4 if lanes >= 4 else 0
+    names = [f"s{u}_{y}_{x}" for u, y, x in cells]
+    for first in range(0, fours, 4):
+        lines += _four_sums(names[first : first + 4], lanes, first, r * c)
+    for nth, name in enumerate(names[fours:], fours):
+        total = name if lanes == 1 else f"sum{lanes}({name})"
+        place = f"p * {r * c} + {nth}"
+        lines.append(f"    z->d[{place}] = z->val[{place}] * {total} + (add ? z->d[{place}] : 0);")
+    return lines
+
+
+def _four_sums(names: list[str], lanes: int, at: int, block: int) -> list[str]:
+    """Four sums over lanes together, of neighbours in E: their halves share registers."""
+    parts = [f"four{lanes}({name})" if lanes > 4 else name for name in names]
+    pair = (
+        "__builtin_shufflevector({0}, {1}, 0, 4, 2, 6)"
+        " + __builtin_shufflevector({0}, {1}, 1, 5, 3, 7)"
+    )
+    place = f"p * {block} + {at}"
+    return [
+        "    {",
+        f"        const vec4 {', '.join(f'f{i} = {part}' for i, part in enumerate(parts))};",
+        f"        const vec4 g0 = {pair.format('f0', 'f1')};",
+        f"        const vec4 g1 = {pair.format('f2', 'f3')};",
+        f"        vec4 e = *(const vec4 *)(z->val + {place})",
+        "            * (__builtin_shufflevector(g0, g1, 0, 1, 4, 5)",
+        "            + __builtin_shufflevector(g0, g1, 2, 3, 6, 7));",
+        "        if (add)",
+        f"            e += *(const vec4 *)(z->d + {place});",
+        f"        *(vec4 *)(z->d + {place}) = e;",
+        "    }",
+    ]
