@@ -32,7 +32,7 @@ from embeddb.platforms.platform import load_platform
 from embeddb.ranking.build import build_query
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.failing import chances
+from embeddb.ranking.rankers.order import chances
 from embeddb.ranking.recommendation import Candidate
 from indexer.embed import embed
 from indexer.ingest import ingest

@@ -35,9 +35,9 @@ from embeddb.core.config import Config, Op
 from embeddb.core.timing import Timing
 from embeddb.database import Database
 from embeddb.ranking.alternatives import insight
-from embeddb.ranking.diagnostics import NextRun
 from embeddb.ranking.fallback import answer
 from embeddb.ranking.query import Query
+from embeddb.ranking.recommendation import NextRun
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth
 

@@ -31,8 +31,7 @@ from embeddb.ranking.measure import Measure, Search
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.recommendation import Candidate, Recommendation
-from tuners.base import Tuner
-from tuners.loop import tune
+from tuners.base import Tuner, tune
 
 T = TypeVar("T")
 

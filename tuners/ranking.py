@@ -12,12 +12,11 @@ import numpy as np
 from embeddb.core.config import Config
 from embeddb.core.records import Measurement
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.base import Ranker, by_score, default_candidate
+from embeddb.ranking.rankers.base import Ranker, StaticBest, by_score, default_candidate
 from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.joint import JointRanker
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.rankers.search import SearchRanker
-from embeddb.ranking.rankers.static_best import StaticBest
 from embeddb.ranking.recommendation import Candidate
 
 __all__ = ["RankedTuner", "by_score", "default_candidate"]

@@ -22,13 +22,12 @@ from embeddb.platforms.of_subject import Content, default_of
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.answers import keep
 from embeddb.ranking.build import build_query
-from embeddb.ranking.diagnostics import Diagnostics, NextRun, SimplerAnswer
 from embeddb.ranking.fallback import Answer, cost_of
 from embeddb.ranking.posterior import Posterior
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import posterior_of
 from embeddb.ranking.rankers.choose import Rankers
-from embeddb.ranking.recommendation import Recommendation
+from embeddb.ranking.recommendation import Diagnostics, NextRun, Recommendation, SimplerAnswer
 from embeddb.store.usual_state import usual_at
 
 __all__ = ["Deepen", "NearestRun", "expected_improvement", "insight", "nearest_run", "renewed"]

@@ -29,9 +29,9 @@ from embeddb.platforms.space.screen import screened
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.ranking.kernels.carried import with_carried_tiles
 from embeddb.ranking.kernels.prediction import predicted_tiles
+from embeddb.ranking.order_reason import settled
 from embeddb.ranking.prediction import predicted
 from embeddb.ranking.query import Neighbour, OwnTimings, Promise, Query, Vote
-from embeddb.ranking.remeasured import settled
 from embeddb.ranking.transferred import carried_over
 from embeddb.store.usual_state import usual_at
 from embeddb.tensors.computation import Computation

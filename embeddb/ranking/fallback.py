@@ -18,7 +18,7 @@ from embeddb.core.timing import Timing
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import default_candidate
 from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS, Rankers
-from embeddb.ranking.rankers.failing import likely_last
+from embeddb.ranking.rankers.order import likely_last
 from embeddb.ranking.recommendation import Candidate
 
 __all__ = ["Answer", "answer", "cost_of"]

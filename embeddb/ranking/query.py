@@ -89,7 +89,7 @@ class Transferred(NamedTuple):
 class OwnTimings:
     """What was measured on the very pattern: at the asked width, and at another (`other_op`).
     `behind` are configurations that rank behind the others whatever they took, with the reason
-    (`embeddb.ranking.remeasured`)."""
+    (`embeddb.ranking.order_reason`)."""
 
     timings: dict[Config, Timing] = field(default_factory=dict)
     behind: Mapping[Config, str] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from embeddb.ranking.rankers.choose import Rankers
 from embeddb.ranking.rankers.neighbour_vote import scores
 from embeddb.ranking.recommendation import Candidate
 from embeddb.testing.tuners import TunerContract, check_tuner, sample_queries
-from tuners.loop import tune
+from tuners.base import tune
 from tuners.ranking import RankedTuner, StaticBestTuner, StaticTopKTuner, TransferTuner
 
 NAMES = ("default", "random", "static-best", "static-top-k", "transfer")

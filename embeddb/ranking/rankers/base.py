@@ -15,8 +15,6 @@ from embeddb.ranking.posterior import Posterior, anchored, over_default_of
 from embeddb.ranking.query import Query
 from embeddb.ranking.recommendation import Candidate
 
-__all__ = ["Floats", "Ranker", "between", "by_score", "default_candidate", "posterior_of"]
-
 Floats = NDArray[np.float64]
 
 #: The 90th percentile of a standard normal: an interval from the 10th to the 90th.
@@ -119,3 +117,32 @@ def by_score(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     """Positions of the finite scores, ascending; equal scores keep the configurations' order."""
     order = np.argsort(scores, kind="stable")
     return order[np.isfinite(scores[order])]
+
+
+class StaticBest(Ranker):
+    """First the configuration with the highest mean gain over all measured patterns."""
+
+    name, source = "static-best", "static-best"
+    by_vote = False
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        return self.query.vote.configs
+
+    @property
+    def score(self) -> Floats:
+        return self.query.vote.mean
+
+    def candidates(self) -> Iterator[Candidate]:
+        mean = self.query.vote.mean
+        for at in by_score(-mean):
+            yield Candidate(
+                config=dict(self.query.vote.configs[at]),
+                score=-float(mean[at]),
+                origin="best on average over the platform's patterns",
+                expected_gain=math.exp(mean[at]) if self.query.vote.knows_default else None,
+            )
+
+    def posterior(self, answer: Config) -> Posterior:
+        unknown = np.full(len(self.configs), np.nan)
+        return over_default_of(self.query, self.configs, self.score, unknown)

@@ -8,12 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.base import Ranker
+from embeddb.ranking.rankers.base import Ranker, StaticBest
 from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.joint import JointRanker
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.rankers.search import SearchRanker, predicted_whole
-from embeddb.ranking.rankers.static_best import StaticBest
 
 __all__ = ["FEWEST_NEIGHBOURS", "Rankers", "ranker_of"]
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
     from embeddb.database import Database
     from embeddb.platforms.of_subject import Content
-    from embeddb.ranking.diagnostics import Diagnostics
     from embeddb.ranking.kernels.fused_seconds import FusedSeconds
     from embeddb.ranking.kernels.view import KernelView
+    from embeddb.ranking.recommendation import Diagnostics
 
 __all__ = [
     "fused_seconds",

@@ -12,7 +12,7 @@ from embeddb.database import Database
 from embeddb.explain.explanation import fails
 from embeddb.index.failures import Failures
 from embeddb.ranking.build import build_query
-from embeddb.ranking.rankers.failing import chances, likely_last
+from embeddb.ranking.rankers.order import chances, likely_last
 from embeddb.ranking.recommendation import Candidate
 from embeddb.ui.cli.explain_text import show_explanation
 from embeddb.ui.report.explanation import explanation_html

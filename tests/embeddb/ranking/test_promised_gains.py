@@ -26,12 +26,11 @@ from embeddb.index.trial import fit_policy
 from embeddb.index.vote import VoteSettings
 from embeddb.ranking.order_reason import order_notes, rests_on, with_order_reasons
 from embeddb.ranking.query import Promise, Query
-from embeddb.ranking.rankers.base import Ranker
+from embeddb.ranking.rankers.base import Ranker, StaticBest
 from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.joint import JointRanker
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.rankers.search import SearchRanker
-from embeddb.ranking.rankers.static_best import StaticBest
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.testing.queries import sample_queries
 from indexer.embed import embed

@@ -23,8 +23,13 @@ from embeddb.explain.explanation import Explanation, OwnRuns
 from embeddb.platforms.platform import parse_platform
 from embeddb.ranking.alternatives import renewed
 from embeddb.ranking.confidence import default_fails
-from embeddb.ranking.diagnostics import Counterfactual, Diagnostics, NextRun, SimplerAnswer
-from embeddb.ranking.recommendation import Recommendation
+from embeddb.ranking.recommendation import (
+    Counterfactual,
+    Diagnostics,
+    NextRun,
+    Recommendation,
+    SimplerAnswer,
+)
 from embeddb.store import memory_store
 from embeddb.ui.cli.explain_text import change, show_explanation
 from embeddb.ui.cli.main import cli
