@@ -229,9 +229,9 @@ def test_few_calls_do_not_wait_for_an_index(
     cache: Path, a: Any, empty_db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_ASK_S", "_PREPARE_S"):
-        monkeypatch.setattr(worth, name, 0.0)
-    monkeypatch.setattr(worth, "usual_build_s", lambda: 0.0)
-    once_s = a.nnz * 16 * worth._SAVED_S
+        monkeypatch.setattr(autotune, name, 0.0)
+    monkeypatch.setattr(autotune, "usual_build_s", lambda: 0.0)
+    once_s = a.nnz * 16 * autotune._SAVED_S
     monkeypatch.setattr(Lookup, "preparing_s", lambda *_: 4 * once_s)
     f = embeddb.compile(a, "spmm", k=16, calls=3, db=empty_db)
     assert f.config is None and "preparing answers" in f.why()
