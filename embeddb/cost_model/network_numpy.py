@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embeddb.core.files.model_file import product
+from embeddb.core.nn_numpy import dense, linear, relu
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,15 +45,15 @@ def activations_of(
     """What of a network's score does not depend on the matrix, of nests float32[c,65] and latents
     float32[c,e]: float32[c,128], and float32[c,32] if it has a bilinear term."""
     if "program.0.weight" in weights:
-        hidden = _linear(weights, "program.0", np.hstack([nests, latents]))
-        fused = _linear(weights, "program.2", np.maximum(hidden, 0))
+        hidden = dense(np.hstack([nests, latents]), weights, "program.0")
+        fused = dense(relu(hidden), weights, "program.2")
     else:
-        mapped = _linear(weights, "mapper.2", np.maximum(_linear(weights, "mapper.0", nests), 0))
+        mapped = dense(relu(dense(nests, weights, "mapper.0")), weights, "mapper.2")
         fused = mapped + latents if add else np.hstack([mapped, latents])
-    first = product(fused, weights["predictor.of_config.weight"])
+    first = linear(fused, weights["predictor.of_config.weight"])
     if "u.weight" not in weights:
         return first, None
-    return first, _linear(weights, "v.2", np.maximum(_linear(weights, "v.0", fused), 0))
+    return first, dense(relu(dense(fused, weights, "v.0")), weights, "v.2")
 
 
 def scores(
@@ -61,18 +61,12 @@ def scores(
 ) -> NDArray[np.float64]:
     """float64[c] of one network, for one matrix float32[1,d+1] and `activations_of`."""
     first, v = activations
-    matrix = _linear(weights, "matrix.3", np.maximum(_linear(weights, "matrix.0", x), 0))
-    hidden = _linear(weights, "predictor.of_matrix", np.maximum(matrix, 0)) + first
-    second = _linear(weights, "predictor.second", np.maximum(hidden, 0, out=hidden))
-    out = _linear(weights, "predictor.third", np.maximum(second, 0, out=second))[:, 0]
+    matrix = dense(relu(dense(x, weights, "matrix.0")), weights, "matrix.3")
+    hidden = dense(np.maximum(matrix, 0), weights, "predictor.of_matrix") + first
+    second = dense(relu(hidden), weights, "predictor.second")
+    out = dense(relu(second), weights, "predictor.third")[:, 0]
     found = out.astype(np.float64)
-    return found if v is None else found + v @ _linear(weights, "u", matrix)[0]
-
-
-def _linear(weights: Arrays, name: str, rows: Floats32) -> Floats32:
-    """One layer: float32[r,out] of rows float32[r,in]."""
-    weight = weights[f"{name}.weight"]
-    return product(rows, weight) + weights[f"{name}.bias"]
+    return found if v is None else found + v @ dense(matrix, weights, "u")[0]
 
 
 def member_shapes(

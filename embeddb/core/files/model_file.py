@@ -44,7 +44,6 @@ __all__ = [
     "digest",
     "fill",
     "load",
-    "product",
     "read_card",
     "save",
     "version_of",
@@ -59,8 +58,6 @@ _MAX_RANK = 8
 _TYPES = {"F64": 8, "F32": 4, "I64": 8, "I16": 2, "U8": 1}
 #: The same types in numpy's words.
 _DTYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I16": "<i2", "U8": "|u1"}
-#: Multiplications of one product up to which OpenBLAS stays on one thread (its interface/gemm.c).
-_ONE_THREAD = 4 * 65536
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "featurizer": ("network", "reduction"),
     "nests": ("network",),
@@ -309,15 +306,4 @@ def arrays_of(data: bytes) -> dict[str, NDArray[Any]]:
         start, stop = entry["data_offsets"]
         raw = data[8 + length + start : 8 + length + stop]
         found[name] = np.frombuffer(raw, _DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    return found
-
-
-def product(rows: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.float32]:
-    """float32[r,out]: rows float32[r,in] by weight float32[out,in], in parts that OpenBLAS leaves
-    to one thread: where the cores are busy its other threads are waited for, 20 ms instead of 1."""
-    at_once = max(1, _ONE_THREAD // weight.size)
-    found = np.empty((len(rows), len(weight)), dtype=np.float32)
-    for start in range(0, len(rows), at_once):
-        part = slice(start, start + at_once)
-        np.matmul(rows[part], weight.T, out=found[part])
     return found

@@ -7,7 +7,7 @@ Source: "A Learned Performance Model for Tensor Processing Units", Sections 3.3,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -91,8 +91,8 @@ def train_kernels(
     does not fit the task; ModelError as `fit` and `save` do; MissingDependency for trees without
     LightGBM.
     """
-    task = how.preset.spec.task
-    if task == "fused" and how.preset.loss != "squared":
+    task = how.task
+    if task == "fused" and how.recipe.loss_name != "squared":
         raise UsageError("seconds of fused kernels are learned by `squared` errors alone")
     if task == "tile" and how.predictor == "operations":
         raise UsageError("sums of operations tell seconds of fused kernels, they rank no tiles")
@@ -132,7 +132,7 @@ def _candidates(how: KernelTraining) -> tuple[str, ...]:
     """The network first: it is what a stopped training goes on with."""
     if how.predictor != "auto":
         return (how.predictor,)
-    if how.preset.spec.task == "fused":
+    if how.task == "fused":
         return ("network", "operations")
     return ("network", "trees") if available() else ("network",)
 
@@ -166,7 +166,7 @@ def _made(
 ) -> _Made:
     if name == "network":
         return _network(parts, how, out, progress)
-    if how.preset.spec.task == "tile":
+    if how.task == "tile":
         return _tile_trees(parts, how, analysis)
     members = ("trees",) if name == "trees" else members_here()
     return _sums(parts, how, members, out, progress)
@@ -209,7 +209,7 @@ def _of_rows(
     parts: _Parts,
     how: KernelTraining,
 ) -> _Made:
-    task = how.preset.spec.task
+    task = how.task
     figures = figures_of(task, parts.judged["valid"], said["valid"], least_s=0.0)
     card = {**_card(how), **told}
     card["settings"] = {**card["settings"], "by": how.by}
@@ -219,8 +219,8 @@ def _of_rows(
 def _card(how: KernelTraining) -> dict[str, Any]:
     return {
         "kind": "kernels",
-        "kernel": how.preset.spec.task,
-        "ops": [how.preset.spec.task],
+        "kernel": how.task,
+        "ops": [how.task],
         "seed": how.seed,
         "code": __version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -228,18 +228,17 @@ def _card(how: KernelTraining) -> dict[str, Any]:
 
 
 def _network_card(how: KernelTraining, fitted: Fitted) -> dict[str, Any]:
-    own = asdict(how.preset)
-    del own["spec"]
+    network = how.recipe.spec.card
     return {
         **_card(how),
-        "network": how.preset.spec.card,
+        "network": network,
         "metrics": {name: round(value, 6) for name, value in fitted.figures.items()},
         "epochs": fitted.epochs,
         "best_epoch": fitted.best_epoch,
         "stopped_early": fitted.stopped_early,
         "settings": {
-            **own,
+            **how.recipe.told,
             **{name: getattr(how, name) for name in ("kernels", "tiles", "steps", "by")},
-            "predictor": f"{how.preset.spec.gnn}-{how.preset.spec.reduction}",
+            "predictor": f"{network['gnn']}-{network['reduction']}",
         },
     }

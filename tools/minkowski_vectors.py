@@ -1,6 +1,6 @@
 """Parity vectors: what MinkowskiEngine computes on small patterns, in float64.
 
-    python benchmarks/minkowski_vectors.py tests/golden/minkowski
+    python tools/minkowski_vectors.py tests/golden/minkowski
 
 Needs MinkowskiEngine (`make minkowski`). Only its own modules compute here, with none of our maps,
 so that the files hold its conventions and not what we take them for. One `.npz` per pattern, with
