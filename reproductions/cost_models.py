@@ -20,6 +20,7 @@ from typing import Any
 
 from embeddb.core.config import Op
 from embeddb.database import Database
+from embeddb.index.lookup import Lookup
 from indexer.training.cost_model.samples import samples_of
 from indexer.training.cost_model.settings import CostSettings, paper, preset
 from reproductions import cost_networks
@@ -65,14 +66,14 @@ def main(arguments: list[str]) -> None:
     settings = settings_of(asked.model, whole=asked.whole, seed=asked.seed, **changes)
     with Database.open(asked.db, readonly=True) as db:
         train = _whole if asked.whole else _plain
-        card = train(db, settings, asked)
+        card = train(db.index, settings, asked)
     text = json.dumps({"model": asked.model, **card}, indent=1)
     print(text)
     if asked.json:
         Path(asked.json).write_text(text + "\n")
 
 
-def _plain(db: Database, settings: CostSettings, asked: argparse.Namespace) -> dict[str, Any]:
+def _plain(db: Lookup, settings: CostSettings, asked: argparse.Namespace) -> dict[str, Any]:
     request = TrainingRequest(
         predictor=settings.predictor,
         featurizer=asked.featurizer,
@@ -92,7 +93,7 @@ def _plain(db: Database, settings: CostSettings, asked: argparse.Namespace) -> d
     return Training(db, known, request, None, Path(asked.folder), _note).model(_quiet).card
 
 
-def _whole(db: Database, settings: CostSettings, asked: argparse.Namespace) -> dict[str, Any]:
+def _whole(db: Lookup, settings: CostSettings, asked: argparse.Namespace) -> dict[str, Any]:
     request = WholeRequest(
         settings=settings,
         samples=asked.samples,

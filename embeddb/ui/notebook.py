@@ -19,10 +19,10 @@ from embeddb.core.wording import clean, factor, one_of
 from embeddb.tensors.computation import Computation
 
 if TYPE_CHECKING:
+    from embeddb.database import Database
     from embeddb.explain.explanation import Explanation
-    from embeddb.index.lookup import Lookup
-    from embeddb.query.kernels.view import KernelView
-    from embeddb.query.recommendation import Recommendation
+    from embeddb.ranking.kernels.view import KernelView
+    from embeddb.ranking.recommendation import Recommendation
     from embeddb.store.rows import Rows
 
 __all__ = [
@@ -44,9 +44,9 @@ def html_of(thing: object) -> str:
 
     Raises: TypeError for others.
     """
+    from embeddb.database import Database
     from embeddb.explain.explanation import Explanation
-    from embeddb.index.lookup import Lookup
-    from embeddb.query.recommendation import Recommendation
+    from embeddb.ranking.recommendation import Recommendation
     from embeddb.store.rows import Rows
 
     if isinstance(thing, Pattern | PatternInfo):
@@ -59,12 +59,12 @@ def html_of(thing: object) -> str:
         return explanation_html(thing)
     if isinstance(thing, Rows):
         return rows_html(thing)
-    if isinstance(thing, Lookup):
+    if isinstance(thing, Database):
         return database_html(thing)
     raise TypeError(f"nothing to show of {type(thing).__name__}")
 
 
-def database_html(db: Lookup) -> str:
+def database_html(db: Database) -> str:
     """What there is, by operation and platform; nothing is built for it."""
     title = f"Database {db.store.place}"
     try:
@@ -82,7 +82,7 @@ def database_html(db: Lookup) -> str:
 def recommendation_html(made: Recommendation) -> str:
     """The ranked configurations beside the default."""
     from embeddb.explain.explanation import paid_off
-    from embeddb.query.order_reason import rests_on
+    from embeddb.ranking.order_reason import rests_on
     from embeddb.ui.wording import seconds
 
     rows = [
@@ -168,7 +168,7 @@ def rows_html(rows: Rows[Any]) -> str:
 
 def kernel_html(kernel: Computation) -> str:
     """Sizes, and its operations as a graph."""
-    from embeddb.query.kernels.view import kernel_view
+    from embeddb.ranking.kernels.view import kernel_view
 
     view, name = kernel_view(kernel), kernel.name or kernel.id
     said = f"{one_of(kernel.kind)}: {kernel.sizes}; {view.count:,} operations"

@@ -24,11 +24,11 @@ from embeddb.index.scopes import members_of
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
-from embeddb.query.build import with_evidence
-from embeddb.query.kernels.carried import with_carried_tiles
-from embeddb.query.prediction import Scorer
-from embeddb.query.query import Problem, Query, Vote
-from embeddb.query.transferred import carried_over
+from embeddb.ranking.build import with_evidence
+from embeddb.ranking.kernels.carried import with_carried_tiles
+from embeddb.ranking.prediction import Scorer
+from embeddb.ranking.query import Query, Vote
+from embeddb.ranking.transferred import carried_over
 from embeddb.tensors.computation import Computation, program_of
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.fit import Fit
@@ -200,7 +200,7 @@ class Bench:
         info, platform = self.infos[pattern_id], self.platforms[platform_id]
         subject = self.subjects[pattern_id]
         space = space_of(platform, self.op, subject)
-        bare = Query(Problem(info, platform, self.op, space, self.default(row)))
+        bare = Query(info, platform, self.op, space, self.default(row))
         vector = self.vectors[partition.featurizer].get(pattern_id)
         query = with_evidence(bare, partition, vector)
         if isinstance(subject, Nest) and vector is not None:

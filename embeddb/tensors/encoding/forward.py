@@ -20,7 +20,6 @@ from scipy.sparse import csr_array
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
-from embeddb.core.files.model_file import arrays_of
 from embeddb.core.nn_numpy import check_weights, linear, relu
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
@@ -64,11 +63,9 @@ class KernelNetwork(GraphPredictor):
 
     @classmethod
     def load(cls, path: str | Path) -> KernelNetwork:
-        """Needs neither torch nor safetensors. Raises: ModelError naming the file."""
-        card = model_file.read_card(path, kind="kernels")
-        with refusing(ModelError, where=str(path), hint=_TRAIN):
-            weights = arrays_of(model_file.content_of(path))
-        return cls(card, weights, where=str(path))
+        """The network of a file. Raises: ModelError naming the file."""
+        file = model_file.read(path, kind="kernels")
+        return cls(file.card, file.tensors, where=str(path))
 
     # -- of kernels ------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from embeddb.index.large.sampling import read_of
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.index.scopes import members_of, scope_partitions
 from embeddb.platforms.of_subject import default_of
-from embeddb.query.prediction import judged
+from embeddb.ranking.prediction import judged
 from embeddb.store.usual_state import usual_at
 from embeddb.ui.report.winners import Best, ClassChoice, Preference, Winner, choices
 
@@ -261,11 +261,11 @@ def _quality(db: Database, platform: Platform, op: Op) -> dict[str, Any]:
     """What is known without a new evaluation: the partition's and the cost model's own figures."""
     told: dict[str, Any] = {}
     try:
-        partition = db.partition(op, platform)
+        partition = db.index.partition(op, platform)
         told = partition.describe() if partition is not None else {}
     except EmbeddbError:  # no index can be opened on this machine: the runs still tell the rest
         pass
-    model = db.model(platform, op)
+    model = db.index.model(platform, op)
     held = {} if model is None else judged(model.card, op)
     return {
         "indexed": told.get("indexed", 0),

@@ -9,7 +9,7 @@ from builders import OP, band, fill, patterns, runs_of, tiny
 from embeddb.database import Database
 from embeddb.explain.explanation import Explanation
 from embeddb.explain.why import why
-from embeddb.query.query import LINKS
+from embeddb.ranking.query import LINKS
 from embeddb.ui.cli.explain_text import show_explanation
 from embeddb.ui.report import explanation_html
 
@@ -65,6 +65,6 @@ def test_every_link_has_one(told: Explanation, link: str, *, default: bool) -> N
 
 def test_measured_here(db: Database) -> None:
     known = patterns(1)[2]
-    db.record(runs_of(known, HOME), known, HOME)
+    db.index.record(runs_of(known, HOME), known, HOME)
     said = db.explain(db.query(known, platform=HOME, op=OP).id).why
     assert said.startswith("It is the fastest of all that was measured on this matrix: ")

@@ -1,0 +1,94 @@
+"""Lines of generated C, and functions for programs that time it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["INCLUDES", "TOOLS", "Lines", "signature", "step", "timed"]
+
+
+_WIDTH = 100
+
+
+@dataclass
+class Lines:
+    """C, a line at a time."""
+
+    told: list[str]
+    depth: int = 1
+
+    def add(self, *lines: str) -> None:
+        self.told += [
+            line if line.startswith("#") else "    " * self.depth + line for line in lines
+        ]
+
+    def open(self, line: str) -> None:
+        self.add(line + " {")
+        self.depth += 1
+
+    def block(self) -> None:
+        """Names inside are its own."""
+        self.add("{")
+        self.depth += 1
+
+    def close(self) -> None:
+        self.depth -= 1
+        self.add("}")
+
+
+def signature(head: str, parameters: list[str]) -> list[str]:
+    """The head of a function, in lines that can be read."""
+    line = f"{head}({', '.join(parameters)})"
+    if len(line) <= _WIDTH:
+        return [line]
+    rest = [f"    {one}," for one in parameters[:-1]]
+    return [f"{head}(", *rest, f"    {parameters[-1]})"]
+
+
+def step(variable: str, by: int) -> str:
+    return f"{variable}++" if by == 1 else f"{variable} += {by}"
+
+
+INCLUDES = ("stdio.h", "stdlib.h", "string.h", "time.h")
+#: They need `INCLUDES`.
+TOOLS = """\
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *room(size_t bytes)
+{
+    void *made = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!made) {
+        fprintf(stderr, "no memory for %zu bytes\\n", bytes);
+        exit(1);
+    }
+    return made;
+}
+
+static int in_order(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+"""
+
+
+def timed(call: str, *, before: tuple[str, ...] = ()) -> list[str]:
+    """Lines that make a call 5 to 101 times, each after `before`, and leave its sorted seconds in
+    `taken`, their number in `calls`; it ran once already, which does not count."""
+    return [
+        "double taken[101], all = 0;",
+        "int calls = 0;",
+        "while (calls < 5 ? !calls || all < 10.0 : calls < 101 && all < 0.2) {",
+        *(f"    {line}" for line in before),
+        "    const double start = seconds();",
+        f"    {call}",
+        "    taken[calls] = seconds() - start;",
+        "    all += taken[calls++];",
+        "}",
+        "qsort(taken, (size_t)calls, sizeof taken[0], in_order);",
+    ]

@@ -1,0 +1,452 @@
+"""From a nest and a schedule to a function of C.
+
+Block loops stand outside, in their order, then one loop a loop of the nest. What is inside the
+parallel loop is a function of its own: OpenMP forgets what `restrict` said of captured pointers.
+A reduction whose target stays the same in the innermost loop is summed up in a variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from embeddb.core.errors import NestError
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels.emitter import Lines, signature, step
+from embeddb.kernels.nests.expressions import (
+    C_TYPES,
+    HELPERS,
+    Names,
+    Site,
+    Writer,
+    linear,
+    names_of,
+)
+from embeddb.nests.dependence.legality import Legality, packable
+from embeddb.nests.extents import loop_range, values_of
+from embeddb.nests.nest import Nest
+from embeddb.nests.parts import DTYPES, Access, Affine, Index, Statement
+from embeddb.nests.schedule import JAMMED, Piece, Schedule
+
+__all__ = ["FLAGS", "GENERATION", "PRELUDE", "c_function", "flags"]
+
+
+#: Raised when the same schedule becomes other code: times of different generations are not mixed.
+GENERATION = 1
+
+#: What stands once above all functions of a file.
+PRELUDE = f"#include <math.h>\n#include <stdint.h>\n\n{HELPERS}\n"
+#: Vector functions need -ffast-math.
+FLAGS = ("-O3", "-ffast-math")
+_OMP_OPERATORS = {"+=": "+", "*=": "*", "min=": "min", "max=": "max"}
+
+
+def flags() -> tuple[str, ...]:
+    """Flags that the compiler is called with."""
+    return (*FLAGS, cpu_build.flags()[1], "-fopenmp", "-std=gnu11", "-fPIC", "-shared", "-w")
+
+
+def c_function(nest: Nest, schedule: Schedule, name: str, *, writer: type[Writer] = Writer) -> str:
+    """`void NAME(...)`, which takes a pointer for each array of the nest, in their order, and needs
+    `PRELUDE` above it. `writer` decides how accesses are written.
+
+    Raises: NestError for a schedule of which there is no code; whether it is legal is not asked.
+    """
+    return _Function(nest, schedule, name, writer).text()
+
+
+class _Function:
+    """One function and the one within its parallel loop, if there is any."""
+
+    def __init__(
+        self, nest: Nest, schedule: Schedule, name: str, writer: type[Writer] = Writer
+    ) -> None:
+        self.nest, self.schedule, self.name = nest, schedule, name
+        self.pieces = schedule.pieces(nest)
+        taken = {f"{kind}{d}" for kind in ("x", "low_", "sum_") for d in range(64)}
+        self.names: Names = names_of(nest, frozenset({*taken, "packed", name, f"{name}_turn"}))
+        self.writer = writer(nest, list(self.names.arrays))
+        self.bounds: list[Bounds] = [
+            bounds_of(self.writer, self.names, self.pieces, at) for at in range(len(self.pieces))
+        ]
+        planned = packing(nest, schedule, self.pieces, self.names)
+        self.pack: Packing | None = planned if isinstance(planned, Packing) else None
+        self.notes = [f"pack {schedule.pack}: {planned}"] if isinstance(planned, str) else []
+        at = {"outer": 0, "second": 1}.get(schedule.parallel, -1)
+        self.parallel = at if at < len(self.pieces) else -1
+        self.inner = len(self.pieces) - 1
+        self.jam = schedule.inner == "jam4" and self._can_jam()
+
+    def text(self) -> str:
+        """The helper function first."""
+        head, rest = Lines([]), Lines([])
+        self._level(0, head, rest)
+        arrays = [
+            f"{'' if a in self.nest.written else 'const '}{C_TYPES[array.dtype]} *restrict {name}"
+            for a, (array, name) in enumerate(zip(self.nest.arrays, self.names.arrays, strict=True))
+        ]
+        found = [f"/* {note} */" for note in self.notes]
+        if rest.told:
+            # Not inlined: there the pointers would be those that OpenMP has captured.
+            head_of_turn = f"static __attribute__((noinline)) void {self.name}_turn"
+            found += [*signature(head_of_turn, [*arrays, *self._captured()]), "{"]
+            found += [*rest.told, "}", ""]
+        found += [*signature(f"void {self.name}", arrays), "{", *head.told, "}", ""]
+        return "\n".join(found)
+
+    # -- loops -------------------------------------------------------------------------------------
+
+    def _level(self, at: int, out: Lines, rest: Lines) -> None:
+        """The generated loops from `at` inwards; those within a parallel one into `rest`."""
+        if self.pack is not None and self.pack.after == at - 1:
+            out.add(*self.pack.lines(self.nest, self.names))
+        if at == self.inner:
+            self._innermost(out)
+            return
+        piece, variable = self.pieces[at], self._variable(at)
+        jams = self.jam and at == self.inner - 1
+        first, end = self.bounds[at].first, self.bounds[at].end
+        if jams:
+            out.add(f"const int64_t {self.names.ends[piece.loop]} = {end};")
+            end = self.names.ends[piece.loop]
+        if at == self.parallel:
+            out.add(self._pragma(self._private()))
+        by = step(variable, piece.step * (JAMMED if jams else 1))
+        out.open(f"for (int64_t {variable} = {first}; {variable} < {end}; {by})")
+        within = rest if at == self.parallel else out
+        if at == self.parallel:
+            passed = [*self.names.arrays, *(name.split()[-1] for name in self._captured())]
+            out.add(f"{self.name}_turn({', '.join(p.lstrip('*') for p in passed)});")
+        if jams:
+            self._jammed(at, within)
+        else:
+            self._level(at + 1, within, rest)
+        out.close()
+
+    def _jammed(self, at: int, out: Lines) -> None:
+        """Four turns of the loop around the innermost at once, and what is left one by one."""
+        piece, variable = self.pieces[at], self._variable(at)
+        end = self.names.ends[piece.loop]
+        out.open(f"if ({variable} + {(JAMMED - 1) * piece.step} < {end})")
+        turns = [self._site({piece.loop: (variable, n * piece.step)}) for n in range(JAMMED)]
+        self._innermost(out, turns)
+        out.depth -= 1
+        out.open("} else")
+        out.open(f"for (; {variable} < {end}; {step(variable, piece.step)})")
+        self._innermost(out)
+        out.close()
+        out.close()
+
+    def _innermost(self, out: Lines, turns: list[Site] | None = None) -> None:
+        """The innermost loop around the body, once for each of the turns of the loop around it."""
+        at = self.inner
+        piece, variable = self.pieces[at], self._variable(at)
+        sites = turns or [self._site({})]
+        bodies, sums = self._bodies(sites)
+        for name, (target, dtype, _) in sums.items():
+            out.add(f"{C_TYPES[dtype]} {name} = {target};")
+        clauses = [f"{_OMP_OPERATORS[how]} : {name}" for name, (_, _, how) in sums.items()]
+        pragma = self._inner_pragma(clauses)
+        if pragma:
+            out.add(pragma)
+        first, end = self.bounds[at].first, self.bounds[at].end
+        by = step(variable, piece.step)
+        out.open(f"for (int64_t {variable} = {first}; {variable} < {end}; {by})")
+        out.add(*bodies)
+        out.close()
+        for name, (target, _, _) in sums.items():
+            out.add(f"{target} = {name};")
+
+    def _inner_pragma(self, clauses: list[str]) -> str:
+        simd = self.schedule.inner == "simd"
+        if self.parallel == self.inner:
+            return self._pragma([*clauses, *self._private(summed=True)], simd=simd)
+        reductions = "".join(f" reduction({clause})" for clause in clauses)
+        if simd:
+            return f"#pragma omp simd{reductions}"
+        return "#pragma GCC unroll 4" if self.schedule.inner == "unroll4" else ""
+
+    def _pragma(self, clauses: list[str], *, simd: bool = False) -> str:
+        policy = self.schedule.policy
+        if policy == "dynamic":
+            policy = f"dynamic, {self.schedule.chunk}"
+        reductions = "".join(f" reduction({clause})" for clause in clauses)
+        return f"#pragma omp parallel for{' simd' * simd} schedule({policy}){reductions}"
+
+    def _variable(self, at: int) -> str:
+        piece = self.pieces[at]
+        return (self.names.blocks if piece.block else self.names.points)[piece.loop]
+
+    def _captured(self) -> list[str]:
+        """Parameters of what is inside the parallel loop, beside the arrays."""
+        found = [f"int64_t {self._variable(at)}" for at in range(self.parallel + 1)]
+        if self.jam and self.parallel == self.inner - 1:
+            found.append(f"const int64_t {self.names.ends[self.pieces[self.parallel].loop]}")
+        if self.pack is not None and self.pack.after < self.parallel:
+            c = C_TYPES[self.nest.arrays[self.pack.array].dtype]
+            found.append(f"const {c} *restrict packed")
+            found += [f"const int64_t {low}" for _, low in self.pack.places() if low]
+        return found
+
+    # -- the body ----------------------------------------------------------------------------------
+
+    def _site(self, instead: dict[int, tuple[str, int]]) -> Site:
+        loops = {loop: (name, 0) for loop, name in enumerate(self.names.points)}
+        packed = {} if self.pack is None else {self.pack.array: ("packed", self.pack.places())}
+        return Site({**loops, **instead}, packed)
+
+    def _bodies(self, sites: list[Site]) -> tuple[list[str], dict[str, tuple[str, str, str]]]:
+        """The statements, once for each site, and the variables that are summed up in: their name,
+        the target, its type, how it is combined."""
+        lines: list[str] = []
+        sums: dict[str, str] = {}
+        told: dict[str, tuple[str, str, str]] = {}
+        for site in sites:
+            for statement in self.nest.body:
+                array = statement.target.array
+                target = self.writer.access(statement.target, site, write=True)
+                if self._is_summed(statement):
+                    name = sums.setdefault(target, f"sum_{len(sums)}")
+                    told[name] = target, self.nest.arrays[array].dtype, statement.combine
+                    target = name
+                lines.append(self.writer.statement(statement, site, target))
+        return lines, told
+
+    def _is_summed(self, statement: Statement) -> bool:
+        """Whether its target stays the same in the innermost loop, and is touched by it alone."""
+        target = statement.target
+        if not statement.reduction or self.pieces[self.inner].loop in target.loops:
+            return False
+        if self.jam and not target.affine:
+            return False  # two jammed turns may meet in one element
+        touched = [a for _, a, _ in self.nest.accesses() if a.array == target.array]
+        return len(touched) == 1
+
+    def _can_jam(self) -> bool:
+        if self.inner < 1:
+            self.notes.append("jam4: there is one loop only")
+            return False
+        if self._variable(self.inner - 1) in self.bounds[self.inner].needs:
+            self.notes.append("jam4: the innermost loop depends on the one around it")
+            return False
+        return True
+
+    def _private(self, *, summed: bool = False) -> list[str]:
+        """Clauses for the arrays of which each thread needs a copy of its own; with `summed`
+        without those that the innermost loop sums up in a variable."""
+        if self.parallel < 0:
+            return []
+        found: dict[int, str] = {}
+        private = Legality(self.nest).privatised(self.schedule)
+        for s in self.nest.body:
+            if s.target.array in private and not (summed and self._is_summed(s)):
+                array = self.nest.arrays[s.target.array]
+                name = self.names.arrays[s.target.array]
+                section = f"{name}[:{array.elements}]"
+                found[s.target.array] = f"{_OMP_OPERATORS[s.combine]} : {section}"
+        return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The first index and the one behind the last as C; `needs` are the generated loops, by their
+    variables, that they depend on."""
+
+    first: str
+    end: str
+    needs: frozenset[str]
+
+
+def bounds_of(writer: Writer, names: Names, pieces: Sequence[Piece], at: int) -> Bounds:
+    """The bounds of piece `at`.
+
+    Raises: NestError for a loop that stands outside of one its bounds depend on.
+    """
+    nest, piece = writer.nest, pieces[at]
+    loop = nest.loops[piece.loop]
+    around = _Around(nest, names, pieces[:at])
+    if piece.block:
+        if loop.lower.of is not None or loop.upper.of is not None:
+            raise NestError(
+                f"loop {nest.loop_name(piece.loop)}: bounds out of an array have no blocks"
+            )
+        least, least_needs = around.furthest(loop.lower, up=False)
+        most, most_needs = around.furthest(loop.upper, up=True)
+        return Bounds(least, most, least_needs | most_needs)
+    for bound in (loop.lower, loop.upper):
+        if hidden := bound.loops - around.points:
+            inner, outer = nest.loop_name(min(hidden)), nest.loop_name(piece.loop)
+            raise NestError(f"loop {outer} cannot stand outside of {inner}, which bounds it")
+    site = Site({k: (names.points[k], 0) for k in around.points})
+    lower, upper = (writer.index(bound, site) for bound in (loop.lower, loop.upper))
+    needs = frozenset(names.points[k] for k in loop.lower.loops | loop.upper.loops)
+    tile = next((p for p in pieces[:at] if p.block and p.loop == piece.loop), None)
+    if tile is None:
+        return Bounds(lower, upper, needs)
+    block = names.blocks[piece.loop]
+    first, end = _within(nest, piece.loop, tile.step, (block, lower, upper))
+    return Bounds(first, end, needs | {block})
+
+
+def _within(nest: Nest, at: int, step: int, told: tuple[str, str, str]) -> tuple[str, str]:
+    """Bounds of the points of one block."""
+    block, lower, upper = told
+    loop, last = nest.loops[at], f"{told[0]} + {step}"
+    span = loop.upper.affine.constant - loop.lower.affine.constant
+    whole = not loop.upper.loops and not loop.lower.loops and span % step == 0
+    end = last if whole else f"min_i64({last}, {upper})"
+    if not loop.lower.loops:
+        return block, end
+    if loop.step == 1:
+        return f"max_i64({block}, {lower})", end
+    # The first index of the loop that is not before the block.
+    turns = f"(max_i64({block} - ({lower}), 0) + {loop.step - 1}) / {loop.step}"
+    return f"{lower} + {loop.step} * ({turns})", end
+
+
+class _Around:
+    """The generated loops around one."""
+
+    def __init__(self, nest: Nest, names: Names, pieces: Sequence[Piece]) -> None:
+        self.nest, self.names = nest, names
+        self.points = frozenset(p.loop for p in pieces if not p.block)
+        self._blocks = {p.loop: p.step for p in pieces if p.block}
+
+    def furthest(self, index: Index, *, up: bool) -> tuple[str, frozenset[str]]:
+        """The largest value (or the least) of a bound, and what it depends on."""
+        constant, coefs = index.affine.constant, list(index.affine.coefs)
+        terms: list[tuple[int, str]] = []
+        for loop in range(len(coefs) - 1, -1, -1):
+            coef = coefs[loop]
+            if not coef:
+                continue
+            last = (coef > 0) == up
+            if loop in self.points:
+                terms.append((coef, self.names.points[loop]))
+            elif loop in self._blocks:
+                terms.append((coef, self.names.blocks[loop]))
+                constant += coef * (self._blocks[loop] - 1) * last
+            else:
+                bound, more = self._bound(loop, last)
+                constant += coef * more
+                for outer, by in enumerate(bound.coefs):
+                    coefs[outer] += coef * by
+        return linear(constant, terms[::-1]), frozenset(name for _, name in terms)
+
+    def _bound(self, loop: int, last: bool) -> tuple[Affine, int]:
+        """The affine part of the last index of a loop (or the first) and the number to add."""
+        bound = self.nest.loops[loop].upper if last else self.nest.loops[loop].lower
+        more = bound.affine.constant - last
+        if bound.of is not None:
+            more += values_of(self.nest.arrays[bound.of.array])[last]
+        return bound.affine, more
+
+
+#: A buffer lies on the stack of a thread, and is of use while it stays in the second-level cache.
+MOST_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The array, the generated loop within which it is copied, and by dimension: the first index
+    that the buffer holds, as C, and how many; `strides` are the buffer's. The dimension that the
+    innermost loop runs along lies together."""
+
+    array: int
+    after: int
+    lows: tuple[str, ...]
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return prod(self.extents)
+
+    def places(self) -> tuple[tuple[int, str], ...]:
+        """By dimension, the buffer's stride and the variable that holds its first index; none where
+        that is 0."""
+        told = zip(self.strides, self.lows, strict=True)
+        return tuple((stride, f"low_{d}" * (low != "0")) for d, (stride, low) in enumerate(told))
+
+    def lines(self, nest: Nest, names: Names) -> list[str]:
+        """The copy as C, which declares `packed` and `low_0`, ..."""
+        array = nest.arrays[self.array]
+        c, own = C_TYPES[array.dtype], names.arrays[self.array]
+        found = [f"{c} packed[{self.elements}] __attribute__((aligned(64)));"]
+        places = self.places()
+        found += [
+            f"const int64_t {name} = max_i64({low}, 0);"
+            for (_, name), low in zip(places, self.lows, strict=True)
+            if name
+        ]
+        inside: list[tuple[int, str]] = []
+        for d, (stride, low) in enumerate(places):
+            extent, size = self.extents[d], array.shape[d]
+            end = f"min_i64({low} + {extent}, {size})" if low else str(min(extent, size))
+            found.append(f"{'    ' * d}for (int64_t x{d} = {low or 0}; x{d} < {end}; x{d}++)")
+            inside.append((stride, f"(x{d} - {low})" if low else f"x{d}"))
+        at = [(stride, f"x{d}") for d, stride in enumerate(array.strides)]
+        inmost = f"packed[{linear(0, inside)}] = {own}[{linear(0, at)}];"
+        return [*found, "    " * len(places) + inmost]
+
+
+def packing(
+    nest: Nest, schedule: Schedule, pieces: Sequence[Piece], names: Names
+) -> Packing | str | None:
+    """What to copy where, a reason why there is nothing to copy, or None if none is wanted."""
+    if schedule.pack == "none":
+        return None
+    arrays = packable(nest)
+    nth = int(schedule.pack.removeprefix("read")) - 1
+    if nth >= len(arrays):
+        return f"no array {nth + 1} that is read alone"
+    array = arrays[nth]
+    name = names.arrays[array]
+    accesses = [a for _, a, _ in nest.accesses() if a.array == array]
+    used = frozenset().union(*(a.loops for a in accesses))
+    after = max((q for q, p in enumerate(pieces) if p.block and p.loop in used), default=-1)
+    if after < 0:
+        return f"no loop over {name} has blocks"
+    if len({tuple(i.affine.coefs for i in a.at) for a in accesses}) > 1:
+        return f"{name} is read along different loops"
+    steps = {p.loop: p.step for p in pieces if p.block}
+    shape = nest.arrays[array].shape
+    spans = [_span(nest, names, steps, d, accesses) for d in range(len(shape))]
+    lows, extents = tuple(low for low, _ in spans), tuple(extent for _, extent in spans)
+    if prod(extents) * DTYPES[nest.arrays[array].dtype] > MOST_BYTES:
+        return f"a block of {name} has more than {MOST_BYTES} bytes"
+    return Packing(array, after, lows, extents, _strides(accesses[0], extents, schedule.innermost))
+
+
+def _span(
+    nest: Nest, names: Names, steps: dict[int, int], dimension: int, accesses: Sequence[Access]
+) -> tuple[str, int]:
+    """The least index along a dimension within one block, and how many there are at most."""
+    affines: list[Affine] = [a.at[dimension].affine for a in accesses]
+    constants = [a.constant for a in affines]
+    low, extent, terms = min(constants), max(constants) - min(constants) + 1, []
+    for loop, coef in enumerate(affines[0].coefs):
+        if not coef:
+            continue
+        first, last = loop_range(nest.loops, nest.arrays, loop)
+        if loop in steps:
+            length = steps[loop] - nest.loops[loop].step
+            terms.append((coef, names.blocks[loop]))
+            low += coef * length if coef < 0 else 0
+        else:
+            length = last - first
+            low += coef * (first if coef > 0 else last)
+        extent += abs(coef) * length
+    return linear(low, terms), min(extent, nest.arrays[accesses[0].array].shape[dimension])
+
+
+def _strides(access: Access, extents: tuple[int, ...], innermost: int) -> tuple[int, ...]:
+    along = [d for d, index in enumerate(access.at) if innermost in index.loops]
+    order = [d for d in range(len(extents)) if d not in along[-1:]] + along[-1:]
+    strides = [0] * len(extents)
+    size = 1
+    for d in reversed(order):
+        strides[d] = size
+        size *= extents[d]
+    return tuple(strides)

@@ -1,0 +1,239 @@
+"""Elements of values as expressions of C: what is met twice in a loop is computed once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from embeddb.core.errors import TensorError
+from embeddb.kernels.emitter import Lines
+from embeddb.tensors.tiling.forms import Form, Forms, Part, whole
+from embeddb.tensors.tiling.plan import Plan, Stage
+from embeddb.tensors.tiling.values import Value, number_of
+
+__all__ = ["C_TYPES", "Elements", "combined", "constant", "element", "form_text"]
+
+
+C_TYPES = {
+    "f32": "float",
+    "f64": "double",
+    "pred": "uint8_t",
+    **{
+        f"{sign}{bits}": f"{c}int{bits}_t"
+        for sign, c in (("s", ""), ("u", "u"))
+        for bits in (8, 16, 32, 64)
+    },
+}
+#: The largest numbers stand for infinities, which -ffast-math does not know.
+_LARGEST = {"f32": 3.4028234663852886e38, "f64": 1.7976931348623157e308}
+_FUNCTIONS = {
+    "exponential": "exp",
+    "exponential-minus-one": "expm1",
+    "log": "log",
+    "log-plus-one": "log1p",
+    "tanh": "tanh",
+    "sine": "sin",
+    "cosine": "cos",
+    "tan": "tan",
+    "sqrt": "sqrt",
+    "cbrt": "cbrt",
+    "erf": "erf",
+    "floor": "floor",
+    "ceil": "ceil",
+    "round-nearest-afz": "round",
+    "round-nearest-even": "rint",
+    "power": "pow",
+    "atan2": "atan2",
+}
+_SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "and": "&", "or": "|", "xor": "^"}
+_COMPARISONS = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
+
+
+def form_text(form: Form) -> str:
+    parts = []
+    for var, coef in form.terms:
+        if isinstance(var, Part):
+            name = f"(({form_text(var.form)}) {var.what} {var.by})"
+        else:
+            name = var.name
+        parts.append(name if coef == 1 else f"{coef} * {name}")
+    if form.constant or not parts:
+        parts.append(str(form.constant))
+    return " + ".join(parts).replace("+ -", "- ")
+
+
+def constant(text: str, dtype: str) -> str:
+    """A number of a computation as a literal of its type."""
+    number = number_of(text, dtype)
+    if dtype in _LARGEST:
+        if not math.isfinite(number):
+            number = math.copysign(_LARGEST[dtype], number) if number == number else 0.0
+        return f"{float(number)!r}{'f' if dtype == 'f32' else ''}"
+    suffix = "ULL" if dtype.startswith("u") else "LL"
+    whole = int(number)
+    return f"(({C_TYPES[dtype]})({whole + 1}LL - 1))" if whole < 0 else f"{whole}{suffix}"
+
+
+def combined(opcode: str, one: str, other: str) -> str:
+    """Two terms of a sum."""
+    if opcode in ("minimum", "maximum"):
+        sign = "<" if opcode == "minimum" else ">"
+        return f"({one} {sign} {other} ? {one} : {other})"
+    return f"({one} {_SIGNS[opcode]} {other})"
+
+
+def element(value: Value, of: list[str], args: list[str]) -> str:
+    """Of a `map`, whose operands `args` have the types `of`.
+
+    Raises: TensorError for a function that its type does not have.
+    """
+    opcode, dtype = value.opcode, value.dtype
+    real = dtype in _LARGEST
+    if opcode in ("minimum", "maximum") or opcode in _SIGNS:
+        if opcode in ("and", "or", "xor") and real:
+            raise TensorError(f"{opcode} of {dtype} is not computed here")
+        return combined(opcode, *args)
+    match opcode:
+        case "compare":
+            if value.text not in _COMPARISONS:
+                raise TensorError(f"a comparison by {value.text[:20]!r} is not known")
+            return f"({args[0]} {_COMPARISONS[value.text]} {args[1]})"
+        case "select":
+            return f"({args[0]} ? {args[1]} : {args[2]})"
+        case "clamp":
+            low, x, high = args
+            return f"({x} < {low} ? {low} : {x} > {high} ? {high} : {x})"
+        case "convert":
+            return f"({args[0]} != 0)" if dtype == "pred" else f"({C_TYPES[dtype]}){args[0]}"
+        case "not":
+            return f"(!{args[0]})" if dtype == "pred" else f"(~{args[0]})"
+        case "negate":
+            return f"(-{args[0]})"
+        case "sign":
+            return f"(({args[0]} > 0) - ({args[0]} < 0))"
+        case "abs" if not real:
+            return f"({args[0]} < 0 ? -{args[0]} : {args[0]})"
+        case "divide" if real:
+            return f"({args[0]} / {args[1]})"
+        case "divide":
+            a, b = args
+            return f"({b} == 0 ? -1 : {b} == ({C_TYPES[dtype]})-1 && {b} < 0 ? -{a} : {a} / {b})"
+        case "remainder" if not real:
+            a, b = args
+            return f"({b} == 0 ? {a} : {b} == ({C_TYPES[dtype]})-1 && {b} < 0 ? 0 : {a} % {b})"
+    return _real(value, of, args)
+
+
+def _real(value: Value, of: list[str], args: list[str]) -> str:
+    if of[0] not in _LARGEST:
+        raise TensorError(f"{value.opcode} of {of[0]} is not computed here")
+    f, one = ("f", "1.0f") if of[0] == "f32" else ("", "1.0")
+    match value.opcode:
+        case "abs":
+            return f"fabs{f}({args[0]})"
+        case "remainder":
+            return f"fmod{f}({args[0]}, {args[1]})"
+        case "rsqrt":
+            return f"({one} / sqrt{f}({args[0]}))"
+        case "logistic":
+            return f"({one} / ({one} + exp{f}(-{args[0]})))"
+        case "is-finite":
+            largest = constant("inf", of[0])
+            return f"({args[0]} >= -{largest} && {args[0]} <= {largest})"
+    return f"{_FUNCTIONS[value.opcode]}{f}({', '.join(args)})"
+
+
+class Elements:
+    """Writes what they need above them, into the loop that `begin` was told of last. `buffer`
+    gives the text of an element that is kept."""
+
+    def __init__(self, plan: Plan, buffer: Callable[[Stage, Forms], str]) -> None:
+        self.plan, self._buffer = plan, buffer
+        self._values = plan.values.values
+        self._lines = Lines([])
+        self._known: dict[tuple[int, Forms], str] = {}
+        self._count = 0
+
+    def begin(self, lines: Lines) -> None:
+        self._lines, self._known = lines, {}
+
+    def named(self, ctype: str, text: str) -> str:
+        """A new name for an expression."""
+        self._count += 1
+        self._lines.add(f"const {ctype} x{self._count} = {text};")
+        return f"x{self._count}"
+
+    def at(self, place: int, forms: Forms) -> str:
+        """The element of a value at an index."""
+        stage = self.plan.staged.get(place)
+        if stage is not None:
+            return self._buffer(stage, forms)
+        return self.computed(place, forms)
+
+    def computed(self, place: int, forms: Forms) -> str:
+        """The same, computed even where it is kept."""
+        key = place, forms
+        if key not in self._known:
+            self._known[key] = self._computed(self._values[place], forms)
+        return self._known[key]
+
+    def _computed(self, value: Value, forms: Forms) -> str:
+        match value.what:
+            case "given":
+                index = whole(0)
+                for form, stride in zip(forms, value.strides, strict=True):
+                    index = index + form * stride
+                return f"p{value.number}[{form_text(index)}]"
+            case "number":
+                return constant(value.text, value.dtype)
+            case "iota":
+                return f"(({C_TYPES[value.dtype]})({form_text(forms[value.number])}))"
+        found = value.access(forms, ())
+        match value.what:
+            case "pad":
+                return self._padded(value, forms, found)
+            case "join":
+                return self._joined(value, forms, found)
+            case "map":
+                args = [self.at(o, f) for o, f in zip(value.operands, found, strict=True)]
+                of = [self._values[o].dtype for o in value.operands]
+                return self.named(C_TYPES[value.dtype], element(value, of, args))
+        return self.at(value.operands[0], found[0])
+
+    def _padded(self, value: Value, forms: Forms, found: list[Forms]) -> str:
+        """Read only where there is something to read."""
+        conditions: list[str] = []
+        dims = self._values[value.operands[0]].dims
+        for d, (form, inner) in enumerate(zip(forms, found[0], strict=True)):
+            moved = form + -value.low[d]
+            low, high = moved.range()
+            if low < 0:
+                conditions.append(f"{form_text(moved)} >= 0")
+            if high // (value.gap[d] + 1) >= dims[d]:
+                conditions.append(f"{form_text(inner)} < {dims[d]}")
+            if value.gap[d]:
+                conditions.append(f"({form_text(moved)}) % {value.gap[d] + 1} == 0")
+        filled = self.at(value.operands[1], ())
+        if not conditions:
+            return self.at(value.operands[0], found[0])
+        inside = self._guarded(value, value.operands[0], found[0])
+        return self.named(C_TYPES[value.dtype], f"{' && '.join(conditions)} ? {inside} : {filled}")
+
+    def _joined(self, value: Value, forms: Forms, found: list[Forms]) -> str:
+        form: Form = forms[value.number]
+        text, end = "", 0
+        for operand, inner in list(zip(value.operands, found, strict=True))[:-1]:
+            end += self._values[operand].dims[value.number]
+            inside = self._guarded(value, operand, inner)
+            text += f"{form_text(form)} < {end} ? {inside} : "
+        text += self._guarded(value, value.operands[-1], found[-1])
+        return self.named(C_TYPES[value.dtype], text)
+
+    def _guarded(self, value: Value, operand: int, forms: Forms) -> str:
+        """An element whose operands are read only if it is."""
+        outside, known = self._lines, self._known
+        self._lines, self._known = Lines([], 0), {}
+        name = self.at(operand, forms)
+        inside = " ".join(self._lines.told)
+        self._lines, self._known = outside, known
+        return f"({{ {inside} {name}; }})" if inside else name

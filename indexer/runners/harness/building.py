@@ -1,0 +1,157 @@
+"""Shared objects with several variants of one thing each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import cpu_count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from embeddb.core.errors import InputError, RunnerUnavailable
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels.compiling import compile_to
+
+__all__ = ["LIBRARIES", "Built", "Source", "build_all", "build_one", "command", "one_file"]
+
+
+#: Variants a file: the headers and the start of the compiler are shared, and a file that fails
+#: costs this many compilations.
+TOGETHER = 8
+#: Without start files: with -ffast-math one of them would make the loading process lose subnormals.
+LIBRARIES = ("-lm", "-nostartfiles")
+_SHARED = ("-fPIC", "-shared", "-w", "-std=gnu11")
+
+_CALL = """
+#include <stdint.h>
+#include <time.h>
+%s
+static void one(int64_t which, void *const *a)
+{
+    switch (which) {
+%s
+    }
+}
+
+/* Seconds that one of so many calls takes. */
+double embeddb_call(int64_t which, void *const *arrays, int64_t threads, int64_t times)
+{
+    struct timespec from, to;
+    %s
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (int64_t n = 0; n < times; n++) {
+        one(which, arrays);
+        /* Else a short function that reads nothing it wrote is run once for all of them. */
+        __asm__ volatile("" ::: "memory");
+    }
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    return ((double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec)) /
+           (double)times;
+}
+"""
+_THREADS = "#include <omp.h>\n", "omp_set_dynamic(0);\n    omp_set_num_threads((int)threads);"
+
+V = TypeVar("V", bound=Hashable)
+#: C with a variant as a function of a given name, and what is given to it, out of `a`.
+Source = Callable[[V, str], tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Where a variant was compiled to: a shared object and its number there; or why not."""
+
+    library: Path
+    which: int
+    compile_s: float
+    status: str = "ok"
+    error: str = ""
+
+
+def command(*flags: str) -> list[str]:
+    """Raises: RunnerUnavailable without a compiler."""
+    found = cpu_build.compiler()
+    if found is None:
+        raise RunnerUnavailable(cpu_build.no_compiler())
+    return [found[0], *flags, cpu_build.flags()[1], *_SHARED]
+
+
+def one_file(prelude: str, functions: Sequence[tuple[str, str]], *, openmp: bool) -> str:
+    """The text of a file with functions, each with what it is given, that are called by number.
+    The n-th is called `v<n>`."""
+    head, set_threads = _THREADS if openmp else ("", "(void)threads;")
+    cases = [
+        f"    case {n}:\n        v{n}({given});\n        break;"
+        for n, (_, given) in enumerate(functions)
+    ]
+    call = _CALL % (head, "\n".join(cases), set_threads)
+    return "\n".join([prelude, *(text for text, _ in functions), call])
+
+
+def build_one(path: Path, text: str, compiler: Sequence[str]) -> str:
+    """Compile one file; what is wrong with it, empty if nothing is.
+
+    Raises: RunnerUnavailable if the machine could not compile.
+    """
+    return compile_to(path, text, compiler, LIBRARIES)
+
+
+def build_all(
+    variants: Sequence[V],
+    source: Source[V],
+    folder: Path,
+    *,
+    prelude: str,
+    compiler: Sequence[str],
+    openmp: bool = False,
+) -> dict[V, Built]:
+    """All of them, several a file, on all processors. A variant whose `source` raises an
+    InputError is `invalid`.
+
+    Raises: RunnerUnavailable if the machine could not compile.
+    """
+    fresh = list(dict.fromkeys(variants))
+    groups = [fresh[at : at + TOGETHER] for at in range(0, len(fresh), TOGETHER)]
+    start = _count(folder)
+    named = [(group, folder / f"{start}-{n}.so") for n, group in enumerate(groups)]
+    builder = _Builder(source, prelude, compiler, openmp)
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        done = pool.map(lambda told: builder.build(*told), named)
+        return {variant: built for group in done for variant, built in group.items()}
+
+
+def _count(folder: Path) -> int:
+    return sum(1 for _ in folder.iterdir())
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    source: Source[Any]
+    prelude: str
+    compiler: Sequence[str]
+    openmp: bool
+
+    def build(self, group: Sequence[V], path: Path) -> dict[V, Built]:
+        able: list[V] = []
+        functions: list[tuple[str, str]] = []
+        found: dict[V, Built] = {}
+        for variant in group:
+            try:
+                functions.append(self.source(variant, f"v{len(able)}"))
+                able.append(variant)
+            except InputError as error:
+                found[variant] = Built(path, -1, 0.0, "invalid", str(error))
+        if not able:
+            return found
+        start = time.perf_counter()
+        text = one_file(self.prelude, functions, openmp=self.openmp)
+        problem = build_one(path, text, self.compiler)
+        each = (time.perf_counter() - start) / len(able)
+        if not problem:
+            return found | {s: Built(path, which, each) for which, s in enumerate(able)}
+        if len(able) == 1:
+            return found | {able[0]: Built(path, -1, each, "build", problem)}
+        for n, variant in enumerate(able):  # which one it is
+            found |= self.build([variant], path.with_suffix(f".{n}.so"))
+        return found

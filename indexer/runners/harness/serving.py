@@ -1,0 +1,76 @@
+"""Answering requests in a child process: lines of JSON on stdin, with raw bytes behind them.
+
+Requests arrive as one line of JSON, followed by as many raw bytes as its `bytes` says; each is
+answered by one line on what was stdout (everything else that prints goes to stderr). The status of
+an answer is that of a measurement, or `machine` for what is the fault of none. When stdin ends, the
+process ends, even in the middle of a kernel. `indexer.runners.harness.session` is the other
+end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, BinaryIO
+
+__all__ = ["Reply", "serve"]
+
+
+Reply = dict[str, Any]
+
+
+def serve(
+    answer: Callable[[Reply, bytes], Reply], *, machine: tuple[type[Exception], ...] = (OSError,)
+) -> None:
+    """Answer requests and what came behind them until stdin ends. Errors of `machine` are the fault
+    of no request. (This module takes nothing from ours: another interpreter may serve.)"""
+    sys.excepthook = _give_up
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    inbox: SimpleQueue[tuple[Reply, bytes]] = SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, inbox), daemon=True).start()
+    while True:
+        request, payload = inbox.get()
+        try:
+            reply = answer(request, payload)
+        except MemoryError:
+            reply = {"status": "oom", "error": "the system has no memory left"}
+        except machine as error:
+            # A kernel opens nothing: its object cannot be loaded, a baseline not be compiled.
+            reply = {"status": "machine", "error": " ".join(str(error).split())}
+        _write(answers, (json.dumps(reply) + "\n").encode())
+
+
+def _listen(stream: BinaryIO, inbox: SimpleQueue[tuple[Reply, bytes]]) -> None:
+    """Pass requests on; at the end of the stream end the process, whatever it is doing."""
+    while line := stream.readline():
+        request = json.loads(line)
+        count = request.get("bytes", 0)
+        payload = stream.read(count)
+        if len(payload) < count:
+            break
+        inbox.put((request, payload))
+    if os.getpgrp() == os.getpid():  # with compilers it may have started
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def _give_up(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+    """End at once: Python's own way out aborts on the lock of stdin, which the listener holds."""
+    traceback.print_exception(kind, error, at)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _write(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]

@@ -1,0 +1,220 @@
+"""A child process that answers requests, seen from the parent: sent, awaited, killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from embeddb.core.errors import RunnerUnavailable
+from embeddb.kernels.machine_failures import AGAIN, Deadline, blamed_line, killed_by
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Closing", "Session"]
+
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+class Session:
+    """One worker process at a time, started when first needed and again after it died.
+
+    `request` answers with the worker's reply, or with `{"status": "timeout"}` or
+    `{"status": "crash"}` and an `error` when there is none; the worker is gone then, and
+    `generation` differs for the next one. Not thread-safe; belongs to the process that made it.
+
+    A worker that cannot be started, that somebody or the system killed or stopped, or that says
+    `{"status": "machine"}`, raises RunnerUnavailable: that is no answer to any request. `python` is
+    the interpreter, this one unless said.
+    """
+
+    def __init__(self, module: str, *, env: Mapping[str, str], python: str = "") -> None:
+        self._command = [python or sys.executable, "-P", "-m", module]
+        self._env = {**os.environ, **env}
+        path = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+        self._env["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._pending = b""
+        self._end: weakref.finalize[..., Any] | None = None
+        self.generation = 0
+
+    def ensure(self) -> int:
+        """Start the worker unless it lives; returns its generation.
+
+        Raises: RunnerUnavailable if it cannot be started.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return self.generation
+        self.close()
+        try:
+            self._start()
+        except OSError as error:
+            if self._errors is not None:
+                self._errors.close()
+            reason = error.strerror or str(error)
+            raise _unable(f"the worker process cannot be started: {reason}") from None
+        self.generation += 1
+        return self.generation
+
+    def _start(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=self._env,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C goes to the parent alone, which ends the worker
+        )
+        self._end = weakref.finalize(self, _end, self._process, self._errors, os.getpid())
+
+    def request(
+        self, message: Mapping[str, Any], payload: Sequence[Any] = (), *, timeout_s: float
+    ) -> dict[str, Any]:
+        """Send one request, with buffers of raw bytes behind it, and wait for its reply.
+
+        Raises: RunnerUnavailable if the machine has kept the worker from answering.
+        """
+        self.ensure()
+        process = self._process
+        assert process is not None and process.stdin is not None
+        views = [memoryview(part).cast("B") for part in payload]
+        head = {**message, "bytes": sum(v.nbytes for v in views)}
+        deadline = Deadline(timeout_s)
+        try:
+            for data in (memoryview(json.dumps(head).encode() + b"\n"), *views):
+                _send(process.stdin, data)
+            line = self._line(deadline)
+        except BrokenPipeError:
+            line = b""
+        except BaseException:
+            self.close()
+            raise
+        if line is None:
+            return self._late(timeout_s)
+        reply = dict(json.loads(line)) if line else self._died()
+        if reply["status"] == "machine":
+            raise _unable(reply["error"])
+        return reply
+
+    def _late(self, timeout_s: float) -> dict[str, Any]:
+        assert self._process is not None
+        stopped = _is_stopped(self._process.pid)
+        self.close()
+        if stopped:
+            raise _unable("the worker process was stopped by a signal")
+        return {"status": "timeout", "error": f"no answer within {timeout_s:g} s, killed"}
+
+    def _line(self, deadline: Deadline) -> bytes | None:
+        """One line of the reply, empty at the end of the stream, None after the deadline."""
+        process = self._process
+        assert process is not None and process.stdout is not None
+        handle = process.stdout.fileno()
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        while b"\n" not in self._pending:
+            # Looked at also when the time is up: this process may have been stopped meanwhile.
+            if not poll.poll(deadline.wait_s() * 1000):
+                if deadline.left_s() > 0:
+                    continue
+                return None
+            data = os.read(handle, 1 << 16)
+            if not data:
+                return b""
+            self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line
+
+    def _died(self) -> dict[str, Any]:
+        process, errors = self._process, self._errors
+        assert process is not None and errors is not None
+        try:
+            code = process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        errors.seek(0)
+        said = errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        self.close()
+        how = f"exit status {code}" if code >= 0 else f"signal {_name(-code)}"
+        error = ": ".join([f"the worker ended with {how}", *said])
+        blamed = killed_by(code) or any(map(blamed_line, said))
+        return {"status": "machine" if blamed else "crash", "error": error}
+
+    def close(self) -> None:
+        """End the worker if there is one. The session can be used again."""
+        if self._end is not None:
+            self._end()
+        self._process = self._errors = self._end = None
+        self._pending = b""
+
+
+def _unable(reason: str) -> RunnerUnavailable:
+    return RunnerUnavailable(
+        reason, hint=f"look at the memory, space and processes that are left, {AGAIN}"
+    )
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the real-time signals
+        return str(number)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process waits for SIGCONT, where the system tells."""
+    try:
+        about = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return about.rpartition(")")[2].split()[:1] == ["T"]
+
+
+def _send(stream: IO[bytes], data: memoryview) -> None:
+    while data:
+        data = data[stream.write(data) :]
+
+
+def _end(process: subprocess.Popen[bytes], errors: IO[bytes], owner: int) -> None:
+    """Kill the worker and close what is open to it, unless this is a fork of its owner."""
+    if os.getpid() != owner:
+        return
+    # The whole session: compilers that the worker started must not outlive it either.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdin, process.stdout, errors):
+        if stream is not None:
+            stream.close()
+
+
+class Closing:
+    """A context manager that calls `close`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
