@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from embeddb.core.errors import UsageError
-from embeddb.cost_model.network_numpy import FUSIONS
 
 __all__ = ["MAPPED", "MATRIX", "NEST", "CostNetwork", "MlpPredictor", "Shape", "mapper"]
 
@@ -40,9 +39,7 @@ class Shape:
     bilinear: bool = True
 
     def __post_init__(self) -> None:
-        """Raises: UsageError for parts that do not fit together."""
-        if self.fusion not in FUSIONS:
-            raise UsageError(f"no fusion {self.fusion!r}: {', '.join(FUSIONS)}")
+        """Raises: UsageError for a latent that cannot be added."""
         if self.fusion == "add" and self.latent != MAPPED:
             raise UsageError(
                 f"fusion add needs latents of {MAPPED} numbers, not {self.latent}",

@@ -8,7 +8,7 @@ from typing import Any
 
 from embeddb.core.errors import UsageError
 from embeddb.cost_model.encoders.latent import KINDS, READERS
-from embeddb.cost_model.network_numpy import FORMS
+from embeddb.cost_model.network_numpy import FORMS, FUSIONS
 from indexer.training.cost_model.losses import loss_names
 
 __all__ = ["PRESETS", "CostSettings", "forest", "paper", "preset", "settings_of"]
@@ -66,6 +66,7 @@ class CostSettings:
         legal = {
             "predictor": (*FORMS, "trees"),
             "latent": (*KINDS, *READERS),
+            "fusion": FUSIONS,
             "loss": loss_names(),
         }
         for name, values in legal.items():
