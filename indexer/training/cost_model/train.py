@@ -13,14 +13,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core import __version__
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.cost_model.encoders.inputs import TreeTable
@@ -45,7 +43,7 @@ from indexer.training.cost_model.samples import Samples
 from indexer.training.cost_model.settings import CostSettings, forest, paper
 from indexer.training.cost_model.tables import Tables
 from indexer.training.cost_model.trees import Grown, grow, require, tables
-from indexer.training.trainer import checkpoint_of, curve_of
+from indexer.training.trainer import checkpoint_of, curve_of, origin_card
 from indexer.training.trainer import forget as forget_member
 
 __all__ = [
@@ -415,8 +413,6 @@ def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> 
         "dce": _collected(samples, start),
         "simulated": samples.platform.simulated,
         "held_out": {},
-        "seed": settings.seed,
-        "code": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **origin_card(settings.seed),
         "parent": start.version if start is not None else "",
     }

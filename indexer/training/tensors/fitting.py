@@ -6,8 +6,6 @@ Source: "A Learned Performance Model for Tensor Processing Units", Sections 3.3,
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,7 @@ from indexer.training.tensors.how import KernelTraining
 from indexer.training.tensors.judging import figures_of, loss_on, said_of
 from indexer.training.tensors.network import Batch, TrainedNetwork, collate
 from indexer.training.tensors.samples import KernelSample, content_of
-from indexer.training.trainer import Fitted, Job, Progress, fit, folder_of
+from indexer.training.trainer import Fitted, Job, Progress, fit, folder_of, run_name
 
 __all__ = ["fitted_network"]
 
@@ -105,8 +103,6 @@ def _batch(
 
 
 def _named(samples: Sequence[KernelSample], how: KernelTraining) -> str:
-    """Hash of all that a checkpoint depends on beside `lr` and `seed`."""
     told = {name: getattr(how, name) for name in ("kernels", "tiles", "steps", "by")}
     spec = {name: value for name, value in how.recipe.spec.card.items() if name != "encoding"}
-    parts = [content_of(samples), {**told, "preset": {**how.recipe.told, "spec": spec}}]
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return run_name(content_of(samples), {**told, "preset": {**how.recipe.told, "spec": spec}})

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from embeddb.core import __version__
 from embeddb.core.errors import UsageError
-from embeddb.core.files import model_file
 from embeddb.cost_model.kernel_trees import KernelTrees
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.tensors.probe import is_probe
@@ -36,7 +32,15 @@ from indexer.training.tensors.operations.sums import (
     summed_weights,
 )
 from indexer.training.tensors.samples import KernelSample, content_of, split
-from indexer.training.trainer import Fitted, Progress, curve_of, folder_of, forget
+from indexer.training.trainer import (
+    Fitted,
+    Progress,
+    fitted_card,
+    folder_of,
+    forget,
+    origin_card,
+    saved,
+)
 
 __all__ = ["KernelTraining", "train_kernels"]
 
@@ -120,12 +124,11 @@ def train_kernels(
     if task == "tile" and judge is not None:
         unseen = {sample.group for sample in valid} - {sample.group for sample in train}
         card |= judge(card, own.weights, sorted(unseen))
-    tensors = {name: torch.from_numpy(array) for name, array in own.weights.items()}
-    version = model_file.save(out, tensors, card)
-    for folder in (folder_of(out), _operations(out)):
-        forget(folder)
-    curve = {"curve": str(curve_of(folder_of(out)))} if best == "network" else {}
-    return {**card, "version": version, **curve}
+    card = saved(out, own.weights, card)
+    forget(_operations(out))
+    if best != "network":
+        del card["curve"]
+    return card
 
 
 def _candidates(how: KernelTraining) -> tuple[str, ...]:
@@ -221,9 +224,7 @@ def _card(how: KernelTraining) -> dict[str, Any]:
         "kind": "kernels",
         "kernel": how.task,
         "ops": [how.task],
-        "seed": how.seed,
-        "code": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **origin_card(how.seed),
     }
 
 
@@ -232,10 +233,7 @@ def _network_card(how: KernelTraining, fitted: Fitted) -> dict[str, Any]:
     return {
         **_card(how),
         "network": network,
-        "metrics": {name: round(value, 6) for name, value in fitted.figures.items()},
-        "epochs": fitted.epochs,
-        "best_epoch": fitted.best_epoch,
-        "stopped_early": fitted.stopped_early,
+        **fitted_card(fitted),
         "settings": {
             **how.recipe.told,
             **{name: getattr(how, name) for name in ("kernels", "tiles", "steps", "by")},
