@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from embeddb.tensors.encoding.features import NODE, STATIC, TILE
 from embeddb.tensors.encoding.forward import CLIP
 from embeddb.tensors.encoding.graph import KernelGraph
-from embeddb.tensors.encoding.opcodes import OPCODES
+from embeddb.tensors.encoding.operation_rows import OPCODES
 from embeddb.tensors.encoding.spec import FINAL, LAYERS, OPCODE, WAYS, NetworkSpec
 
 with warnings.catch_warnings():
