@@ -41,8 +41,8 @@ from embeddb.tensors.computation import Computation, is_probe
 from embeddb.tensors.roofline.analysis import fused_seconds, type_of
 from embeddb.tensors.roofline.machine import Machine
 from indexer.training.tensors.figures import LEAST_S, fused_figures
+from indexer.training.tensors.how import recipe
 from indexer.training.tensors.operations.sums import summed_card, summed_said, summed_weights
-from indexer.training.tensors.presets import preset
 from indexer.training.tensors.samples import (
     SPLITS,
     KernelRuns,
@@ -215,7 +215,7 @@ def judged(told: Told, rows: Rows, key: Mapping[str, Any]) -> dict[str, Any]:
         predicting = told.operations(train, key)
     elif key["method"] == "learned":
         how = KernelTraining(
-            preset("fused", hidden=key["hidden"]),
+            recipe("fused", key["hidden"]),
             epochs=key["epochs"],
             patience=PATIENCE,
             kernels=KERNELS,

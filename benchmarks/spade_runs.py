@@ -3,7 +3,7 @@
     python benchmarks/spade_runs.py MATRICES DATABASE [--per-bin 20] [--most 300000] [--op OP ...]
 
 MATRICES is a folder with a MANIFEST.csv (columns file, name, family, class, rows, nnz). Matrices
-are taken from COGNATE's bins of rows as `spade_sensitivity.py` does; their families are the groups
+are taken evenly from COGNATE's bins of rows; their families are the groups
 that are held out. Started again it goes on where it was stopped. No time in the database is of
 real hardware: every run says `source = simulator`.
 """
@@ -11,11 +11,13 @@ real hardware: every run says `source = simulator`.
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
-from spade_sensitivity import choose
+import numpy as np
 
 from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
@@ -30,6 +32,8 @@ from indexer.runners.base import RunOptions
 from indexer.runners.spade import SpadeRunner
 
 _OPS = ("spmm:128", "sddmm:128")
+#: COGNATE, Section 4.1: the bins of rows that its matrices are balanced over.
+_BINS = (8192, 32768, 65536, 131072)
 
 
 def main() -> None:
@@ -69,6 +73,28 @@ def _time(db: Database, runner: SpadeRunner, platform: Platform, pattern: Patter
     db.store.append(
         Run(pattern.id, op, platform.id, config, measurement) for config, measurement in measured
     )
+
+
+def choose(folder: Path, per_bin: int, most: int) -> list[tuple[int, Path]]:
+    """Bin and file; in each bin, matrices of the classes that were taken least often so far."""
+    with (folder / "MANIFEST.csv").open(newline="", encoding="utf-8") as lines:
+        rows = [r for r in csv.DictReader(lines) if r["file"].endswith(".npz")]
+    order = np.random.default_rng(0).permutation(len(rows))
+    taken: Counter[str] = Counter()
+    chosen = []
+    for at in range(len(_BINS) + 1):
+        fits = [rows[i] for i in order if _bin(int(rows[i]["rows"])) == at]
+        fits = [r for r in fits if 1000 <= int(r["nnz"]) <= most]
+        for _ in range(min(per_bin, len(fits))):
+            row = min(fits, key=lambda r: taken[r["class"]])
+            fits.remove(row)
+            taken[row["class"]] += 1
+            chosen.append((at, folder / row["file"]))
+    return chosen
+
+
+def _bin(rows: int) -> int:
+    return sum(rows >= edge for edge in _BINS)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ out.
 
     OMP_NUM_THREADS=1 python benchmarks/tiles.py DB --rows ROWS [--minutes 35] \\
         > benchmarks/results/tiles.json
-    ... --grid [--samples 20000]       # Tables 3 and 4 in their place
 
 DB is what `embeddb kernel measure` made. Each result is a line of ROWS: a second call goes on from
 there, also in the middle of a training. By program: APE in percent (Eq. 2) where the first of the
@@ -17,18 +16,16 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from kernel_baselines import BASELINES
-from kernel_predictions import asked, rate
 from kernel_rows import ByProgram, Rows, ahead, over_seeds, trained
 from machine import about
 from numpy.typing import NDArray
@@ -38,12 +35,10 @@ from embeddb.database import open_database
 from embeddb.store import Store
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.forward import KernelNetwork
-from embeddb.tensors.encoding.spec import GNNS, REDUCTIONS
-from embeddb.tensors.roofline.analysis import TileModel
 from embeddb.tensors.roofline.machine import Machine
 from indexer.training.tensors.figures import program_seconds, tile_figures
 from indexer.training.tensors.grown_trees import grown, said_by
-from indexer.training.tensors.presets import Preset, preset
+from indexer.training.tensors.how import KernelTraining, Recipe, recipe
 from indexer.training.tensors.samples import (
     SPLITS,
     KernelRuns,
@@ -52,7 +47,6 @@ from indexer.training.tensors.samples import (
     runs_of,
     split,
 )
-from indexer.training.tensors.train import KernelTraining
 
 OP = Op("tile")
 SEEDS = (0, 1, 2)
@@ -61,8 +55,6 @@ BEYOND = "analytical and trees"
 METHODS = ("analytical", "untiled", "static best", "nearest", "trees", BEYOND, "learned")
 #: Of a training: epochs of so many batches, which one core does in about four minutes.
 HIDDEN, EPOCHS, STEPS, PATIENCE, KERNELS, TILES = 64, 24, 80, 6, 16, 16
-#: Of a cell of Tables 3 and 4.
-GRID_EPOCHS, GRID_HIDDEN = 8, 64
 
 Floats = NDArray[np.float64]
 Scores = Sequence[Floats]
@@ -85,11 +77,7 @@ def main() -> None:
         "left_out": dict(runs.left_out),
         "ceiling": ceiling(*apart) if apart[0] else None,
     }
-    if given.grid:
-        result["grid"] = grid(told, rows, given.samples)
-    else:
-        result["splits"] = compared(told, rows, given)
-        result["per_s"] = rates(told, rows, given)
+    result["splits"] = compared(told, rows, given)
     result["not_done"] = rows.left
     print(json.dumps(result, indent=1))
 
@@ -102,8 +90,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=600)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--hidden", type=int, default=HIDDEN)
-    parser.add_argument("--grid", action="store_true")
-    parser.add_argument("--samples", type=int, default=20_000)
     return parser.parse_args()
 
 
@@ -184,7 +170,7 @@ def judged(told: Told, rows: Rows, key: Mapping[str, Any]) -> dict[str, Any]:
     train, tests = split(told.samples, key["by"], key["seed"])
     method, more = key["method"], {}
     if method == "learned":
-        how = training(preset("tile", hidden=key["hidden"]), key)
+        how = training(recipe("tile", key["hidden"]), key)
         network, more["training"] = trained(train, how, rows.file(key))
         scores = told.scores(network, tests)
     else:
@@ -199,7 +185,7 @@ def judged(told: Told, rows: Rows, key: Mapping[str, Any]) -> dict[str, Any]:
     return {"programs": figures(tests, scores), "seconds": seconds(tests, scores), **more}
 
 
-def training(own: Preset, key: Mapping[str, Any]) -> KernelTraining:
+def training(own: Recipe, key: Mapping[str, Any]) -> KernelTraining:
     """Early stopping by what is held out in the same way as the tests are."""
     return KernelTraining(
         own,
@@ -241,71 +227,7 @@ def figure_4(rows: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, flo
     return {name: float(np.exp(np.mean(np.log(each)))) for name, each in gains.items()}
 
 
-# -- Tables 3 and 4 --------------------------------------------------------------------------------
-
-
-def cells() -> Iterator[tuple[str, Preset]]:
-    """Table 4, then the rows of Table 3, each one change to GraphSAGE with per-node reduction and
-    no static features."""
-    for gnn in GNNS:
-        for reduction in REDUCTIONS:
-            yield f"{gnn}-{reduction}", preset("tile", f"{gnn}-{reduction}", GRID_HIDDEN)
-    plain = preset("tile", "sage-per-node", GRID_HIDDEN)
-    vanilla = replace(plain, spec=replace(plain.spec, static="none"))
-    yield "vanilla", vanilla
-    yield "undirected", replace(vanilla, spec=replace(vanilla.spec, directed=False))
-    yield "static in nodes", plain
-    yield "static in kernel", replace(plain, spec=replace(plain.spec, static="kernel"))
-    yield "tile in kernel", replace(vanilla, spec=replace(vanilla.spec, tile="kernel"))
-    yield "squared errors", replace(vanilla, loss="squared")
-
-
-def grid(told: Told, rows: Rows, count: int) -> dict[str, Any]:
-    """Programs held out as in the paper; every cell by one seed before the next seed. `above` is by
-    how much a cell is above the first of its table (`none-per-node`, `vanilla`) in tau, program by
-    program."""
-    found: dict[str, dict[int, dict[str, Any]]] = {}
-    for seed, (name, own) in itertools.product(SEEDS, cells()):
-        key = {
-            "cell": name,
-            "by": "program",
-            "seed": seed,
-            "data": told.content,
-            "samples": count,
-            "epochs": GRID_EPOCHS,
-        }
-
-        def cell(own: Preset = own, key: Mapping[str, Any] = key) -> dict[str, Any]:
-            train, tests = split(told.samples, key["by"], key["seed"])
-            some = thinned(train, count)
-            network, training_ = trained(some, training(own, key), rows.file(key))
-            return {"programs": figures(tests, told.scores(network, tests)), "training": training_}
-
-        print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
-        row = rows.of(key, cell)
-        if row is not None:
-            found.setdefault(name, {})[seed] = row
-    return {name: of_cell(found, name) for name in found}
-
-
-def of_cell(found: Mapping[str, Mapping[int, Any]], name: str) -> dict[str, Any]:
-    done = found[name]
-    first = found["none-per-node" if "-" in name else "vanilla"]
-    both = sorted(done.keys() & first.keys())
-    ours, theirs = ([one[seed]["programs"] for seed in both] for one in (done, first))
-    return {
-        "seeds": sorted(done),
-        **over_seeds([done[seed]["programs"] for seed in sorted(done)]),
-        "above": ahead(ours, theirs, "tau"),
-        "training": done[min(done)]["training"],
-    }
-
-
-def thinned(samples: Sequence[KernelSample], count: int, seed: int = 0) -> list[KernelSample]:
-    """Of each kernel some of its tiles, so that there are about `count` in all."""
-    rng = np.random.default_rng(seed)
-    most = max(count // len(samples), 2)
-    return [part(sample, rng.permutation(len(sample.seconds))[:most]) for sample in samples]
+# -- the ceiling --------------------------------------------------------------------------------
 
 
 def part(sample: KernelSample, places: NDArray[np.int64]) -> KernelSample:
@@ -318,9 +240,6 @@ def part(sample: KernelSample, places: NDArray[np.int64]) -> KernelSample:
         seconds=sample.seconds[kept],
         default=int(default[0]) if len(default) else -1,
     )
-
-
-# -- the ceiling, and rates ------------------------------------------------------------------------
 
 
 def rounds_of(store: Store, runs: KernelRuns) -> tuple[list[KernelSample], list[Floats]]:
@@ -344,24 +263,6 @@ def ceiling(first: Sequence[KernelSample], second: Scores) -> dict[str, float]:
     """What the best of models could not do better: of all programs, the second round's order judged
     by the first."""
     return over_seeds([figures(first, second)])
-
-
-def rates(told: Told, rows: Rows, given: argparse.Namespace) -> dict[str, float]:
-    """Predictions a second of processor time: the learned model's, of a kernel of 20 operations,
-    and the analytical model's, of kernels as they are."""
-    found = {}
-    file = rows.file(key_of(told, given, "learned", "family", SEEDS[0]))
-    if file.exists():
-        kernel, tiles = asked()
-        network = KernelNetwork.load(file)
-        found["learned"] = max(rate(network, kernel, tiles) for _ in range(5))
-    some = told.samples[:: max(len(told.samples) // 100, 1)]
-    began, count = time.process_time(), 0
-    for sample in some:
-        model = TileModel(told.kernels[sample.id], told.machine)
-        count += len(model.seconds(sample.configs))
-    found["analytic"] = count / (time.process_time() - began)
-    return found
 
 
 if __name__ == "__main__":

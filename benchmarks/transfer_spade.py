@@ -1,7 +1,7 @@
 """The papers' table: a cost model of CPU runs teaches one of SPADE's timing model.
 
     python benchmarks/spade_runs.py MATRICES SPADE_DATABASE --per-bin 1000 --most 600000
-    python benchmarks/transfer_spade.py CPU_DATABASE SPADE_DATABASE CELLS \\
+    PYTHONPATH=. python benchmarks/transfer_spade.py CPU_DATABASE SPADE_DATABASE CELLS \\
         > benchmarks/results/transfer_spade.json
 
 Of the matrix families in SPADE_DATABASE two parts of five are held out, by seed; nothing of them is
@@ -46,9 +46,8 @@ from indexer.training.cost_model.train import (
     paper,
     retarget,
     train,
-    waco_fa,
-    waco_fm,
 )
+from reproductions.cost_models import MODELS, settings_of
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering, summarise
 from tuners.evaluation.fit import Scorer
 
@@ -115,23 +114,9 @@ def _published() -> Iterator[Cell]:
     yield Cell("COGNATE's settings, zero-shot", 100, 0, published)
     yield Cell("COGNATE's settings, no transfer", 0, 5, published)
     yield Cell("COGNATE's settings, 50 x 10", 100, 50, published, per=10)
-    yield Cell("WACO+FA", 100, 5, waco_fa())
-    yield Cell("WACO+FM", 100, 5, waco_fm())
-    for part in published.parts:
-        left = tuple(p for p in published.parts if p != part)
-        yield Cell(f"COGNATE without {part}", 100, 5, replace(published, parts=left))
-    tiled = (*published.parts, "tiles")
-    yield Cell("COGNATE with tiles", 100, 5, replace(published, parts=tiled))
-    for latent in ("fa", "pca", "vae"):
-        fusion = "concat" if latent == "fa" else published.fusion
-        changed = replace(published, latent=latent, fusion=fusion)
-        yield Cell(f"COGNATE, latent {latent}", 100, 5, changed)
-    for predictor in ("lstm", "gru", "transformer"):
-        changed = replace(published, predictor=predictor)
-        yield Cell(f"COGNATE, predictor {predictor}", 100, 5, changed)
-    yield Cell("COGNATE, fusion concat", 100, 5, replace(published, fusion="concat"))
-    for loss in ("listwise", "logistic"):
-        yield Cell(f"COGNATE, loss {loss}", 100, 5, replace(published, loss=loss))
+    yield Cell("COGNATE with tiles", 100, 5, replace(published, parts=(*published.parts, "tiles")))
+    for model in MODELS:
+        yield Cell(f"COGNATE, {model}", 100, 5, settings_of(model))
 
 
 class Table:

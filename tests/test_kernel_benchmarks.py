@@ -77,19 +77,6 @@ def test_programs_are_faster_than_untiled_by_the_geometric_mean(script: Any) -> 
     }
 
 
-def test_a_thinned_set_keeps_every_kernel_and_where_its_default_is(script: Any) -> None:
-    tiles = script("tiles")
-    samples = tiled_samples(6)
-    some = tiles.thinned(samples, 3 * len(samples))
-    assert [s.id for s in some] == [s.id for s in samples]
-    for before, after in zip(samples, some, strict=True):
-        assert len(after.seconds) == len(after.configs) == len(after.tiles) == 3
-        if after.default >= 0:
-            assert after.configs[after.default] == before.configs[before.default]
-        place = before.configs.index(after.configs[0])
-        assert before.seconds[place] == after.seconds[0]
-
-
 def test_the_ceiling_of_equal_rounds_is_perfect(script: Any) -> None:
     tiles = script("tiles")
     samples = tiled_samples(4)
@@ -133,17 +120,3 @@ def test_tables_have_every_method_and_what_another_round_says(script: Any) -> No
     assert "| trees | 1.500× | 1.600× | 1.700× |" in lines
     assert "| sage-lstm | 3.0 | 2.0 | 0.800 | - | 61 |" in lines
     assert "| vanilla | 3.0 | 2.0 | 0.800 | -0.023 ± 0.004 | 9 |" in lines
-
-
-def test_cells_are_compared_with_the_first_of_their_table(script: Any) -> None:
-    def seeds(*taus: float) -> dict[int, Any]:
-        return {
-            n: {"programs": {"p": {"tau": tau}}, "training": {"train_cpu_s": n}}
-            for n, tau in enumerate(taus)
-        }
-
-    found = {"none-per-node": seeds(0.5, 0.6), "gat-lstm": seeds(0.4), "vanilla": seeds(0.9)}
-    told = script("tiles").of_cell(found, "gat-lstm")
-    assert told["seeds"] == [0] and told["training"] == {"train_cpu_s": 0}
-    assert told["above"]["mean"] == pytest.approx(-0.1) and told["above"]["pairs"] == 1
-    assert script("tiles").of_cell(found, "vanilla")["above"]["mean"] == 0.0

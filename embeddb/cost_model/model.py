@@ -4,8 +4,7 @@ Either an ensemble of small networks (`embeddb.cost_model.network_torch`) over t
 the common loop nest and the platform's own parameters, added to the platform's prior: what a
 configuration gains on average, from a ridge regression on the same numbers and, where it was
 measured, its own mean. Or boosted trees on the same (`embeddb.cost_model.trees_numpy`), which may
-read what another platform's model says, too. Trees and the default network need numpy, others
-torch.
+read what another platform's model says, too. Both need numpy alone.
 """
 
 from __future__ import annotations
@@ -23,14 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, InputError, MissingDependency, ModelError
-from embeddb.core.extras import install_hint
+from embeddb.core.errors import EmbeddbError, InputError, ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import reason_of, refusing
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.cost_model.encoders.inputs import (
     TreeTable,
-    layout_of,
     nest_inputs,
     problem,
     seen_parts,
@@ -40,11 +37,9 @@ from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM
 from embeddb.cost_model.network_numpy import (
     FUSIONS,
     PARTS,
-    PREDICTORS,
-    activations_of,
+    Mlp,
     calibration_problem,
-    member_shapes,
-    scores,
+    form_of,
 )
 from embeddb.cost_model.trees_numpy import Forest
 from embeddb.platforms.platform import Platform
@@ -74,14 +69,12 @@ def space_digest(platform: Platform, op: Op | str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
-    """What of c configurations does not depend on the matrix: the network's inputs
-    float32[c,65] and float32[c,e], and for each member its activations float32[c,128] and
-    bilinear float32[c,32] (or none)."""
+    """What of c configurations does not depend on the matrix: loop nests float32[c,65], the prior,
+    and for each member what its form has prepared."""
 
     nests: NDArray[np.float32]
-    latents: NDArray[np.float32]
     prior: Floats
-    activations: tuple[tuple[NDArray[np.float32], NDArray[np.float32] | None], ...]
+    members: tuple[Any, ...]
 
 
 class CostModel:
@@ -103,9 +96,9 @@ class CostModel:
         try:
             self._check()
         except EmbeddbError as e:
-            raise ModelError(
-                e.reason if isinstance(e, InputError) else str(e), where=where, hint=_AGAIN
-            ) from None
+            text = e.reason if isinstance(e, InputError) else str(e)
+            own = e.hint if isinstance(e, ModelError) else ""
+            raise ModelError(text, where=where, hint=own or _AGAIN) from None
         except Exception as e:
             text = f"not a whole cost model: {reason_of(e)}"
             raise ModelError(text, where=where, hint=_AGAIN) from e
@@ -145,7 +138,7 @@ class CostModel:
         """The columns that trees read."""
         own, settings = len(self.card["layout"]), self.card["settings"]
         parts = tuple(settings["parts"])
-        return TreeTable(self.card["vector"], own, parts, bool(settings["every"]))
+        return TreeTable(self.card["vector"], own, parts)
 
     @cached_property
     def _forest(self) -> Forest:
@@ -173,15 +166,10 @@ class CostModel:
         """The log gain it must promise over the default to be believed against it."""
         return float(self.card["calibration"].get("guard", 0.0))
 
-    @property
-    def every(self) -> bool:
-        """Whether its layout has every parameter, not only the platform's own."""
-        return bool(self.card["settings"]["every"])
-
-    @property
-    def embedder(self) -> bool:
-        """Whether configurations are read by WACO's program embedder."""
-        return bool(self.card["settings"].get("embedder", False))
+    @cached_property
+    def form(self) -> Mlp:
+        """How its networks are asked."""
+        return form_of(self.card["settings"])
 
     @property
     def plain(self) -> bool:
@@ -232,8 +220,7 @@ class CostModel:
 
         `mismatch` says whether the question is one for this model; that is the caller's to ask.
         Raises: SpaceError for an illegal configuration, or if sizes are needed and not given;
-        ModelError for a vector of another length; MissingDependency without torch, where the
-        predictor is not the default one.
+        ModelError for a vector of another length.
         """
         if np.shape(vector) != (self._reads,):
             raise ModelError(
@@ -285,7 +272,8 @@ class CostModel:
         x = problem(np.asarray(vector)[None], [op], self.below("scale."))
         if "featurizer" not in self.card["settings"]["parts"]:
             x[:, :-1] = 0
-        each = self._by_numpy(x, ready) if ready.activations else self._by_torch(x, ready)
+        members = enumerate(ready.members)
+        each = np.array([self.form.scores(self.below(f"member.{i}."), x, m) for i, m in members])
         both: Floats = self.card["calibration"].get("trust", 1.0) * each + ready.prior
         return both
 
@@ -296,22 +284,18 @@ class CostModel:
         configs: tuple[Config, ...],
         sizes: Sizes,
     ) -> _Prepared:
-        parts = self.card["settings"]["parts"]
+        settings = self.card["settings"]
         nests = nest_inputs(platform, op, configs, sizes)
         key = (platform.digest, op, configs)
         found = self._remembered.get(key)
         if found is not None and np.array_equal(found.nests, nests):
             return found
-        layout = layout_of(platform.kernel(op), every=self.every, tables=self.embedder)
-        latents = self.encoder.encode(layout.raw(configs))
+        latents = self.encoder.encode(self.form.layout(platform.kernel(op)).raw(configs))
         prior = self._prior(op, configs, nests, latents)
-        seen, own = seen_parts(nests, latents, parts)
-        activations: tuple[Any, ...] = ()
-        if self.card["settings"]["predictor"] == "mlp":
-            add = self.card["settings"]["fusion"] == "add"
-            members = [self.below(f"member.{i}.") for i in range(self.members)]
-            activations = tuple(activations_of(t, seen, own, add=add) for t in members)
-        found = _Prepared(nests, latents, prior, activations)
+        seen, own = seen_parts(nests, latents, settings["parts"])
+        members = [self.below(f"member.{i}.") for i in range(self.members)]
+        each = tuple(self.form.prepared(weights, seen, own, settings) for weights in members)
+        found = _Prepared(nests, prior, each)
         self._remembered[key] = found
         while len(self._remembered) > _REMEMBERED:
             # Another thread may have dropped it already.
@@ -336,34 +320,6 @@ class CostModel:
         found: Floats = own + latents @ held["latent"] + np.array(rest)
         return found
 
-    def _by_numpy(self, x: NDArray[np.float32], ready: _Prepared) -> Floats:
-        """float64[members,c] scores without the prior, for one matrix float32[1,d+1]."""
-        members = enumerate(ready.activations)
-        return np.array([scores(self.below(f"member.{i}."), x, own) for i, own in members])
-
-    def _by_torch(self, x: NDArray[np.float32], ready: _Prepared) -> Floats:
-        import torch
-
-        parts = self.card["settings"]["parts"]
-        seen, own = seen_parts(ready.nests, ready.latents, parts)
-        nests, latents = torch.from_numpy(seen), torch.from_numpy(own)
-        index = torch.arange(len(nests))[None]
-        with torch.no_grad():
-            each = [net(torch.from_numpy(x), nests, latents, index)[0] for net in self._networks]
-        return torch.stack(each).numpy().astype(np.float64)
-
-    @cached_property
-    def _networks(self) -> list[Any]:
-        """The members as torch modules, in evaluation mode."""
-        try:
-            from embeddb.cost_model.network_torch import Shape, built
-        except ImportError:
-            raise _no_torch("this predictor") from None
-        s = self.card["settings"]
-        d, e = len(self.tensors["scale.center"]), self.encoder.dim
-        shape = Shape(d, e, s["predictor"], s["fusion"], bool(s["bilinear"]))
-        return built(shape, [self.below(f"member.{i}.") for i in range(self.members)])
-
     # -- checks ----------------------------------------------------------------------------
 
     def _check(self) -> None:
@@ -371,9 +327,11 @@ class CostModel:
         card, settings = self.card, self.card["settings"]
         _ = (card["kernel"], card["platform"]["name"], card["platform"]["space"])
         _ = (card["featurizer"]["name"], card["featurizer"]["version"])
-        for name, values in (("predictor", PREDICTORS), ("fusion", FUSIONS)):
-            if settings[name] not in values:
-                raise ModelError(f"no {name} {settings[name]!r}")
+        if settings["fusion"] not in FUSIONS:
+            raise ModelError(f"no fusion {settings['fusion']!r}")
+        trees = settings["predictor"] == "trees" and not settings.get("every")
+        if not trees:
+            _ = self.form
         if not set(settings["parts"]) <= set(PARTS):
             raise ModelError(f"no parts {settings['parts']!r}")
         if wrong := calibration_problem(card["calibration"]):
@@ -384,7 +342,7 @@ class CostModel:
         for name, array in self.tensors.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ModelError(f"tensor {name!r} is not finite")
-        if settings["predictor"] == "trees":
+        if trees:
             self._check_trees()
         else:
             self._check_networks()
@@ -414,18 +372,11 @@ class CostModel:
             k = len(self.tensors[f"prior.{op}.ids"])
             wanted |= {f"prior.{op}.nest": (HOMOGENEOUS_DIM,), f"prior.{op}.latent": (e,)}
             wanted |= {f"prior.{op}.ids": (k, 16), f"prior.{op}.rest": (k,)}
-        if settings["predictor"] == "mlp":
-            shapes = member_shapes(
-                d, e, settings["fusion"], bool(settings["bilinear"]), embedder=self.embedder
-            )
-            for i in range(self.members):
-                wanted |= {f"member.{i}.{name}": s for name, s in shapes.items()}
+        shapes = self.form.shapes(d, e, settings)
+        for i in range(self.members):
+            wanted |= {f"member.{i}.{name}": s for name, s in shapes.items()}
         for name, shape in wanted.items():
             if self.tensors[name].shape != shape:
                 raise ModelError(
                     f"tensor {name!r} has shape {self.tensors[name].shape}, not {shape}"
                 )
-
-
-def _no_torch(what: str) -> MissingDependency:
-    return MissingDependency(f"{what} needs torch", hint=install_hint("learn"))

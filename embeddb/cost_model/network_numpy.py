@@ -1,4 +1,4 @@
-"""The cost model's default network as plain arrays: what a query needs, without torch."""
+"""The cost model's network as plain arrays: what a query needs, without torch."""
 
 from __future__ import annotations
 
@@ -8,94 +8,106 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embeddb.core.files.model_file import product
+from embeddb.core.errors import ModelError
+from embeddb.core.nn_numpy import dense, linear, relu
+from embeddb.cost_model.encoders.own_parameters import Layout
+from embeddb.platforms.kernel import KernelSpace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import nn
 
     Arrays = Mapping[str, NDArray[Any]]
     Floats32 = NDArray[np.float32]
 
-__all__ = [
-    "FUSIONS",
-    "NETWORKS",
-    "PARTS",
-    "PREDICTORS",
-    "activations_of",
-    "calibration_problem",
-    "member_shapes",
-    "scores",
-]
+__all__ = ["FORMS", "FUSIONS", "PARTS", "Mlp", "calibration_problem", "form_of"]
 
-#: The first is computed here, the others by torch.
-NETWORKS = ("mlp", "lstm", "gru", "transformer")
-#: Trees are computed by `embeddb.cost_model.trees_numpy`.
-PREDICTORS = (*NETWORKS, "trees")
 FUSIONS = ("add", "concat")
-#: What the model sees; the ablations leave one out, which is then all zeros.
+#: What the model sees; what is left out is all zeros.
 PARTS = ("featurizer", "mapper", "tiles", "latent")
 
 #: The sizes of `embeddb.cost_model.network_torch`.
-_NEST, _MATRIX, _MAPPED, _HIDDEN, _BILINEAR, _PROGRAM = 65, 128, 64, 64, 32, 128
+_NEST, _MATRIX, _MAPPED, _HIDDEN, _BILINEAR = 65, 128, 64, 64, 32
 
 
-def activations_of(
-    weights: Arrays, nests: Floats32, latents: Floats32, *, add: bool
-) -> tuple[Floats32, Floats32 | None]:
-    """What of a network's score does not depend on the matrix, of nests float32[c,65] and latents
-    float32[c,e]: float32[c,128], and float32[c,32] if it has a bilinear term."""
-    if "program.0.weight" in weights:
-        hidden = _linear(weights, "program.0", np.hstack([nests, latents]))
-        fused = _linear(weights, "program.2", np.maximum(hidden, 0))
-    else:
-        mapped = _linear(weights, "mapper.2", np.maximum(_linear(weights, "mapper.0", nests), 0))
-        fused = mapped + latents if add else np.hstack([mapped, latents])
-    first = product(fused, weights["predictor.of_config.weight"])
-    if "u.weight" not in weights:
-        return first, None
-    return first, _linear(weights, "v.2", np.maximum(_linear(weights, "v.0", fused), 0))
+class Mlp:
+    """How networks of the predictor `mlp` read configurations and score them; `settings` are those
+    of a model's card, `weights` one member's."""
+
+    def layout(self, kernel: KernelSpace) -> Layout:
+        """The columns of a configuration's own parameters."""
+        return Layout(kernel)
+
+    def network(
+        self, inputs: int, latent: int, settings: Mapping[str, Any], dropout: float = 0.0
+    ) -> nn.Module:
+        """The same in torch, to be trained, for `inputs` numbers of a matrix and `latent` of a
+        configuration."""
+        from embeddb.cost_model.network_torch import CostNetwork, Shape
+
+        shape = Shape(inputs, latent, settings["fusion"], bool(settings["bilinear"]))
+        return CostNetwork(shape, dropout=dropout)
+
+    def shapes(self, d: int, e: int, settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """Shape of every weight by name."""
+        fused = _MAPPED if settings["fusion"] == "add" else _MAPPED + e
+        layers = {
+            "mapper.0": (_MAPPED, _NEST),
+            "mapper.2": (_MAPPED, _MAPPED),
+            "matrix.0": (_MATRIX, d + 1),
+            "matrix.3": (_MATRIX, _MATRIX),
+            "predictor.of_matrix": (_MATRIX, _MATRIX),
+            "predictor.second": (_HIDDEN, _MATRIX),
+            "predictor.third": (1, _HIDDEN),
+        }
+        if settings["bilinear"]:
+            layers |= {
+                "u": (_BILINEAR, _MATRIX),
+                "v.0": (_MATRIX, fused),
+                "v.2": (_BILINEAR, _MATRIX),
+            }
+        found: dict[str, tuple[int, ...]] = {f"{name}.weight": s for name, s in layers.items()}
+        found |= {f"{name}.bias": s[:1] for name, s in layers.items()}
+        return {**found, "predictor.of_config.weight": (_MATRIX, fused)}
+
+    def prepared(
+        self, weights: Arrays, nests: Floats32, latents: Floats32, settings: Mapping[str, Any]
+    ) -> Any:
+        """What of a network's score does not depend on the matrix, of nests float32[c,65] and
+        latents float32[c,e]: float32[c,128], and float32[c,32] if it has a bilinear term."""
+        mapped = dense(relu(dense(nests, weights, "mapper.0")), weights, "mapper.2")
+        fused = mapped + latents if settings["fusion"] == "add" else np.hstack([mapped, latents])
+        first = linear(fused, weights["predictor.of_config.weight"])
+        if not settings["bilinear"]:
+            return first, None
+        return first, dense(relu(dense(fused, weights, "v.0")), weights, "v.2")
+
+    def scores(self, weights: Arrays, x: Floats32, prepared: Any) -> NDArray[np.float64]:
+        """float64[c] of one network, for one matrix float32[1,d+1] and what was `prepared`."""
+        first, v = prepared
+        matrix = dense(relu(dense(x, weights, "matrix.0")), weights, "matrix.3")
+        hidden = dense(np.maximum(matrix, 0), weights, "predictor.of_matrix") + first
+        second = dense(relu(hidden), weights, "predictor.second")
+        out = dense(relu(second), weights, "predictor.third")[:, 0]
+        found = out.astype(np.float64)
+        return found if v is None else found + v @ dense(matrix, weights, "u")[0]
 
 
-def scores(
-    weights: Arrays, x: Floats32, activations: tuple[Floats32, Floats32 | None]
-) -> NDArray[np.float64]:
-    """float64[c] of one network, for one matrix float32[1,d+1] and `activations_of`."""
-    first, v = activations
-    matrix = _linear(weights, "matrix.3", np.maximum(_linear(weights, "matrix.0", x), 0))
-    hidden = _linear(weights, "predictor.of_matrix", np.maximum(matrix, 0)) + first
-    second = _linear(weights, "predictor.second", np.maximum(hidden, 0, out=hidden))
-    out = _linear(weights, "predictor.third", np.maximum(second, 0, out=second))[:, 0]
-    found = out.astype(np.float64)
-    return found if v is None else found + v @ _linear(weights, "u", matrix)[0]
+#: By predictor. `reproductions.cost_networks` adds the networks of other papers.
+FORMS = {"mlp": Mlp()}
 
 
-def _linear(weights: Arrays, name: str, rows: Floats32) -> Floats32:
-    """One layer: float32[r,out] of rows float32[r,in]."""
-    weight = weights[f"{name}.weight"]
-    return product(rows, weight) + weights[f"{name}.bias"]
-
-
-def member_shapes(
-    d: int, e: int, fusion: str, bilinear: bool, *, embedder: bool = False
-) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight of a network with the predictor `mlp`, by name."""
-    fused = _MAPPED if fusion == "add" else _MAPPED + e
-    layers = {"mapper.0": (_MAPPED, _NEST), "mapper.2": (_MAPPED, _MAPPED)}
-    if embedder:
-        fused = _PROGRAM
-        layers = {"program.0": (_PROGRAM, _NEST + e), "program.2": (_PROGRAM, _PROGRAM)}
-    layers |= {
-        "matrix.0": (_MATRIX, d + 1),
-        "matrix.3": (_MATRIX, _MATRIX),
-        "predictor.of_matrix": (_MATRIX, _MATRIX),
-        "predictor.second": (_HIDDEN, _MATRIX),
-        "predictor.third": (1, _HIDDEN),
-    }
-    if bilinear:
-        layers |= {"u": (_BILINEAR, _MATRIX), "v.0": (_MATRIX, fused), "v.2": (_BILINEAR, _MATRIX)}
-    found: dict[str, tuple[int, ...]] = {f"{name}.weight": s for name, s in layers.items()}
-    found |= {f"{name}.bias": s[:1] for name, s in layers.items()}
-    return {**found, "predictor.of_config.weight": (_MATRIX, fused)}
+def form_of(settings: Mapping[str, Any]) -> Mlp:
+    """The form of a card's networks. Raises: ModelError for one that does not ship."""
+    name = settings["predictor"]
+    if settings.get("embedder") or settings.get("every"):
+        name = "waco"
+    if name not in FORMS:
+        raise ModelError(
+            f"its network {name!r} is one that queries do not read",
+            hint="`python -m reproductions.cost_models` trains and judges it",
+        )
+    return FORMS[name]
 
 
 def calibration_problem(fit: Mapping[str, Any]) -> str:

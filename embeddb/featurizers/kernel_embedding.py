@@ -49,7 +49,7 @@ class KernelEmbedding:
         self.network = KernelNetwork.load(weights)
         if version_of(weights) != self.version:
             raise ModelError("it changed while it was read", where=str(weights))
-        self.dim = self.network.width
+        self.dim = self.network.spec.embedding
         self.names = tuple(f"{self.version[:8]}.{at}" for at in range(self.dim))
         self.learned_from = _families(self.network.card)
 

@@ -8,18 +8,22 @@ the epoch before. Equal bits are promised for one machine, one torch and one num
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from embeddb.core import __version__
 from embeddb.core.errors import InputError, ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
@@ -111,6 +115,40 @@ def forget(folder: Path) -> None:
     """Drop the checkpoint of a training whose result is saved; the curve stays."""
     with suppress(FileNotFoundError):
         OwnFolder(folder.parent, folder.name).remove(checkpoint_of(folder).name)
+
+
+def run_name(*parts: Any) -> str:
+    """16 hex digits for `Settings.run`: all that a checkpoint depends on beside `lr` and `seed`."""
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def fitted_card(fitted: Fitted) -> dict[str, Any]:
+    """What a card says of how a training went."""
+    return {
+        "metrics": {name: round(value, 6) for name, value in fitted.figures.items()},
+        "epochs": fitted.epochs,
+        "best_epoch": fitted.best_epoch,
+        "stopped_early": fitted.stopped_early,
+    }
+
+
+def origin_card(seed: int) -> dict[str, Any]:
+    """What a card says of when and by which code a model was trained."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"seed": seed, "code": __version__, "created": created}
+
+
+def saved(
+    out: Path, tensors: Mapping[str, Tensor | NDArray[Any]], card: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write a trained network and drop its checkpoint; the card with `version` and `curve`.
+
+    Raises: ModelError if it cannot be written.
+    """
+    version = model_file.save(out, tensors, card)
+    forget(folder_of(out))
+    return {**card, "version": version, "curve": str(curve_of(folder_of(out)))}
 
 
 def fit(

@@ -21,7 +21,6 @@ from indexer.training.tensors.figures import (
     tile_figures,
 )
 from indexer.training.tensors.grown_trees import grown, said_by
-from indexer.training.tensors.presets import preset, preset_names
 from indexer.training.tensors.samples import KernelSample, split
 
 ANALYSIS = Analysis({})
@@ -130,21 +129,6 @@ def test_families_are_drawn_evenly_and_kernels_of_one_in_turn() -> None:
     assert sum(place >= 24 for place in places) == 24 and len(set(places)) == 26
     assert {len(one.tiles) for one in drawn} == {5}
     assert all(len(set(one.tiles.tolist())) == 5 for one in drawn)
-
-
-def test_presets_are_the_papers_rows() -> None:
-    assert len(preset_names()) == 13
-    for task in ("tile", "fused"):
-        for name in preset_names():
-            own = preset(task, name, hidden=64)
-            assert own.spec.hidden == 64 and own.spec.task == task
-    row = preset("tile", "sage-lstm")
-    assert (row.spec.hidden, row.lr, row.decay, row.clip) == (1024, 0.000386, 0.98, 1.0)
-    row = preset("fused", "gat-transformer")
-    assert (row.spec.gat_heads, row.spec.attention, row.loss) == (2, 2, "squared")
-    assert preset("tile", "sage-column-wise").loss == "logistic"
-    with pytest.raises(Exception, match="no preset"):
-        preset("tile", "sage-sum")
 
 
 def test_kernels_of_a_partition_are_of_the_program_that_was_cut() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import CONFIGS, OP, by_chance, fill, patterns, runs_of, tiny
+from engine_contract import contents
 from hypothesis import given
 from hypothesis import strategies as st
 from measured_nests import make as make_nests
@@ -16,7 +17,6 @@ from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.store.memory import MemoryEngine
-from embeddb.testing.engines import contents
 from indexer import starter
 from indexer.exchange.exchange import export_file
 from indexer.shipped import __main__ as command

@@ -4,7 +4,7 @@ says, queries go by, and the predictor is chosen by."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,15 +60,14 @@ class TrainingRequest:
     `predictor` "auto" leaves the choice to what is better on held-out groups. `samples` is how many
     runs of each op are learned from (0: all), `members` how many networks or trees vote (0: as many
     as is usual). Without `judged` nothing is held out, and queries do not rank by the model.
+    `network` are settings of a network in the place of the usual ones, of its predictor.
     """
 
     predictor: str = "auto"
     featurizer: str = "stats"
     samples: int = 0
     judged: bool = True
-    fusion: str = "concat"
-    latent: str = "ae"
-    loss: str = "listwise"
+    network: CostSettings | None = None
     members: int = 0
     epochs: int = 60
     lr: float = 1e-3
@@ -87,17 +86,14 @@ class TrainingRequest:
         return found.limited(matrices, min(each, self.samples // 2 or 1), self.seed)
 
     def settings(self, predictor: str) -> CostSettings:
-        """Those of a predictor. Raises: UsageError for a latent or a loss that is not known."""
+        """Those of a predictor."""
         from indexer.training.cost_model.settings import CostSettings, forest
 
         members: dict[str, Any] = {"members": self.members} if self.members else {}
         if predictor == "trees":
             return forest(seed=self.seed, **members)
-        return CostSettings(
-            predictor=predictor,
-            fusion=self.fusion,
-            latent=self.latent,
-            loss=self.loss,
+        return replace(
+            self.network or CostSettings(predictor=predictor),
             epochs=self.epochs,
             few_epochs=min(CostSettings().few_epochs, self.epochs),
             lr=self.lr,

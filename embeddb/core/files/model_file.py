@@ -42,8 +42,6 @@ _MAX_HEADER = 1 << 20
 _MAX_RANK = 8
 #: The types that a model here may have; uint8 holds generator states, int16 trees.
 _TYPES = ("float64", "float32", "int64", "int16", "uint8")
-#: Multiplications of one product up to which OpenBLAS stays on one thread (its interface/gemm.c).
-_ONE_THREAD = 4 * 65536
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "featurizer": ("network", "reduction"),
     "nests": ("network",),
@@ -236,14 +234,3 @@ def _check_card(card: Mapping[str, Any], kind: Any, *, where: str) -> None:
     for key in _REQUIRED.get(own, ()):
         if not isinstance(card.get(key), Mapping):
             raise ModelError(f"its card has no table {key!r}", where=where, hint=_NOT_OURS)
-
-
-def product(rows: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.float32]:
-    """float32[r,out]: rows float32[r,in] by weight float32[out,in], in parts that OpenBLAS leaves
-    to one thread: where the cores are busy its other threads are waited for, 20 ms instead of 1."""
-    at_once = max(1, _ONE_THREAD // weight.size)
-    found = np.empty((len(rows), len(weight)), dtype=np.float32)
-    for start in range(0, len(rows), at_once):
-        part = slice(start, start + at_once)
-        np.matmul(rows[part], weight.T, out=found[part])
-    return found

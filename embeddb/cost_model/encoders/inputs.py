@@ -16,7 +16,6 @@ from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders.loop_nest import HOMOGENEOUS_DIM, homogeneous
 from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.cost_model.encoders.tiles import TILES_DIM, tiles
-from embeddb.platforms.kernel import KernelSpace
 from embeddb.platforms.platform import Platform
 
 if TYPE_CHECKING:
@@ -24,27 +23,12 @@ if TYPE_CHECKING:
 
     Floats32 = NDArray[np.float32]
 
-__all__ = ["CLIP", "TreeTable", "layout_of", "nest_inputs", "problem", "seen_parts"]
+__all__ = ["CLIP", "TreeTable", "nest_inputs", "problem", "seen_parts"]
 
 #: Standardised numbers of a matrix beyond it count as it: one strange matrix is not extrapolated.
 CLIP = 4.0
 #: log2 of sizes and counts is brought to the size of a one-hot.
 _SPLIT_SCALE = 8.0
-
-
-def layout_of(kernel: KernelSpace, *, every: bool, tables: bool = False) -> Layout:
-    """Columns of the platform's own parameters, or of every parameter (WACO with feature
-    augmentation, which has no common loop nest); with `tables` as a program embedder reads them."""
-    if every:
-        names = tuple(p.name for p in kernel.space.params)
-        kernel = KernelSpace(
-            kernel.kernels,
-            kernel.space,
-            default=kernel.default,
-            mapping=None,
-            heterogeneous=names,
-        )
-    return Layout(kernel, tables=tables)
 
 
 def nest_inputs(platform: Platform, op: Op, configs: Sequence[Config], sizes: Sizes) -> Floats32:
@@ -88,7 +72,6 @@ class TreeTable:
     vector: int
     own: int
     parts: tuple[str, ...]
-    every: bool = False
 
     @property
     def width(self) -> int:
@@ -129,7 +112,7 @@ class TreeTable:
         if said is not None:
             table[:, hint.start] = said
         if "latent" in self.parts:
-            raw = layout_of(platform.kernel(op), every=self.every).raw(configs)
+            raw = Layout(platform.kernel(op)).raw(configs)
             if raw.shape[1] != self.own:
                 raise UsageError(
                     f"the trees read {self.own} numbers of own parameters, not {raw.shape[1]}",

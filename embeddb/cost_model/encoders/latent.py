@@ -1,15 +1,14 @@
 """Latent encoder: a platform's own parameters as a vector of fixed size (COGNATE, Section 3.3).
 
-Four kinds, as in the paper's Figure 9. `ae`, `vae` and `pca` are fitted to the distinct rows of
-one kernel space and give 64 numbers. Their latents are centred on the rows they were fitted to and
-scaled by one factor so that a number is 1 in the root mean square: a model fine-tuned on another
-platform meets latents of the size it knows. `fa` is feature augmentation: one vector with a place
-for every parameter of every platform, zero but for the platform's own.
+An autoencoder (`ae`; `vae` and `pca` are read like it) is fitted to the distinct rows of one kernel
+space and gives 64 numbers. Latents are centred on the rows it was fitted to and scaled by one
+factor so that a number is 1 in the root mean square: a model fine-tuned on another platform meets
+latents of the size it knows. `reproductions.cost_networks` has the paper's feature augmentation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,29 +28,30 @@ Layers = tuple[tuple["NDArray[np.float32]", "NDArray[np.float32]"], ...]
 __all__ = [
     "KINDS",
     "LATENT_DIM",
-    "Augmented",
+    "READERS",
     "Fitted",
     "LatentEncoder",
     "Layers",
-    "augment",
+    "checked",
     "forward",
     "from_tensors",
     "space_rows",
 ]
 
-KINDS = ("ae", "vae", "pca", "fa")
+KINDS = ("ae", "vae", "pca")
+#: By kind, what makes an encoder of its tensors: kinds that do not ship.
+READERS: dict[str, Callable[[Mapping[str, NDArray[Any]]], LatentEncoder]] = {}
 #: Numbers of a latent vector (Table 6 of COGNATE).
 LATENT_DIM = 64
 #: Spaces up to this many configurations are enumerated, of others this many are drawn.
 _ROWS = 4096
 #: Numbers of one table of rows: a space of many columns is represented by fewer rows.
 _MAX_CELLS = 1 << 24
-_MAX_DIM = 1 << 20
 _MAX_LAYERS = 4
 
 
 class LatentEncoder(Protocol):
-    """What fitting, `augment` and `from_tensors` give. h = `width`, e = `dim`."""
+    """What fitting and `from_tensors` give. h = `width`, e = `dim`."""
 
     @property
     def kind(self) -> str: ...
@@ -88,15 +88,6 @@ def space_rows(platform: Platform, op: Op, *, rng: np.random.Generator) -> NDArr
     return np.unique(layout.raw(configs), axis=0)
 
 
-def augment(widths: Sequence[int]) -> list[Augmented]:
-    """The `fa` encoders of platforms whose layouts have these widths, in this order: each has its
-    own place in one vector of at least 64 numbers. A model must keep the order it was trained
-    with; a platform added at the end leaves the others where they were while they fit in 64."""
-    ends = np.cumsum([0, *widths])
-    dim = max(LATENT_DIM, int(ends[-1]))
-    return [Augmented(w, int(s), dim) for w, s in zip(widths, ends[:-1], strict=True)]
-
-
 def from_tensors(kind: str, tensors: Mapping[str, Any]) -> LatentEncoder:
     """The encoder whose `to_tensors` gave these (arrays, or tensors on the CPU).
 
@@ -104,16 +95,13 @@ def from_tensors(kind: str, tensors: Mapping[str, Any]) -> LatentEncoder:
     type, or not finite.
     """
     arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
-    if kind == "fa":
-        place = arrays.get("place")
-        if len(arrays) != 1 or place is None or place.shape != (3,) or place.dtype != np.int64:
-            raise ModelError("latent encoder fa: needs place int64[3] and nothing else")
-        width, start, dim = map(int, place)
-        if min(width, start) < 0 or not LATENT_DIM <= dim <= _MAX_DIM or start > dim - width:
-            raise ModelError(f"latent encoder fa: no place {width}, {start}, {dim}")
-        return Augmented(width, start, dim)
+    if kind in READERS:
+        return READERS[kind](arrays)
     if kind not in KINDS:
-        raise ModelError(f"no latent encoder {kind!r}: kinds are {', '.join(KINDS)}")
+        raise ModelError(
+            f"no latent encoder {kind!r}: kinds are {', '.join(KINDS)}",
+            hint="reproductions.cost_models has others",
+        )
     encoder, decoder = _read(kind, arrays, "encoder"), _read(kind, arrays, "decoder")
     if 2 * (len(encoder) + len(decoder)) != len(arrays):
         raise ModelError(f"latent encoder {kind}: there are tensors that belong to no layer")
@@ -141,7 +129,7 @@ class Fitted:
         return int(self.encoder[-1][0].shape[1])
 
     def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
-        return forward(self.encoder, _checked(raw, self.width))
+        return forward(self.encoder, checked(raw, self.width))
 
     def error(self, raw: NDArray[np.float32]) -> float:
         rebuilt = forward(self.decoder, self.encode(raw))
@@ -155,33 +143,7 @@ class Fitted:
         return tensors
 
 
-@dataclass(frozen=True)
-class Augmented:
-    """Feature augmentation: the raw numbers from column `start` of `dim`, zero elsewhere.
-
-    Source: COGNATE, Section 3.3 ("code optimizations that are not applicable to a selected
-    hardware platform are zeroed out"). Parameters of two platforms are two, whatever their names.
-    """
-
-    width: int
-    start: int
-    dim: int
-    kind: str = "fa"
-
-    def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
-        out = np.zeros((len(_checked(raw, self.width)), self.dim), dtype=np.float32)
-        out[:, self.start : self.start + self.width] = raw
-        return out
-
-    def error(self, raw: NDArray[np.float32]) -> float:
-        _checked(raw, self.width)
-        return 0.0
-
-    def to_tensors(self) -> dict[str, NDArray[Any]]:
-        return {"place": np.array([self.width, self.start, self.dim], dtype=np.int64)}
-
-
-def _checked(raw: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+def checked(raw: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     if raw.ndim != 2 or raw.shape[1] != width:
         raise UsageError(
             f"the latent encoder reads {width} numbers per configuration, not {raw.shape[1:]}",

@@ -12,9 +12,6 @@ Columns, in declared order of the parameters:
   apply is all zeros, which no value of it is.
 
 A parameter that always has its one value says nothing and has no column.
-
-With `tables` an int, too, is one-hot over its declared values (of others the nearest), as the table
-of an embedding wants it: WACO's program embedder has one for each parameter.
 """
 
 from __future__ import annotations
@@ -33,16 +30,75 @@ from embeddb.platforms.space.rules import SYMBOLS, Param, join, show
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Layout"]
+__all__ = ["Block", "Layout", "signed_log"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The columns of one parameter."""
+
+    param: Param
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        param, name = self.param, self.param.name
+        if len(param.values) == 1 and not param.when:
+            return ()
+        if param.kind == "permutation":
+            places = range(len(param.values))
+            return tuple(f"{name}[{place}]={item}" for place in places for item in param.values)
+        if param.kind != "int":
+            return tuple(f"{name}={show(value)}" for value in param.values)
+        applies = (f"{name}?",) if param.when else ()
+        return (*applies, name, *(f"{name}={symbol}" for symbol in self._symbols))
+
+    def row(self, value: Any) -> list[float]:
+        """The numbers of one value; None is a parameter that does not apply."""
+        param = self.param
+        if value is None and not param.when:
+            raise SpaceError(f"parameter {param.name!r} is missing")
+        if value is None:
+            return [0.0] * len(self.names)
+        if param.kind == "permutation":
+            if not isinstance(value, tuple) or sorted(value) != sorted(map(str, param.values)):
+                raise self._unknown(value)
+            return [float(item == wanted) for item in value for wanted in param.values]
+        if param.kind != "int":
+            if value not in param.values and param.refusal(value):
+                raise self._unknown(value)
+            return [float(value == known) for known in param.values]
+        applies = [1.0] if param.when else []
+        return [*applies, self._scaled(value), *(float(value == s) for s in self._symbols)]
+
+    @property
+    def _symbols(self) -> list[Any]:
+        return [v for v in self.param.values if v in SYMBOLS]
+
+    def _scaled(self, value: Any) -> float:
+        if value in self._symbols:
+            return 1.0
+        if not isinstance(value, (int, float)):
+            raise self._unknown(value)
+        numbers = [signed_log(v) for v in self.param.values if isinstance(v, (int, float))]
+        if not numbers:
+            raise self._unknown(value)
+        low, high = min(numbers), max(numbers)
+        return min(max((signed_log(value) - low) / (high - low), 0.0), 1.0) if high > low else 0.0
+
+    def _unknown(self, value: Any) -> SpaceError:
+        values = join(map(show, self.param.values))
+        return SpaceError(f"parameter {self.param.name!r}: {show(value)} is not one of {values}")
 
 
 class Layout:
     """The columns of one kernel space. `names` are theirs, such as `format=csr`, `chunk` or
     `chunk?` (whether it applies); `width` (h below) is how many there are, 0 included."""
 
-    def __init__(self, kernel: KernelSpace, *, tables: bool = False) -> None:
+    block_type = Block
+
+    def __init__(self, kernel: KernelSpace) -> None:
         own = [p for p in kernel.space.params if p.name in kernel.heterogeneous]
-        self._blocks = [block for p in own if (block := _Block(p, tables)).names]
+        self._blocks = [block for p in own if (block := self.block_type(p)).names]
         self.names = tuple(name for block in self._blocks for name in block.names)
         self.width = len(self.names)
 
@@ -64,78 +120,6 @@ class Layout:
         return out
 
 
-@dataclass(frozen=True)
-class _Block:
-    """The columns of one parameter."""
-
-    param: Param
-    tables: bool = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        param, name = self.param, self.param.name
-        if len(param.values) == 1 and not param.when:
-            return ()
-        if param.kind == "permutation":
-            places = range(len(param.values))
-            return tuple(f"{name}[{place}]={item}" for place in places for item in param.values)
-        if param.kind != "int":
-            return tuple(f"{name}={show(value)}" for value in param.values)
-        applies = (f"{name}?",) if param.when else ()
-        if self.tables:
-            return (*applies, *(f"{name}={show(value)}" for value in param.values))
-        return (*applies, name, *(f"{name}={symbol}" for symbol in self._symbols))
-
-    def row(self, value: Any) -> list[float]:
-        """The numbers of one value; None is a parameter that does not apply."""
-        param = self.param
-        if value is None and not param.when:
-            raise SpaceError(f"parameter {param.name!r} is missing")
-        if value is None:
-            return [0.0] * len(self.names)
-        if param.kind == "permutation":
-            if not isinstance(value, tuple) or sorted(value) != sorted(map(str, param.values)):
-                raise self._unknown(value)
-            return [float(item == wanted) for item in value for wanted in param.values]
-        if param.kind != "int":
-            if value not in param.values and param.refusal(value):
-                raise self._unknown(value)
-            return [float(value == known) for known in param.values]
-        applies = [1.0] if param.when else []
-        if self.tables:
-            return [*applies, *self._one_hot(value)]
-        return [*applies, self._scaled(value), *(float(value == s) for s in self._symbols)]
-
-    def _one_hot(self, value: Any) -> list[float]:
-        """The place of a value of an int, or of the declared number that is nearest to it."""
-        if value not in self.param.values:
-            if not isinstance(value, (int, float)):
-                raise self._unknown(value)
-            numbers = [v for v in self.param.values if isinstance(v, (int, float))]
-            if not numbers:
-                raise self._unknown(value)
-            value = min(numbers, key=lambda known: abs(_log(known) - _log(value)))
-        return [float(value == known) for known in self.param.values]
-
-    @property
-    def _symbols(self) -> list[Any]:
-        return [v for v in self.param.values if v in SYMBOLS]
-
-    def _scaled(self, value: Any) -> float:
-        if value in self._symbols:
-            return 1.0
-        if not isinstance(value, (int, float)):
-            raise self._unknown(value)
-        numbers = [_log(v) for v in self.param.values if isinstance(v, (int, float))]
-        if not numbers:
-            raise self._unknown(value)
-        low, high = min(numbers), max(numbers)
-        return min(max((_log(value) - low) / (high - low), 0.0), 1.0) if high > low else 0.0
-
-    def _unknown(self, value: Any) -> SpaceError:
-        values = join(map(show, self.param.values))
-        return SpaceError(f"parameter {self.param.name!r}: {show(value)} is not one of {values}")
-
-
-def _log(value: float) -> float:
+def signed_log(value: float) -> float:
+    """log2(1 + |v|) with the sign of v."""
     return math.copysign(math.log2(1 + abs(value)), value)

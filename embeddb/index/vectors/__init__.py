@@ -15,7 +15,7 @@ __all__ = ["VectorIndex"]
 
 
 class VectorIndex(Protocol):
-    """What every index promises; `embeddb.testing.indexes` tests it.
+    """Requirements on every index, tested by `tests/fixtures/index_contract.py`.
 
     - Built with `build(ids, vectors)` from distinct ids and finite vectors, then never changed.
     - An answer is ordered by (distance, id), also where the cut at k goes through a tie.

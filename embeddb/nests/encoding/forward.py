@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
-from embeddb.core.files.model_file import product
+from embeddb.core.nn_numpy import check_weights, dense, layer_norm, relu
 from embeddb.nests.encoding.features import FEATURES
 from embeddb.nests.encoding.graph import NestGraph, Node, graph_of
 from embeddb.nests.nest import Nest
@@ -37,7 +37,6 @@ DIM = 128
 #: What the network looks at; the ablations leave one branch out, which is then all zeros.
 INPUTS = ("both", "static", "dynamic")
 
-_NORM_EPSILON = 1e-5
 _MOST = {"layers": 64, "heads": DIM, "counters": 4096, "targets": 256}
 _TRAIN = "train weights anew with `embeddb train nests`"
 
@@ -99,13 +98,7 @@ class NestNetwork:
         self.card = dict(card)
         self.spec: Mapping[str, Any] = card["network"]
         with refusing(ModelError, where=where, hint=_TRAIN):
-            wanted = shapes_of(self.spec)
-            given = {name: tuple(array.shape) for name, array in weights.items()}
-            if given != wanted:
-                name = min(n for n in wanted.keys() | given if wanted.get(n) != given.get(n))
-                raise ModelError(f"tensor {name!r} does not fit its network")
-            if any(a.dtype != np.float32 or not np.isfinite(a).all() for a in weights.values()):
-                raise ModelError("its weights are not finite float32")
+            check_weights(weights, shapes_of(self.spec))
         self._weights = dict(weights)
         self._heads = int(self.spec["heads"])
 
@@ -121,11 +114,11 @@ class NestNetwork:
 
     def node_embeddings(self, graph: NestGraph) -> Floats:
         """float32[n,128], one row for each node, of the static encoding alone."""
-        x = self._linear("first", graph.features / self._weights["feature_scale"])
+        x = self._dense("first", graph.features / self._weights["feature_scale"])
         flow = _Flow(graph)
         for at in range(int(self.spec["layers"])):
             passed = self._attended(f"layers.{at}", x, flow)
-            x = self._normed(f"norms.{at}", x + np.maximum(passed, 0))
+            x = layer_norm(x + relu(passed), self._weights, f"norms.{at}")
         return x
 
     def node_vectors(self, nest: Nest, schedule: Schedule) -> tuple[tuple[Node, ...], Floats]:
@@ -139,14 +132,14 @@ class NestNetwork:
         if self.spec["inputs"] != "dynamic":
             static = self._pooled(self.node_embeddings(graph))
         if self.spec["inputs"] != "static":
-            dynamic = self._linear("dynamic", self._counted(counters)[None])[0]
+            dynamic = self._dense("dynamic", self._counted(counters)[None])[0]
         joined = np.concatenate([static, dynamic])[None]
-        out: Floats = self._linear("join.2", np.maximum(self._linear("join.0", joined), 0))[0]
+        out: Floats = self._dense("join.2", relu(self._dense("join.0", joined)))[0]
         return out
 
     def predict(self, graph: NestGraph, counters: Floats | None = None) -> Floats:
         """float32[t], the targets as they were learned: sizes are logarithms."""
-        out = self._linear("head", self.embedding(graph, counters)[None])[0]
+        out = self._dense("head", self.embedding(graph, counters)[None])[0]
         found: Floats = out * self._weights["target_scale"] + self._weights["target_mean"]
         return found
 
@@ -155,17 +148,17 @@ class NestNetwork:
         by the softmax of (query . key) / sqrt(d), head by head, and its own value."""
         parts = ("query", "key", "value")
         query, key, value = (
-            self._linear(f"{name}.lin_{part}", x).reshape(len(x), self._heads, -1) for part in parts
+            self._dense(f"{name}.lin_{part}", x).reshape(len(x), self._heads, -1) for part in parts
         )
         scores = (query[flow.goals] * key[flow.sources]).sum(axis=2)
         shares = flow.softmax(scores / np.float32(np.sqrt(DIM // self._heads)))
         summed = flow.sums(shares[:, :, None] * value[flow.sources])
-        return summed.reshape(len(x), DIM) + self._linear(f"{name}.lin_skip", x)
+        return summed.reshape(len(x), DIM) + self._dense(f"{name}.lin_skip", x)
 
     def _pooled(self, x: Floats) -> Floats:
-        gate = self._linear("pool.gate_nn", x)
+        gate = self._dense("pool.gate_nn", x)
         shares = np.exp(gate - gate.max())
-        out: Floats = (shares / shares.sum() * self._linear("pool.nn", x)).sum(axis=0)
+        out: Floats = (shares / shares.sum() * self._dense("pool.nn", x)).sum(axis=0)
         return out
 
     def _counted(self, counters: Floats | None) -> Floats:
@@ -177,15 +170,8 @@ class NestNetwork:
         plain = (logs - self._weights["counter_mean"]) / self._weights["counter_scale"]
         return np.concatenate([np.where(there, plain, 0), there]).astype(np.float32)
 
-    def _normed(self, name: str, x: Floats) -> Floats:
-        centred = x - x.mean(axis=1, keepdims=True)
-        variance = np.square(centred).mean(axis=1, keepdims=True)
-        plain = centred / np.sqrt(variance + np.float32(_NORM_EPSILON))
-        out: Floats = plain * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
-        return out
-
-    def _linear(self, name: str, rows: Floats) -> Floats:
-        return product(rows, self._weights[f"{name}.weight"]) + self._weights[f"{name}.bias"]
+    def _dense(self, name: str, rows: Floats) -> Floats:
+        return dense(rows, self._weights, name)
 
 
 class _Flow:

@@ -1,28 +1,31 @@
 """The learned performance model of tensor kernels as plain arrays, for queries: no torch.
 
-"A Learned Performance Model for Tensor Processing Units" (Section 3.2); `NetworkSpec` says what of
-it is ours. All tiles of a kernel are asked about at once: its graph is encoded once, and only what
-a tile changes is computed for each. `indexer.training.tensors.network` is the same in torch.
+"A Learned Performance Model for Tensor Processing Units" (Section 3.2); `spec` says what of it is
+ours. All tiles of a kernel are asked about at once: its graph is encoded once, and only what a tile
+changes is computed for each. `indexer.training.tensors.network` is the same in torch.
+
+Nodes are float32[n,c,h]: of n operations, under c tiles of one kernel, h numbers each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from embeddb.core.errors import ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
+from embeddb.core.nn_numpy import check_weights, linear, relu
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.encoding.features import tile_rows
 from embeddb.tensors.encoding.graph import KernelGraph, graph_of
-from embeddb.tensors.encoding.layers import Flow, attended, linear, lstm, relu, transformer, unit
 from embeddb.tensors.encoding.predictor import GraphPredictor
-from embeddb.tensors.encoding.spec import NetworkSpec, shapes_of
+from embeddb.tensors.encoding.spec import FINAL, LAYERS, WAYS, NetworkSpec, shapes_of
 
 __all__ = ["CLIP", "KernelNetwork", "scaled"]
 
@@ -52,15 +55,11 @@ class KernelNetwork(GraphPredictor):
         self.card = dict(card)
         with refusing(ModelError, where=where, hint=_TRAIN):
             self.spec = NetworkSpec.of(card["network"])
-            wanted = shapes_of(self.spec)
-            given = {name: tuple(array.shape) for name, array in weights.items()}
-            if given != wanted:
-                name = min(n for n in wanted.keys() | given if wanted.get(n) != given.get(n))
-                raise ModelError(f"tensor {name!r} does not fit its network")
-            if any(a.dtype != np.float32 or not np.isfinite(a).all() for a in weights.values()):
-                raise ModelError("its weights are not finite float32")
-        self._weights = {name: _turned(name, array) for name, array in weights.items()}
-        self._opcodes = linear(weights["opcode.weight"], self._weights["first.opcode.weight"])
+            check_weights(weights, shapes_of(self.spec))
+        # In the order in which products of many rows read them.
+        self._weights = {name: np.asfortranarray(array) for name, array in weights.items()}
+        first = self._weights["first.opcode.weight"]
+        self._opcodes = linear(weights["opcode.weight"], first)
 
     @classmethod
     def load(cls, path: str | Path) -> KernelNetwork:
@@ -75,65 +74,39 @@ class KernelNetwork(GraphPredictor):
         return self.spec.task
 
     def embedding(self, kernel: Computation) -> Floats:
-        """float32[e] of the kernel as one tile, before kernel features that join at the end."""
+        """float32[e] of the kernel as one tile."""
         graph = graph_of(kernel)
         found: Floats = self.embeddings(graph, tile_rows(kernel, [{}]))[0]
         return found
-
-    @property
-    def width(self) -> int:
-        """Numbers of an `embedding`."""
-        per_node = self.spec.reduction == "per-node"
-        return self.spec.hidden if per_node else self.spec.embedding
 
     # -- of graphs -------------------------------------------------------------------------
 
     def predicted(self, graph: KernelGraph, tiles: Floats) -> Floats:
         mean, deviation = self._weights["scale.target"]
-        found = [self._headed(graph, part) for part in self._parts(graph, tiles)]
-        out: Floats = np.concatenate(found) * deviation + mean
+        head = self._weights["head.weight"]
+        parts = [linear(kernels, head)[:, 0] for kernels in self._parts(graph, tiles)]
+        out: Floats = np.concatenate(parts) * deviation + mean
         return out
 
     def embeddings(self, graph: KernelGraph, tiles: Floats) -> Floats:
         """float32[c,e]"""
-        parts = self._parts(graph, tiles)
-        return np.concatenate([self._reduced(self._nodes(graph, part)) for part in parts])
+        return np.concatenate(list(self._parts(graph, tiles)))
+
+    def _parts(self, graph: KernelGraph, tiles: Floats) -> Iterator[Floats]:
+        """`embeddings` of as many tiles as are computed together."""
+        step = max(1, _TOGETHER // max(len(graph), 1))
+        for start in range(0, max(len(tiles), 1), step):
+            x = self.node_embeddings(graph, tiles[start : start + step])
+            yield np.concatenate([x.mean(axis=0), x.max(axis=0)], axis=1)
 
     def node_embeddings(self, graph: KernelGraph, tiles: Floats) -> Floats:
         """float32[n,c,h] of every operation, before the reduction."""
-        return self._nodes(graph, tiles)
-
-    def _parts(self, graph: KernelGraph, tiles: Floats) -> list[Floats]:
-        step = max(1, _TOGETHER // max(len(graph), 1))
-        return [tiles[start : start + step] for start in range(0, max(len(tiles), 1), step)]
-
-    def _headed(self, graph: KernelGraph, tiles: Floats) -> Floats:
-        """float32[c], standardised."""
-        x, weights = self._nodes(graph, tiles), self._weights
-        per_node = self.spec.reduction == "per-node"
-        kappa = x if per_node else self._reduced(x)
-        if self.spec.at_end:
-            late = self._features("kernel", graph, tiles)
-            wide = np.broadcast_to(late, (*kappa.shape[:-1], late.shape[1]))
-            kappa = relu(linear(np.concatenate([kappa, wide], axis=-1), weights["end.weight"]))
-        told: Floats = linear(kappa, weights["head.weight"])[..., 0]
-        return np.asarray(told.sum(axis=0)) if per_node else told
-
-    def _nodes(self, graph: KernelGraph, tiles: Floats) -> Floats:
-        spec, weights = self.spec, self._weights
         x = self._first(graph, tiles)
-        for at in range(spec.module):
-            x = relu(linear(x, weights[f"module.{at}.weight"]))
-        if spec.norm:
-            x = unit(x)
-        if spec.gnn != "none":
-            flows = self._flows(graph)
-            for at in range(spec.layers):
-                x = self._passed(at, x, flows)
-                if spec.norm:
-                    x = unit(x)
-        for at in range(spec.final):
-            x = relu(linear(x, weights[f"final.{at}.weight"]))
+        flows = [_mean_of(edges, len(graph)) for edges in (graph.operands, graph.users)]
+        for at in range(LAYERS):
+            x = self._passed(f"graph.{at}", x, flows)
+        for at in range(FINAL):
+            x = relu(linear(x, self._weights[f"final.{at}.weight"]))
         return x
 
     def _first(self, graph: KernelGraph, tiles: Floats) -> Floats:
@@ -143,56 +116,28 @@ class KernelNetwork(GraphPredictor):
         own = self._opcodes[graph.opcodes] + linear(
             scaled(graph.features, weights["scale.node"]), weights["first.node.weight"]
         )
-        if not self.spec.in_nodes:
-            return relu(np.repeat(own[:, None], len(tiles), axis=1))
-        kernel = self._features("nodes", graph, tiles)
+        static = scaled(graph.static, weights["scale.static"])
+        kernel = np.broadcast_to(static, (len(tiles), len(static)))
+        if self.task == "tile":
+            kernel = np.concatenate([scaled(tiles, weights["scale.tile"]), kernel], axis=1)
         return relu(own[:, None] + linear(kernel, weights["first.kernel.weight"])[None])
 
-    def _features(self, place: str, graph: KernelGraph, tiles: Floats) -> Floats:
-        """float32[c,k]: the kernel features that go there."""
-        parts = []
-        if self.spec.tile == place:
-            parts.append(scaled(tiles, self._weights["scale.tile"]))
-        if self.spec.static == place:
-            row = scaled(graph.static, self._weights["scale.static"])
-            parts.append(np.broadcast_to(row, (len(tiles), len(row))))
-        return np.concatenate(parts, axis=1)
-
-    def _flows(self, graph: KernelGraph) -> list[Flow]:
-        edges = [graph.operands, graph.users]
-        if not self.spec.directed:
-            edges = [np.concatenate(edges, axis=1)]
-        return [Flow(some, len(graph), loops=self.spec.gnn == "gat") for some in edges]
-
-    def _passed(self, at: int, x: Floats, flows: Sequence[Flow]) -> Floats:
-        """One layer of the graph network."""
-        ways = [
-            (f"graph.{at}.{way}", f) for way, f in zip(self.spec.directions, flows, strict=True)
-        ]
-        if self.spec.gnn == "gat":
-            return relu(np.sum([attended(x, f, self._weights, name) for name, f in ways], axis=0))
-        h, join = self.spec.hidden, self._weights[f"graph.{at}.join.weight"]
-        joined = linear(x, join[:h])
-        for part, (name, flow) in enumerate(ways, start=1):
-            told = flow.mean(relu(linear(x, self._weights[f"{name}.weight"])))
-            joined += linear(told, join[part * h : (part + 1) * h])
+    def _passed(self, name: str, x: Floats, flows: Sequence[csr_array]) -> Floats:
+        """One layer of GraphSAGE: a node joined with the means of what its neighbours pass."""
+        h, join = self.spec.hidden, self._weights[f"{name}.join.weight"]
+        joined = linear(x, join[:, :h])
+        for part, (way, flow) in enumerate(zip(WAYS, flows, strict=True), start=1):
+            sent = relu(linear(x, self._weights[f"{name}.{way}.weight"]))
+            mean = np.asarray(flow @ sent.reshape(len(x), -1), dtype=np.float32).reshape(x.shape)
+            joined += linear(mean, join[:, part * h : (part + 1) * h])
         return relu(joined)
 
-    def _reduced(self, x: Floats) -> Floats:
-        """float32[c,e] of nodes float32[n,c,h]."""
-        if self.spec.reduction == "lstm":
-            return lstm(x, self._weights)
-        if self.spec.reduction == "column-wise":
-            return np.concatenate([x.mean(axis=0), x.max(axis=0)], axis=1)
-        if self.spec.reduction == "transformer":
-            for at in range(self.spec.attention):
-                x = transformer(x, self._weights, f"transformer.layers.{at}", self.spec.heads)
-        out: Floats = x.sum(axis=0)
-        return out
 
-
-def _turned(name: str, array: Floats) -> Floats:
-    """The matrix of a layer as `linear` takes it; all others as they are."""
-    if array.ndim != 2 or name.startswith(("opcode.", "scale.")):
-        return array
-    return np.ascontiguousarray(array.T)
+def _mean_of(edges: NDArray[np.int64], count: int) -> csr_array:
+    """float32[n,n] that takes the mean over the nodes that lead to each by edges int64[2,e]; 0
+    where none does."""
+    order = np.argsort(edges[1], kind="stable")
+    sources, goals = edges[0][order], edges[1][order]
+    degrees = np.bincount(goals, minlength=count).astype(np.float32)
+    share = 1 / np.maximum(degrees, 1)
+    return csr_array((share[goals], (goals, sources)), shape=(count, count))

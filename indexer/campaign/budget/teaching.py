@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -166,13 +166,10 @@ def _where(plan: Plan) -> tuple[Platform, Op]:
 
 def _settings(campaign: Campaign, teaching: Teaching) -> CostSettings:
     """Raises: InputError for what are no settings; a plan may come from elsewhere."""
-    from indexer.training.cost_model.settings import CostSettings
+    from indexer.training.cost_model.settings import settings_of
 
-    told: dict[str, Any] = dict(teaching.settings)
-    if isinstance(told.get("parts"), list):
-        told["parts"] = tuple(told["parts"])
     try:
-        return CostSettings(**told)
+        return settings_of(teaching.settings)
     except (TypeError, UsageError) as e:
         raise InputError(
             f"not the settings of a model: {e}",

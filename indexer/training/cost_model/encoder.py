@@ -34,7 +34,6 @@ from embeddb.featurizers.network.reduction import (
 from indexer.library import Library
 
 if TYPE_CHECKING:
-    from embeddb.cost_model.network_torch import CostNetwork
     from embeddb.index.lookup import Lookup
     from indexer.training.cost_model.settings import CostSettings
 
@@ -217,7 +216,7 @@ class Reading:
 class WholeNetwork(nn.Module):
     """COGNATE or WACO in one piece: `encoder`, and the rest of the cost model as `head`."""
 
-    def __init__(self, encoder: nn.Module, head: CostNetwork) -> None:
+    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
 from embeddb.cost_model.encoders.latent import (
@@ -13,11 +17,29 @@ from embeddb.cost_model.encoders.latent import (
     Fitted,
     LatentEncoder,
     Layers,
-    augment,
     forward,
+    space_rows,
 )
+from embeddb.platforms.platform import Platform
 
-__all__ = ["fit"]
+if TYPE_CHECKING:
+    from embeddb.cost_model.model import CostModel
+    from indexer.training.cost_model.settings import CostSettings
+
+__all__ = ["FITTERS", "fit"]
+
+
+def _fitted(
+    platform: Platform, ops: Sequence[Op], settings: CostSettings, start: CostModel | None
+) -> LatentEncoder:
+    """An encoder of the space of these ops; `start`, a model of another space, does not matter."""
+    rng = np.random.default_rng(settings.seed)
+    raw = np.concatenate([space_rows(platform, op, rng=rng) for op in ops])
+    return fit(settings.latent, raw, seed=settings.seed)
+
+
+#: By kind.
+FITTERS = dict.fromkeys(KINDS, _fitted)
 
 
 def fit(kind: str, raw: NDArray[np.float32], *, seed: int) -> LatentEncoder:
@@ -33,8 +55,6 @@ def fit(kind: str, raw: NDArray[np.float32], *, seed: int) -> LatentEncoder:
         raise UsageError("a latent encoder needs at least one configuration to be fitted to")
     if not np.isfinite(raw).all():
         raise UsageError("a configuration has a number that is not finite")
-    if kind == "fa":
-        return augment([raw.shape[1]])[0]
     rows = np.unique(np.asarray(raw, dtype=np.float32), axis=0)
     if len(rows) == 1 or not rows.shape[1]:
         return Fitted(kind, *_constant(rows))

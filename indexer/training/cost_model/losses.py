@@ -6,6 +6,8 @@ faster, and a pair whose gains differ by no more than `noise` (log) does not cou
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,15 +16,23 @@ from torch.nn import functional
 
 from embeddb.core.errors import UsageError
 
-__all__ = ["LOSSES", "figures", "listwise", "loss_of", "pairwise"]
+__all__ = ["PAIRWISE", "figures", "listwise", "loss_names", "loss_of", "pairwise"]
 
-LOSSES = ("listwise", "margin", "logistic")
+#: Losses of pairs: what one costs whose scores are so far ahead in favour of the faster.
+PAIRWISE: dict[str, Callable[[Tensor], Tensor]] = {
+    # COGNATE, Appendix A.4.
+    "margin": lambda ahead: functional.relu(1 - ahead)
+}
 #: Gains within about this much of the best share its weight in the listwise loss.
 TEMPERATURE = 0.05
 #: Each configuration meets so many others, drawn anew for every batch.
 _MEETINGS = 4
 #: Configurations of a matrix between which all pairs are compared in the figures.
 _MOST_COMPARED = 512
+
+
+def loss_names() -> tuple[str, ...]:
+    return ("listwise", *PAIRWISE)
 
 
 def loss_of(
@@ -35,8 +45,8 @@ def loss_of(
     """
     if name == "listwise":
         return listwise(scores, gains)
-    if name not in LOSSES:
-        raise UsageError(f"no loss {name!r}", hint=f"losses: {', '.join(LOSSES)}")
+    if name not in PAIRWISE:
+        raise UsageError(f"no loss {name!r}", hint=f"losses: {', '.join(loss_names())}")
     if every_pair:
         i, j = torch.triu_indices(scores.shape[1], scores.shape[1], 1).unbind()
         apart = (gains[:, i] - gains[:, j], scores[:, i] - scores[:, j])
@@ -55,15 +65,10 @@ def listwise(scores: Tensor, gains: Tensor) -> Tensor:
 
 
 def pairwise(name: str, scores: Tensor, gains: Tensor, *, noise: float) -> Tensor:
-    """Mean over pairs, given as differences of scores and of gains.
-
-    `margin` is max(0, 1 - difference) in favour of the faster (COGNATE, Appendix A.4), `logistic`
-    its smooth form.
-    """
+    """Mean over pairs, given as differences of scores and of gains."""
     sure = (gains.abs() > noise).to(scores.dtype)
     ahead = scores * gains.sign()
-    each = functional.relu(1 - ahead) if name == "margin" else functional.softplus(-ahead)
-    return (each * sure).sum() / sure.sum().clamp(min=1)
+    return (PAIRWISE[name](ahead) * sure).sum() / sure.sum().clamp(min=1)
 
 
 def figures(

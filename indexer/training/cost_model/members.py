@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from embeddb.cost_model.network_torch import CostNetwork, Shape
+from embeddb.cost_model.network_numpy import FORMS
 from indexer.training.cost_model.encoder import Reading, WholeNetwork
 from indexer.training.cost_model.losses import figures, loss_of
 from indexer.training.cost_model.tables import Tables
@@ -68,13 +68,13 @@ def fit_member(
     tables = member.tables
     seed = s.seed * 1000 + member.index
     d, e = tables.x.shape[1] - 1, tables.latents.shape[1]
-    shape = Shape(d, e, s.predictor, s.fusion, s.bilinear, s.embedder)
+    form, told = FORMS[s.predictor], asdict(s)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        head = CostNetwork(shape, dropout=s.dropout)
+        head = form.network(d, e, told, s.dropout)
         if first is not None:
             head.load_state_dict({name: torch.from_numpy(a.copy()) for name, a in first.items()})
-        net, kept = _networks(head, member.reading)
+        net, kept = _networks(head, form.network(d, e, told), member.reading)
         module = _Averaged(net, kept, s.average)
     lesson = _Lesson(member, module, seed)
     settings = Settings(
@@ -93,9 +93,10 @@ def fit_member(
     return FittedMember(weights, scores, dict(fitted.figures), fitted.epochs)
 
 
-def _networks(head: CostNetwork, reading: Reading | None) -> tuple[nn.Module, nn.Module]:
+def _networks(
+    head: nn.Module, kept: nn.Module, reading: Reading | None
+) -> tuple[nn.Module, nn.Module]:
     """What is trained and what is kept of it, which has no dropout."""
-    kept = CostNetwork(head.shape)
     if reading is None:
         return head, kept
     own = reading.encoder

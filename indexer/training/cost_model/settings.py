@@ -1,15 +1,17 @@
-"""How a cost model is made: ours, and those that the papers describe."""
+"""How a cost model is made: ours, and COGNATE's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from embeddb.core.errors import UsageError
-from embeddb.cost_model.encoders.latent import KINDS
-from indexer.training.cost_model.losses import LOSSES
+from embeddb.cost_model.encoders.latent import KINDS, READERS
+from embeddb.cost_model.network_numpy import FORMS, FUSIONS
+from indexer.training.cost_model.losses import loss_names
 
-__all__ = ["PRESETS", "CostSettings", "forest", "paper", "preset", "waco_fa", "waco_fm"]
+__all__ = ["PRESETS", "CostSettings", "forest", "paper", "preset", "settings_of"]
 
 #: Sparse networks that can be trained within a cost model.
 ENCODERS = ("cognate", "waco")
@@ -20,24 +22,22 @@ class CostSettings:
     """How a cost model is made; the defaults are the best networks that were found
     (docs/models.md).
 
-    With the `predictor` "trees", only `every`, `parts`, `members` and `seed` mean something.
-    `latent` is a kind of `embeddb.cost_model.encoders.latent`; with `every`, all parameters enter
-    it and not only the platform's own. `parts` are those of
-    `embeddb.cost_model.network_torch.PARTS` that the model sees. A batch is `batch` matrices with
+    With the `predictor` "trees", only `parts`, `members` and `seed` mean something; else it is one
+    of `embeddb.cost_model.network_numpy.FORMS`. `latent` is a kind of
+    `embeddb.cost_model.encoders.latent`. `parts` are those of
+    `embeddb.cost_model.network_numpy.PARTS` that the model sees. A batch is `batch` matrices with
     `configs` configurations each, and an epoch shows every matrix `passes` times. `average` is how
     slowly the weights that are kept follow those that are trained (0: they are the same).
 
     With an `encoder` (one of `ENCODERS`) the matrix side is that sparse network, trained together
     with the rest on the pattern's own coordinates, in cells of which at most `sites` squared are
-    occupied; `binary`: it sees only where they are. An `embedder` is WACO's, in place of mapper and
-    latent. `every_pair` is the papers' loss: all pairs of a batch, of gains as they were measured.
-    `plain`: the first five are the five best predicted.
+    occupied; `binary`: it sees only where they are. `every_pair` is the papers' loss: all pairs of
+    a batch, of gains as they were measured. `plain`: the first five are the five best predicted.
     """
 
     predictor: str = "mlp"
     fusion: str = "concat"
     latent: str = "ae"
-    every: bool = False
     parts: tuple[str, ...] = ("featurizer", "mapper", "tiles", "latent")
     loss: str = "listwise"
     residual: bool = True
@@ -57,19 +57,21 @@ class CostSettings:
     encoder: str = ""
     sites: int = 64
     binary: bool = False
-    embedder: bool = False
     every_pair: bool = False
     plain: bool = False
 
     def __post_init__(self) -> None:
-        """Raises: UsageError for a latent, a loss or an encoder that is not known, or for parts
-        that do not fit together."""
-        if self.latent not in KINDS:
-            raise UsageError(f"no latent encoder {self.latent!r}", hint=", ".join(KINDS))
-        if self.loss not in LOSSES:
-            raise UsageError(f"no loss {self.loss!r}", hint=", ".join(LOSSES))
-        if self.embedder and (self.latent, self.predictor) != ("fa", "mlp"):
-            raise UsageError("a program embedder goes with the latent fa and the predictor mlp")
+        """Raises: UsageError for a predictor, latent, loss or encoder that is not known, or for
+        parts that do not fit together."""
+        legal = {
+            "predictor": (*FORMS, "trees"),
+            "latent": (*KINDS, *READERS),
+            "fusion": FUSIONS,
+            "loss": loss_names(),
+        }
+        for name, values in legal.items():
+            if getattr(self, name) not in values:
+                raise UsageError(f"no {name} {getattr(self, name)!r}", hint=", ".join(values))
         if not self.encoder:
             return
         if self.encoder not in ENCODERS:
@@ -79,6 +81,18 @@ class CostSettings:
                 "an encoder is trained with one network that sees it, without a prior",
                 hint="members 1, residual off, the part featurizer",
             )
+
+
+def settings_of(told: Mapping[str, Any]) -> CostSettings:
+    """Those that a plan or a card has kept.
+
+    Raises: UsageError for another paper's model; TypeError for what are no settings.
+    """
+    own = dict(told)
+    if own.pop("every", False) or own.pop("embedder", False):
+        raise UsageError("a model that does not ship", hint="reproductions.cost_models trains it")
+    own.pop("embedder", None)
+    return CostSettings(**{**own, "parts": tuple(own["parts"])} if "parts" in own else own)
 
 
 def paper(**changes: Any) -> CostSettings:
@@ -105,48 +119,23 @@ def paper(**changes: Any) -> CostSettings:
     return replace(plain, **changes)
 
 
-def waco_fa(**changes: Any) -> CostSettings:
-    """WACO's model with feature augmentation: every parameter of every platform has a place of its
-    own, and there is no common loop nest (COGNATE, Section 4.1, "WACO+FA")."""
-    own = {"latent": "fa", "every": True, "fusion": "concat", "parts": ("featurizer", "latent")}
-    return paper(**{**own, **changes})
-
-
-def waco_fm(**changes: Any) -> CostSettings:
-    """WACO's model with feature mapping: the common loop nest, and the platform's own parameters
-    augmented instead of encoded ("WACO+FM")."""
-    return paper(**{"latent": "fa", "fusion": "concat", **changes})
-
-
-def _whole(encoder: str, **more: Any) -> dict[str, Any]:
-    """What makes of COGNATE's settings the model as its authors wrote it."""
-    return {"encoder": encoder, "every_pair": True, "plain": True, **more}
-
-
-#: The papers' models whole: their sparse network trained by run times together with the rest.
-#: DASH is the earlier form of COGNATE: parts and tables are the same. `cognate-tiles` is ours: told
-#: what tiles come to on the matrix, at ten times the rate (docs/models.md).
+#: COGNATE whole: its sparse network trained by run times together with the rest. `cognate-tiles` is
+#: ours: told what tiles come to on the matrix, at ten times the rate (docs/models.md).
 PRESETS: dict[str, dict[str, Any]] = {
-    "cognate": _whole("cognate"),
-    "cognate-tiles": _whole("cognate", parts=("featurizer", "mapper", "tiles", "latent"), lr=1e-3),
-    "dash": _whole("cognate"),
-    "waco-fa": _whole(
-        "waco",
-        embedder=True,
-        latent="fa",
-        every=True,
-        fusion="concat",
-        parts=("featurizer", "latent"),
-    ),
-    "waco-fm": _whole("waco", embedder=True, latent="fa", fusion="concat"),
+    "cognate": {},
+    "cognate-tiles": {"parts": ("featurizer", "mapper", "tiles", "latent"), "lr": 1e-3},
 }
 
 
 def preset(name: str, **changes: Any) -> CostSettings:
     """One of `PRESETS`, with changes. Raises: UsageError for any other name."""
     if name not in PRESETS:
-        raise UsageError(f"no preset {name!r}", hint=", ".join(PRESETS))
-    return paper(**{**PRESETS[name], **changes})
+        raise UsageError(
+            f"no preset {name!r}",
+            hint=f"{', '.join(PRESETS)}; reproductions.cost_models has other papers'",
+        )
+    whole = {"encoder": "cognate", "every_pair": True, "plain": True}
+    return paper(**{**whole, **PRESETS[name], **changes})
 
 
 def forest(**changes: Any) -> CostSettings:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.cost_model.encoders.inputs import layout_of, nest_inputs, problem, seen_parts
+from embeddb.cost_model.encoders.inputs import nest_inputs, problem, seen_parts
 from embeddb.cost_model.encoders.latent import LatentEncoder
+from embeddb.cost_model.encoders.own_parameters import Layout
 from indexer.training.cost_model.samples import Samples
 
 __all__ = ["Tables"]
@@ -41,9 +42,7 @@ class Tables:
         encoder: LatentEncoder,
         scale: Mapping[str, Floats],
         parts: Sequence[str],
-        *,
-        every: bool,
-        tables: bool = False,
+        layout: Layout,
     ) -> Tables:
         x = problem(samples.vectors, [row.op for row in samples.rows], scale)
         if "featurizer" not in parts:
@@ -52,7 +51,6 @@ class Tables:
         keys = samples.column.astype(np.int64) * max(len(distinct), 1) + nest_of
         used, at = np.unique(keys, return_inverse=True)
         column, place = np.divmod(used, max(len(distinct), 1))
-        layout = layout_of(samples.platform.kernel(samples.ops[0]), every=every, tables=tables)
         ran = np.unique(column)
         encoded = encoder.encode(layout.raw([samples.configs[i] for i in ran]))
         nests, latents = distinct[place], encoded[np.searchsorted(ran, column)]

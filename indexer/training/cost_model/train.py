@@ -13,19 +13,19 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.core import __version__
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
-from embeddb.cost_model.encoders.inputs import TreeTable, layout_of
-from embeddb.cost_model.encoders.latent import Augmented, LatentEncoder, space_rows
+from embeddb.cost_model.encoders.inputs import TreeTable
+from embeddb.cost_model.encoders.latent import LatentEncoder
+from embeddb.cost_model.encoders.own_parameters import Layout
 from embeddb.cost_model.model import CostModel, space_digest
+from embeddb.cost_model.network_numpy import FORMS
 from embeddb.platforms.platform import Platform
 from indexer.training.cost_model.calibration import (
     FOLDS,
@@ -36,14 +36,14 @@ from indexer.training.cost_model.calibration import (
     trust,
 )
 from indexer.training.cost_model.encoder import Reading
-from indexer.training.cost_model.latent_fit import fit
+from indexer.training.cost_model.latent_fit import FITTERS
 from indexer.training.cost_model.members import FittedMember, Member, fit_member
 from indexer.training.cost_model.prior import Prior, fit_priors
 from indexer.training.cost_model.samples import Samples
-from indexer.training.cost_model.settings import CostSettings, forest, paper, waco_fa, waco_fm
+from indexer.training.cost_model.settings import CostSettings, forest, paper
 from indexer.training.cost_model.tables import Tables
 from indexer.training.cost_model.trees import Grown, grow, require, tables
-from indexer.training.trainer import checkpoint_of, curve_of
+from indexer.training.trainer import checkpoint_of, curve_of, origin_card
 from indexer.training.trainer import forget as forget_member
 
 __all__ = [
@@ -57,8 +57,6 @@ __all__ = [
     "retarget",
     "train",
     "unfinished",
-    "waco_fa",
-    "waco_fm",
 ]
 
 Progress = Callable[[str, int, int], None]
@@ -66,11 +64,10 @@ Progress = Callable[[str, int, int], None]
 #: What is trained of networks only to be judged leaves out one part in so many: they cost more than
 #: trees, of which `FOLDS` are grown.
 _PARTS = 4
+#: Settings that a card has had; no network that ships needs them.
+_ONCE = {"every": False, "embedder": False}
 #: Parts in which the training of one member is told.
 _PARTS_TOLD = 100
-#: Rows of the vector that all platforms share under feature augmentation.
-_AUGMENTED = 256
-_SPACE_ROWS = 4096
 
 
 def train(
@@ -126,7 +123,7 @@ def _grown(
         _check_start(samples, start)
         source = retarget(start, samples.platform, samples.ops)
     card = _card(samples, settings, start)
-    columns = TreeTable(card["vector"], len(card["layout"]), settings.parts, settings.every)
+    columns = TreeTable(card["vector"], len(card["layout"]), settings.parts)
     held = [held_out(samples.groups, i, settings.seed) for i in range(settings.members)]
     apart = judged_only(samples.groups, held, settings.seed, FOLDS)
     tried: list[Grown] = []
@@ -174,9 +171,8 @@ def learned(
     scale = start.below("scale.") if start is not None else _scale(samples.vectors)
     if reading is not None:
         scale = dict(reading.scale)
-    tables = Tables.of(
-        samples, encoder, scale, settings.parts, every=settings.every, tables=settings.embedder
-    )
+    layout = _layout(samples.platform, samples.ops[0], settings)
+    tables = Tables.of(samples, encoder, scale, settings.parts, layout)
     priors, of_entry = _priors(samples, tables, settings, start)
     tensors = _common(encoder, scale, priors)
     named, groups = _named(samples, settings, start), samples.groups
@@ -300,8 +296,8 @@ def _within(progress: Progress | None, i: int, members: int) -> Progress:
 
 def _inherited(settings: CostSettings, start: CostModel) -> CostSettings:
     kept = start.card["settings"]
-    own = ("predictor", "fusion", "latent", "every", "residual", "bilinear")
-    later = {name: kept[name] for name in ("encoder", "embedder", "plain") if name in kept}
+    own = ("predictor", "fusion", "latent", "residual", "bilinear")
+    later = {name: kept[name] for name in ("encoder", "plain") if name in kept}
     parts = tuple(kept["parts"])
     members = 1 if later.get("encoder") else settings.members
     same = {name: kept[name] for name in own}
@@ -328,27 +324,17 @@ def _check_start(samples: Samples, start: CostModel) -> None:
 def _encoder(
     platform: Platform, ops: tuple[Op, ...], settings: CostSettings, start: CostModel | None
 ) -> LatentEncoder:
-    """Fitted to this platform and kernel; that of `start` where it is for the same space. Under
-    feature augmentation its parameters come after those of the platforms before it."""
+    """Fitted to this platform and kernel; that of `start` where it is for the same space."""
     if start is not None and start.card["platform"]["space"] == space_digest(platform, ops[0]):
         return start.encoder
-    layout = layout_of(platform.kernel(ops[0]), every=settings.every, tables=settings.embedder)
-    width = layout.width
-    if settings.latent == "fa":
-        at = 0
-        if start is not None:
-            place = start.encoder.to_tensors()["place"]
-            at = int(place[0] + place[1])
-        if at + width > _AUGMENTED:
-            raise UsageError(f"feature augmentation has {_AUGMENTED} places, not {at + width}")
-        return Augmented(width, at, _AUGMENTED)
-    rng = np.random.default_rng(settings.seed)
-    if settings.every:
-        drawn = [platform.space(op).sample(_SPACE_ROWS, rng=rng) for op in ops]
-        raw = np.concatenate([layout.raw(configs) for configs in drawn])
-    else:
-        raw = np.concatenate([space_rows(platform, op, rng=rng) for op in ops])
-    return fit(settings.latent, raw, seed=settings.seed)
+    return FITTERS[settings.latent](platform, ops, settings, start)
+
+
+def _layout(platform: Platform, op: Op, settings: CostSettings) -> Layout:
+    """The columns of the platform's own parameters, as the predictor reads them."""
+    form = FORMS.get(settings.predictor)  # trees have none
+    kernel = platform.kernel(op)
+    return form.layout(kernel) if form else Layout(kernel)
 
 
 def _scale(vectors: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
@@ -410,7 +396,7 @@ def _platform(platform: Platform, op: Op) -> dict[str, str]:
 
 def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> dict[str, Any]:
     op = samples.ops[0]
-    layout = layout_of(samples.platform.kernel(op), every=settings.every, tables=settings.embedder)
+    layout = _layout(samples.platform, op, settings)
     return {
         "kind": "costmodel",
         "kernel": op.kernel,
@@ -419,7 +405,7 @@ def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> 
         "layout": list(layout.names),
         "vector": int(samples.vectors.shape[1]),
         "featurizer": {"name": samples.featurizer, "version": samples.featurizer_version},
-        "settings": {**asdict(settings), "parts": list(settings.parts)},
+        "settings": {**_ONCE, **asdict(settings), "parts": list(settings.parts)},
         "data": samples.hash,
         "patterns": len({row.pattern_id for row in samples.rows}),
         "groups": int(np.unique(samples.groups).size),
@@ -427,8 +413,6 @@ def _card(samples: Samples, settings: CostSettings, start: CostModel | None) -> 
         "dce": _collected(samples, start),
         "simulated": samples.platform.simulated,
         "held_out": {},
-        "seed": settings.seed,
-        "code": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **origin_card(settings.seed),
         "parent": start.version if start is not None else "",
     }

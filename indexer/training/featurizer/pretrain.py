@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embeddb.core import __version__
 from embeddb.core.errors import UsageError
-from embeddb.core.files import model_file
 from embeddb.featurizers.network.networks import build, complete
 from embeddb.featurizers.network.reduction import CHANNELS, seen_through
 from indexer.training.featurizer.autoencoder import (
@@ -33,10 +28,12 @@ from indexer.training.trainer import (
     Progress,
     Settings,
     checkpoint_of,
-    curve_of,
     fit,
+    fitted_card,
     folder_of,
-    forget,
+    origin_card,
+    run_name,
+    saved,
 )
 
 __all__ = ["Pretraining", "check_free", "pretrain"]
@@ -97,13 +94,13 @@ def pretrain(data: Dataset, how: Pretraining, out: Path, *, progress: Progress) 
     )
     named = _named(data, how, spec)
     settings = Settings(**{**asdict(how.settings), "run": named})
-    folder = folder_of(out)
-    fitted = fit(model, job, settings=settings, folder=folder, progress=progress)
+    fitted = fit(model, job, settings=settings, folder=folder_of(out), progress=progress)
     plain = mean_errors(data.train, data.valid, target=how.target, scales=scales)
-    card = {**_card(data, how, spec, fitted), "mean_metrics": _rounded(plain)}
-    version = model_file.save(out, model.encoder.state_dict(), card)
-    forget(folder)
-    return {**card, "version": version, "curve": str(curve_of(folder))}
+    card = {
+        **_card(data, how, spec, fitted),
+        "mean_metrics": {n: round(value, 6) for n, value in plain.items()},
+    }
+    return saved(out, model.encoder.state_dict(), card)
 
 
 def _binary(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
@@ -123,18 +120,9 @@ def _model(spec: Mapping[str, Any], train: tuple[Sample, ...], how: Pretraining)
 
 
 def _named(data: Dataset, how: Pretraining, spec: Mapping[str, Any]) -> str:
-    """Hash of all that a checkpoint depends on beside `lr` and `seed`."""
     held_out = sorted({sample.group for sample in data.valid})
-    parts = [
-        data.hash,
-        held_out,
-        dict(spec),
-        asdict(how.recipe),
-        how.target,
-        how.balanced,
-        how.batch,
-    ]
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+    settings = (how.target, how.balanced, how.batch)
+    return run_name(data.hash, held_out, dict(spec), asdict(how.recipe), *settings)
 
 
 def _card(
@@ -149,10 +137,7 @@ def _card(
         "patterns": data.patterns,
         "groups": data.groups,
         "samples": {"train": len(data.train), "valid": len(data.valid)},
-        "metrics": _rounded(fitted.figures),
-        "epochs": fitted.epochs,
-        "best_epoch": fitted.best_epoch,
-        "stopped_early": fitted.stopped_early,
+        **fitted_card(fitted),
         "settings": {
             "method": "autoencoder",
             "target": how.target,
@@ -164,11 +149,5 @@ def _card(
             "epochs": settings.epochs,
             "patience": settings.patience,
         },
-        "seed": settings.seed,
-        "code": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **origin_card(settings.seed),
     }
-
-
-def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 6) for name, value in figures.items()}

@@ -7,11 +7,8 @@ nests with counters and without. Figures are told for both.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embeddb.core import __version__
-from embeddb.core.files import model_file
 from embeddb.nests.encoding.forward import INPUTS, encoding_version
 from indexer.training.nests.network import Batch, TrainedNetwork, collate, counter_inputs
 from indexer.training.nests.samples import (
@@ -38,10 +33,12 @@ from indexer.training.trainer import (
     Job,
     Progress,
     Settings,
-    curve_of,
     fit,
+    fitted_card,
     folder_of,
-    forget,
+    origin_card,
+    run_name,
+    saved,
 )
 
 __all__ = ["NestTraining", "pearson", "train_nests"]
@@ -118,9 +115,7 @@ def train_nests(
             name: _correlations(_Set(part, network, chosen), names) for name, part in sets.items()
         },
     }
-    version = model_file.save(out, network.state_dict(), card)
-    forget(folder_of(out))
-    return {**card, "version": version, "curve": str(curve_of(folder_of(out)))}
+    return saved(out, network.state_dict(), card)
 
 
 def pearson(predicted: Floats, measured: Floats) -> float | None:
@@ -219,11 +214,9 @@ def _correlations(part: _Set, targets: Sequence[str]) -> dict[str, dict[str, flo
 
 
 def _named(samples: Sequence[NestSample], how: NestTraining, out_of: frozenset[str]) -> str:
-    """Hash of all that a checkpoint depends on beside `lr` and `seed`."""
     told = asdict(how)
     del told["settings"]
-    parts = [content_of(samples), sorted(out_of), told]
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return run_name(content_of(samples), sorted(out_of), told)
 
 
 def _card(spec: Mapping[str, Any], how: NestTraining, fitted: Fitted) -> dict[str, Any]:
@@ -232,10 +225,7 @@ def _card(spec: Mapping[str, Any], how: NestTraining, fitted: Fitted) -> dict[st
         "kind": "nests",
         "network": dict(spec),
         "source": how.source,
-        "metrics": {name: round(value, 6) for name, value in fitted.figures.items()},
-        "epochs": fitted.epochs,
-        "best_epoch": fitted.best_epoch,
-        "stopped_early": fitted.stopped_early,
+        **fitted_card(fitted),
         "settings": {
             "hidden": how.hidden,
             "batch": how.batch,
@@ -243,7 +233,5 @@ def _card(spec: Mapping[str, Any], how: NestTraining, fitted: Fitted) -> dict[st
             "epochs": settings.epochs,
             "patience": settings.patience,
         },
-        "seed": settings.seed,
-        "code": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **origin_card(settings.seed),
     }

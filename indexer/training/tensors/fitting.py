@@ -6,10 +6,8 @@ Source: "A Learned Performance Model for Tensor Processing Units", Sections 3.3,
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +17,9 @@ from torch import Tensor
 from indexer.training.tensors.draws import Drawn, drawn_batches
 from indexer.training.tensors.how import KernelTraining
 from indexer.training.tensors.judging import figures_of, loss_on, said_of
-from indexer.training.tensors.losses import loss_of
 from indexer.training.tensors.network import Batch, TrainedNetwork, collate
 from indexer.training.tensors.samples import KernelSample, content_of
-from indexer.training.trainer import Fitted, Job, Progress, fit, folder_of
+from indexer.training.trainer import Fitted, Job, Progress, fit, folder_of, run_name
 
 __all__ = ["fitted_network"]
 
@@ -55,9 +52,9 @@ def _network(how: KernelTraining, train: Sequence[KernelSample]) -> TrainedNetwo
     """The first weights follow from the seed, and the global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(how.seed)
-        network = TrainedNetwork(how.preset.spec, how.preset.dropout)
+        network: TrainedNetwork = how.recipe.network(how.recipe.spec, how.recipe.dropout)
     logs = np.concatenate([sample.logs for sample in train])
-    absolute = how.preset.loss == "squared"
+    absolute = how.recipe.loss_name == "squared"
     graphs, tiles = [s.graph for s in train], [s.tiles for s in train]
     network.standardise(graphs, tiles, logs if absolute else None)
     return network
@@ -79,11 +76,11 @@ def _job(
 
     def loss(batch: tuple[Batch, Tensor, Tensor]) -> Tensor:
         asked, logs, owner = batch
-        return loss_of(how.preset.loss, network(asked), logs, owner)
+        return how.recipe.loss(network(asked), logs, owner)
 
     def validate() -> dict[str, float]:
         said = said_of(network, valid)
-        figures = {"loss": loss_on(network, valid, said, how.preset.loss)}
+        figures = {"loss": loss_on(network, valid, said, how.recipe.loss)}
         figures |= figures_of(network.spec.task, valid, said, least_s=0.0)
         return {f"valid_{name}": value for name, value in figures.items()}
 
@@ -106,9 +103,6 @@ def _batch(
 
 
 def _named(samples: Sequence[KernelSample], how: KernelTraining) -> str:
-    """Hash of all that a checkpoint depends on beside `lr` and `seed`."""
-    told = asdict(how)
-    for later in ("epochs", "patience", "seed", "predictor"):
-        del told[later]
-    parts = [content_of(samples), told]
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+    told = {name: getattr(how, name) for name in ("kernels", "tiles", "steps", "by")}
+    spec = {name: value for name, value in how.recipe.spec.card.items() if name != "encoding"}
+    return run_name(content_of(samples), {**told, "preset": {**how.recipe.told, "spec": spec}})

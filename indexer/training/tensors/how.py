@@ -1,25 +1,87 @@
-"""How a model of kernels is trained."""
+"""How a model of kernels is trained, and the losses that its network may have."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from indexer.training.tensors.presets import Preset, preset
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from embeddb.tensors.encoding.spec import NetworkSpec
+from indexer.training.tensors.network import TrainedNetwork
 from indexer.training.trainer import Settings
 
-__all__ = ["PREDICTORS", "KernelTraining"]
+__all__ = ["KernelTraining", "Loss", "Recipe", "recipe", "wrong_orders"]
 
-#: What a model is of: the better of what there is for its task (`auto`), or what is asked for.
-PREDICTORS = ("auto", "network", "trees", "operations")
+#: The scalar to be minimised, of what is predicted float32[b] (lower is faster), standardised log
+#: seconds float32[b] and which kernel each is of, int64[b].
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def wrong_orders(each: Callable[[Tensor], Tensor]) -> Loss:
+    """The rank loss of the paper's Eq. 1: `each` of y'_i - y'_j for each pair of tiles of one
+    kernel where i is slower than j, by the number of such pairs."""
+
+    def loss(said: Tensor, logs: Tensor, owner: Tensor) -> Tensor:
+        slower = (logs[:, None] > logs[None]) & (owner[:, None] == owner[None])
+        apart = said[:, None] - said[None]
+        return torch.where(slower, each(apart), 0).sum() / slower.sum().clamp(min=1)
+
+    return loss
+
+
+def _squared(said: Tensor, logs: Tensor, owner: Tensor) -> Tensor:
+    """For absolute seconds."""
+    return (said - logs).square().mean()
+
+
+_HINGE = wrong_orders(lambda apart: functional.relu(1 - apart))
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A network and how it is fitted: the loss and its name, the rate and by what it falls each
+    epoch, the longest gradient (0: any), and who makes the network of a spec and a dropout."""
+
+    spec: NetworkSpec
+    loss_name: str = "hinge"
+    loss: Loss = _HINGE
+    lr: float = 1e-3
+    decay: float = 0.98
+    clip: float = 1.0
+    dropout: float = 0.1
+    name: str = "default"
+    network: Callable[[NetworkSpec, float], TrainedNetwork] = TrainedNetwork
+
+    @property
+    def told(self) -> dict[str, object]:
+        """Its part of a card's settings."""
+        names = ("name", "lr", "decay", "clip", "dropout")
+        return {**{name: getattr(self, name) for name in names}, "loss": self.loss_name}
+
+
+def recipe(task: str, hidden: int = 0, lr: float = 0.0) -> Recipe:
+    """Ours, small enough to be trained and asked on two cores; `hidden` and `lr` are the usual ones
+    where they are 0."""
+    spec = NetworkSpec(task, hidden) if hidden else NetworkSpec(task)
+    if task == "fused":
+        return Recipe(spec, "squared", _squared, lr=lr or 1e-3)
+    return Recipe(spec, lr=lr or 1e-3)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTraining:
-    """What is trained, and the network how. A batch has `tiles` tiles of each of `kernels` kernels;
-    an epoch has `steps` batches (0: as many as show each kernel once); `by` is what is held out for
-    early stopping and for choosing between `PREDICTORS`, one of `SPLITS`."""
+    """How a model of kernels is trained.
 
-    preset: Preset = field(default_factory=lambda: preset("tile"))
+    A batch has `tiles` tiles of each of `kernels` kernels; an epoch has `steps` batches (0: as many
+    as show each kernel once). `by`, one of `SPLITS`, is what is held out for early stopping and for
+    the choice of `predictor`: `auto` (the better one for the task), `network`, `trees` or
+    `operations`.
+    """
+
+    recipe: Recipe = field(default_factory=lambda: recipe("tile"))
     epochs: int = 60
     patience: int = 10
     kernels: int = 8
@@ -30,8 +92,12 @@ class KernelTraining:
     predictor: str = "network"
 
     @property
+    def task(self) -> str:
+        return self.recipe.spec.task
+
+    @property
     def settings(self) -> Settings:
-        own = self.preset
+        own = self.recipe
         return Settings(
             self.epochs, own.lr, self.patience, seed=self.seed, decay=own.decay, clip=own.clip
         )

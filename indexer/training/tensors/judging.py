@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from indexer.training.tensors.figures import LEAST_S, fused_figures, summary, tile_figures
-from indexer.training.tensors.losses import loss_of
+from indexer.training.tensors.how import Loss
 from indexer.training.tensors.network import TrainedNetwork, collate
 from indexer.training.tensors.samples import KernelSample
 
@@ -58,7 +58,7 @@ def loss_on(
     network: TrainedNetwork,
     samples: Sequence[KernelSample],
     said: Said,
-    loss: str,
+    loss: Loss,
 ) -> float:
     """The loss that is learned by; every family counts the same, and in it every kernel."""
     mean, deviation = network.scale.target.tolist()
@@ -66,6 +66,6 @@ def loss_on(
     for sample, own in zip(samples, said, strict=True):
         step = -(-len(own) // _COMPARED)
         one, real = (torch.from_numpy((v[::step] - mean) / deviation) for v in (own, sample.logs))
-        missed = loss_of(loss, one, real, torch.zeros(len(one)))
+        missed = loss(one, real, torch.zeros(len(one)))
         by_family.setdefault(sample.group, []).append(float(missed))
     return float(np.mean([np.mean(each) for each in by_family.values()]))

@@ -11,21 +11,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from embeddb.tensors.encoding.features import NODE, STATIC, TILE
 from embeddb.tensors.encoding.forward import CLIP
 from embeddb.tensors.encoding.graph import KernelGraph
 from embeddb.tensors.encoding.operation_rows import OPCODES
-from embeddb.tensors.encoding.spec import NetworkSpec
-from indexer.training.tensors.graph_layers import graph_layer, plain_layer
+from embeddb.tensors.encoding.spec import FINAL, LAYERS, OPCODE, WAYS, NetworkSpec
 
 with warnings.catch_warnings():
     # Its import compiles a class in a way that torch no longer recommends.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from torch_geometric.utils import scatter, to_dense_batch
+    from torch_geometric.utils import scatter
 
-__all__ = ["Batch", "TrainedNetwork", "collate"]
+__all__ = ["Batch", "Sage", "TrainedNetwork", "collate", "plain_layer", "scaled"]
 
 #: Opcodes' embeddings are begun no larger than the other features, which are in [0, 1].
 _BEGUN = 0.1
@@ -80,36 +78,54 @@ def collate(graphs: Sequence[KernelGraph], tiles: Sequence[NDArray[np.float32]])
     return Batch(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
 
 
+class Sage(nn.Module):
+    """A layer of GraphSAGE: the node joined with the mean of what passes from its neighbours, which
+    are reached in one way or several."""
+
+    def __init__(self, hidden: int, ways: Sequence[str] = WAYS) -> None:
+        super().__init__()
+        self.ways = ways
+        for way in ways:
+            self.add_module(way, plain_layer(hidden, hidden))
+        self.join = plain_layer(hidden * (1 + len(ways)), hidden)
+
+    def forward(self, x: Tensor, flows: Sequence[Tensor]) -> Tensor:
+        told = [x]
+        for way, (sources, goals) in zip(self.ways, flows, strict=True):
+            passed = self.get_submodule(way)(x).relu()[sources]
+            told.append(scatter(passed, goals, dim_size=len(x), reduce="mean"))
+        out: Tensor = self.join(torch.cat(told, 1))
+        return out
+
+
+def plain_layer(width: int, out: int) -> nn.Linear:
+    """Begun so that what passes ten layers of ReLU is neither lost nor grows (He et al., 2015)."""
+    layer = nn.Linear(width, out, bias=False)
+    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+    return layer
+
+
 class TrainedNetwork(nn.Module):
     """The network that a spec describes. `scale` are no parameters: they are set once, from the
-    training set, with `standardise`."""
+    training set, with `standardise`. Layers are drawn in the order in which they are read."""
 
     def __init__(self, spec: NetworkSpec, dropout: float = 0.0) -> None:
         super().__init__()
-        self.spec, h = spec, spec.hidden
+        self.spec = spec
         self.dropout = nn.Dropout(dropout)
-        self.opcode = nn.Embedding(len(OPCODES), spec.opcode)
+        self.opcode = nn.Embedding(len(OPCODES), OPCODE)
         nn.init.normal_(self.opcode.weight, std=_BEGUN)
-        reads = {"opcode": spec.opcode, "node": len(NODE), "kernel": spec.in_nodes}
-        self.first = nn.ModuleDict({name: plain_layer(w, h) for name, w in reads.items() if w})
-        self.module = nn.ModuleList(plain_layer(h, h) for _ in range(spec.module))
-        layers = spec.layers if spec.gnn != "none" else 0
-        self.graph = nn.ModuleList(graph_layer(spec) for _ in range(layers))
-        self.final = nn.ModuleList(plain_layer(h, h) for _ in range(spec.final))
-        if spec.reduction == "lstm":
-            self.lstm = nn.LSTM(h, h, bias=False, batch_first=True)
-        if spec.reduction == "transformer":
-            layer = nn.TransformerEncoderLayer(
-                h, spec.heads, h, dropout=dropout, batch_first=True, bias=False
-            )
-            self.transformer = nn.TransformerEncoder(
-                layer, spec.attention, enable_nested_tensor=False
-            )
-        reduced = h if spec.reduction == "per-node" else spec.embedding
-        if spec.at_end:
-            self.end = plain_layer(reduced + spec.at_end, reduced)
-        self.head = plain_layer(reduced, 1)
+        self.draw()
         self.scale = _Scales()
+
+    def draw(self) -> None:
+        """Make all layers but the opcodes' embedding."""
+        h = self.spec.hidden
+        reads = {"opcode": OPCODE, "node": len(NODE), "kernel": self.spec.in_nodes}
+        self.first = nn.ModuleDict({name: plain_layer(w, h) for name, w in reads.items()})
+        self.graph = nn.ModuleList(Sage(h) for _ in range(LAYERS))
+        self.final = nn.ModuleList(plain_layer(h, h) for _ in range(FINAL))
+        self.head = plain_layer(self.spec.embedding, 1)
 
     def standardise(
         self,
@@ -135,70 +151,40 @@ class TrainedNetwork(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """float32[b], standardised by `scale.target`; lower is faster."""
-        x, spec, count = self.nodes(batch), self.spec, len(batch.tiles)
-        per_node = spec.reduction == "per-node"
-        kappa = x if per_node else self._reduced(x, batch)
-        if spec.at_end:
-            late = self._features("kernel", batch)
-            late = late[batch.owner] if per_node else late
-            kappa = self.dropout(self.end(torch.cat([kappa, late], 1)).relu())
-        told: Tensor = self.head(kappa)[:, 0]
-        return scatter(told, batch.owner, dim_size=count, reduce="sum") if per_node else told
+        x, count = self.nodes(batch), len(batch.tiles)
+        both = [scatter(x, batch.owner, dim_size=count, reduce=how) for how in ("mean", "max")]
+        out: Tensor = self.head(torch.cat(both, 1))[:, 0]
+        return out
 
     def nodes(self, batch: Batch) -> Tensor:
         """float32[n,h], before the reduction."""
-        x = self._first(batch)
-        for layer in self.module:
-            x = self.dropout(layer(x).relu())
-        if self.spec.norm:
-            x = functional.normalize(x)
-        flows = [batch.operands, batch.users]
-        flows = flows if self.spec.directed else [torch.cat(flows, 1)]
+        x = self.read(batch, self.features(batch))
         for layer in self.graph:
-            x = self.dropout(layer(x, flows).relu())
-            if self.spec.norm:
-                x = functional.normalize(x)
+            x = self.dropout(layer(x, [batch.operands, batch.users]).relu())
         for layer in self.final:
             x = self.dropout(layer(x).relu())
         return x
 
-    def _first(self, batch: Batch) -> Tensor:
-        """f1. Operations are read once, whatever the number of tiles."""
+    def read(self, batch: Batch, kernel: Tensor | None) -> Tensor:
+        """f1, of kernel features float32[b,k] if there are any. Operations are read once, whatever
+        the number of tiles."""
         opcodes = batch.opcodes
         if self.training:
             opcodes = opcodes * (torch.rand(len(opcodes)) >= _UNTOLD)
         own = self.first["opcode"](self.opcode(opcodes))
-        own = own + self.first["node"](_scaled(batch.features, self.scale.node))
+        own = own + self.first["node"](scaled(batch.features, self.scale.node))
         x: Tensor = own[batch.node]
-        if self.spec.in_nodes:
-            x = x + self.first["kernel"](self._features("nodes", batch))[batch.owner]
+        if kernel is not None:
+            x = x + self.first["kernel"](kernel)[batch.owner]
         out: Tensor = self.dropout(x.relu())
         return out
 
-    def _features(self, place: str, batch: Batch) -> Tensor:
-        parts = []
-        if self.spec.tile == place:
-            parts.append(_scaled(batch.tiles, self.scale.tile))
-        if self.spec.static == place:
-            parts.append(_scaled(batch.static, self.scale.static))
-        return torch.cat(parts, 1)
-
-    def _reduced(self, x: Tensor, batch: Batch) -> Tensor:
-        """float32[b,e]"""
-        count, kind = len(batch.tiles), self.spec.reduction
-        if kind == "column-wise":
-            both = [scatter(x, batch.owner, dim_size=count, reduce=r) for r in ("mean", "max")]
-            return torch.cat(both, 1)
-        dense, there = to_dense_batch(x, batch.owner, batch_size=count)
-        if kind == "lstm":
-            packed = nn.utils.rnn.pack_padded_sequence(
-                dense, there.sum(1), batch_first=True, enforce_sorted=False
-            )
-            state: Tensor = self.lstm(packed)[1][0][0]
-            return state
-        seen: Tensor = self.transformer(dense, src_key_padding_mask=~there)
-        out: Tensor = (seen * there[:, :, None]).sum(1)
-        return out
+    def features(self, batch: Batch) -> Tensor:
+        """float32[b,k] of kernels, which every node has."""
+        static = scaled(batch.static, self.scale.static)
+        if self.spec.task != "tile":
+            return static
+        return torch.cat([scaled(batch.tiles, self.scale.tile), static], 1)
 
 
 class _Scales(nn.Module):
@@ -218,7 +204,8 @@ def _range(rows: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(np.stack([rows.min(axis=0), rows.max(axis=0)]))
 
 
-def _scaled(rows: Tensor, scale: Tensor) -> Tensor:
+def scaled(rows: Tensor, scale: Tensor) -> Tensor:
+    """As `embeddb.tensors.encoding.forward.scaled`."""
     span = scale[1] - scale[0]
     plain = torch.where(span > 0, (rows - scale[0]) / torch.where(span > 0, span, 1), 0)
     return plain.clamp(*CLIP)

@@ -7,18 +7,14 @@ Source: "A Learned Performance Model for Tensor Processing Units", Sections 3.3,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from embeddb.core import __version__
 from embeddb.core.errors import UsageError
-from embeddb.core.files import model_file
 from embeddb.cost_model.kernel_trees import KernelTrees
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.tensors.computation import is_probe
@@ -36,7 +32,15 @@ from indexer.training.tensors.operations.sums import (
     summed_weights,
 )
 from indexer.training.tensors.samples import KernelSample, content_of, split
-from indexer.training.trainer import Fitted, Progress, curve_of, folder_of, forget
+from indexer.training.trainer import (
+    Fitted,
+    Progress,
+    fitted_card,
+    folder_of,
+    forget,
+    origin_card,
+    saved,
+)
 
 __all__ = ["KernelTraining", "train_kernels"]
 
@@ -91,8 +95,8 @@ def train_kernels(
     does not fit the task; ModelError as `fit` and `save` do; MissingDependency for trees without
     LightGBM.
     """
-    task = how.preset.spec.task
-    if task == "fused" and how.preset.loss != "squared":
+    task = how.task
+    if task == "fused" and how.recipe.loss_name != "squared":
         raise UsageError("seconds of fused kernels are learned by `squared` errors alone")
     if task == "tile" and how.predictor == "operations":
         raise UsageError("sums of operations tell seconds of fused kernels, they rank no tiles")
@@ -120,19 +124,18 @@ def train_kernels(
     if task == "tile" and judge is not None:
         unseen = {sample.group for sample in valid} - {sample.group for sample in train}
         card |= judge(card, own.weights, sorted(unseen))
-    tensors = {name: torch.from_numpy(array) for name, array in own.weights.items()}
-    version = model_file.save(out, tensors, card)
-    for folder in (folder_of(out), _operations(out)):
-        forget(folder)
-    curve = {"curve": str(curve_of(folder_of(out)))} if best == "network" else {}
-    return {**card, "version": version, **curve}
+    card = saved(out, own.weights, card)
+    forget(_operations(out))
+    if best != "network":
+        del card["curve"]
+    return card
 
 
 def _candidates(how: KernelTraining) -> tuple[str, ...]:
     """The network first: it is what a stopped training goes on with."""
     if how.predictor != "auto":
         return (how.predictor,)
-    if how.preset.spec.task == "fused":
+    if how.task == "fused":
         return ("network", "operations")
     return ("network", "trees") if available() else ("network",)
 
@@ -166,7 +169,7 @@ def _made(
 ) -> _Made:
     if name == "network":
         return _network(parts, how, out, progress)
-    if how.preset.spec.task == "tile":
+    if how.task == "tile":
         return _tile_trees(parts, how, analysis)
     members = ("trees",) if name == "trees" else members_here()
     return _sums(parts, how, members, out, progress)
@@ -209,7 +212,7 @@ def _of_rows(
     parts: _Parts,
     how: KernelTraining,
 ) -> _Made:
-    task = how.preset.spec.task
+    task = how.task
     figures = figures_of(task, parts.judged["valid"], said["valid"], least_s=0.0)
     card = {**_card(how), **told}
     card["settings"] = {**card["settings"], "by": how.by}
@@ -219,27 +222,21 @@ def _of_rows(
 def _card(how: KernelTraining) -> dict[str, Any]:
     return {
         "kind": "kernels",
-        "kernel": how.preset.spec.task,
-        "ops": [how.preset.spec.task],
-        "seed": how.seed,
-        "code": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "kernel": how.task,
+        "ops": [how.task],
+        **origin_card(how.seed),
     }
 
 
 def _network_card(how: KernelTraining, fitted: Fitted) -> dict[str, Any]:
-    own = asdict(how.preset)
-    del own["spec"]
+    network = how.recipe.spec.card
     return {
         **_card(how),
-        "network": how.preset.spec.card,
-        "metrics": {name: round(value, 6) for name, value in fitted.figures.items()},
-        "epochs": fitted.epochs,
-        "best_epoch": fitted.best_epoch,
-        "stopped_early": fitted.stopped_early,
+        "network": network,
+        **fitted_card(fitted),
         "settings": {
-            **own,
+            **how.recipe.told,
             **{name: getattr(how, name) for name in ("kernels", "tiles", "steps", "by")},
-            "predictor": f"{how.preset.spec.gnn}-{how.preset.spec.reduction}",
+            "predictor": f"{network['gnn']}-{network['reduction']}",
         },
     }

@@ -12,15 +12,19 @@ import pytest
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError
+from embeddb.core.files import model_file
 from embeddb.core.sizes import Sizes
-from embeddb.cost_model.network_numpy import member_shapes
+from embeddb.cost_model import network_numpy
+from embeddb.cost_model.encoders import latent
+from embeddb.cost_model.network_numpy import FORMS
 from embeddb.platforms.platform import load_platform, parse_platform
 
 torch = pytest.importorskip("torch")
 
 from costmodel_samples import DIM, quick, samples, vectors  # noqa: E402
 
-from embeddb.cost_model.encoders.inputs import problem  # noqa: E402
+from embeddb.cost_model.encoders.inputs import nest_inputs, problem, seen_parts  # noqa: E402
+from embeddb.cost_model.encoders.own_parameters import Layout  # noqa: E402
 from embeddb.cost_model.model import CostModel  # noqa: E402
 from embeddb.cost_model.network_torch import CostNetwork, Shape  # noqa: E402
 from indexer.training.cost_model.train import train  # noqa: E402
@@ -48,10 +52,20 @@ def score(model: CostModel, **changes: Any) -> tuple[Any, Any]:
 
 def by_torch(model: CostModel, x: Any) -> Any:
     """The same sum with the training's own modules."""
-    ready = model._prepared(SPADE, OP, tuple(CONFIGS), SIZES)
-    each = model._by_torch(problem(x[None], [OP], model.below("scale.")), ready)
-    each = model.card["calibration"]["slope"] * (each + ready.prior)
-    return (each - each.mean(axis=1, keepdims=True)).mean(axis=0)
+    settings, encoder = model.card["settings"], model.encoder
+    nests = nest_inputs(SPADE, OP, CONFIGS, SIZES)
+    latents = encoder.encode(Layout(SPADE.kernel(OP)).raw(CONFIGS))
+    read = problem(x[None], [OP], model.below("scale."))
+    parts = [torch.from_numpy(a) for a in (read, *seen_parts(nests, latents, settings["parts"]))]
+    each = []
+    for at in range(model.members):
+        net = FORMS["mlp"].network(DIM, encoder.dim, settings)
+        model_file.fill(net, {n: torch.tensor(a) for n, a in model.below(f"member.{at}.").items()})
+        with torch.no_grad():
+            each.append(net.eval()(*parts, torch.arange(len(CONFIGS))[None])[0].numpy())
+    prior = model._prior(OP, CONFIGS, nests, latents)
+    scaled = model.card["calibration"]["slope"] * (np.array(each, dtype=np.float64) + prior)
+    return (scaled - scaled.mean(axis=1, keepdims=True)).mean(axis=0)
 
 
 @pytest.mark.parametrize("fusion", ["add", "concat"])
@@ -68,31 +82,21 @@ def test_numpy_scores_as_torch_does(fusion: str, bilinear: bool) -> None:
 @pytest.mark.parametrize("fusion", ["add", "concat"])
 @pytest.mark.parametrize("bilinear", [True, False])
 def test_the_shapes_numpy_expects_are_those_of_the_network(fusion: str, bilinear: bool) -> None:
-    net = CostNetwork(Shape(7, 64, "mlp", fusion, bilinear))
+    net = CostNetwork(Shape(7, 64, fusion, bilinear))
     own = {name: tuple(t.shape) for name, t in net.state_dict().items()}
-    assert own == member_shapes(7, 64, fusion, bilinear)
+    assert own == FORMS["mlp"].shapes(7, 64, {"fusion": fusion, "bilinear": bilinear})
 
 
 def test_the_predictor_is_as_wide_as_the_papers_table() -> None:
     """Table 6: 192 numbers added, 256 concatenated; then 128, 64, 1."""
     for fusion, wide in (("add", 192), ("concat", 256)):
-        mlp = CostNetwork(Shape(128, 64, "mlp", fusion, False)).predictor
+        mlp = CostNetwork(Shape(128, 64, fusion, False)).predictor
         assert mlp.of_matrix.in_features + mlp.of_config.in_features == wide
         assert (mlp.second.in_features, mlp.third.in_features, mlp.third.out_features) == (
             128,
             64,
             1,
         )
-
-
-@pytest.mark.parametrize("predictor", ["lstm", "gru", "transformer"])
-def test_other_predictors_score_through_torch(predictor: str, tmp_path: Path) -> None:
-    made = train(samples(), quick(epochs=1, predictor=predictor))
-    gain, _ = score(made)
-    assert np.isfinite(gain).all()
-    assert np.ptp(gain) > 0
-    made.save(tmp_path / "m.safetensors")
-    np.testing.assert_array_equal(score(CostModel.load(tmp_path / "m.safetensors"))[0], gain)
 
 
 def test_saved_and_loaded_it_is_the_same(model: CostModel, tmp_path: Path) -> None:
@@ -221,12 +225,27 @@ def test_a_card_that_is_wrong_is_refused(model: CostModel, change: dict[str, Any
 
 @pytest.mark.parametrize(
     "change",
-    [{"predictor": "tree"}, {"fusion": "sum"}, {"latent": "x"}, {"parts": ["y"]}, {"parts": 3}],
+    [{"predictor": "gru2"}, {"fusion": "sum"}, {"latent": "x"}, {"parts": ["y"]}, {"parts": 3}],
 )
 def test_settings_nobody_has_are_refused(model: CostModel, change: dict[str, Any]) -> None:
     settings = {**model.card["settings"], **change}
     with pytest.raises(ModelError):
         CostModel({**model.card, "settings": settings}, model.tensors)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"predictor": "lstm"}, {"embedder": True, "latent": "fa"}, {"every": True}, {"latent": "fa"}],
+)
+def test_another_papers_model_names_reproductions(
+    model: CostModel, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**model.card["settings"], **change}
+    monkeypatch.setattr(network_numpy, "FORMS", {"mlp": FORMS["mlp"]})
+    monkeypatch.setattr(latent, "READERS", {})
+    with pytest.raises(ModelError) as caught:
+        CostModel({**model.card, "settings": settings}, model.tensors)
+    assert "reproductions" in caught.value.hint
 
 
 @pytest.mark.parametrize("members", [0, -1, 65, 10**9, 2.5, "x"])

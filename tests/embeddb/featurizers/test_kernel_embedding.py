@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_models import card_of, weights_of
-from tensors import dot_add, row_sum
+from tensors import dot_add
 
 pytest.importorskip("torch")
 
@@ -55,19 +55,6 @@ def test_a_database_has_it_where_it_has_a_model(file: Path, tmp_path: Path) -> N
     assert plug.dim == len(plug.embed(dot_add())) == 16
     assert "kernel-embedding" not in Featurizers(tmp_path)
     assert "kernel-embedding" not in Featurizers(None)
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        NetworkSpec(hidden=8, reduction="per-node", gnn="none"),
-        NetworkSpec(hidden=8, reduction="lstm", tile="kernel"),
-        NetworkSpec(hidden=8, reduction="transformer"),
-    ],
-)
-def test_every_network_has_one(spec: NetworkSpec, tmp_path: Path) -> None:
-    plug = KernelEmbedding(install(tmp_path, spec))
-    assert plug.embed(row_sum()).shape == (plug.dim,)
 
 
 def test_each_operation_can_be_hidden(file: Path) -> None:

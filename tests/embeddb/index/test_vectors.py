@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from index_contract import IndexContract
 from numpy.typing import NDArray
 
 from embeddb.index.vectors import VectorIndex
 from embeddb.index.vectors.faiss_index import FaissIndex
 from embeddb.index.vectors.numpy_index import NumpyIndex
-from embeddb.testing.indexes import IndexContract
 
 
 class TestNumpyIndex(IndexContract):

@@ -10,6 +10,7 @@ import postgres_server
 import postgres_writer
 import pytest
 from command_line import run_verb
+from engine_contract import contents
 
 from embeddb.core.errors import StoreError
 from embeddb.core.pattern import Pattern
@@ -17,7 +18,6 @@ from embeddb.core.records import PatternInfo
 from embeddb.store import Store, is_database, open_store
 from embeddb.store.copy import copy_database
 from embeddb.store.withdrawn import RunSelection
-from embeddb.testing.engines import contents
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_contract import EngineContract, EngineMachine, contents
 from hypothesis import HealthCheck, settings
 
 from embeddb.core.errors import StoreError
@@ -14,7 +15,6 @@ from embeddb.store import lmdb_files as files
 from embeddb.store.folder_engine import FolderEngine
 from embeddb.store.lmdb_engine import LmdbEngine
 from embeddb.store.memory import MemoryEngine
-from embeddb.testing.engines import EngineContract, EngineMachine, contents
 
 
 class TestMemory(EngineContract):

@@ -17,6 +17,7 @@ from typing import Any
 import postgres_server
 import postgres_writer
 import pytest
+from engine_contract import EngineContract, EngineMachine
 from hypothesis import HealthCheck, settings
 from postgres_server import Server
 
@@ -30,7 +31,6 @@ from embeddb.core.errors import (
 from embeddb.core.records import PatternInfo
 from embeddb.database import open_database
 from embeddb.store import Engine, Txn, is_database, open_store
-from embeddb.testing.engines import EngineContract, EngineMachine
 
 if postgres_server.missing():
     pytest.skip(f"needs {postgres_server.missing()}", allow_module_level=True)

@@ -70,7 +70,16 @@ def from_nothing(settings: CostSettings = BRIEF) -> StatisticsPupil:
 
 
 def whole_pupil() -> WholePupil:
-    settings = preset("waco-fm", epochs=1, few_epochs=1, patience=1, passes=1, sites=8)
+    settings = preset(
+        "cognate",
+        encoder="waco",
+        latent="pca",
+        epochs=1,
+        few_epochs=1,
+        patience=1,
+        passes=1,
+        sites=8,
+    )
     encoder = Encoder.drawn(settings)
     channels = int(encoder.spec["in_channels"])
     seen = {p.id: seen_through(reduce(p, encoder.reduction), channels) for p in AMONG}

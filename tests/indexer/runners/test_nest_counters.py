@@ -20,8 +20,8 @@ from counted_nests import (
     triangle,
     upto,
 )
+from counter_trace import Touch, Trace
 
-from benchmarks.first_iterations import Touch, Trace
 from embeddb.core.errors import NothingFound
 from embeddb.nests.check import canonical_schedule
 from embeddb.nests.counters import CounterVector

@@ -15,15 +15,12 @@ from command_line import run_verb
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
 from embeddb.core.sizes import Sizes
-from embeddb.cost_model.encoders.inputs import layout_of
-from embeddb.cost_model.network_numpy import activations_of, scores
 from embeddb.database import Database
 from embeddb.platforms.platform import load_platform
 
 torch = pytest.importorskip("torch")
 
 from builders import fill, patterns, tiny  # noqa: E402
-from torch.nn import functional  # noqa: E402
 
 from embeddb.cost_model.model import CostModel  # noqa: E402
 from embeddb.cost_model.network_torch import CostNetwork, Shape  # noqa: E402
@@ -51,9 +48,17 @@ OP = Op.parse("spmm:32")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def brief(name: str = "waco-fm", **changes: Any) -> CostSettings:
-    """A preset that trains in a second or two."""
-    short = {"epochs": 2, "few_epochs": 2, "patience": 2, "sites": 8, "passes": 1}
+def brief(name: str = "cognate", **changes: Any) -> CostSettings:
+    """A preset that trains in a second or two, with a smaller sparse network."""
+    short = {
+        "encoder": "waco",
+        "latent": "pca",
+        "epochs": 2,
+        "few_epochs": 2,
+        "patience": 2,
+        "sites": 8,
+        "passes": 1,
+    }
     return preset(name, **{**short, **changes})
 
 
@@ -82,19 +87,17 @@ def trained(filled: Path) -> tuple[Whole, Samples, StructureReader]:
 # -- settings ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cognate", "dash", "waco-fa", "waco-fm"])
-def test_presets_are_the_papers_tables(name: str) -> None:
+def test_the_preset_is_the_papers_table() -> None:
     """Table 3: Adam 1e-4, 100 epochs, batches of 32, margin ranking loss."""
-    found = preset(name)
+    found = preset("cognate")
     assert (found.lr, found.epochs, found.configs, found.loss) == (1e-4, 100, 32, "margin")
     assert (found.members, found.batch, found.residual, found.bilinear) == (1, 1, False, False)
     assert found.every_pair and found.plain
-    assert "tiles" not in found.parts
-    waco = name.startswith("waco")
-    assert found.encoder == ("waco" if waco else "cognate")
-    assert found.embedder == waco
-    assert found.latent == ("fa" if waco else "ae")
-    assert ("mapper" in found.parts) == (name != "waco-fa")
+    assert (found.encoder, found.latent, found.parts) == (
+        "cognate",
+        "ae",
+        ("featurizer", "mapper", "latent"),
+    )
 
 
 def test_with_tiles_nothing_but_parts_and_rate_differs() -> None:
@@ -109,7 +112,6 @@ def test_with_tiles_nothing_but_parts_and_rate_differs() -> None:
         ({"encoder": "resnet"}, "no encoder 'resnet'"),
         ({"members": 3}, "one network that sees it"),
         ({"parts": ("mapper",)}, "one network that sees it"),
-        ({"embedder": True}, "goes with the latent fa"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(changes: dict[str, Any], told: str) -> None:
@@ -131,50 +133,6 @@ def test_every_pair_counts_once() -> None:
     assert float(found) == pytest.approx(np.mean(wanted))
 
 
-# -- program embedder --------------------------------------------------------------------------
-
-
-def test_each_value_of_a_parameter_has_a_column_of_its_own() -> None:
-    spade = load_platform("spade")
-    kernel = spade.kernel(OP)
-    layout = layout_of(kernel, every=True, tables=True)
-    space = spade.space(OP, Sizes(9, 9, 9))
-    raw = layout.raw(list(space.enumerate()))
-    assert layout.width == 4 + 4 + 2 + 3 * 2
-    assert set(np.unique(raw)) == {0.0, 1.0}
-    assert (raw.sum(axis=1) == 6).all()
-    assert len(np.unique(raw, axis=0)) == len(raw) == 256
-    assert layout_of(kernel, every=True).width < layout.width
-
-
-def test_numpy_computes_what_torch_does() -> None:
-    shape = Shape(10, 256, fusion="concat", bilinear=False, embedder=True)
-    torch.manual_seed(3)
-    net = CostNetwork(shape).eval()
-    rng = np.random.default_rng(1)
-    x, nests, latents = (
-        rng.normal(size=s).astype(np.float32) for s in ((1, 11), (7, 65), (7, 256))
-    )
-    with torch.no_grad():
-        index = torch.arange(7)[None]
-        wanted = net(*(torch.from_numpy(a) for a in (x, nests, latents)), index)[0].numpy()
-    weights = {n: a.numpy() for n, a in net.state_dict().items()}
-    found = scores(weights, x, activations_of(weights, nests, latents, add=False))
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_its_first_layer_is_a_sum_of_embeddings() -> None:
-    """As many look-ups as parameters, joined side by side and through one layer, are that sum."""
-    torch.manual_seed(0)
-    net = CostNetwork(Shape(4, 256, fusion="concat", bilinear=False, embedder=True))
-    layer = net.program[0]
-    nest, latent = torch.zeros(1, 65), torch.zeros(1, 256)
-    latent[0, [3, 40]] = 1
-    tables = layer.weight[:, 65:].T
-    wanted = functional.embedding(torch.tensor([3, 40]), tables).sum(0) + layer.bias
-    torch.testing.assert_close(layer(torch.cat([nest, latent], 1))[0], wanted)
-
-
 # -- training ----------------------------------------------------------------------------------
 
 
@@ -185,7 +143,7 @@ def test_run_times_reach_the_first_convolution(filled: Path, name: str) -> None:
     ids = [row.pattern_id for row in samples.rows[:2]]
     scale = one_scale(encoder.vectors(reader.structures, ids))
     reading = Reading(encoder, reader.structures, scale)
-    head = CostNetwork(Shape(128, 4, fusion="concat", bilinear=False))
+    head = CostNetwork(Shape(128, 4, bilinear=False))
     net = WholeNetwork(encoder.network(), head)
     x = torch.cat([reading.seen(net.encoder, ids), torch.zeros(2, 1)], 1)
     told = net(x, torch.randn(3, 65), torch.randn(3, 4), torch.tensor([[0, 1], [2, 0]]))
@@ -304,7 +262,7 @@ def test_files_that_do_not_fit_are_refused(
 ) -> None:
     file = saved(trained[0], tmp_path / "a.safetensors")
     with pytest.raises(UsageError, match="of the network waco, not cognate"):
-        first_encoder(brief("cognate"), encoder_file(file))
+        first_encoder(preset("cognate"), encoder_file(file))
     encoder = encoder_file(file)
     data = encoder.read_bytes()
     encoder.write_bytes(data[:-7])
@@ -328,7 +286,7 @@ def test_the_command_trains_judges_and_answers(
 ) -> None:
     folder = shutil.copytree(filled, tmp_path / "runs.db")
     words = ["train", "costmodel", str(folder), "--platform", "tiny", "--op", "spmm:32"]
-    words += ["--preset", "waco-fm", "--epochs", "2", "--sites", "8", "--binary"]
+    words += ["--preset", "cognate", "--epochs", "2", "--sites", "8"]
     assert run_verb([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["featurizer"]["name"] == "scnn@tiny-spmm"

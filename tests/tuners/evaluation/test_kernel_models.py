@@ -71,7 +71,7 @@ def test_every_method_is_judged(db: Database) -> None:
 def test_nothing_to_judge_by(db: Database) -> None:
     assert judged_tiles(db.index, Knowing(), law.here(), []) == {}
     assert judged_tiles(db.index, Knowing(), law.here(), FAMILIES[:1]) == {}
-    spec = NetworkSpec(task="fused", tile="none", hidden=8)
+    spec = NetworkSpec(task="fused", hidden=8)
     fused = GraphModel(KernelNetwork(card_of(spec), weights_of(spec)))
     with pytest.raises(UsageError, match="ranks no tiles"):
         judged_tiles(db.index, fused, law.here(), FAMILIES)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embeddb.cost_model.operation_network import CLIP, EPSILON
+from embeddb.core.nn_numpy import NORM_EPSILON
+from embeddb.cost_model.operation_network import CLIP
 from embeddb.tensors.encoding.operation_rows import OPERATION, USUAL, operations_version
 from indexer.training.tensors.grown_trees import evenly
 from indexer.training.tensors.operations.missed import FAR, level
@@ -62,7 +63,7 @@ class _Network(nn.Module):
         super().__init__()
         widths = (len(OPERATION), *(how.hidden,) * how.layers)
         self.layers = nn.ModuleList(nn.Linear(width, how.hidden) for width in widths)
-        self.norms = nn.ModuleList(nn.LayerNorm(how.hidden, eps=EPSILON) for _ in widths)
+        self.norms = nn.ModuleList(nn.LayerNorm(how.hidden, eps=NORM_EPSILON) for _ in widths)
         self.head = nn.Linear(how.hidden, 1)
         self.dropout = nn.Dropout(how.dropout)
         nn.init.zeros_(self.head.weight)

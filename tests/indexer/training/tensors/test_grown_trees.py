@@ -30,9 +30,9 @@ from indexer.training.tensors.grown_trees import (  # noqa: E402
     tree_weights,
     trees_card,
 )
+from indexer.training.tensors.how import recipe  # noqa: E402
 from indexer.training.tensors.operations import sums  # noqa: E402
 from indexer.training.tensors.operations.sums import summed  # noqa: E402
-from indexer.training.tensors.presets import preset  # noqa: E402
 from indexer.training.tensors.samples import split  # noqa: E402
 from indexer.training.tensors.train import KernelTraining, train_kernels  # noqa: E402
 
@@ -44,7 +44,7 @@ def quiet(what: str, done: int, of: int) -> None:
 
 
 def how(task: str, predictor: str, epochs: int = 1) -> KernelTraining:
-    own = replace(preset(task, hidden=8), dropout=0.0)
+    own = replace(recipe(task, 8), dropout=0.0)
     return KernelTraining(own, epochs=epochs, kernels=8, predictor=predictor)
 
 
@@ -107,7 +107,7 @@ def test_the_better_one_is_kept_and_the_card_tells_of_the_other(tmp_path: Path) 
     said = [again.seconds(by_id[sample.id]) for sample in valid]
     np.testing.assert_array_equal(said, [own.seconds(by_id[sample.id]) for sample in valid])
     longer = how("fused", "auto", epochs=60)
-    longer = replace(longer, preset=replace(preset("fused", hidden=24), dropout=0.0))
+    longer = replace(longer, recipe=replace(recipe("fused", 24), dropout=0.0))
     card = train_kernels(samples, longer, tmp_path / "other.safetensors", progress=quiet)
     own_error = card["figures"]["valid"]["mape"]
     assert all(own_error <= other["valid"]["mape"] for other in card["others"].values())

@@ -9,7 +9,7 @@ from embeddb.core.files import model_file
 from embeddb.tensors.encoding.features import encoding_version, tile_rows
 from embeddb.tensors.encoding.forward import KernelNetwork
 from embeddb.tensors.encoding.graph import graph_of
-from embeddb.tensors.encoding.spec import GNNS, PLACES, REDUCTIONS, NetworkSpec, shapes_of
+from embeddb.tensors.encoding.spec import TASKS, NetworkSpec, shapes_of
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
@@ -43,29 +43,14 @@ def agree(spec: NetworkSpec, tmp_path) -> None:
     np.testing.assert_allclose(found, said, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("gnn", GNNS)
-def test_numpy_says_what_torch_says(gnn, reduction, tmp_path):
-    agree(NetworkSpec(gnn=gnn, reduction=reduction, hidden=16, attention=2), tmp_path)
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_tiles_and_static_features_in_either_place(place, reduction, tmp_path):
-    other = {"none": "nodes", "nodes": "kernel", "kernel": "none"}[place]
-    agree(
-        NetworkSpec(reduction=reduction, hidden=8, tile=place, static=other, module=2, norm=True),
-        tmp_path,
-    )
-
-
-@pytest.mark.parametrize("gnn", ["sage", "gat"])
-def test_without_directions(gnn, tmp_path):
-    agree(NetworkSpec(gnn=gnn, hidden=8, gat_heads=2, directed=False), tmp_path)
+@pytest.mark.parametrize("hidden", [8, 16])
+@pytest.mark.parametrize("task", TASKS)
+def test_numpy_says_what_torch_says(task, hidden, tmp_path):
+    agree(NetworkSpec(task, hidden), tmp_path)
 
 
 def test_tiles_asked_together_are_as_each_alone(tmp_path):
-    _, plain, graphs, tiles = both(NetworkSpec(hidden=8, reduction="lstm"), tmp_path)
+    _, plain, graphs, tiles = both(NetworkSpec(hidden=8), tmp_path)
     together = plain.predicted(graphs[0], np.repeat(tiles[0], 300, axis=0))
     alone = np.concatenate([plain.predicted(graphs[0], t[None]) for t in tiles[0]])
     np.testing.assert_allclose(together[::300], alone, rtol=1e-5, atol=1e-6)
@@ -82,7 +67,7 @@ def test_a_network_that_is_not_the_cards_is_refused(tmp_path):
         KernelNetwork(card, {**weights, "head.weight": np.zeros((1, 3), np.float32)})
     with pytest.raises(ModelError, match="finite"):
         KernelNetwork(card, {**weights, "head.weight": np.full((1, 16), np.nan, np.float32)})
-    for wrong in ({"hidden": "8"}, {"gnn": "gcn"}, {"encoding": "0"}, {"heads": 3}, {"new": 1}):
+    for wrong in ({"hidden": "8"}, {"gnn": "gat"}, {"encoding": "0"}, {"heads": 3}, {"new": 1}):
         with pytest.raises(ModelError):
             KernelNetwork({**card, "network": {**spec.card, **wrong}}, weights)
     assert len(encoding_version()) == 8

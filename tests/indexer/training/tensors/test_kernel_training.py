@@ -18,7 +18,7 @@ from tiled_kernels import fused_samples, kernels, tiled_samples  # noqa: E402
 from embeddb.core.errors import InputError, UsageError  # noqa: E402
 from embeddb.tensors.encoding.forward import KernelNetwork  # noqa: E402
 from indexer.training.tensors.figures import fused_figures, kendall, summary, tile_figures  # noqa: E402
-from indexer.training.tensors.presets import preset  # noqa: E402
+from indexer.training.tensors.how import recipe  # noqa: E402
 from indexer.training.tensors.samples import KernelSample, split  # noqa: E402
 from indexer.training.tensors.train import KernelTraining, train_kernels  # noqa: E402
 from indexer.training.trainer import checkpoint_of, curve_of, folder_of  # noqa: E402
@@ -31,7 +31,7 @@ def quiet(what: str, done: int, of: int) -> None:
 
 
 def small(task: str, hidden: int = 24, **changed: Any) -> KernelTraining:
-    own = replace(preset(task, hidden=hidden), dropout=0.0)
+    own = replace(recipe(task, hidden), dropout=0.0)
     return replace(KernelTraining(own, epochs=40, patience=40, kernels=4), **changed)
 
 
@@ -106,7 +106,7 @@ def test_a_training_that_was_cut_ends_with_the_same_weights(
         if done == of // 2:
             raise KeyboardInterrupt
 
-    own = replace(preset("tile", hidden=8), decay=0.9, clip=0.1, dropout=0.2)
+    own = replace(recipe("tile", 8), decay=0.9, clip=0.1, dropout=0.2)
     how = KernelTraining(own, epochs=4, patience=4, kernels=8, tiles=6, by="program")
     few = samples[:40]
     whole = train_kernels(few, how, tmp_path / "whole.safetensors", progress=quiet)
@@ -125,14 +125,16 @@ def test_squared_errors_rank_too_and_orders_tell_no_seconds(
     samples: Sequence[KernelSample], tmp_path: Path
 ) -> None:
     squared = small("tile", hidden=8, epochs=2)
-    squared = replace(squared, preset=replace(squared.preset, loss="squared"))
+    squared = replace(
+        squared, recipe=replace(squared.recipe, loss=recipe("fused").loss, loss_name="squared")
+    )
     card = train_kernels(samples, squared, tmp_path / "squared.safetensors", progress=quiet)
     assert card["settings"]["loss"] == "squared" and "ape" in card["figures"]["valid"]
     how = small("fused")
     with pytest.raises(UsageError, match="squared"):
         train_kernels(
             samples,
-            replace(how, preset=replace(how.preset, loss="hinge")),
+            replace(how, recipe=replace(how.recipe, loss_name="hinge")),
             tmp_path / "a.safetensors",
             progress=quiet,
         )

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["costmodel_verb"]
 
-_PREDICTORS = ("auto", "mlp", "lstm", "gru", "transformer", "trees")
-_LATENTS = ("ae", "vae", "pca", "fa")
+_PREDICTORS = ("auto", "mlp", "trees")
 
 
 @click.command("costmodel")
@@ -36,27 +35,15 @@ _LATENTS = ("ae", "vae", "pca", "fa")
 @click.option("--platform", required=True, help="Whose runs: name, id or TOML file.")
 @click.option("--op", "ops", required=True, multiple=True, help="Again for more widths.")
 @click.option("-o", "out", default="", metavar="FILE", help="Else into the database, in use.")
-@click.option(
-    "--preset", default="", help="A model whole: cognate, cognate-tiles, dash, waco-fa, waco-fm."
-)
+@click.option("--preset", default="", help="COGNATE's model whole: cognate, cognate-tiles.")
 @click.option("--matrices", default="", metavar="DIR", help="Structures that DB does not keep.")
 @click.option("--encoder", default="", metavar="FILE", help="First weights of a preset's network.")
 @click.option("--sites", default=64, show_default=True, type=click.IntRange(1, 2048))
-@click.option("--binary", is_flag=True, help="A preset's network sees only where nonzeros are.")
-@click.option("--configs", default=32, show_default=True, type=click.IntRange(2, 4096))
 @click.option("--featurizer", default="stats", show_default=True, help="Of the matrix.")
 @click.option("--from", "source", default="", metavar="MODEL", help="Begin with it; or `starter`.")
 @click.option("--samples", default=0, type=click.IntRange(0), help="So many runs of each op.")
 @buying_options
 @click.option("--predictor", default="auto", show_default=True, type=click.Choice(_PREDICTORS))
-@click.option("--fusion", default="concat", show_default=True, type=click.Choice(["add", "concat"]))
-@click.option("--latent", default="ae", show_default=True, type=click.Choice(_LATENTS))
-@click.option(
-    "--loss",
-    default="listwise",
-    show_default=True,
-    type=click.Choice(["listwise", "margin", "logistic"]),
-)
 @click.option("--members", default=0, type=click.IntRange(0, 64), help="0: 3 networks, 5 trees.")
 @click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
@@ -89,11 +76,11 @@ def costmodel_verb(
     what that model says. `--from starter` is the model of CPUs that ships. --samples 500 takes 100
     runs of each of 5 matrices that differ in size and density.
 
-    --preset trains a paper's model as its authors wrote it: its sparse network on the patterns' own
+    --preset trains COGNATE as its authors wrote it: its sparse network on the patterns' own
     coordinates (in at most --sites squared cells), learned by run times with the rest, from random
-    weights or those of --encoder; --configs of a matrix, all pairs of them, are a batch. Options
-    given beside it change the preset. The network becomes a featurizer beside the model. It is
-    judged by one more training. Hours, where other models take minutes.
+    weights or those of --encoder. --epochs and --lr change the preset. The network becomes a
+    featurizer beside the model. It is judged by one more training. Hours, where other models take
+    minutes. Other papers' models are in reproductions/.
 
     With --strategy, --budget runs of the files in --matrices are measured first, by a strategy of
     `campaign plan`; rewards of ea10, ea25 and mab25 say how well the model orders what is new to
@@ -222,6 +209,6 @@ def _saved(
 
 
 def _request(asked: dict[str, Any]) -> TrainingRequest:
-    names = ("predictor", "featurizer", "samples", "fusion", "latent", "loss")
-    own = {name: asked[name] for name in (*names, "members", "epochs", "lr", "seed")}
+    names = ("predictor", "featurizer", "samples", "members", "epochs", "lr", "seed")
+    own = {name: asked[name] for name in names}
     return TrainingRequest(**own, judged=not asked["no_judge"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,17 +23,13 @@ if TYPE_CHECKING:
 
     from embeddb.platforms.platform import Platform
     from embeddb.tensors.roofline.analysis import Analysis
-    from indexer.training.tensors.presets import Preset
     from indexer.training.tensors.samples import KernelRuns
 
 __all__ = ["kernels_verb"]
 
 _PREDICTORS = click.Choice(["auto", "network", "trees", "operations"])
-_GNNS = click.Choice(["none", "sage", "gat"])
-_REDUCTIONS = click.Choice(["per-node", "column-wise", "lstm", "transformer"])
 #: As the card has them, for people.
 _METHODS = {"transfer": "neighbours", "rank": "model", "transfer+rank": "both"}
-_PLACES = click.Choice(["none", "nodes", "kernel"])
 
 
 @click.command("kernels")
@@ -46,22 +41,14 @@ _PLACES = click.Choice(["none", "nodes", "kernel"])
 @click.option("--platform", default="", help="The instance whose runs are taken.")
 @click.option("--tests", default="", metavar="DB", help="Kernels to judge by, never learned from.")
 @click.option("--predictor", default="auto", show_default=True, type=_PREDICTORS)
-@click.option("--preset", "named", default="default", show_default=True, help="A row of the paper.")
-@click.option("--hidden", default=0, type=click.IntRange(0, 4096), help="0: as the preset has it.")
-@click.option("--gnn", default=None, type=_GNNS, help="Else as in the preset, so for all below.")
-@click.option("--reduction", default=None, type=_REDUCTIONS)
-@click.option("--tile-features", "tile", default=None, type=_PLACES)
-@click.option("--static-features", "static", default=None, type=_PLACES)
-@click.option("--undirected", is_flag=True, help="One set of weights for both directions of edges.")
-@click.option("--loss", default=None, type=click.Choice(["hinge", "logistic", "squared"]))
-@click.option("--lr", default=None, type=Number(0, 1, min_open=True))
 @click.option(
-    "--by",
-    default="family",
+    "--hidden",
+    default=128,
     show_default=True,
-    type=click.Choice(["family", "program"]),
-    help="What is held out for early stopping.",
+    type=click.IntRange(4, 4096),
+    help="Width of the network.",
 )
+@click.option("--lr", default=1e-3, show_default=True, type=Number(0, 1, min_open=True))
 @click.option("--epochs", default=60, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--patience", default=10, show_default=True, type=click.IntRange(1))
 @click.option("--batch", default=8, show_default=True, type=click.IntRange(1, 4096))
@@ -80,15 +67,14 @@ def kernels_verb(db: str, as_json: bool, **asked: Any) -> None:
     (where lightgbm is installed), which learn what the analytical model misses, where it knows the
     code; of fused kernels sums of what trees and a network say each operation takes (`operations`;
     `trees`: without the network), which are better where probes ran (`kernel import --probes`).
-    --preset is a row of the paper's Tables 6 and 7 (`sage-lstm`, `none-transformer`, ...) or
-    `default`, ours for two cores; --hidden makes it narrower. A batch has --tiles tiles of each of
-    --batch kernels, drawn evenly from the model families; whole families are held out for early
-    stopping and for that choice. Ctrl-C keeps finished epochs.
+    A batch has --tiles tiles of each of --batch kernels, drawn evenly from the model families;
+    whole families are held out for early stopping and for that choice. Ctrl-C keeps finished
+    epochs. The paper's other networks are in reproductions/.
 
     \b
     Example:
       embeddb train kernels kernels.db --task tile
-      embeddb train kernels kernels.db --task tile --preset sage-lstm --hidden 128 -o a.safetensors
+      embeddb train kernels kernels.db --task fused --hidden 64 -o a.safetensors
     """
     with session(asked["threads"]) as progress:
         document = _train(db, asked, progress)
@@ -103,17 +89,17 @@ def _train(
 ) -> dict[str, Any]:
     with needing("training", extra="graphs"):
         from indexer.training.cost_model.model_place import own_file, replaced_by, written
+        from indexer.training.tensors.how import recipe
         from indexer.training.tensors.samples import about
         from indexer.training.tensors.train import KernelTraining, train_kernels
         from indexer.training.trainer import folder_of
     how = KernelTraining(
-        _preset(asked),
+        recipe(asked["task"], asked["hidden"], asked["lr"]),
         epochs=asked["epochs"],
         patience=asked["patience"],
         kernels=asked["batch"],
         tiles=asked["tiles"],
         steps=asked["steps"],
-        by=asked["by"],
         seed=asked["seed"],
         predictor=asked["predictor"],
     )
@@ -164,18 +150,6 @@ def _judged(
     calibration = {**card["calibration"], "guard": found["guard"]}
     judged = {name: {"tile": found[name]} for name in ("held_out", "hidden")}
     return {**judged, "calibration": calibration, "judged_kernels": found["kernels"]}
-
-
-def _preset(asked: dict[str, Any]) -> Preset:
-    """The one named, with what is asked for beside."""
-    from indexer.training.tensors.presets import preset
-
-    found = preset(asked["task"], asked["named"], asked["hidden"])
-    changed = {name: asked[name] for name in ("gnn", "reduction", "tile", "static") if asked[name]}
-    if asked["undirected"]:
-        changed["directed"] = False
-    trained = {name: asked[name] for name in ("loss", "lr") if asked[name]}
-    return replace(found, spec=replace(found.spec, **changed), **trained)
 
 
 def _runs(db: str, asked: dict[str, Any], analysis: Analysis | None = None) -> KernelRuns:

@@ -1,4 +1,4 @@
-"""A paper's model as it was asked for: a preset, and the options that were given beside it."""
+"""A preset of `train costmodel`, and the options that were given beside it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from tuners.evaluation.whole_training import WholeRequest
 __all__ = ["whole_request"]
 
 #: Options that change a preset where they are given.
-_CHANGES = (
-    *("predictor", "fusion", "latent", "loss", "epochs", "lr"),
-    *("sites", "binary", "configs"),
-)
+_CHANGES = ("predictor", "epochs", "lr", "sites")
 
 
 def whole_request(asked: dict[str, Any]) -> WholeRequest:
@@ -31,7 +28,7 @@ def whole_request(asked: dict[str, Any]) -> WholeRequest:
     if "epochs" in given:
         given |= {"few_epochs": given["epochs"], "patience": given["epochs"]}
     if given.get("predictor") in ("auto", "trees"):
-        raise UsageError("a preset's predictor is a network", hint="mlp, lstm, gru, transformer")
+        raise UsageError("a preset's predictor is a network", hint="leave --predictor out")
     paths = {
         name: Path(asked[option]) if asked[option] else None
         for name, option in (("start", "source"), ("weights", "encoder"), ("matrices", "matrices"))
