@@ -11,6 +11,7 @@ import msgspec
 
 from embeddb.core import __version__
 from embeddb.core.server_url import redacted
+from embeddb.index.scopes import scopes as scopes_of
 from embeddb.platforms.machines import described
 from embeddb.store import SCHEMA
 from embeddb.ui.report.contributors import Contributor, contributors_of
@@ -92,10 +93,9 @@ def database_facts(
     counts = db.store.counts()
     infos = {info.id: info for info in db.store.patterns()}
     scopes: list[ScopeFacts] = []
-    for op, scope in db.scopes():
+    for scope in scopes_of(db.store):
         before = sum(s.runs for s in scopes)
-        told = _part(progress, before, counts["run"])
-        scopes.append(scope_facts(db, op, scope, infos, told))
+        scopes.append(scope_facts(db, scope, infos, _part(progress, before, counts["run"])))
     name = redacted(place) or (db.store.path.name if db.store.path else "DB")
     return DatabaseFacts(
         place=name,
