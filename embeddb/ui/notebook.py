@@ -15,7 +15,7 @@ from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.thumbnail import SIDE, thumbnail
-from embeddb.core.wording import clean, factor, one_of
+from embeddb.core.wording import clean, factor, one_of, page_seconds
 from embeddb.tensors.computation import Computation
 
 if TYPE_CHECKING:
@@ -83,14 +83,13 @@ def recommendation_html(made: Recommendation) -> str:
     """The ranked configurations beside the default."""
     from embeddb.explain.explanation import paid_off
     from embeddb.query.order_reason import rests_on
-    from embeddb.ui.wording import seconds
 
     rows = [
         (
             str(rank),
             _factor(c.expected_gain),
             f"{_factor(c.gain_low)} – {_factor(c.gain_high)}" if c.gain_low and c.gain_high else "",
-            "" if c.seconds is None else seconds(c.seconds, made.time_unit),
+            _seconds(c.seconds, made.time_unit),
             "" if c.break_even_calls is None else paid_off(c.break_even_calls),
             rests_on(c, made.default),
             str(Config(c.config)),
@@ -98,7 +97,7 @@ def recommendation_html(made: Recommendation) -> str:
         for rank, c in enumerate(made.candidates, 1)
     ]
     if made.default not in [c.config for c in made.candidates]:
-        took = "" if made.default_seconds is None else seconds(made.default_seconds, made.time_unit)
+        took = _seconds(made.default_seconds, made.time_unit)
         rows.append(("–", _factor(1.0), "", took, "", "default", str(Config(made.default))))
     lines = [
         f"{made.op} on {made.platform}; from: {made.link}; sure: {made.confidence}",
@@ -190,6 +189,10 @@ def _simulated(lines: list[str], *, simulated: bool) -> list[str]:
 
 def _factor(value: float | None) -> str:
     return factor(value, none="")
+
+
+def _seconds(value: float | None, unit: str) -> str:
+    return "" if value is None else page_seconds(value, unit)
 
 
 def _clean(text: object) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import math
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from embeddb.core.config import Config
 from embeddb.core.sizes import STRUCTURAL
-from embeddb.core.wording import clean, duration, factor, one_of, plural, share
+from embeddb.core.wording import clean, duration, factor, one_of, plural, share, when
 from embeddb.explain.explanation import (
     BESIDE,
     RESTS,
@@ -99,7 +98,7 @@ def _show_answer(e: Explanation) -> None:
         _note(f"counters: {made.counters_words}")
     if made.model:
         _line("learned", e.learned.lesson if e.learned else "not known: it was not registered")
-    _line("asked", f"{_when(made.created)}; the database was at generation {made.generation}")
+    _line("asked", f"{when(made.created)}; the database was at generation {made.generation}")
     if len(e.near_ties):
         many = [change(config, answer) for config in e.near_ties]
         _line("as good", f"{e.as_good}, with {'; or '.join(many[:3])}")
@@ -118,16 +117,9 @@ def _ran(own: OwnRuns, unit: str) -> str:
         told += f", {duration(own.fastest, unit)} to {duration(own.slowest, unit)}"
     told += f"; {plural(own.runs, 'run')}, {plural(own.times, 'repeat')} in all"
     if own.last > 0.0:
-        days = sorted({_when(own.first)[:10], _when(own.last)[:10]})
+        days = sorted({when(own.first)[:10], when(own.last)[:10]})
         told += f", {' to '.join(days)}"
     return "; ".join([told, ", ".join(own.sources), *each_source(own.provenance)])
-
-
-def _when(created: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(created))
-    except (OverflowError, ValueError, OSError):
-        return "at an impossible time"
 
 
 def _line(head: str, text: object) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from embeddb.core.config import Config
-from embeddb.core.wording import plural
+from embeddb.core.wording import line, plural, shown
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
-from embeddb.ui.wording import line, shown
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embeddb.core.config import Config
-from embeddb.core.wording import many_of, one_of, value_text
+from embeddb.core.wording import line, many_of, one_of, page_factor, page_share, shown, value_text
 from embeddb.explain.explanation import (
     BESIDE,
     RESTS,
@@ -25,7 +25,6 @@ from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
 from embeddb.ui.report.remarks import remarks
 from embeddb.ui.whose_runs import each_source, whose_runs
-from embeddb.ui.wording import factor, line, share, shown
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -196,7 +195,7 @@ _SIMPLER = {
 def _simpler(answer: SimplerAnswer) -> str:
     words = _SIMPLER.get(answer.method, shown(answer.method))
     there = answer.gain_there
-    return words if there is None else f"{words} (measured there: {factor(there)})"
+    return words if there is None else f"{words} (measured there: {page_factor(there)})"
 
 
 def _how_far(e: Explanation, near: NeighbourEvidence) -> str:
@@ -208,8 +207,8 @@ def _how_far(e: Explanation, near: NeighbourEvidence) -> str:
     if near.percentile is None:
         return f"{near.distance:.3g}"
     if near.percentile >= 0.5:
-        return f"{near.distance:.3g}, farther than {share(near.percentile)} of neighbours are"
-    return f"{near.distance:.3g}, nearer than {share(1 - near.percentile)} of neighbours are"
+        return f"{near.distance:.3g}, farther than {page_share(near.percentile)} of neighbours are"
+    return f"{near.distance:.3g}, nearer than {page_share(1 - near.percentile)} of neighbours are"
 
 
 def _reasons(rejected: Mapping[str, str]) -> list[Reason]:
