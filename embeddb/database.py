@@ -19,6 +19,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.reports import Progress
 from embeddb.core.shown import html_of
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
@@ -55,9 +56,6 @@ if TYPE_CHECKING:
     from tuners.tune import How
 
 __all__ = ["Database", "open_database"]
-
-#: Called with what is being done, how much of it is, and of how much (0: nobody knows).
-Progress = Callable[[str, int, int], None]
 
 
 def open_database(

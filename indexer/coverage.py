@@ -130,7 +130,8 @@ class Coverage:
         if self.model is None:
             return None
         card, op = self.model.card, self.scope.op
-        body = {"version": self.model.version, "of_optimum_held_out": self.model_held_out}
+        body: dict[str, Any] = {"version": self.model.version}
+        body["of_optimum_held_out"] = self.model_held_out
         if op.kind != "kernel":
             return {**body, "featurizer": card["featurizer"]["name"]}
         with suppress(ModelError), refusing(ModelError):  # a card is what anybody has written

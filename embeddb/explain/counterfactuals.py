@@ -3,7 +3,7 @@ Asked for with `deep`; hundreds of queries against the arrays at hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
+from embeddb.core.reports import Progress
 from embeddb.core.wording import value_text
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["counterfactuals", "partial_dependence"]
 
 Floats = NDArray[np.float64]
-Progress = Callable[[str, int, int], None]
 
 #: Values of one parameter that are told of, the best; a tile size may have hundreds.
 _MOST_VALUES = 12

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.reports import Progress
 from embeddb.explain.counterfactuals import counterfactuals, partial_dependence
 from embeddb.explain.kernel_occlusion import kernel_occlusion
 from embeddb.explain.occlusion import occlusion
@@ -26,7 +25,7 @@ def deepening(
     lookup: Lookup,
     pattern: Content | PatternInfo,
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Deepen:
     """What adds effects, moves and attention to an answer's diagnostics (the last only where
     `pattern` or the store holds the structure); it takes up to some seconds. Moves and attention

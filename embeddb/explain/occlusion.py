@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.query.query import Query
 
 __all__ = ["occlusion", "without_cell"]
 
 Floats = NDArray[np.float64]
-Progress = Callable[[str, int, int], None]
 
 #: Cells along a side of the grid of the occlusion: the finest that takes no longer than the limit.
 _SIDES, _MOST_S = (8, 4), 4.0

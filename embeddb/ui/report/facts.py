@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from embeddb.core import __version__
+from embeddb.core.reports import Progress
 from embeddb.core.server_url import redacted
 from embeddb.index.scopes import scopes as scopes_of
 from embeddb.platforms.machines import described
@@ -84,7 +85,7 @@ def database_facts(
     *,
     place: str = "",
     judged: Sequence[Judged] = (),
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> DatabaseFacts:
     """Read everything once and sum it up; `progress` is told of runs read, of all.
 
@@ -123,9 +124,7 @@ def _machines(db: Database, scopes: Sequence[ScopeFacts]) -> dict[str, list[tupl
     return {i: described(p.environment) for i, p in known.items() if p.environment}
 
 
-def _part(
-    progress: Callable[[str, int, int], None] | None, before: int, total: int
-) -> Callable[[int], None]:
+def _part(progress: Progress | None, before: int, total: int) -> Callable[[int], None]:
     """Progress of one scope, as part of all runs."""
 
     def told(read: int) -> None:

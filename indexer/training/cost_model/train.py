@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from embeddb.core import __version__
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.reports import Progress
 from embeddb.cost_model.encoders.inputs import TreeTable, layout_of
 from embeddb.cost_model.encoders.latent import Augmented, LatentEncoder, space_rows
 from embeddb.cost_model.model import CostModel, space_digest
@@ -61,7 +62,6 @@ __all__ = [
     "waco_fm",
 ]
 
-Progress = Callable[[str, int, int], None]
 
 #: What is trained of networks only to be judged leaves out one part in so many: they cost more than
 #: trees, of which `FOLDS` are grown.

@@ -17,6 +17,7 @@ from torch import Tensor
 from embeddb.core import __version__
 from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
+from embeddb.core.reports import Progress
 from embeddb.featurizers.network.networks import build, complete
 from embeddb.featurizers.network.reduction import CHANNELS, seen_through
 from indexer.training.featurizer.autoencoder import (
@@ -30,7 +31,6 @@ from indexer.training.featurizer.autoencoder import (
 from indexer.training.featurizer.dataset import Dataset, Recipe, Sample
 from indexer.training.trainer import (
     Fitted,
-    Progress,
     Settings,
     checkpoint_of,
     curve_of,

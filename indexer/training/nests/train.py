@@ -22,6 +22,7 @@ from torch import Tensor
 
 from embeddb.core import __version__
 from embeddb.core.files import model_file
+from embeddb.core.reports import Progress
 from embeddb.nests.encoding.forward import INPUTS, encoding_version
 from indexer.training.nests.network import Batch, TrainedNetwork, collate, counter_inputs
 from indexer.training.nests.samples import (
@@ -33,16 +34,7 @@ from indexer.training.nests.samples import (
     targets_there,
 )
 from indexer.training.nests.targets import TARGETS
-from indexer.training.trainer import (
-    Fitted,
-    Job,
-    Progress,
-    Settings,
-    curve_of,
-    fit,
-    folder_of,
-    forget,
-)
+from indexer.training.trainer import Fitted, Job, Settings, curve_of, fit, folder_of, forget
 
 __all__ = ["NestTraining", "pearson", "train_nests"]
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from embeddb.core import __version__
 from embeddb.core.errors import UsageError
 from embeddb.core.files import model_file
+from embeddb.core.reports import Progress
 from embeddb.cost_model.kernel_trees import KernelTrees
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.tensors.probe import is_probe
@@ -36,7 +37,7 @@ from indexer.training.tensors.operations.sums import (
     summed_weights,
 )
 from indexer.training.tensors.samples import KernelSample, content_of, split
-from indexer.training.trainer import Fitted, Progress, curve_of, folder_of, forget
+from indexer.training.trainer import Fitted, curve_of, folder_of, forget
 
 __all__ = ["KernelTraining", "train_kernels"]
 
