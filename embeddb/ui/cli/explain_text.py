@@ -12,21 +12,14 @@ from typing import Any
 from embeddb.core.config import Config
 from embeddb.core.sizes import STRUCTURAL
 from embeddb.core.wording import clean, duration, factor, one_of, plural, share, when
-from embeddb.explain.explanation import (
-    BESIDE,
-    RESTS,
-    Explanation,
-    NeighbourEvidence,
-    OwnRuns,
-    link_words,
-    preparation,
-)
+from embeddb.explain.explanation import Explanation, NeighbourEvidence, OwnRuns
 from embeddb.query.diagnostics import Counterfactual, Diagnostics
 from embeddb.query.recommendation import Recommendation
 from embeddb.ui.cli.kernel_text import show_occluded
 from embeddb.ui.cli.nest_text import show_transfers
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.feature_words import feature_value, feature_words
+from embeddb.ui.views import differing, subject_line
 from embeddb.ui.whose_runs import each_source, whose_runs
 
 __all__ = ["change", "ranked_by", "show_choice", "show_explanation"]
@@ -69,7 +62,7 @@ def _show_answer(e: Explanation) -> None:
         _note("SIMULATED or modelled: no time here is of real hardware")
     _line("why", e.why)
     say(f"  {_cut(Config(answer), _MOST_LINE)}")
-    _line(e.pattern.kind, _subject(e))
+    _line(e.pattern.kind, subject_line(_cut(made.subject, 40), e.pattern.sizes))
     for name, line in e.meaning.items():
         say(f"    {_cut(name, _MOST_NAME)}: {_cut(line, _MOST_LINE)}")
     _line("default", Config(made.default))
@@ -79,17 +72,15 @@ def _show_answer(e: Explanation) -> None:
         _line("ran", f"{what}: {_ran(own, made.time_unit)}")
     if e.sessions:
         _line("apart", e.sessions)
-    kind = e.pattern.kind
-    _line("counted", preparation(made.calls, measured=e.measured_gain is not None, kind=kind))
+    _line("counted", e.preparation)
     if made.first is not None and made.first.failure is not None:
         seen = f", it failed on {made.first.failed_on} of {made.first.tried_on} measured patterns"
         chance = f"with a chance of {100 * made.first.failure:.0f} %"
         _line("fails", chance + (seen if made.first.tried_on else ""))
     if made.first is not None and made.first.break_even_calls is not None:
         _line("pays", _paid_off(made.first.break_even_calls))
-    link = link_words(made.link, kind, then_measured=e.then_measured)
     before = " before it was measured" if e.then_measured else ""
-    _line("sure", f"{made.confidence}{before}; {link} (link: {made.link})")
+    _line("sure", f"{made.confidence}{before}; {e.link_words} (link: {made.link})")
     for text in made.warnings:
         _line("warning", text)
     _line("novelty", e.novelty or "not known")
@@ -135,16 +126,6 @@ def _note(text: str) -> None:
         say(f"  {part}")
 
 
-def _subject(e: Explanation) -> str:
-    made, p = e.recommendation, e.pattern
-    name = _cut(made.subject, 40)
-    if p.named:
-        return f"{name}: {p.sizes}"
-    if min(p.m, p.n, p.nnz) < 0:
-        return f"{name} (sizes unknown)"
-    return f"{name}: {p.m:,} x {p.n:,}, {p.nnz:,} nonzeros"
-
-
 def _gain(e: Explanation) -> str:
     first, one = e.recommendation.first, one_of(e.pattern.kind)
     low, high = (first.gain_low, first.gain_high) if first else (None, None)
@@ -186,8 +167,8 @@ def ranked_by(made: Recommendation) -> str:
 
 def _show_neighbours(e: Explanation) -> None:
     made = e.recommendation
-    rests = RESTS.get(made.link, "measured patterns near it")
-    _head(rests if e.voted or not e.neighbours else f"{rests}; {BESIDE[made.link]}")
+    rests = e.rests or "measured patterns near it"
+    _head(rests if e.voted or not e.neighbours else f"{rests}; {e.beside}")
     if not e.neighbours:
         _note("none: no neighbours were looked up")
         return
@@ -285,12 +266,11 @@ def _show_simpler(e: Explanation) -> None:
 
 def change(config: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
     """What of a configuration is not as in the answer: `format=csr, no block`."""
-    # A stored answer has lists for permutations: as configurations the two compare.
-    here, there = Config(answer), Config(config)
-    if there == here:
+    changes = differing(config, answer)
+    if not changes:
         return "the answer"
-    said = [str(Config({k: v})) for k, v in there.items() if here.get(k) != v]
-    said += [f"no {k}" for k in sorted(set(here) - set(there))]
+    said = [str(Config({name: value})) for name, value in changes if value is not None]
+    said += [f"no {name}" for name, value in changes if value is None]
     return _cut(", ".join(said), _MOST_CONFIG)
 
 
