@@ -17,8 +17,8 @@ from embeddb.core.records import LEAST, PatternInfo
 from embeddb.core.wording import clean, many_of, plural, share
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import Scope, members_of, scope_partitions, scopes
-from embeddb.query.confidence import GOOD
-from embeddb.query.prediction import judged
+from embeddb.ranking.confidence import GOOD
+from embeddb.ranking.prediction import judged
 
 if TYPE_CHECKING:
     from embeddb.cost_model.graph_model import GraphModel

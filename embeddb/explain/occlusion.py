@@ -12,7 +12,7 @@ from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
 from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
-from embeddb.query.query import Query
+from embeddb.ranking.query import Query
 
 __all__ = ["occlusion", "without_cell"]
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from embeddb.core.config import Config
 from embeddb.core.sizes import Sizes
 from embeddb.explain.explanation import fails, paid_off
-from embeddb.query.order_reason import rests_on
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking.order_reason import rests_on
+from embeddb.ranking.recommendation import Recommendation
 
 
 class RankRow(NamedTuple):

@@ -13,8 +13,8 @@ from embeddb.core.config import Config
 from embeddb.core.sizes import STRUCTURAL
 from embeddb.core.wording import clean, duration, factor, one_of, plural, share, when
 from embeddb.explain.explanation import Explanation, NeighbourEvidence, OwnRuns
-from embeddb.query.diagnostics import Counterfactual, Diagnostics
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking.diagnostics import Counterfactual, Diagnostics
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.ui.cli.kernel_text import show_occluded
 from embeddb.ui.cli.nest_text import show_transfers
 from embeddb.ui.cli.output import say, table

@@ -12,14 +12,14 @@ import msgspec
 
 from embeddb.core.config import WIDE, Op
 from embeddb.core.wording import counted, many_of, plural, share, shown
-from embeddb.query.confidence import GOOD
+from embeddb.ranking.confidence import GOOD
 from embeddb.ui.report import commands
 from embeddb.ui.report.scopes import is_shared
 
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
     from embeddb.database import Database
-    from embeddb.query.recommendation import Recommendation
+    from embeddb.ranking.recommendation import Recommendation
     from embeddb.ui.report.scopes import ScopeFacts
 
 __all__ = ["Gap", "gaps_of"]

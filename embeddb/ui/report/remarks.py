@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import WIDE, Config, Op
 from embeddb.core.wording import line, one_of
-from embeddb.query.order_reason import order_notes
+from embeddb.ranking.order_reason import order_notes
 from embeddb.ui.report import commands
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import numpy as np
 
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.pattern import Pattern
+from embeddb.kernels.machine_failures import AGAIN
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
 from embeddb.tensors.tensor_text import tensor_text
-from indexer.runners.machine import AGAIN
 
 if TYPE_CHECKING:
     from embeddb.core.config import Op

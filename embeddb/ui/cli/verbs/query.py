@@ -18,8 +18,8 @@ from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, factor
 from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import link_words, preparation
-from embeddb.query.order_reason import order_notes
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking.order_reason import order_notes
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.ui.cli.arguments import (
     defined,
     known_subjects,
