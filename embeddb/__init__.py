@@ -106,7 +106,7 @@ def query(
         )
 
 
-#: `from embeddb.ranking import Candidate`, as plug-ins say that were written before the package
+#: `from embeddb.query import Candidate`, as plug-ins say that were written before the package
 #: `embeddb.ranking` had its name.
 sys.modules["embeddb.query"] = ModuleType("embeddb.query")
 sys.modules["embeddb.query"].__dict__["__getattr__"] = ranking.__getattr__
