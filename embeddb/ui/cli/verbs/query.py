@@ -24,8 +24,11 @@ from embeddb.ui.cli.arguments import (
     defined,
     known_subjects,
     matrices_held,
+    op_option,
     open_database,
+    platform_option,
     program_options,
+    threads_option,
 )
 from embeddb.ui.cli.coverage_text import show_what_there_is
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
@@ -53,8 +56,8 @@ _NO_EVIDENCE = 3
 @click.command()
 @click.argument("db")
 @click.argument("matrix")
-@click.option("--platform", required=True, help="Name, name@instance or TOML file.")
-@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
+@platform_option
+@op_option
 @click.option("-k", "count", default=5, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--measure", is_flag=True, help="Run the default and the answers on this machine.")
 @click.option("--count", "counted", is_flag=True, help="Count a nest first, on this machine.")
@@ -62,7 +65,7 @@ _NO_EVIDENCE = 3
 @click.option("--why", "deep", is_flag=True, help="Also find out what would change the answer.")
 @click.option("--calls", type=Number(1), help="Expected calls: preparation then counts.")
 @click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@threads_option
 @program_options()
 @click.option("--emit", "emit_to", default="", metavar="FILE.c", help="Write nests' answers as C.")
 @json_option
