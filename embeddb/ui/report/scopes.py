@@ -26,7 +26,7 @@ from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.index.scopes import Scope, scope_partitions
 from embeddb.platforms.of_subject import default_of
 from embeddb.store.usual_state import usual_at
-from embeddb.ui.report.winners import Best, ClassChoice, Preference, Winner, choices
+from embeddb.ui.report.winners import Best, ClassChoice, Preference, Winner, choices, is_shared
 from indexer.coverage import Coverage
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
     from embeddb.store import Partition
 
-__all__ = ["Noise", "Place", "ScopeFacts", "is_shared", "scope_facts"]
+__all__ = ["Noise", "Place", "ScopeFacts", "scope_facts"]
 
 #: Kept of each, so that a report stays small.
 _MOST_WINNERS = 8
@@ -175,13 +175,6 @@ def scope_facts(
         **_quality(coverage),
         **_map(db, scope.platform, op),
     )
-
-
-def is_shared(op: Op | str) -> bool:
-    """Whether what wins on one subject may win on another: a cut is one program's own, and a fused
-    kernel has nothing to choose."""
-    read = Op.parse(op) if isinstance(op, str) else op
-    return read.kind != "program" and read.kernel != "fused"
 
 
 _NOTHING_CHOSEN: Mapping[str, Any] = MappingProxyType(
