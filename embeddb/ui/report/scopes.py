@@ -148,7 +148,7 @@ def scope_facts(
 ) -> ScopeFacts:
     """Read a scope once. `infos` are the patterns by id; `progress` is called with the number of
     runs read so far."""
-    op, coverage = scope.op, Coverage.of(db, scope)
+    op, coverage = scope.op, Coverage.of(db.index, scope)
     members = list(_members(db, op, scope.name))
     only = read_of(coverage.ids)
     tally = _Tally(progress)

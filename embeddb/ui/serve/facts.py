@@ -86,7 +86,7 @@ def scope_facts(state: AppState, scope: Scope) -> dict[str, Any]:
     """What can be answered for an operation on a platform, and how well with groups held out."""
     members = state.members()
     ids = {i for name in scope.instances for i in members.get((name, scope.op), ())}
-    coverage = Coverage(state.db, scope, ids)
+    coverage = Coverage(state.db.index, scope, ids)
     figures = coverage.figures
     return coverage.head | {key: figures[key] for key in (*_FIGURES, *_HELD_OUT) if key in figures}
 
@@ -194,9 +194,9 @@ def _neighbours(state: AppState, info: PatternInfo) -> list[dict[str, Any]]:
     """For each operation and platform that ran it: the measured patterns nearest to it."""
     found = []
     for scope in state.scopes():
-        partition = state.db.partition(scope.op, scope.platform)
+        partition = state.db.index.partition(scope.op, scope.platform)
         if partition is not None:
-            partition = state.db.around_known(partition, info.id, scope.platform)
+            partition = state.db.index.around_known(partition, info.id, scope.platform)
         if partition is None or info.id not in partition.ids:
             continue
         vector = partition.vectors[partition.ids.index(info.id)]
@@ -256,7 +256,7 @@ def platform(state: AppState, asked: Asked) -> dict[str, Any]:
 
 def _winners(state: AppState, scope: Scope) -> dict[str, Any]:
     """How often each configuration is the fastest, and what it gains there over the default."""
-    partition = state.db.partition(scope.op, scope.platform)
+    partition = state.db.index.partition(scope.op, scope.platform)
     if partition is None:
         return {"winners": [], "won": 0, "races": 0, "extent": ""}
     evidence = partition.evidence
