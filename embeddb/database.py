@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.reports import Progress
 from embeddb.core.shown import html_of
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
     from tuners.tune import How
 
 __all__ = ["Database", "open_database"]
-
-#: Called with what is being done, how much of it is, and of how much (0: nobody knows).
-Progress = Callable[[str, int, int], None]
 
 
 def open_database(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Coded
@@ -33,7 +34,7 @@ def add_coded(
     db: Lookup,
     subjects: Sequence[T],
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Added[T]:
     """Keep subjects, each once, with the vectors that can be computed here. A stub is taken for the
     one subject of its name and kind: where several share a name, it stays a stub."""

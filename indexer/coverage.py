@@ -1,11 +1,14 @@
-"""What a database can answer now, how well, and what is missing: per operation and platform."""
+"""What a database can answer now, how well, and what is missing, by operation and platform: the
+facts of `db stat`, `index`, reports and the served pages."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError
@@ -13,12 +16,15 @@ from embeddb.core.files.gate import refusing
 from embeddb.core.records import LEAST, PatternInfo
 from embeddb.core.wording import clean, many_of, plural, share
 from embeddb.index.lookup import Lookup
-from embeddb.index.scopes import members_of, scope_partitions
-from embeddb.platforms.platform import Platform
+from embeddb.index.scopes import Scope, members_of, scope_partitions, scopes
 from embeddb.ranking.confidence import GOOD
 from embeddb.ranking.prediction import judged
 
-__all__ = ["Question", "example", "scope_states", "unembedded"]
+if TYPE_CHECKING:
+    from embeddb.cost_model.graph_model import GraphModel
+    from embeddb.cost_model.model import CostModel
+
+__all__ = ["Coverage", "Question", "example", "scope_states", "unembedded"]
 
 #: A difference in the share of the optimum between all groups and half of them from which more
 #: groups are advised.
@@ -58,40 +64,85 @@ class Question:
         return " ".join(shlex.quote(clean(w)) for w in words)
 
 
+@dataclass(frozen=True)
+class Coverage:
+    """Patterns, answer index and cost model of an operation on a platform, or on all instances of a
+    portable one. `ids` are the patterns with runs."""
+
+    db: Lookup
+    scope: Scope
+    ids: Set[str]
+
+    @classmethod
+    def of(cls, db: Lookup, scope: Scope) -> Coverage:
+        return cls(db, scope, members_of(db.store, scope.op, scope.name))
+
+    @property
+    def head(self) -> dict[str, Any]:
+        op, name, platform, instances = self.scope
+        return {
+            "op": str(op),
+            "platform": name,
+            "instances": list(instances),
+            "simulated": platform.simulated,
+            "patterns": len(self.ids),
+        }
+
+    @cached_property
+    def figures(self) -> Mapping[str, Any]:
+        """Description of the answer index; empty where no pattern can be compared."""
+        index = self.db.partition(self.scope.op, self.scope.platform)
+        return {} if index is None else index.describe()
+
+    @cached_property
+    def model(self) -> CostModel | GraphModel | None:
+        return self.db.model(self.scope.platform, self.scope.op)
+
+    @property
+    def model_held_out(self) -> dict[str, float]:
+        """Share of the optimum that answers by the model reach with groups held out, by method."""
+        figures = {} if self.model is None else judged(self.model.card, self.scope.op)
+        return {method: f["of_optimum@1"] for method, f in figures.items()}
+
+    def state(self) -> dict[str, Any]:
+        """All figures, and `missing`, a line for each shortcoming."""
+        (op, name, platform, _), store = self.scope, self.db.store
+        infos = [info for info in map(store.pattern, sorted(self.ids)) if info is not None]
+        state: dict[str, Any] = {
+            "op": str(op),
+            "kind": op.kind,
+            **self.head,
+            "groups": len({info.group or info.name or info.id for info in infos}),
+            "runs": sum(store.count_runs(p) for p in scope_partitions(store, op, name)),
+            "stubs": sum(info.stub for info in infos),
+            "unembedded": 0 if self.figures else sum(map(_readable, infos)),
+            "default": str(platform.default(op)),
+            "featurizer": None,
+        }
+        state |= {k: v for k, v in self.figures.items() if k not in ("op", "scope", "patterns")}
+        state["cost_model"] = self._cost_model()
+        state["missing"] = _missing(state)
+        return state
+
+    def _cost_model(self) -> dict[str, Any] | None:
+        """The model that ranks here; of one that predicts seconds (op `fused`) its error on
+        held-out kernels in percent, `mape`."""
+        if self.model is None:
+            return None
+        card, op = self.model.card, self.scope.op
+        body: dict[str, Any] = {"version": self.model.version}
+        body["of_optimum_held_out"] = self.model_held_out
+        if op.kind != "kernel":
+            return {**body, "featurizer": card["featurizer"]["name"]}
+        with suppress(ModelError), refusing(ModelError):  # a card is what anybody has written
+            if op.kernel == "fused":
+                body["mape"] = float(card["figures"]["valid"]["mape"])
+        return body
+
+
 def scope_states(db: Lookup) -> list[dict[str, Any]]:
-    """One document per (op, scope): its figures, and `missing`, a line for each shortcoming."""
-    return [_state(db, op, scope) for op, scope in db.scopes()]
-
-
-def _state(db: Lookup, op: Op, scope: str) -> dict[str, Any]:
-    members = {
-        p.platform: (p, set(db.store.members(p))) for p in scope_partitions(db.store, op, scope)
-    }
-    ids = set().union(*(held for _, held in members.values()))
-    infos = [info for info in map(db.store.pattern, sorted(ids)) if info is not None]
-    platform = db.store.platform(next(iter(members)))
-    assert platform is not None  # a scope is made of platforms that are there
-    partition = db.partition(op, platform)
-    state: dict[str, Any] = {
-        "op": str(op),
-        "kind": op.kind,
-        "platform": scope,
-        "instances": sorted(members),
-        "simulated": platform.simulated,
-        "patterns": len(ids),
-        "groups": len({info.group or info.name or info.id for info in infos}),
-        "runs": sum(db.store.count_runs(p) for p, _ in members.values()),
-        "stubs": sum(info.stub for info in infos),
-        "unembedded": sum(map(_readable, infos)) if partition is None else 0,
-        "default": str(platform.default(op)),
-        "featurizer": None,
-    }
-    if partition is not None:
-        told = partition.describe()
-        state |= {k: v for k, v in told.items() if k not in ("op", "scope", "patterns")}
-    state["cost_model"] = _cost_model(db, platform, op)
-    state["missing"] = _missing(state)
-    return state
+    """The state of every operation and platform with runs."""
+    return [Coverage.of(db, scope).state() for scope in scopes(db.store)]
 
 
 def unembedded(db: Lookup, op: Op, scope: str) -> bool:
@@ -105,23 +156,6 @@ def unembedded(db: Lookup, op: Op, scope: str) -> bool:
 def _readable(info: PatternInfo) -> bool:
     """Whether a featurizer could read it: its structure or code is stored, or its size known."""
     return not info.stub or min(info.sizes) > 0
-
-
-def _cost_model(db: Lookup, platform: Platform, op: Op) -> dict[str, Any] | None:
-    """The model that ranks here, and what its answers reached with groups held out, by method; of
-    one that tells seconds (op `fused`) by how many percent it was off, `mape`."""
-    model = db.model(platform, op)
-    if model is None:
-        return None
-    figures = judged(model.card, op)
-    held = {method: f["of_optimum@1"] for method, f in figures.items()}
-    told: dict[str, Any] = {"version": model.version, "of_optimum_held_out": held}
-    if op.kind != "kernel":
-        return {**told, "featurizer": model.card["featurizer"]["name"]}
-    with suppress(ModelError), refusing(ModelError):  # a card is what anybody has written
-        if op.kernel == "fused":
-            told["mape"] = float(model.card["figures"]["valid"]["mape"])
-    return told
 
 
 def _missing(state: dict[str, Any]) -> list[str]:

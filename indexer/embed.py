@@ -4,7 +4,7 @@ path."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, ModelError
 from embeddb.core.records import PatternInfo
+from embeddb.core.reports import Progress
 from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
 from embeddb.featurizers.base import Featurizer, Joint
@@ -49,7 +50,7 @@ def embed(
     again: bool = False,
     also: Collection[str] = (),
     build: bool = True,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> EmbedReport:
     """Compute missing vectors of every featurizer, build the partitions that are not current, and
     lay out their maps.
@@ -102,7 +103,7 @@ def _counted_scopes(db: Lookup, counting: Collection[str]) -> Iterator[tuple[Op,
 def _build_all(
     db: Lookup,
     report: EmbedReport,
-    progress: Callable[[str, int, int], None] | None,
+    progress: Progress | None,
     *,
     again: bool,
 ) -> None:
@@ -180,7 +181,7 @@ def _embed_all(
     vectors: _Stored | _Anew,
     featurizer: Featurizer,
     missing: Sequence[PatternInfo],
-    progress: Callable[[str, int, int], None] | None,
+    progress: Progress | None,
 ) -> tuple[int, list[str]]:
     """How many vectors were made and kept, and what kept it from making the others."""
     name = featurizer.name

@@ -9,13 +9,14 @@ with embeddb.Database.create("fpga.db") as db:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from embeddb.core.errors import MatrixError, ReaderError
+from embeddb.core.reports import Progress, ignore_progress
 from embeddb.index.lookup import Lookup
 from embeddb.matrix_files import matrix_files, read_pattern
 from embeddb.platforms.check import check_platform
@@ -85,7 +86,7 @@ def index_runs(
     reader: str = "",
     matrices: str | Path = "",
     options: ReadOptions | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> IndexReport:
     """Read run logs into a database and make it answer.
 
@@ -100,7 +101,7 @@ def index_runs(
     folder.
     """
     check_inputs(files, platform)
-    told = progress or _silent
+    told = progress or ignore_progress
     problems = _platform_problems(platform)
     library = Library(Path(matrices) if str(matrices) else None)
     reports = [
@@ -184,9 +185,5 @@ def _any_file(folder: str | Path) -> str:
     return ""
 
 
-def _told_rows(told: Callable[[str, int, int], None], task: str, rows: int) -> None:
+def _told_rows(told: Progress, task: str, rows: int) -> None:
     told(task, rows, 0)
-
-
-def _silent(_: str, __: int, ___: int) -> None:
-    """For whoever does not want to know."""

@@ -19,6 +19,7 @@ from embeddb.core.errors import InputError, PlatformError, ReaderError, UsageErr
 from embeddb.core.files.gate import open_regular, refusing
 from embeddb.core.files.own_files import open_own
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.reports import Report
 from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import Platform, load_platform, platform_here, runner_for
@@ -50,7 +51,7 @@ THIS = "this"
 
 
 @dataclass(slots=True)
-class IngestReport:
+class IngestReport(Report):
     """What became of every row of one file."""
 
     file: str
@@ -90,8 +91,8 @@ class IngestReport:
         return self.rejected >= self.rows
 
     def document(self) -> dict[str, Any]:
-        body = {name: getattr(self, name) for name in self.__slots__}
-        return {**body, "platforms": sorted(self.platforms), "ops": sorted(self.ops)}
+        own = Report.document(self)
+        return {**own, "platforms": sorted(self.platforms), "ops": sorted(self.ops)}
 
 
 def ingest(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import between, state_now
 from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.reports import Progress
 from embeddb.core.timing import Timing, timings_of
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import Content, default_of, space_of
@@ -112,9 +113,7 @@ class MeasureJob:
         """Whether there is anything to compare with."""
         return hasattr(self.runner, "baselines")
 
-    def run(
-        self, pattern: Content, progress: Callable[[str, int, int], None] | None = None
-    ) -> Measured:
+    def run(self, pattern: Content, progress: Progress | None = None) -> Measured:
         """Writes back what was measured, also when it is interrupted.
 
         Raises: SpaceError, UsageError for a configuration that is not legal here; RunnerUnavailable

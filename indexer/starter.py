@@ -13,6 +13,7 @@ from pathlib import Path
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError
+from embeddb.core.reports import Progress, ignore_progress
 
 __all__ = [
     "STARTER",
@@ -40,7 +41,7 @@ def is_shipped() -> bool:
 def starter_folder(
     *,
     note: Callable[[str], None] | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Path:
     """The folder of the shipped database, unpacked on first use into `starter_place`.
 
@@ -54,7 +55,7 @@ def starter_folder(
             if not (folder / "data.mdb").is_file():
                 if note is not None:
                     note(f"unpacking the starter database into {folder} (once, some seconds)")
-                _unpack_into(folder, progress or _silent)
+                _unpack_into(folder, progress or ignore_progress)
     return folder
 
 
@@ -62,7 +63,7 @@ def copy_starter(
     to: Path,
     *,
     note: Callable[[str], None] | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Make `to` a database with what ships and nothing that was measured since: a copy of the
     shipped one's folder, unpacked first where it was not yet; where runs were added to that, the
@@ -79,7 +80,7 @@ def copy_starter(
         if note is not None:
             note("the starter database was added to: unpacking what ships anew")
         to.mkdir(parents=True)
-        _fill(to, progress or _silent)
+        _fill(to, progress or ignore_progress)
         return
     with locked_file(folder / WRITER_FILE, wait_s=10.0):
         shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*lock*"))
@@ -147,11 +148,7 @@ def _home() -> Path:
         ) from None
 
 
-def _silent(_: str, __: int, ___: int) -> None:
-    """For whoever does not want to know."""
-
-
-def _unpack_into(folder: Path, progress: Callable[[str, int, int], None]) -> None:
+def _unpack_into(folder: Path, progress: Progress) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _collect_leftovers(folder.parent)
     # Of a name that nobody can have taken before: in a container a killed process had our number.
@@ -168,7 +165,7 @@ def _unpack_into(folder: Path, progress: Callable[[str, int, int], None]) -> Non
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _fill(folder: Path, progress: Callable[[str, int, int], None]) -> None:
+def _fill(folder: Path, progress: Progress) -> None:
     # Whoever only asks where the database is (a shell's completion) must not wait for these.
     from embeddb.index.lookup import Lookup
     from indexer.embed import embed

@@ -9,6 +9,7 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
@@ -31,7 +32,7 @@ class How(TypedDict, total=False):
 
     op: str | Op
     platform: str | Platform
-    progress: Callable[[str, int, int], None] | None
+    progress: Progress | None
     note: Callable[[str], None]
 
 

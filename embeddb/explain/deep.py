@@ -3,7 +3,7 @@ feature of the pattern, by hundreds of queries against the arrays at hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.reports import Progress
 from embeddb.core.wording import value_text
 from embeddb.explain.occlusion import kernel_occlusion, occlusion
 from embeddb.index.answer_index import AnswerIndex
@@ -37,7 +38,7 @@ def deepening(
     lookup: Lookup,
     pattern: Content | PatternInfo,
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Deepen:
     """What adds effects, moves and attention to an answer's diagnostics (the last only where
     `pattern` or the store holds the structure); it takes up to some seconds. Moves and attention
@@ -69,7 +70,6 @@ def deepening(
 
 
 Floats = NDArray[np.float64]
-Progress = Callable[[str, int, int], None]
 
 #: Values of one parameter that are told of, the best; a tile size may have hundreds.
 _MOST_VALUES = 12

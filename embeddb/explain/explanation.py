@@ -345,6 +345,36 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return self.recommendation.link not in BESIDE
 
     @property
+    def link_words(self) -> str:
+        return link_words(
+            self.recommendation.link, self.pattern.kind, then_measured=self.then_measured
+        )
+
+    @property
+    def rests(self) -> str:
+        return RESTS.get(self.recommendation.link, "")
+
+    @property
+    def beside(self) -> str:
+        """How the neighbours relate to an answer on which they did not vote; empty where they
+        did."""
+        return BESIDE.get(self.recommendation.link, "")
+
+    @property
+    def preparation(self) -> str:
+        measured = self.measured_gain is not None
+        return preparation(self.recommendation.calls, measured=measured, kind=self.pattern.kind)
+
+    @property
+    def gain(self) -> float | None:
+        """The answer's gain over the default: measured, else expected."""
+        return self.expected_gain if self.measured_gain is None else self.measured_gain
+
+    @property
+    def is_default(self) -> bool:
+        return Config(self.answer) == Config(self.recommendation.default)
+
+    @property
     def transfers(self) -> list[TransferredSchedule]:
         """The schedules of neighbours that became the answer."""
         made = self.recommendation

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
+from embeddb.core.reports import Progress
 from embeddb.featurizers.base import Occluding
 from embeddb.index.lookup import Lookup
 from embeddb.ranking.kernels.view import MOST_SHOWN
@@ -20,7 +21,6 @@ from embeddb.ranking.recommendation import Occluded
 from embeddb.tensors.computation import Computation
 
 Floats = NDArray[np.float64]
-Progress = Callable[[str, int, int], None]
 
 #: Cells along a side of the grid of the occlusion: the finest that takes no longer than the limit.
 _SIDES, _MOST_S = (8, 4), 4.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from embeddb.core.config import Config, Op
+from embeddb.core.reports import Progress
 from embeddb.index.run_matrix import Extent, MatrixRow, RunMatrix
 from embeddb.index.scopes import run_matrix_of
 from embeddb.store import Store
@@ -36,7 +37,7 @@ def wins_of(runs: RunMatrix) -> list[tuple[MatrixRow, Config]]:
 def wins(
     store: Store,
     scopes: Sequence[tuple[Op, str]],
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Wins:
     """Over all scopes."""
     won: list[tuple[MatrixRow, Config]] = []

@@ -8,20 +8,19 @@ or other, so it goes on wherever a kill came, also where the source was written 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 from embeddb.core.errors import StoreError
 from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.reports import Progress, Report, ignore_progress
 from embeddb.store import is_database, open_engine
 from embeddb.store.engine import COPYING, TABLES, Engine, Txn, refuse_other_schema
 from embeddb.store.failures import translating
 from embeddb.store.model_files import MODELS, publish_models
 from embeddb.store.store import Store
 
-Progress = Callable[[str, int, int], None]
 Row = tuple[bytes, bytes]
 
 #: Rows of one transaction, and bytes of them, about.
@@ -36,7 +35,7 @@ _LEFT = (b"partition/", b"atlas/", b"policy/", b"model-file/")
 
 
 @dataclass(slots=True)
-class CopyReport:
+class CopyReport(Report):
     """What was done: `rows` by table as they are in both places now, `written` of these by this
     call, `removed` ones that the source has no more since an interrupted copy, model files."""
 
@@ -48,9 +47,6 @@ class CopyReport:
     models: int = 0
     continued: bool = False
     seconds: float = 0.0
-
-    def document(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def copy_database(source: Store, place: str, *, progress: Progress | None = None) -> CopyReport:
@@ -65,7 +61,7 @@ def copy_database(source: Store, place: str, *, progress: Progress | None = None
     try:
         report = CopyReport(source.place, target.place, continued=_begun(source, target))
         with source.engine.read() as txn:
-            _Copying(txn, target, report, progress or _silent).run()
+            _Copying(txn, target, report, progress or ignore_progress).run()
         store = Store(target)
         report.models = _copy_models(source, store)
     finally:
@@ -197,7 +193,3 @@ def _copy_models(source: Store, target: Store) -> int:
             new.write(name, old.read(name, _MOST_MODEL))
     publish_models(target)
     return len(names)
-
-
-def _silent(_: str, __: int, ___: int) -> None:
-    """For whoever does not want to know."""

@@ -15,7 +15,7 @@ from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.thumbnail import SIDE, thumbnail
-from embeddb.core.wording import clean, factor, one_of
+from embeddb.core.wording import clean, factor, one_of, page_seconds
 from embeddb.tensors.computation import Computation
 
 if TYPE_CHECKING:
@@ -81,25 +81,21 @@ def database_html(db: Database) -> str:
 
 def recommendation_html(made: Recommendation) -> str:
     """The ranked configurations beside the default."""
-    from embeddb.explain.explanation import paid_off
-    from embeddb.ranking.order_reason import rests_on
-    from embeddb.ui.wording import seconds
+    from embeddb.ui.views import Ranking
 
+    ranking = Ranking.of(made)
     rows = [
         (
-            str(rank),
-            _factor(c.expected_gain),
-            f"{_factor(c.gain_low)} – {_factor(c.gain_high)}" if c.gain_low and c.gain_high else "",
-            "" if c.seconds is None else seconds(c.seconds, made.time_unit),
-            "" if c.break_even_calls is None else paid_off(c.break_even_calls),
-            rests_on(c, made.default),
-            str(Config(c.config)),
+            row.rank or "–",
+            _factor(row.gain),
+            f"{_factor(row.low)} – {_factor(row.high)}" if row.low and row.high else "",
+            "" if row.seconds is None else page_seconds(row.seconds, made.time_unit),
+            "" if row.pays_off == "-" else row.pays_off,
+            row.rests_on,
+            str(Config(row.config)),
         )
-        for rank, c in enumerate(made.candidates, 1)
+        for row in (*ranking.rows, *ranking.last)
     ]
-    if made.default not in [c.config for c in made.candidates]:
-        took = "" if made.default_seconds is None else seconds(made.default_seconds, made.time_unit)
-        rows.append(("–", _factor(1.0), "", took, "", "default", str(Config(made.default))))
     lines = [
         f"{made.op} on {made.platform}; from: {made.link}; sure: {made.confidence}",
         *made.warnings,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from embeddb.core.wording import shown, when
 from embeddb.store.provenance import HERE, Provenance
-from embeddb.ui.wording import shown, when
 
 __all__ = ["each_source", "whose_runs"]
 

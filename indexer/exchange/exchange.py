@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from embeddb.core.config import Op
 from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.files.own_files import whole_file
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.reports import Report
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import Coded
@@ -41,7 +42,7 @@ _READ_BACK = ("csv", "t4")
 
 
 @dataclass(slots=True)
-class ExportReport:
+class ExportReport(Report):
     """What was written. `nest_files` hold the code of nests that the export can only name;
     `nests_without_code` counts those that are in neither."""
 
@@ -53,9 +54,6 @@ class ExportReport:
     models: int = 0
     nest_files: list[str] = field(default_factory=list)
     nests_without_code: int = 0
-
-    def document(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 # -- out ---------------------------------------------------------------------------------------

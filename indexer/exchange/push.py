@@ -7,12 +7,12 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from embeddb.core.errors import NothingFound
 from embeddb.core.records import Run
+from embeddb.core.reports import Progress, Report
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.of_subject import Coded
 from embeddb.store import Partition
@@ -28,7 +28,7 @@ _VARIABLE = "EMBEDDB_SOURCE"
 
 
 @dataclass(slots=True)
-class PushReport:
+class PushReport(Report):
     """What became of a push: `duplicates` were there already, `kept` say something else than is
     known there, which stays, `rejected` were not taken. `reasons` are the first of both."""
 
@@ -43,9 +43,6 @@ class PushReport:
     rejected: int = 0
     reasons: list[str] = field(default_factory=list)
     seconds: float = 0.0
-
-    def document(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def own_source() -> str:
@@ -66,7 +63,7 @@ def push(
     *,
     platform: str = "",
     source: str = "",
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> PushReport:
     """Add the runs that were made or read here, of a platform (an id, or a name for all its
     instances) or of all, to another database, with the patterns that they are on. What an import or

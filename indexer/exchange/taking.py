@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import BinaryIO, TextIO
 
 from embeddb.core.config import KINDS, Op
 from embeddb.core.errors import EmbeddbError, InputError, ReaderError, StoreError
@@ -16,6 +16,7 @@ from embeddb.core.files.gate import refusing
 from embeddb.core.files.own_files import open_own
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.reports import Report
 from embeddb.platforms.of_subject import Coded, space_of
 from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
@@ -36,7 +37,7 @@ _MOST_REASONS = 10
 
 
 @dataclass(slots=True)
-class ImportReport:
+class ImportReport(Report):
     """What became of every record of one export. `rejected` records were not taken; `kept` ones
     say something else than is known here, which stays: nothing but that was left out of them."""
 
@@ -51,9 +52,6 @@ class ImportReport:
     kept: int = 0
     rejects_file: str = ""
     seconds: float = 0.0
-
-    def document(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Taking:

@@ -4,7 +4,7 @@ data ("dynamic features")."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from typing import Any
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, NestError
 from embeddb.core.records import Run
+from embeddb.core.reports import Progress
 from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
 from embeddb.nests.counters import CounterVector
@@ -68,9 +69,7 @@ class CountJob:
     options: RunOptions
     source: str = "auto"
 
-    def run(
-        self, nests: Sequence[Nest], progress: Callable[[str, int, int], None] | None = None
-    ) -> int:
+    def run(self, nests: Sequence[Nest], progress: Progress | None = None) -> int:
         """How many were counted now; those that were before are left out.
 
         Raises: RunnerUnavailable, NothingFound as the runner and `count_nest` do.

@@ -4,7 +4,7 @@ each, so that there is something to transfer ("Performance Embeddings", Section 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import between, state_now
 from embeddb.core.records import Run, in_context
+from embeddb.core.reports import Progress
 from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
 from embeddb.nests.check import Legality
@@ -60,9 +61,7 @@ class NestJob:
     here: Platform
     request: NestRequest
 
-    def run(
-        self, nests: Sequence[Nest], progress: Callable[[str, int, int], None] | None = None
-    ) -> NestTally:
+    def run(self, nests: Sequence[Nest], progress: Progress | None = None) -> NestTally:
         """Every nest, one after the other, each written back when it is done; those that were done
         before are left out.
 

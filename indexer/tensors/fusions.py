@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError
 from embeddb.core.machine_state import between, state_now
 from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
@@ -77,7 +78,7 @@ class FusionJob:
     def programs(
         self,
         programs: Sequence[Computation],
-        progress: Callable[[str, int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> FusionTally:
         """Every program, its partitions one after the other, each written back with its kernels
         when it is done; those that were done before are left out, and kernels that were timed
@@ -104,7 +105,7 @@ class FusionJob:
     def kernels(
         self,
         kernels: Sequence[Computation],
-        progress: Callable[[str, int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> FusionTally:
         """Every kernel by itself, checked, some of them in turns and kept together; those that were
         done before are left out.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import between, state_now
 from embeddb.core.records import Run, in_context
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
@@ -69,7 +70,7 @@ class TileJob:
     def run(
         self,
         kernels: Sequence[Computation],
-        progress: Callable[[str, int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> TileTally:
         """Every kernel, one after the other, each written back when it is done. Tiles that ran in
         as many rounds before are left out, however many were asked for then, and kernels of which

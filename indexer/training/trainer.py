@@ -28,12 +28,12 @@ from embeddb.core.errors import InputError, ModelError
 from embeddb.core.files import model_file
 from embeddb.core.files.gate import refusing
 from embeddb.core.files.own_files import OwnFolder
+from embeddb.core.reports import Progress
 from indexer.training.curves import Line, read_curve, write_curve
 
 __all__ = [
     "Fitted",
     "Job",
-    "Progress",
     "Settings",
     "checkpoint_of",
     "curve_of",
@@ -42,8 +42,6 @@ __all__ = [
     "forget",
 ]
 
-#: What is done, of how many: batches seen, batches of all epochs.
-Progress = Callable[[str, int, int], None]
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 #: What comes of restoring a checkpoint whose parts are not what they should be.

@@ -10,7 +10,7 @@ are those of the code that answers queries.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
+from embeddb.core.reports import Progress
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
@@ -38,7 +39,6 @@ _FEWEST_GROUPS = 8
 _K = 5
 
 Rows = NDArray[np.int64]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

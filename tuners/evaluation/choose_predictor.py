@@ -12,6 +12,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.reports import Progress
 from embeddb.core.sizes import Sizes
 from embeddb.core.wording import plural
 from embeddb.index.lookup import Lookup
@@ -114,7 +115,7 @@ class Training:
     folder: Path
     note: Callable[[str], None]
 
-    def model(self, progress: Callable[[str, int, int], None]) -> CostModel:
+    def model(self, progress: Progress) -> CostModel:
         """Of the predictor asked for or of the better one, with how it was judged.
 
         Raises: UsageError for what cannot be learned from, or not with these settings.
@@ -224,7 +225,7 @@ class Judge:
     instance: str
     note: Callable[[str], None]
 
-    def __call__(self, samples: Samples, progress: Callable[[str, int, int], None]) -> HeldOut:
+    def __call__(self, samples: Samples, progress: Progress) -> HeldOut:
         """The card's `held_out`; an op with nothing to hold out is left out, and said."""
         from embeddb.index.held_out import split_groups
         from indexer.training.cost_model.train import train
@@ -257,7 +258,7 @@ class Judge:
                 self.note(f"warning: {op} on {self.scope}: {e}; {e.hint}")
         return found
 
-    def hidden(self, samples: Samples, progress: Callable[[str, int, int], None]) -> Hidden:
+    def hidden(self, samples: Samples, progress: Progress) -> Hidden:
         """The card's `hidden`, by op: what share of the optimum the first answer reaches where
         `_HIDDEN` of the configurations were hidden from training as well as families, if it is
         any (`all`) and if it is one that ran (`known`), and whether the former is surely better.
@@ -326,10 +327,10 @@ def hidden_configs(samples: Samples, fold: int) -> set[Config]:
 class _Steps:
     """One thing after the other, each told as `judge trees, step 3 of 4`."""
 
-    def __init__(self, progress: Callable[[str, int, int], None], count: int) -> None:
+    def __init__(self, progress: Progress, count: int) -> None:
         self._progress, self._count, self._at = progress, count, 0
 
-    def next(self, what: str) -> Callable[[str, int, int], None]:
+    def next(self, what: str) -> Progress:
         self._at += 1
         name = f"{what}, step {self._at} of {self._count}"
         return lambda _, done, total: self._progress(name, done, total)
@@ -339,7 +340,7 @@ class _Steps:
 class _Part:
     """Progress of one of several trainings, as part of the whole."""
 
-    told: Callable[[str, int, int], None]
+    told: Progress
     at: int
     of: int
 

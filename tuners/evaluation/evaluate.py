@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
+from embeddb.core.reports import Progress
 from embeddb.core.wording import many_of
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_partitions
@@ -44,8 +45,6 @@ from tuners.ranking import StaticBestTuner, StaticTopKTuner
 __all__ = ["Table", "evaluate"]
 
 _RANDOM_DRAWS, _K = 20, 5
-
-Progress = Callable[[str, int, int], None]
 
 
 def evaluate(

@@ -14,6 +14,7 @@ import numpy as np
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.reports import Progress
 from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WholeRequest", "WholeTraining", "prepared"]
 
-Progress = Callable[[str, int, int], None]
 
 #: The groups are cut into so many parts, of which one is held out.
 _PARTS = 5

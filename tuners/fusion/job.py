@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.records import AGAIN, ROUNDS
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
@@ -31,8 +32,6 @@ __all__ = ["FusionTuning"]
 
 #: Seconds between two savings of what a model was asked.
 _SAVE_EVERY_S = 10.0
-
-Progress = Callable[[str, int, int], None]
 
 
 class FusionTuning:

@@ -17,6 +17,7 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound
+from embeddb.core.reports import Progress
 from embeddb.core.timing import timings_of
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.index.held_out import split_groups
@@ -43,7 +44,6 @@ from tuners.fusion.prices import CutPrices, PredictsKernels
 
 __all__ = ["judged_fusions"]
 
-Progress = Callable[[str, int, int], None]
 
 _FUSED, _FUSION = Op("fused"), Op("fusion")
 _DRAWS = 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from embeddb.core.config import Op
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.tensors.computation import Computation
@@ -21,7 +22,7 @@ def tune_fusion(
     platform: Platform,
     request: TuneRequest,
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     note: Callable[[str], None],
 ) -> FusionTuned:
     """`note` is told where there is no model, so that hardware alone is asked.

@@ -11,6 +11,7 @@ from typing import Any
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import build_query
@@ -71,7 +72,7 @@ class MatrixTuning:
     runner: Any
     here: Platform
     request: MatrixTuneRequest
-    progress: Callable[[str, int, int], None] | None = None
+    progress: Progress | None = None
 
     def run(self, pattern: Pattern, op: Op) -> tuple[Tuned, Ranking]:
         """What ran, and the ranking that it ran by.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, this_machine
 from tuners.hardware.outcome import Tuned
@@ -34,7 +35,7 @@ def tune_matrix(
     where: tuple[Op, Platform],
     request: MatrixTuneRequest,
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     note: Callable[[str], None],
 ) -> MatrixTuned:
     """`note` is told where times are simulated.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.reports import Progress
 from embeddb.core.subject import matrices_only
 from embeddb.core.wording import plural
 from embeddb.index.lookup import Lookup
@@ -53,8 +54,6 @@ METHODS = (
 _KNOWN_SHARE = 0.8
 #: A rule chooses among the configurations that at least this share of the matrices tried.
 _TRIED_SHARE = 0.8
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ Processing Units", Section 7.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
@@ -76,7 +77,7 @@ class TileTuning:
     here: Platform
     request: TileTuneRequest
     model: RanksTiles | None = None
-    progress: Callable[[str, int, int], None] | None = None
+    progress: Progress | None = None
 
     def run(self, kernels: Sequence[Computation]) -> tuple[list[Tuned], dict[str, str]]:
         """The tuned ones, and by name why others have no tiles. `by` of each is `analytical`,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
+from embeddb.core.reports import Progress
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.tensors.computation import Computation
@@ -35,7 +36,7 @@ def tune_tiles(
     platform: Platform,
     request: TileTuneRequest,
     *,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     note: Callable[[str], None],
 ) -> TilesTuned:
     """`note` is told where a model was to choose and there is none, so that neighbours do.

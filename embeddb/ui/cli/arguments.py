@@ -26,16 +26,15 @@ from embeddb.ui.cli.output import Progress, note
 from indexer.resolve import is_file
 from indexer.starter import STARTER
 
-__all__ = [
-    "database_to_fill",
-    "defined",
-    "families",
-    "known_subjects",
-    "matrices_held",
-    "open_database",
-    "program_options",
-    "runner_here",
-]
+#: Options of several verbs.
+threads_option = click.option(
+    "--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are."
+)
+platform_option = click.option(
+    "--platform", required=True, help="Name, name@instance or TOML file."
+)
+op_option = click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
+only_op_option = click.option("--op", default="", help="Only this operation.")
 
 
 def program_options(*, several: bool = False) -> Callable[[Any], Any]:

@@ -5,28 +5,24 @@ from __future__ import annotations
 
 import math
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from embeddb.core.config import Config
 from embeddb.core.sizes import STRUCTURAL
-from embeddb.core.wording import clean, duration, factor, one_of, plural, share
+from embeddb.core.wording import clean, duration, factor, one_of, plural, share, when
 from embeddb.explain.explanation import (
-    BESIDE,
-    RESTS,
     Explanation,
     NeighbourEvidence,
     OwnRuns,
-    link_words,
-    preparation,
 )
 from embeddb.ranking.recommendation import Counterfactual, Diagnostics, Recommendation
 from embeddb.ui.cli.kernel_text import show_occluded
 from embeddb.ui.cli.nest_text import show_transfers
 from embeddb.ui.cli.output import say, table
 from embeddb.ui.feature_words import feature_value, feature_words
+from embeddb.ui.views import differing, subject_line
 from embeddb.ui.whose_runs import each_source, whose_runs
 
 __all__ = ["change", "ranked_by", "show_choice", "show_explanation"]
@@ -69,7 +65,7 @@ def _show_answer(e: Explanation) -> None:
         _note("SIMULATED or modelled: no time here is of real hardware")
     _line("why", e.why)
     say(f"  {_cut(Config(answer), _MOST_LINE)}")
-    _line(e.pattern.kind, _subject(e))
+    _line(e.pattern.kind, subject_line(_cut(made.subject, 40), e.pattern.sizes))
     for name, line in e.meaning.items():
         say(f"    {_cut(name, _MOST_NAME)}: {_cut(line, _MOST_LINE)}")
     _line("default", Config(made.default))
@@ -79,17 +75,15 @@ def _show_answer(e: Explanation) -> None:
         _line("ran", f"{what}: {_ran(own, made.time_unit)}")
     if e.sessions:
         _line("apart", e.sessions)
-    kind = e.pattern.kind
-    _line("counted", preparation(made.calls, measured=e.measured_gain is not None, kind=kind))
+    _line("counted", e.preparation)
     if made.first is not None and made.first.failure is not None:
         seen = f", it failed on {made.first.failed_on} of {made.first.tried_on} measured patterns"
         chance = f"with a chance of {100 * made.first.failure:.0f} %"
         _line("fails", chance + (seen if made.first.tried_on else ""))
     if made.first is not None and made.first.break_even_calls is not None:
         _line("pays", _paid_off(made.first.break_even_calls))
-    link = link_words(made.link, kind, then_measured=e.then_measured)
     before = " before it was measured" if e.then_measured else ""
-    _line("sure", f"{made.confidence}{before}; {link} (link: {made.link})")
+    _line("sure", f"{made.confidence}{before}; {e.link_words} (link: {made.link})")
     for text in made.warnings:
         _line("warning", text)
     _line("novelty", e.novelty or "not known")
@@ -98,7 +92,7 @@ def _show_answer(e: Explanation) -> None:
         _note(f"counters: {made.counters_words}")
     if made.model:
         _line("learned", e.learned.lesson if e.learned else "not known: it was not registered")
-    _line("asked", f"{_when(made.created)}; the database was at generation {made.generation}")
+    _line("asked", f"{when(made.created)}; the database was at generation {made.generation}")
     if len(e.near_ties):
         many = [change(config, answer) for config in e.near_ties]
         _line("as good", f"{e.as_good}, with {'; or '.join(many[:3])}")
@@ -117,16 +111,9 @@ def _ran(own: OwnRuns, unit: str) -> str:
         told += f", {duration(own.fastest, unit)} to {duration(own.slowest, unit)}"
     told += f"; {plural(own.runs, 'run')}, {plural(own.times, 'repeat')} in all"
     if own.last > 0.0:
-        days = sorted({_when(own.first)[:10], _when(own.last)[:10]})
+        days = sorted({when(own.first)[:10], when(own.last)[:10]})
         told += f", {' to '.join(days)}"
     return "; ".join([told, ", ".join(own.sources), *each_source(own.provenance)])
-
-
-def _when(created: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(created))
-    except (OverflowError, ValueError, OSError):
-        return "at an impossible time"
 
 
 def _line(head: str, text: object) -> None:
@@ -140,16 +127,6 @@ def _line(head: str, text: object) -> None:
 def _note(text: str) -> None:
     for part in textwrap.wrap(_cut(text, _MOST_LINE), _WIDTH - 2):
         say(f"  {part}")
-
-
-def _subject(e: Explanation) -> str:
-    made, p = e.recommendation, e.pattern
-    name = _cut(made.subject, 40)
-    if p.named:
-        return f"{name}: {p.sizes}"
-    if min(p.m, p.n, p.nnz) < 0:
-        return f"{name} (sizes unknown)"
-    return f"{name}: {p.m:,} x {p.n:,}, {p.nnz:,} nonzeros"
 
 
 def _gain(e: Explanation) -> str:
@@ -193,8 +170,8 @@ def ranked_by(made: Recommendation) -> str:
 
 def _show_neighbours(e: Explanation) -> None:
     made = e.recommendation
-    rests = RESTS.get(made.link, "measured patterns near it")
-    _head(rests if e.voted or not e.neighbours else f"{rests}; {BESIDE[made.link]}")
+    rests = e.rests or "measured patterns near it"
+    _head(rests if e.voted or not e.neighbours else f"{rests}; {e.beside}")
     if not e.neighbours:
         _note("none: no neighbours were looked up")
         return
@@ -292,12 +269,11 @@ def _show_simpler(e: Explanation) -> None:
 
 def change(config: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
     """What of a configuration is not as in the answer: `format=csr, no block`."""
-    # A stored answer has lists for permutations: as configurations the two compare.
-    here, there = Config(answer), Config(config)
-    if there == here:
+    changes = differing(config, answer)
+    if not changes:
         return "the answer"
-    said = [str(Config({k: v})) for k, v in there.items() if here.get(k) != v]
-    said += [f"no {k}" for k in sorted(set(here) - set(there))]
+    said = [str(Config({name: value})) for name, value in changes if value is not None]
+    said += [f"no {name}" for name, value in changes if value is None]
     return _cut(", ".join(said), _MOST_CONFIG)
 
 

@@ -7,11 +7,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from embeddb.core.config import Config
-from embeddb.core.wording import plural
+from embeddb.core.wording import line, plural, shown
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
-from embeddb.ui.wording import line, shown
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -22,14 +20,10 @@ __all__ = ["answers_html"]
 
 
 class _Card(NamedTuple):
-    """One answer; `gain` is measured where it ran, else expected."""
-
     href: str
     e: Explanation
     spy: Markup | None
     line: str
-    gain: float | None
-    is_default: bool
 
 
 def answers_html(
@@ -65,8 +59,6 @@ def _card(href: str, e: Explanation, at: int) -> _Card:
         e=e,
         spy=pictures.spy(e.pattern.thumbnail, title=f"nonzeros of {name}", key=f"answer-{at}"),
         line=line(e.answer),
-        gain=e.expected_gain if e.measured_gain is None else e.measured_gain,
-        is_default=Config(e.answer) == Config(e.recommendation.default),
     )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
+from embeddb.core.wording import line, quoted, shown
 from embeddb.platforms.platform import Platform, builtin_platforms
-from embeddb.ui.wording import line, quoted, shown
 
 if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation

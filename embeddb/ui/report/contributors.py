@@ -6,7 +6,7 @@ import math
 import statistics
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import msgspec
 from embeddb.core.config import Config
 from embeddb.core.errors import UsageError
 from embeddb.core.records import PatternInfo
+from embeddb.core.reports import Progress
 from embeddb.core.timing import Timing, timings_of
 from embeddb.platforms.of_subject import default_of
 from embeddb.store.provenance import runs_by_source
@@ -31,8 +32,6 @@ __all__ = ["Brought", "Contributor", "contributors_of"]
 
 #: Kept of each, so that a report stays small.
 _MOST_WINNERS = 3
-
-Progress = Callable[[str, int, int], None]
 
 
 class Brought(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from embeddb.core.config import Op
 from embeddb.core.server_url import redacted
-from embeddb.core.wording import counted, many_of, one_of, value_text
+from embeddb.core.wording import (
+    counted,
+    many_of,
+    one_of,
+    page_factor,
+    page_share,
+    shown,
+    value_text,
+)
 from embeddb.ui import draw
 from embeddb.ui.report.page import markup, render
-from embeddb.ui.wording import factor, share, shown
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -152,7 +159,7 @@ def _classes(s: ScopeFacts, key: str) -> Markup | None:
         draw.Bar(
             _class_name(c.kind, c.name),
             c.gain,
-            note=f"of {factor(c.headroom)} possible",
+            note=f"of {page_factor(c.headroom)} possible",
             marked=c.kind == "all",
         )
         for c in s.classes
@@ -175,7 +182,7 @@ def _quality(scopes: Sequence[ScopeFacts]) -> Markup | None:
             [v for v in (s.of_optimum, *s.model_of_optimum.values()) if v is not None], default=None
         )
         if reached is not None:
-            note = f"one fixed choice {_plain(share(s.static_best))}"
+            note = f"one fixed choice {_plain(page_share(s.static_best))}"
             label = f"{s.op} on {shown(s.platform, 40)}" if several else s.op
             rows.append(draw.Bar(label, 100 * reached, note=note))
     if not rows:

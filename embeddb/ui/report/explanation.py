@@ -9,23 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embeddb.core.config import Config
-from embeddb.core.wording import many_of, one_of, value_text
-from embeddb.explain.explanation import (
-    BESIDE,
-    RESTS,
-    carried_best,
-    fails,
-    link_words,
-    paid_off,
-    preparation,
-)
-from embeddb.ranking.order_reason import rests_on
+from embeddb.core.wording import line, many_of, one_of, page_factor, page_share, shown, value_text
+from embeddb.explain.explanation import carried_best
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
 from embeddb.ui.report.remarks import remarks
+from embeddb.ui.views import Ranking, differing
 from embeddb.ui.whose_runs import each_source, whose_runs
-from embeddb.ui.wording import factor, line, share, shown
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -78,15 +69,10 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         made=made,
         one=one_of(kind),
         many=many_of(kind),
-        link=link_words(made.link, kind, then_measured=e.then_measured),
         first=made.first,
-        rests=RESTS.get(made.link, ""),
-        beside=BESIDE.get(made.link, ""),
-        preparation=preparation(made.calls, measured=e.measured_gain is not None, kind=kind),
         settings=settings(answer, made.default, e.meaning),
         answer_line=line(answer),
         default_line=line(made.default),
-        is_default=Config(answer) == Config(made.default),
         is_answer=lambda own: Config(own.config) == Config(answer),
         query_spy=pictures.spy(e.pattern.thumbnail, title=f"nonzeros of {_named(e)}", key="query"),
         nests=pictures.nests(e),
@@ -107,28 +93,19 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         ),
         simpler=[(s, _simpler(s), _against(s.config, answer)) for s in made.insight.simpler],
         simpler_bars=pictures.simpler(e),
-        candidates=made.candidates[:_MOST_ROWS],
-        rests_on=rests_on,
+        ranking=Ranking.of(made),
+        most_rows=_MOST_ROWS,
         ties=e.near_ties,
-        measured=any(c.status for c in made.candidates),
-        fails=fails if any(c.failure is not None for c in made.candidates) else None,
         **remarks(e, place),
         whose_runs=whose_runs,
         each_source=each_source,
         sources=each_source(p for near in e.neighbours for p in near.provenance),
-        paid_off=_paid_off
-        if any(c.break_even_calls is not None for c in made.candidates)
-        else None,
         candidate_bars=pictures.candidates(made),
         next=[(n, _against(n.config, answer)) for n in made.insight.next[:_MOST_ROWS]],
         effects=pictures.effects(e),
         moves=[(m, _against(m.winner, answer)) for m in made.insight.moves[:_MOST_ROWS]],
         rejected=_reasons(made.rejected),
     )
-
-
-def _paid_off(calls: float | None) -> str:
-    return paid_off(calls).replace("-", "–")
 
 
 def settings(
@@ -156,12 +133,7 @@ def _named(e: Explanation) -> str:
 
 def _against(config: Mapping[str, Any], answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names and values in which a configuration is not the answer; empty: it is."""
-    names = sorted({*config, *answer})
-    return [
-        (shown(n), _text(config.get(n)))
-        for n in names
-        if _text(config.get(n)) != _text(answer.get(n))
-    ]
+    return [(shown(name), _text(value)) for name, value in differing(config, answer)]
 
 
 def _occluded(e: Explanation) -> list[Any]:
@@ -196,7 +168,7 @@ _SIMPLER = {
 def _simpler(answer: SimplerAnswer) -> str:
     words = _SIMPLER.get(answer.method, shown(answer.method))
     there = answer.gain_there
-    return words if there is None else f"{words} (measured there: {factor(there)})"
+    return words if there is None else f"{words} (measured there: {page_factor(there)})"
 
 
 def _how_far(e: Explanation, near: NeighbourEvidence) -> str:
@@ -208,8 +180,8 @@ def _how_far(e: Explanation, near: NeighbourEvidence) -> str:
     if near.percentile is None:
         return f"{near.distance:.3g}"
     if near.percentile >= 0.5:
-        return f"{near.distance:.3g}, farther than {share(near.percentile)} of neighbours are"
-    return f"{near.distance:.3g}, nearer than {share(1 - near.percentile)} of neighbours are"
+        return f"{near.distance:.3g}, farther than {page_share(near.percentile)} of neighbours are"
+    return f"{near.distance:.3g}, nearer than {page_share(1 - near.percentile)} of neighbours are"
 
 
 def _reasons(rejected: Mapping[str, str]) -> list[Reason]:

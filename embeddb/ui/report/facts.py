@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from embeddb.core import __version__
+from embeddb.core.reports import Progress
 from embeddb.core.server_url import redacted
+from embeddb.index.scopes import scopes as scopes_of
 from embeddb.platforms.machines import described
 from embeddb.store import SCHEMA
 from embeddb.ui.report.contributors import Contributor, contributors_of
@@ -83,7 +85,7 @@ def database_facts(
     *,
     place: str = "",
     judged: Sequence[Judged] = (),
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> DatabaseFacts:
     """Read everything once and sum it up; `progress` is told of runs read, of all.
 
@@ -92,10 +94,9 @@ def database_facts(
     counts = db.store.counts()
     infos = {info.id: info for info in db.store.patterns()}
     scopes: list[ScopeFacts] = []
-    for op, scope in db.index.scopes():
+    for scope in scopes_of(db.store):
         before = sum(s.runs for s in scopes)
-        told = _part(progress, before, counts["run"])
-        scopes.append(scope_facts(db, op, scope, infos, told))
+        scopes.append(scope_facts(db, scope, infos, _part(progress, before, counts["run"])))
     name = redacted(place) or (db.store.path.name if db.store.path else "DB")
     return DatabaseFacts(
         place=name,
@@ -123,9 +124,7 @@ def _machines(db: Database, scopes: Sequence[ScopeFacts]) -> dict[str, list[tupl
     return {i: described(p.environment) for i, p in known.items() if p.environment}
 
 
-def _part(
-    progress: Callable[[str, int, int], None] | None, before: int, total: int
-) -> Callable[[int], None]:
+def _part(progress: Progress | None, before: int, total: int) -> Callable[[int], None]:
     """Progress of one scope, as part of all runs."""
 
     def told(read: int) -> None:

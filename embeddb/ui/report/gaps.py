@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from embeddb.core.config import WIDE, Op
-from embeddb.core.wording import counted, many_of, plural, share
+from embeddb.core.wording import counted, many_of, plural, share, shown
 from embeddb.ranking.confidence import GOOD
 from embeddb.ui.report import commands
-from embeddb.ui.report.scopes import is_shared
-from embeddb.ui.wording import shown
+from embeddb.ui.report.winners import is_shared
 
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core import __version__
-from embeddb.ui import draw, wording
+from embeddb.core.wording import PAGE_FILTERS, shown
+from embeddb.ui import draw
 from embeddb.ui.feature_words import feature_value, feature_words
 
 if TYPE_CHECKING:
@@ -45,14 +46,14 @@ def markup(safe: str) -> Markup:
 
 
 def environment(folder: Path, nothing: str = "") -> Environment:
-    """The templates of a folder, with the filters of `wording`; what is None shows as `nothing`.
-    Whatever a template forgets, its texts are escaped, cut and made visible."""
+    """The templates of a folder, with `PAGE_FILTERS`; None shows as `nothing`. Whatever a template
+    forgets, its texts are escaped, cut and made visible."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     def final(value: Any) -> Any:
         """What an expression of a template shows. `__html__` marks what is escaped already."""
         if isinstance(value, str) and not hasattr(value, "__html__"):
-            return wording.shown(value, MOST_SHOWN)
+            return shown(value, MOST_SHOWN)
         return nothing if value is None else value
 
     made = Environment(
@@ -63,8 +64,7 @@ def environment(folder: Path, nothing: str = "") -> Environment:
         trim_blocks=True,
         undefined=StrictUndefined,
     )
-    for name in wording.__all__:  # each is a filter
-        made.filters[name] = getattr(wording, name)
+    made.filters |= PAGE_FILTERS
     return made
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embeddb.core.config import Config
-from embeddb.core.wording import value_text
+from embeddb.core.wording import page_factor, shown, value_text
 from embeddb.nests.lines import PARALLEL
 from embeddb.ui import draw
 from embeddb.ui.kernel_drawing import drawn_kernel, kernel_caption, marked_operations
 from embeddb.ui.report.page import markup
-from embeddb.ui.wording import factor, shown
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -178,7 +177,7 @@ def candidates(made: Recommendation) -> Markup | None:
     for rank, c in enumerate(made.candidates[:_MOST_VALUES], 1):
         if c.expected_gain is not None:
             real = made.default_seconds / c.seconds if made.default_seconds and c.seconds else None
-            note = "" if real is None else f"measured {factor(real)}"
+            note = "" if real is None else f"measured {page_factor(real)}"
             rows.append(
                 draw.Bar(f"rank {rank}", c.expected_gain, c.gain_low, c.gain_high, note, rank == 1)
             )
@@ -209,7 +208,7 @@ def _effect(
         draw.Bar(
             shown(x.value, 40),
             x.best_gain,
-            note=f"median {factor(x.median_gain)} of {x.configs:,}",
+            note=f"median {page_factor(x.median_gain)} of {x.configs:,}",
             marked=x.value == chosen,
         )
         for x in ranked

@@ -7,10 +7,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import WIDE, Config, Op
-from embeddb.core.wording import one_of
+from embeddb.core.wording import line, one_of
 from embeddb.ranking.order_reason import order_notes
 from embeddb.ui.report import commands
-from embeddb.ui.wording import line
 
 if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation

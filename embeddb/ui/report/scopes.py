@@ -6,6 +6,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import attrgetter
@@ -22,11 +23,11 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.timing import timings_of
 from embeddb.index.large.sampling import read_of
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
-from embeddb.index.scopes import members_of, scope_partitions
+from embeddb.index.scopes import Scope, scope_partitions
 from embeddb.platforms.of_subject import default_of
-from embeddb.ranking.prediction import judged
 from embeddb.store.usual_state import usual_at
-from embeddb.ui.report.winners import Best, ClassChoice, Preference, Winner, choices
+from embeddb.ui.report.winners import Best, ClassChoice, Preference, Winner, choices, is_shared
+from indexer.coverage import Coverage
 
 if TYPE_CHECKING:
     from embeddb.core.records import Run
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from embeddb.platforms.platform import Platform
     from embeddb.store import Partition
 
-__all__ = ["Noise", "Place", "ScopeFacts", "is_shared", "scope_facts"]
+__all__ = ["Noise", "Place", "ScopeFacts", "scope_facts"]
 
 #: Kept of each, so that a report stays small.
 _MOST_WINNERS = 8
@@ -117,7 +118,7 @@ class ScopeFacts(msgspec.Struct, frozen=True, kw_only=True):
 class _Tally:
     """What is counted while runs pass by."""
 
-    told: Callable[[int], None]
+    progress: Callable[[int], None]
     runs: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
@@ -136,35 +137,30 @@ class _Tally:
                 self.first, self.last = min(self.first, m.when), max(self.last, m.when)
             if m.ok and len(m.times_s) > 1 and 0 < m.seconds < math.inf:
                 self.within.append((max(m.times_s) - min(m.times_s)) / (2 * m.seconds))
-        self.told(self.runs)
+        self.progress(self.runs)
 
 
 def scope_facts(
     db: Database,
-    op: Op,
-    scope: str,
+    scope: Scope,
     infos: Mapping[str, PatternInfo],
-    told: Callable[[int], None],
+    progress: Callable[[int], None],
 ) -> ScopeFacts:
-    """Read a scope once. `infos` are the patterns by id; `told` hears of the runs read so far."""
-    members = list(_members(db, op, scope))
-    ids = members_of(db.store, op, scope)
-    only = read_of(ids)
-    platform = members[0][1]
-    tally = _Tally(told)
+    """Read a scope once. `infos` are the patterns by id; `progress` is called with the number of
+    runs read so far."""
+    op, coverage = scope.op, Coverage.of(db.index, scope)
+    members = list(_members(db, op, scope.name))
+    only = read_of(coverage.ids)
+    tally = _Tally(progress)
     winners_only = any(bool(where.traits.get("winners_only")) for _, where in members)
     evidence = join(op, _rows(db, members, infos, tally, only), winners=winners_only)
     best = Best.of(evidence)
     known = [infos[r.pattern_id] for r in evidence.rows if r.pattern_id in infos]
     return ScopeFacts(
-        op=str(op),
-        platform=scope,
-        instances=sorted(p.platform for p, _ in members),
-        simulated=platform.simulated,
+        **coverage.head,
         winners_only=winners_only,
-        runnable=bool(platform.runner),
-        patterns=len(ids),
-        groups=len({_group(infos.get(i) or PatternInfo(id=i)) for i in ids}),
+        runnable=bool(scope.platform.runner),
+        groups=len({_group(infos.get(i) or PatternInfo(id=i)) for i in coverage.ids}),
         configs=len(evidence.configs),
         runs=sum(db.store.count_runs(p) for p, _ in members) if only else tally.runs,
         per_pattern=float(np.median(np.diff(evidence.indptr))) if evidence.rows else 0.0,
@@ -174,18 +170,11 @@ def scope_facts(
         last=tally.last if math.isfinite(tally.last) else None,
         without_default=int((~np.isfinite(evidence.default_s)).sum()),
         noise=_noise(evidence, tally),
-        read=len(only or ids),
+        read=len(only or coverage.ids),
         **(_chosen(best, known, op) if is_shared(op) else _NOTHING_CHOSEN),
-        **_quality(db, platform, op),
-        **_map(db, platform, op),
+        **_quality(coverage),
+        **_map(db, scope.platform, op),
     )
-
-
-def is_shared(op: Op | str) -> bool:
-    """Whether what wins on one subject may win on another: a cut is one program's own, and a fused
-    kernel has nothing to choose."""
-    read = Op.parse(op) if isinstance(op, str) else op
-    return read.kind != "program" and read.kernel != "fused"
 
 
 _NOTHING_CHOSEN: Mapping[str, Any] = MappingProxyType(
@@ -257,33 +246,29 @@ def _quantile(values: NDArray[Any], q: float) -> float | None:
     return float(np.quantile(values, q)) if values.size else None
 
 
-def _quality(db: Database, platform: Platform, op: Op) -> dict[str, Any]:
-    """What is known without a new evaluation: the partition's and the cost model's own figures."""
-    told: dict[str, Any] = {}
-    try:
-        partition = db.index.partition(op, platform)
-        told = partition.describe() if partition is not None else {}
-    except EmbeddbError:  # no index can be opened on this machine: the runs still tell the rest
-        pass
-    model = db.index.model(platform, op)
-    held = {} if model is None else judged(model.card, op)
+def _quality(coverage: Coverage) -> dict[str, Any]:
+    """Figures of the answer index and of the cost model, without a new evaluation."""
+    figures: Mapping[str, Any] = {}
+    with suppress(EmbeddbError):  # no index can be opened on this machine: the runs remain
+        figures = coverage.figures
+    model = coverage.model
     return {
-        "indexed": told.get("indexed", 0),
-        "featurizer": told.get("featurizer", ""),
-        "of_optimum": told.get("of_optimum_held_out"),
-        "static_best": told.get("static_best_held_out"),
-        "winner_hits": told.get("winner_hits_held_out"),
-        "static_hits": told.get("static_best_hits_held_out"),
+        "indexed": figures.get("indexed", 0),
+        "featurizer": figures.get("featurizer", ""),
+        "of_optimum": figures.get("of_optimum_held_out"),
+        "static_best": figures.get("static_best_held_out"),
+        "winner_hits": figures.get("winner_hits_held_out"),
+        "static_hits": figures.get("static_best_hits_held_out"),
         "model": "" if model is None else model.version,
         "model_dce": None if model is None else _number(model.card.get("dce")),
-        "model_of_optimum": {name: float(f["of_optimum@1"]) for name, f in held.items()},
+        "model_of_optimum": {name: float(v) for name, v in coverage.model_held_out.items()},
     }
 
 
-def _number(told: Any) -> float | None:
+def _number(value: Any) -> float | None:
     """A figure of a card that anybody may have written."""
-    able = isinstance(told, int | float) and math.isfinite(told)
-    return float(told) if able else None
+    able = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if able else None
 
 
 def _map(db: Database, platform: Platform, op: Op) -> dict[str, Any]:

@@ -12,11 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.config import Op
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import many_of, value_text
 from embeddb.index.run_matrix import Extent, RunMatrix
 
-__all__ = ["Best", "ClassChoice", "Preference", "Winner", "choices"]
+__all__ = ["Best", "ClassChoice", "Preference", "Winner", "choices", "is_shared"]
 
 #: Kept of each, so that a report stays small.
 _MOST_GROUPS = 12
@@ -159,6 +160,13 @@ class Best:
     def _most_frequent(self, rows: NDArray[np.bool_]) -> int:
         won = Counter(int(c) for c in self.column[rows] if c >= 0)
         return won.most_common(1)[0][0] if won else -1
+
+
+def is_shared(op: Op | str) -> bool:
+    """Whether what wins on one subject may win on another: a cut is one program's own, and a fused
+    kernel has nothing to choose."""
+    read = Op.parse(op) if isinstance(op, str) else op
+    return read.kind != "program" and read.kernel != "fused"
 
 
 def choices(

@@ -27,6 +27,7 @@ from embeddb.ranking.kernels.view import kernel_view
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import side
 from embeddb.ui.serve.server_answers import AnswerHead
+from indexer.coverage import Coverage
 
 #: Shown of each on one page.
 _MOST_FOUND = 60
@@ -63,24 +64,18 @@ def home(state: AppState, asked: Asked) -> dict[str, Any]:
     }
 
 
+#: Figures of an answer index that pages show.
+_FIGURES = ("configs", "measured", "noise", "featurizer")
+_HELD_OUT = ("of_optimum_held_out", "static_best_held_out")
+
+
 def scope_facts(state: AppState, scope: Scope) -> dict[str, Any]:
     """What can be answered for an operation on a platform, and how well with groups held out."""
-    patterns = {i for name in scope.instances for i in state.members().get((name, scope.op), ())}
-    found: dict[str, Any] = {
-        "op": str(scope.op),
-        "platform": scope.name,
-        "instances": list(scope.instances),
-        "simulated": scope.platform.simulated,
-        "patterns": len(patterns),
-    }
-    partition = state.db.index.partition(scope.op, scope.platform)
-    if partition is not None:
-        told = partition.describe()
-        keys = ("configs", "measured", "noise", "featurizer")
-        found |= {key: told[key] for key in keys}
-        found["of_optimum_held_out"] = told["of_optimum_held_out"]
-        found["static_best_held_out"] = told["static_best_held_out"]
-    return found
+    members = state.members()
+    ids = {i for name in scope.instances for i in members.get((name, scope.op), ())}
+    coverage = Coverage(state.db.index, scope, ids)
+    figures = coverage.figures
+    return coverage.head | {key: figures[key] for key in (*_FIGURES, *_HELD_OUT) if key in figures}
 
 
 def answer_line(a: AnswerHead) -> dict[str, Any]:

@@ -12,13 +12,12 @@ import msgspec
 from markupsafe import Markup
 
 from embeddb.core.errors import NothingFound
-from embeddb.core.wording import one_of
+from embeddb.core.wording import one_of, sentence, shown
 from embeddb.ranking.kernels.view import KernelView
 from embeddb.ui import draw
 from embeddb.ui.kernel_drawing import drawn_kernel, kernel_caption
 from embeddb.ui.report import explanation_body, page_style
 from embeddb.ui.serve.app_state import AppState
-from embeddb.ui.wording import sentence, shown
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

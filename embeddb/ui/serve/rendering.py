@@ -10,8 +10,7 @@ from urllib.parse import quote, urlencode
 from embeddb.core import __version__
 from embeddb.core.config import Op
 from embeddb.core.sizes import UNKNOWN
-from embeddb.core.wording import many_of, one_of
-from embeddb.ui import wording
+from embeddb.core.wording import line, many_of, one_of, shown
 from embeddb.ui.report.page import MOST_SHOWN, environment
 
 if TYPE_CHECKING:
@@ -50,16 +49,14 @@ def twin(address: str) -> str:
 
 
 def config(values: dict[str, Any]) -> str:
-    return wording.line(values) if values else "–"
+    return line(values) if values else "–"
 
 
 def breakable(text: str) -> Markup:
     """A configuration that breaks into lines after its commas."""
     from markupsafe import Markup, escape
 
-    return Markup(",<wbr>").join(
-        escape(part) for part in wording.shown(text, MOST_SHOWN).split(",")
-    )
+    return Markup(",<wbr>").join(escape(part) for part in shown(text, MOST_SHOWN).split(","))
 
 
 def sizes(row: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ binary, and one scale: what the first weights give is centred and brought to a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from embeddb.core.errors import InputError, ModelError
 from embeddb.core.files import model_file
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.reports import Progress
 from embeddb.featurizers.network.networks import build, collate, complete
 from embeddb.featurizers.network.reduction import (
     CHANNELS,
@@ -153,7 +154,7 @@ class StructureReader:
     db: Lookup
     encoder: Encoder
     matrices: Path | None = None
-    progress: Callable[[str, int, int], None] | None = None
+    progress: Progress | None = None
     structures: Structures = field(default_factory=lambda: Structures({}))
 
     def __call__(self, ids: Collection[str]) -> dict[str, Floats]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from embeddb.core.reports import Progress
 from embeddb.cost_model.network_numpy import FORMS
 from indexer.training.cost_model.encoder import Reading, WholeNetwork
 from indexer.training.cost_model.losses import figures, loss_of
@@ -61,7 +62,7 @@ def fit_member(
     member: Member,
     first: Mapping[str, NDArray[Any]] | None,
     folder: Path,
-    progress: Callable[[str, int, int], None],
+    progress: Progress,
 ) -> FittedMember:
     """Train one network, from the weights `first` if there are any."""
     s, held = member.settings, member.stops and bool(member.held.any())

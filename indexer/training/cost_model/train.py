@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.reports import Progress
 from embeddb.cost_model.encoders.inputs import TreeTable
 from embeddb.cost_model.encoders.latent import LatentEncoder
 from embeddb.cost_model.encoders.own_parameters import Layout
@@ -59,7 +60,6 @@ __all__ = [
     "unfinished",
 ]
 
-Progress = Callable[[str, int, int], None]
 
 #: What is trained of networks only to be judged leaves out one part in so many: they cost more than
 #: trees, of which `FOLDS` are grown.

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from embeddb.core import __version__
 from embeddb.core.errors import ModelError, UsageError
+from embeddb.core.reports import Progress
 from embeddb.cost_model.encoders.inputs import CLIP
 from embeddb.cost_model.model import CostModel
 from embeddb.featurizers.scnn import TRAINED
@@ -28,7 +29,7 @@ from indexer.training.cost_model.encoder import Encoder, Reading, Structures, on
 from indexer.training.cost_model.model_place import save_model
 from indexer.training.cost_model.samples import Samples
 from indexer.training.cost_model.settings import CostSettings
-from indexer.training.cost_model.train import Progress, learned
+from indexer.training.cost_model.train import learned
 
 if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.pattern import Pattern
+from embeddb.core.reports import Progress
 from embeddb.core.thumbnail import density
 from embeddb.featurizers.network.reduction import Input, Reduction, reduce
 from embeddb.matrix_files import matrix_files, matrix_names, plain_name, read_pattern
@@ -25,8 +26,6 @@ FEWEST_GROUPS = 8
 _VALID_SHARE = 0.2
 #: Bytes all samples may need together.
 _MOST_BYTES = 4 << 30
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from embeddb.core.errors import UsageError
+from embeddb.core.reports import Progress
 from embeddb.featurizers.network.networks import build, complete
 from embeddb.featurizers.network.reduction import CHANNELS, seen_through
 from indexer.training.featurizer.autoencoder import (
@@ -25,7 +26,6 @@ from indexer.training.featurizer.autoencoder import (
 from indexer.training.featurizer.dataset import Dataset, Recipe, Sample
 from indexer.training.trainer import (
     Fitted,
-    Progress,
     Settings,
     checkpoint_of,
     fit,

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from embeddb.core.reports import Progress
 from embeddb.nests.encoding.forward import INPUTS, encoding_version
 from indexer.training.nests.network import Batch, TrainedNetwork, collate, counter_inputs
 from indexer.training.nests.samples import (
@@ -31,7 +32,6 @@ from indexer.training.nests.targets import TARGETS
 from indexer.training.trainer import (
     Fitted,
     Job,
-    Progress,
     Settings,
     fit,
     fitted_card,

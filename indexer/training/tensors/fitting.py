@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embeddb.core.reports import Progress
 from indexer.training.tensors.draws import Drawn, drawn_batches
 from indexer.training.tensors.how import KernelTraining
 from indexer.training.tensors.judging import figures_of, loss_on, said_of
 from indexer.training.tensors.network import Batch, TrainedNetwork, collate
 from indexer.training.tensors.samples import KernelSample, content_of
-from indexer.training.trainer import Fitted, Job, Progress, fit, folder_of, run_name
+from indexer.training.trainer import Fitted, Job, fit, folder_of, run_name
 
 __all__ = ["fitted_network"]
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import UsageError
+from embeddb.core.reports import Progress
 from embeddb.cost_model.kernel_trees import KernelTrees
 from embeddb.cost_model.operation_sums import OperationSums
 from embeddb.tensors.computation import is_probe
@@ -34,7 +35,6 @@ from indexer.training.tensors.operations.sums import (
 from indexer.training.tensors.samples import KernelSample, content_of, split
 from indexer.training.trainer import (
     Fitted,
-    Progress,
     fitted_card,
     folder_of,
     forget,

@@ -7,7 +7,6 @@ import math
 import pytest
 
 from embeddb.core import wording
-from embeddb.ui import wording as page
 
 
 def test_a_duration_takes_the_unit_that_fits() -> None:
@@ -18,18 +17,22 @@ def test_a_duration_takes_the_unit_that_fits() -> None:
 
 
 def test_a_page_says_the_same_with_signs_of_its_own() -> None:
-    assert page.seconds(1.234e-5) == "12.3\u00a0µs"
-    assert page.seconds(200) == "200\u00a0s"
-    assert (wording.factor(1.234), page.factor(1.234)) == ("1.23x", "1.23×")
-    assert (wording.share(0.93), page.share(0.93)) == ("93 %", "93\u00a0%")
-    assert (wording.share(0.001), page.share(0.001)) == ("0 %", "< 1\u00a0%")
-    assert page.share(0.0) == "0\u00a0%"
+    assert wording.page_seconds(1.234e-5) == "12.3\u00a0µs"
+    assert wording.page_seconds(200) == "200\u00a0s"
+    assert (wording.factor(1.234), wording.page_factor(1.234)) == ("1.23x", "1.23×")
+    assert (wording.share(0.93), wording.page_share(0.93)) == ("93 %", "93\u00a0%")
+    assert (wording.share(0.001), wording.page_share(0.001)) == ("0 %", "< 1\u00a0%")
+    assert wording.page_share(0.0) == "0\u00a0%"
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
 def test_nothing_is_said_of_what_is_not_known(value: float | None) -> None:
     assert (wording.factor(value), wording.share(value)) == ("-", "-")
-    assert (page.factor(value), page.share(value), page.seconds(value)) == ("–", "–", "–")
+    assert (wording.page_factor(value), wording.page_share(value), wording.page_seconds(value)) == (
+        "–",
+        "–",
+        "–",
+    )
     assert wording.factor(value, none="") == ""
 
 

@@ -11,7 +11,7 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, plural, share
-from embeddb.ui.cli.arguments import open_database, runner_here
+from embeddb.ui.cli.arguments import open_database, runner_here, threads_option
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.verbs.campaign.run import EXECUTOR_OPTIONS, nodes_words, noting_the_end
@@ -46,7 +46,7 @@ def _of_executors(command: Any) -> Any:
     help="Time to take, report included.",
 )
 @click.option("--matrices", default="", help="Folder of your matrix files, else generated ones.")
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@threads_option
 @_of_executors
 @click.option(
     "--campaign", default="", metavar="DIR", help="With an executor: a folder that nodes see."

@@ -14,7 +14,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.subject import matrices_only
 from embeddb.core.wording import size
 from embeddb.platforms.platform import load_platform
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import open_database, threads_option
 from embeddb.ui.cli.output import emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _WARM = "values of {} are those of a call with warm caches, simulated ones those
 @click.option("--platform", default="cpu", show_default=True, help="One with a loop nest.")
 @click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:128.")
 @click.option("--config", default="", metavar="A=1,B=2", help="Instead of the default.")
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@threads_option
 @click.option("--cachegrind", is_flag=True, help="Also simulate the compiled kernel (valgrind).")
 @click.option("--perf", is_flag=True, help="Also read the processor's counters (perf).")
 @json_option

@@ -11,7 +11,7 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import factor, many_of, share
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import only_op_option, open_database
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 from embeddb.ui.cli.session import threads
 
@@ -28,7 +28,7 @@ __all__ = ["eval_verb"]
 @click.command("eval")
 @click.argument("db")
 @click.option("--platform", default="", help="Only this platform.")
-@click.option("--op", default="", help="Only this operation.")
+@only_op_option
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--complete", is_flag=True, help="Only matrices that ran nearly every configuration.")
 @click.option("--learned", is_flag=True, help="Also train and judge cost models; takes long.")

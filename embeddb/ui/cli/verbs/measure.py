@@ -11,7 +11,13 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, NothingFound
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import duration, factor, plural
-from embeddb.ui.cli.arguments import known_subjects, open_database, program_options, runner_here
+from embeddb.ui.cli.arguments import (
+    known_subjects,
+    open_database,
+    program_options,
+    runner_here,
+    threads_option,
+)
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
@@ -33,7 +39,7 @@ _SHOWN = 10
 @click.option("--config", "given", multiple=True, metavar="A=1,B=2", help="Instead of a sample.")
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--baselines", is_flag=True, help="Time scipy, torch, numba, MKL and taco too.")
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@threads_option
 @program_options()
 @click.option("--seed", default=0, show_default=True, help="Of the sample and the order.")
 @json_option

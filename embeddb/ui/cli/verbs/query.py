@@ -7,7 +7,6 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +17,18 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, factor
 from embeddb.explain.explain import near_ties, novelty
-from embeddb.explain.explanation import fails, link_words, paid_off, preparation
-from embeddb.ranking.order_reason import order_notes, rests_on
-from embeddb.ranking.recommendation import Candidate, Recommendation
+from embeddb.explain.explanation import link_words, preparation
+from embeddb.ranking.order_reason import order_notes
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.ui.cli.arguments import (
     defined,
     known_subjects,
     matrices_held,
+    op_option,
     open_database,
+    platform_option,
     program_options,
+    threads_option,
 )
 from embeddb.ui.cli.coverage_text import show_what_there_is
 from embeddb.ui.cli.explain_text import ranked_by, show_choice
@@ -36,6 +38,7 @@ from embeddb.ui.cli.nest_text import emit_program, emit_schedules
 from embeddb.ui.cli.numbers import Number
 from embeddb.ui.cli.output import Progress, emit, json_option, say, table
 from embeddb.ui.cli.tune_text.fusion import NO_PLAN_FOR_XLA
+from embeddb.ui.views import Ranking, subject_line
 from indexer.resolve import is_file
 
 if TYPE_CHECKING:
@@ -53,8 +56,8 @@ _NO_EVIDENCE = 3
 @click.command()
 @click.argument("db")
 @click.argument("matrix")
-@click.option("--platform", required=True, help="Name, name@instance or TOML file.")
-@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
+@platform_option
+@op_option
 @click.option("-k", "count", default=5, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--measure", is_flag=True, help="Run the default and the answers on this machine.")
 @click.option("--count", "counted", is_flag=True, help="Count a nest first, on this machine.")
@@ -62,7 +65,7 @@ _NO_EVIDENCE = 3
 @click.option("--why", "deep", is_flag=True, help="Also find out what would change the answer.")
 @click.option("--calls", type=Number(1), help="Expected calls: preparation then counts.")
 @click.option("--reproducible", is_flag=True, help="No sums whose order varies between runs.")
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@threads_option
 @program_options()
 @click.option("--emit", "emit_to", default="", metavar="FILE.c", help="Write nests' answers as C.")
 @json_option
@@ -183,12 +186,8 @@ def _measured(
     )
 
 
-def _configs(made: Recommendation) -> list[dict[str, Any]]:
-    return [c.config for c in made.candidates]
-
-
 def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: str) -> None:
-    say(f"{_named(pattern)}; {made.op} on {made.platform}")
+    say(f"{subject_line(pattern.name, pattern.sizes)}; {made.op} on {made.platform}")
     measured = any(c.status for c in made.candidates)
     link = link_words(made.link, pattern.kind, then_measured=measured)
     sure = f"{made.confidence}{' before that' if measured and made.link != 'measured' else ''}"
@@ -200,30 +199,7 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
     if made.simulated:
         say("SIMULATED or modelled: no time here is of real hardware")
     say()
-    head = ["rank", "gain", "10..90 %", "rests on"]
-    rows = [[str(n), *_row(c, made)] for n, c in enumerate(made.candidates, 1)]
-    configs = _configs(made)
-    if made.default not in configs:
-        rows.append(["-", "1.00x", "-", "default"])
-        configs.append(made.default)
-    if any(c.failure is not None for c in made.candidates):
-        head.append("fails")
-        for at, row in enumerate(rows):
-            row.append(fails(made.candidates[at]) if at < len(made.candidates) else "-")
-    if any(c.break_even_calls is not None for c in made.candidates):
-        head.append("pays off")
-        for row, told in zip_longest(rows, (c.break_even_calls for c in made.candidates)):
-            row.append(paid_off(told))
-    if measured:
-        head += ["measured", "real gain"]
-        for row, c in zip(rows, made.candidates, strict=False):
-            row += _times(c, made)
-        for row in rows[len(made.candidates) :]:
-            base = duration(made.default_seconds, made.time_unit)
-            row += [base, factor(made.default_seconds and 1.0)]
-    for row, config in zip(rows, configs, strict=True):
-        row.append(str(Config(config)))
-    table([*head, "configuration"], rows)
+    _show_ranking(made)
     _show_remarks(made)
     if made.candidates:
         near = min((n.distance for n in made.neighbours), default=None)
@@ -236,26 +212,24 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
     say(f"why: embeddb explain {shlex.quote(place)} {made.id}")
 
 
-def _named(pattern: Content | PatternInfo) -> str:
-    m, n, nnz = pattern.sizes
-    if pattern.sizes.named:
-        return f"{pattern.name}: {pattern.sizes}"
-    if min(m, n, nnz) < 0:
-        return f"{pattern.name} (sizes unknown)"
-    return f"{pattern.name}: {m:,} x {n:,}, {nnz:,} nonzeros"
-
-
-def _row(c: Candidate, made: Recommendation) -> list[str]:
-    known = c.gain_low is not None and c.gain_high is not None
-    between = f"{factor(c.gain_low)}..{factor(c.gain_high)}" if known else "-"
-    return [factor(c.expected_gain), between, rests_on(c, made.default)]
-
-
-def _times(c: Candidate, made: Recommendation) -> list[str]:
-    if c.seconds is None:
-        return [c.status or "-", "-"]
-    gain = made.default_seconds / c.seconds if made.default_seconds else None
-    return [duration(c.seconds, made.time_unit), factor(gain)]
+def _show_ranking(made: Recommendation) -> None:
+    ranking = Ranking.of(made)
+    head = ["rank", "gain", "10..90 %", "rests on"]
+    head += ["fails"] if ranking.fails else []
+    head += ["pays off"] if ranking.pays_off else []
+    head += ["measured", "real gain"] if ranking.measured else []
+    rows = []
+    for row in (*ranking.rows, *ranking.last):
+        known = row.low is not None and row.high is not None
+        between = f"{factor(row.low)}..{factor(row.high)}" if known else "-"
+        cells: list[object] = [row.rank, factor(row.gain), between, row.rests_on]
+        cells += [row.fails] if ranking.fails else []
+        cells += [row.pays_off] if ranking.pays_off else []
+        if ranking.measured:
+            took = row.status if row.seconds is None else duration(row.seconds, made.time_unit)
+            cells += [took, factor(row.measured_gain)]
+        rows.append((*cells, str(Config(row.config))))
+    table([*head, "configuration"], rows)
 
 
 def _show_remarks(made: Recommendation) -> None:

@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from embeddb.core.nn_numpy import NORM_EPSILON
+from embeddb.core.reports import Progress
 from embeddb.cost_model.operation_network import CLIP
 from embeddb.tensors.encoding.operation_rows import OPERATION, USUAL, operations_version
 from indexer.training.tensors.grown_trees import evenly
 from indexer.training.tensors.operations.missed import FAR, level
 from indexer.training.tensors.samples import KernelSample, content_of
-from indexer.training.trainer import Job, Progress, Settings, fit
+from indexer.training.trainer import Job, Settings, fit
 
 __all__ = ["NetworkTraining", "network_weights"]
 

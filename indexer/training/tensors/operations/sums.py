@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.reports import Progress
 from embeddb.cost_model.operation_network import NETWORK
 from embeddb.cost_model.operation_sums import TREES, OperationSums
 from embeddb.tensors.encoding.operation_rows import operations_version
@@ -19,7 +20,6 @@ from indexer.training.tensors.operations.missed import FAR
 from indexer.training.tensors.operations.network import NetworkTraining, network_weights
 from indexer.training.tensors.operations.trees import SETTINGS, TREE_COUNT, tree_weights
 from indexer.training.tensors.samples import KernelSample
-from indexer.training.trainer import Progress
 
 __all__ = ["MEMBERS", "members_here", "summed", "summed_card", "summed_said", "summed_weights"]
 

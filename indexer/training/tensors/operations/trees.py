@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.reports import Progress
 from embeddb.tensors.encoding.operation_rows import USUAL
 from indexer.training.cost_model.trees import require, weights
 from indexer.training.tensors.grown_trees import evenly
 from indexer.training.tensors.operations.missed import FAR, level
 from indexer.training.tensors.samples import KernelSample
-from indexer.training.trainer import Progress
 
 __all__ = ["SETTINGS", "TREE_COUNT", "tree_weights"]
 

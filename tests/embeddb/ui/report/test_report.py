@@ -13,6 +13,7 @@ import pytest
 from report_cases import HOSTILE, answered, bare, full, hostile
 
 from embeddb.core.records import PatternInfo
+from embeddb.core.wording import figure, line, page_factor, page_seconds, page_share, shown, when
 from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS, Agreement, Explanation
 from embeddb.ranking.order_reason import REASONS
 from embeddb.ranking.query import LINKS
@@ -25,7 +26,6 @@ from embeddb.ui.report import (
     remarks,
 )
 from embeddb.ui.report.explanation import settings
-from embeddb.ui.wording import factor, figure, line, seconds, share, shown, when
 
 VARIANTS = {
     "full": full(),
@@ -314,9 +314,17 @@ def test_words() -> None:
     assert shown("a\tb\u202e\x00") == "a b[U+202E][U+0000]"
     assert shown("Ünïcode ok") == "Ünïcode ok"
     assert shown("y" * 300, 10) == "y" * 10 + "… (300 characters)"
-    assert (factor(1.234), factor(None), factor(float("nan"))) == ("1.23×", "–", "–")
-    assert (share(0.934), share(0.001), share(0.0)) == ("93\u00a0%", "< 1\u00a0%", "0\u00a0%")
-    assert (seconds(1.5e-5), seconds(2.0), seconds(None)) == ("15\u00a0µs", "2\u00a0s", "–")
+    assert (page_factor(1.234), page_factor(None), page_factor(float("nan"))) == ("1.23×", "–", "–")
+    assert (page_share(0.934), page_share(0.001), page_share(0.0)) == (
+        "93\u00a0%",
+        "< 1\u00a0%",
+        "0\u00a0%",
+    )
+    assert (page_seconds(1.5e-5), page_seconds(2.0), page_seconds(None)) == (
+        "15\u00a0µs",
+        "2\u00a0s",
+        "–",
+    )
     assert (figure(1234567.0), figure(0.123456)) == ("1,234,567", "0.1235")
     assert (when(0.0), when(86400.0)) == ("–", "1970-01-02 00:00 UTC")
     assert line({"b": 1, "a": "x y"}) == 'a="x y",b=1'

@@ -13,6 +13,7 @@ import click
 
 from embeddb.core.errors import InputError, UsageError
 from embeddb.core.wording import plural
+from embeddb.ui.cli.arguments import threads_option
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ __all__ = ["work_verb"]
 @click.option("--chunk", default=-1, type=click.IntRange(-1), help="Of --submission, from 0.")
 @click.option("--platform", default="", help="Its file again, where a command measures it.")
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@threads_option
 @json_option
 def work_verb(folder: str, tasks: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Measure tasks of the campaign in DIR on this node, into DIR alone; no database is opened.

@@ -12,7 +12,7 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.wording import plural
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import only_op_option, open_database
 from embeddb.ui.cli.output import emit, json_option, note, say
 
 __all__ = ["export_verb"]
@@ -23,7 +23,7 @@ __all__ = ["export_verb"]
 @click.argument("file")
 @click.option("--format", default="", help="jsonl, csv, t4 or c-header; else by FILE's ending.")
 @click.option("--platform", default="", help="Only this platform (a bare name: all instances).")
-@click.option("--op", default="", help="Only this operation.")
+@only_op_option
 @click.option("--brief", is_flag=True, help="JSONL: five quantiles instead of every repeat.")
 @json_option
 def export_verb(db: str, file: str, as_json: bool, **asked: Any) -> None:

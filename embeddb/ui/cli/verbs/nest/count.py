@@ -17,6 +17,7 @@ from embeddb.ui.cli.arguments import (
     open_database,
     program_options,
     runner_here,
+    threads_option,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say
 from embeddb.ui.cli.verbs.nest.measure import programs_asked
@@ -35,7 +36,7 @@ __all__ = ["count_verb"]
 @click.option("--all", "everything", is_flag=True, help="Every nest that DB holds.")
 @click.option("--platform", default="nest-cpu", show_default=True)
 @click.option("--source", default="auto", show_default=True, type=click.Choice(["auto", *SOURCES]))
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@threads_option
 @json_option
 def count_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any) -> None:
     """Count what the loop nests of PROGRAMs do under their canonical schedule, into DB.

@@ -17,6 +17,7 @@ from embeddb.ui.cli.arguments import (
     matrices_held,
     program_options,
     runner_here,
+    threads_option,
 )
 from embeddb.ui.cli.output import Progress, emit, json_option, say
 
@@ -32,7 +33,7 @@ __all__ = ["measure_verb", "programs_asked"]
 @click.option("--designed", default=36, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--searched", default=60, show_default=True, type=click.IntRange(0, 100_000))
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--threads", default=0, type=click.IntRange(0, 1024), help="0: all there are.")
+@threads_option
 @click.option("--seed", default=0, show_default=True, help="Of the designs and the search.")
 @json_option
 def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any) -> None:

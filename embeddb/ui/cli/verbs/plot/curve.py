@@ -8,7 +8,7 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.wording import duration, plural
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import op_option, open_database, platform_option
 from embeddb.ui.cli.drawing import finish, out_option
 from embeddb.ui.cli.output import json_option, say
 from embeddb.ui.plot_data import measured_on, nothing_of, simulated_mark
@@ -19,8 +19,8 @@ __all__ = ["curve_verb"]
 @click.command("curve")
 @click.argument("db")
 @click.argument("matrix")
-@click.option("--platform", required=True, help="Name, name@instance or TOML file.")
-@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
+@platform_option
+@op_option
 @out_option
 @json_option
 def curve_verb(db: str, matrix: str, platform: str, op: str, out: Path, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import click
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NothingFound
 from embeddb.core.wording import plural
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import op_option, open_database, platform_option
 from embeddb.ui.cli.drawing import finish, out_option
 from embeddb.ui.cli.output import Progress, json_option
 from embeddb.ui.plot_data import kinds_by, nothing_of, simulated_mark
@@ -24,8 +24,8 @@ __all__ = ["map_verb"]
 
 @click.command("map")
 @click.argument("db")
-@click.option("--platform", required=True, help="Name, name@instance or TOML file.")
-@click.option("--op", required=True, help="KERNEL:WIDTH, as spmm:64 or spmv.")
+@platform_option
+@op_option
 @click.option(
     "--color",
     default="winner",

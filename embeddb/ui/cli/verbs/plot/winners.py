@@ -9,7 +9,7 @@ import click
 
 from embeddb.core.config import Op
 from embeddb.core.wording import plural
-from embeddb.ui.cli.arguments import open_database
+from embeddb.ui.cli.arguments import only_op_option, open_database
 from embeddb.ui.cli.drawing import finish, out_option
 from embeddb.ui.cli.output import Progress, json_option
 from embeddb.ui.plot_data import is_simulated, nothing_of, short_names
@@ -23,7 +23,7 @@ _MOST_WINNERS = 20
 @click.command("winners")
 @click.argument("db")
 @click.option("--platform", default="", help="Only this platform.")
-@click.option("--op", default="", help="Only this operation.")
+@only_op_option
 @out_option
 @json_option
 def winners_verb(db: str, platform: str, op: str, out: Path, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from embeddb.core.extras import needing
 from embeddb.core.files.own_files import check_place
+from embeddb.core.reports import Progress
 from embeddb.core.wording import plural
 from embeddb.ui.cli.arguments import families
 from embeddb.ui.cli.numbers import Number
@@ -94,9 +94,7 @@ def featurizer_verb(matrices: str, out: str, as_json: bool, **asked: Any) -> Non
     _show(document)
 
 
-def _train(
-    matrices: str, out: Path, asked: dict[str, Any], progress: Callable[[str, int, int], None]
-) -> dict[str, Any]:
+def _train(matrices: str, out: Path, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from indexer.training.featurizer.dataset import read_dataset
 
     with needing("training"):

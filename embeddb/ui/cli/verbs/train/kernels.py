@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import click
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
 from embeddb.core.extras import needing
+from embeddb.core.reports import Progress
 from embeddb.core.wording import plural
 from embeddb.tensors.computation import is_probe
 from embeddb.ui.cli.arguments import open_database
@@ -84,9 +85,7 @@ def kernels_verb(db: str, as_json: bool, **asked: Any) -> None:
     _show(document)
 
 
-def _train(
-    db: str, asked: dict[str, Any], progress: Callable[[str, int, int], None]
-) -> dict[str, Any]:
+def _train(db: str, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
     with needing("training", extra="graphs"):
         from indexer.training.cost_model.model_place import own_file, replaced_by, written
         from indexer.training.tensors.how import recipe

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.extras import needing
 from embeddb.core.files.own_files import check_place
+from embeddb.core.reports import Progress
 from embeddb.core.wording import plural
 from embeddb.nests.counters import SOURCES
 from embeddb.store.counters import counting_platforms
@@ -64,9 +64,7 @@ def nests_verb(db: str, out: str, as_json: bool, **asked: Any) -> None:
     _show(document)
 
 
-def _train(
-    db: str, out: Path, asked: dict[str, Any], progress: Callable[[str, int, int], None]
-) -> dict[str, Any]:
+def _train(db: str, out: Path, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
     with needing("training", extra="graphs"):
         from indexer.training.nests.train import NestTraining, train_nests
         from indexer.training.trainer import Settings, folder_of
