@@ -20,11 +20,11 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.shown import html_of
+from embeddb.core.subject import Subject
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, parse_platform, this_machine
 from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
@@ -251,13 +251,13 @@ class Database(Lookup):
         """Everything wrong with store, answers and derived files; the last heal on the next use."""
         return super().problems() + answers.problems(self)
 
-    def _deepening(self, pattern: Content | PatternInfo, progress: Progress | None) -> Deepen:
+    def _deepening(self, pattern: Subject | PatternInfo, progress: Progress | None) -> Deepen:
         from embeddb.explain.deep import deepening
 
         return deepening(self, pattern, progress=progress)
 
     def _search(
-        self, made: Recommendation, pattern: Content, platform: Platform | None, count: int
+        self, made: Recommendation, pattern: Subject, platform: Platform | None, count: int
     ) -> Search:
         from embeddb.query.build import build_query
         from tuners.by_name import search_by
@@ -267,7 +267,7 @@ class Database(Lookup):
         query = build_query(self, pattern, where, op, calls=made.calls or math.inf)
         return search_by(made.tuner, query, count, seed=made.seed)
 
-    def _structure(self, made: Recommendation, pattern: Asked | None) -> Content:
+    def _structure(self, made: Recommendation, pattern: Asked | None) -> Subject:
         kind = Op.parse(made.op).kind
         given = None if pattern is None else subject_of(self, pattern, kind=kind)
         if isinstance(given, Pattern | Nest | Computation):

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
+from embeddb.core.subject import Subject
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Coded
 from indexer.embed import adopted
 
 __all__ = ["Added", "add_coded"]
 
-T = TypeVar("T", bound=Coded)
+T = TypeVar("T", bound=Subject)
 
 #: Subjects that are written together: what a kill can cost, about a second's work.
 _TOGETHER = 64
@@ -67,7 +67,7 @@ def _add(db: Lookup, subjects: Sequence[T], done: Added[T]) -> None:
         db.add_patterns(new)
 
 
-def _holds_more(subject: Coded, known: object) -> bool:
+def _holds_more(subject: Subject, known: object) -> bool:
     """Whether a nest brings matrices along that it was kept without."""
     if not isinstance(subject, Nest) or not isinstance(known, Nest):
         return False

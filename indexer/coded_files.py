@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from embeddb.core.errors import InputError
+from embeddb.core.subject import Subject
 from embeddb.matrix_files.source import plain_text
-from embeddb.platforms.of_subject import Coded
 
 __all__ = ["CodedFiles"]
 
-T = TypeVar("T", bound=Coded)
+T = TypeVar("T", bound=Subject)
 
 
 class CodedFiles(Generic[T]):

@@ -10,7 +10,7 @@ from typing import Any
 from embeddb.core.config import Op
 from embeddb.core.errors import ModelError
 from embeddb.core.files.gate import refusing
-from embeddb.core.records import LEAST, PatternInfo
+from embeddb.core.records import PatternInfo
 from embeddb.core.wording import clean, many_of, plural, share
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import members_of, scope_partitions
@@ -158,7 +158,7 @@ def _missing(state: dict[str, Any]) -> list[str]:
 
 
 def _joint(op: str) -> str:
-    return "least" if Op.parse(op).kernel in LEAST else "median"
+    return "least" if Op.parse(op).traits.minimum else "median"
 
 
 def _quality(state: dict[str, Any]) -> list[str]:

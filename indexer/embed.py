@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, ModelError
 from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
 from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
 from embeddb.featurizers.base import Featurizer, Joint
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
 from embeddb.index.scopes import scope_of
-from embeddb.platforms.of_subject import Content
 from embeddb.store import Store
 from embeddb.store.counters import counting_platforms
 from indexer.library import Library, info_of
@@ -236,7 +236,7 @@ def adopt_stubs(db: Lookup, library: Library) -> int:
     return moved
 
 
-def adopted(db: Lookup, stub: PatternInfo, pattern: Content) -> int:
+def adopted(db: Lookup, stub: PatternInfo, pattern: Subject) -> int:
     """Give a stub its structure; returns the number of runs that moved to its pattern."""
     found = info_of(pattern)
     if stub.group not in ("", stub.name):  # the run log knew the family

@@ -11,6 +11,7 @@ from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import UNKNOWN, Sizes
+from embeddb.core.subject import Subject
 from embeddb.core.thumbnail import thumbnail
 from embeddb.matrix_files import (
     matrix_files,
@@ -20,7 +21,6 @@ from embeddb.matrix_files import (
     read_pattern,
 )
 from embeddb.matrix_files.source import plain_text
-from embeddb.platforms.of_subject import Content
 from indexer.coded_files import CodedFiles
 from indexer.frontends import nest_files, read_nests
 from indexer.frontends.hlo.files import read_tensors, tensor_files
@@ -58,7 +58,7 @@ class Library:
     def names(self) -> list[str]:
         return sorted(self._files)
 
-    def subject(self, kind: str, name: str, sizes: Sizes = UNKNOWN) -> Content | None:
+    def subject(self, kind: str, name: str, sizes: Sizes = UNKNOWN) -> Subject | None:
         """The matrix (`find`), nest, kernel or program of that name, or None."""
         if kind == "matrix":
             m, n, nnz = sizes
@@ -141,7 +141,7 @@ def sizes(pattern: Pattern) -> tuple[int, int, int]:
     return (*pattern.shape, pattern.nnz)
 
 
-def info_of(pattern: Content) -> PatternInfo:
+def info_of(pattern: Subject) -> PatternInfo:
     """What the store keeps about a pattern beside its structure."""
     info = PatternInfo.of(pattern)
     if isinstance(pattern, Pattern):

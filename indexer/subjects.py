@@ -14,10 +14,10 @@ from typing import Any, Protocol, TypeAlias
 from embeddb.core.errors import MatrixError, NothingFound, TensorError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
 from embeddb.core.wording import many_of, one_of, plural
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Content
 from embeddb.query import answers
 from embeddb.query.recommendation import Recommendation
 from embeddb.tensors.analysis import work_of
@@ -57,10 +57,10 @@ class _Tensor(Protocol):
 
 #: What a question may be about: a pattern or other subject, one of the database, its name, id or
 #: file, or a sparse matrix of scipy or torch.
-Asked: TypeAlias = Content | PatternInfo | str | os.PathLike[str] | _Convertible | _Tensor
+Asked: TypeAlias = Subject | PatternInfo | str | os.PathLike[str] | _Convertible | _Tensor
 
 
-def subject_of(db: Lookup, asked: Asked, *, kind: str = "") -> Content | PatternInfo:
+def subject_of(db: Lookup, asked: Asked, *, kind: str = "") -> Subject | PatternInfo:
     """What is asked about; `kind` as in `known_pattern`.
 
     Raises: as `known_pattern`; MatrixError for what is none of the things a question may be about.
@@ -72,7 +72,7 @@ def subject_of(db: Lookup, asked: Asked, *, kind: str = "") -> Content | Pattern
     return Pattern.from_matrix(asked)
 
 
-def known_pattern(db: Lookup, text: str, *, kind: str = "") -> Content | PatternInfo:
+def known_pattern(db: Lookup, text: str, *, kind: str = "") -> Subject | PatternInfo:
     """The matrix or nest a user means: a file, else the name or id of a pattern in the database;
     with `kind`, it is one of such patterns.
 
@@ -105,7 +105,7 @@ def known_pattern(db: Lookup, text: str, *, kind: str = "") -> Content | Pattern
     return found
 
 
-def contents(file: str, kind: str = "") -> list[Content]:
+def contents(file: str, kind: str = "") -> list[Subject]:
     """The matrix in a file, the nests of a program, or tensor kernels or programs; matrix or nests,
     without `kind`, by its name.
 
@@ -128,13 +128,13 @@ def contents(file: str, kind: str = "") -> list[Content]:
     return [read_pattern(file)]
 
 
-def every_content(file: str) -> list[Content]:
+def every_content(file: str) -> list[Subject]:
     """The contents of a file; of HLO whatever it may have been taken for. Raises: as `contents`."""
     from indexer.frontends.hlo.files import holds_tensors
 
     if not holds_tensors(Path(file)):
         return contents(file)
-    held: list[Content] = []
+    held: list[Subject] = []
     for kind in KINDS:
         with suppress(TensorError):  # a list of the other kind alone
             held += contents(file, kind)

@@ -31,6 +31,7 @@ MOST_LINES = 500
 #: May load own modules by name, and why.
 BY_NAME = {
     "embeddb": "the public face loads its names on first use",
+    "embeddb.core.kinds": "the kinds of workload that ship, plug-ins in order",
     "embeddb.core.plugins": "the plug-in loader",
     "embeddb.featurizers.network.networks": "the table of backends",
     "embeddb.matrix_files": "the table of formats",

@@ -15,11 +15,9 @@ __all__ = ["Subject", "matrices_only"]
 class Subject(Protocol):
     """Something with an id, whose runs, vectors and answers are kept under it.
 
-    `kind` is `matrix` (`embeddb.core.pattern.Pattern`), `nest` (`embeddb.nests.nest.Nest`),
-    `kernel` or `program` (`embeddb.tensors.computation.Computation`), as `Op.kind` says what an
-    operation runs on; `id` is a digest of the content, 32 hex digits; those
-    of one `group` are held out together in every evaluation. In keys, columns and JSON the word is
-    *pattern*, whatever the kind.
+    `kind` names its kind (`embeddb.core.kinds`), as `Op.kind` says what an operation runs on; `id`
+    is a digest of the content, 32 hex digits; those of one `group` are held out together in every
+    evaluation. In keys, columns and JSON the word is *pattern*, whatever the kind.
     """
 
     @property
@@ -41,7 +39,7 @@ class Subject(Protocol):
 def matrices_only(ops: Iterable[Op], what: str) -> None:
     """Raises: UsageError for an operation on something else, for `what` that is about matrices."""
     for op in ops:
-        if op.kind != "matrix":
+        if not op.workload.sparse:
             raise UsageError(
                 f"{what} is about matrices, and {op} runs on a {op.kind}",
                 hint="`embeddb measure DB PROGRAM.c --platform nest-cpu --op nest` measures nests",

@@ -8,11 +8,11 @@ import msgspec
 
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
 from embeddb.explain.counterfactuals import counterfactuals, partial_dependence
 from embeddb.explain.kernel_occlusion import kernel_occlusion
 from embeddb.explain.occlusion import occlusion
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import Content
 from embeddb.query.alternatives import Deepen
 from embeddb.query.diagnostics import Diagnostics, Occluded
 from embeddb.query.fallback import Answer
@@ -24,7 +24,7 @@ __all__ = ["deepening"]
 
 def deepening(
     lookup: Lookup,
-    pattern: Content | PatternInfo,
+    pattern: Subject | PatternInfo,
     *,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Deepen:

@@ -24,6 +24,7 @@ from embeddb.core.errors import (
 from embeddb.core.files.model_file import read_card
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.subject import Subject
 from embeddb.core.wording import plural
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizers, WithCounters, reads
@@ -41,7 +42,6 @@ from embeddb.index.scopes import (
 )
 from embeddb.nests.nest import Nest
 from embeddb.platforms.machines import same_build
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import Partition, Store, memory_store, open_store
 from embeddb.store.counters import counter_problems, counters_of, were_counted
@@ -408,7 +408,7 @@ class Lookup:
 
     # -- patterns and runs -----------------------------------------------------------------
 
-    def vector(self, pattern: Content | PatternInfo, featurizer: str) -> NDArray[np.float32]:
+    def vector(self, pattern: Subject | PatternInfo, featurizer: str) -> NDArray[np.float32]:
         """Raw features float32[d] of a pattern: those in the store, else computed.
 
         Raises: NothingFound if they cannot be had of a pattern known by name; MissingDependency or
@@ -430,14 +430,14 @@ class Lookup:
             found = plug.embed(structure)
         return np.asarray(found, dtype=np.float32)
 
-    def add_pattern(self, pattern: Content, *, only: Collection[str] | None = None) -> None:
+    def add_pattern(self, pattern: Subject, *, only: Collection[str] | None = None) -> None:
         """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed
         here, so that it can be a neighbour; with `only`, vectors of these featurizers alone. The
         matrices that a nest holds are kept beside it."""
         self.add_patterns([pattern], only=only)
 
     def add_patterns(
-        self, patterns: Sequence[Content], *, only: Collection[str] | None = None
+        self, patterns: Sequence[Subject], *, only: Collection[str] | None = None
     ) -> None:
         """The same of several patterns, in as few transactions as for one."""
         held = [m for p in patterns if isinstance(p, Nest) for m in p.matrices]
@@ -456,7 +456,7 @@ class Lookup:
         for (name, version), found in vectors.items():
             self.store.vectors.put(name, version, found)
 
-    def record(self, runs: list[Run], pattern: Content, platform: Platform) -> None:
+    def record(self, runs: list[Run], pattern: Subject, platform: Platform) -> None:
         """Write measured runs back, with the pattern and platform they belong to."""
         self.store.put_platform(platform)
         if self.store.pattern(pattern.id) is None or self.store.subject(pattern.id) is None:
@@ -464,7 +464,7 @@ class Lookup:
         self.store.append(runs)
 
 
-def _facts(pattern: Content) -> PatternInfo:
+def _facts(pattern: Subject) -> PatternInfo:
     """What is told of a pattern beside its structure; of a matrix its thumbnail too."""
     from embeddb.core.thumbnail import thumbnail
 

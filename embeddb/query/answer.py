@@ -13,11 +13,11 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
 from embeddb.core.thumbnail import thumbnail
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.nests.nest_text import nest_text
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, runner_for
 from embeddb.query.alternatives import Deepen, insight, nearest_run
 from embeddb.query.answers import keep
@@ -57,7 +57,7 @@ def local_platform(platform: Platform) -> Platform:
 
 def recommend(
     lookup: Lookup,
-    pattern: Content | PatternInfo,
+    pattern: Subject | PatternInfo,
     platform: Platform,
     op: Op,
     *,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, NothingFound, TensorError, UsageError
 from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
 from embeddb.core.timing import Timing, timings_of
 from embeddb.featurizers import missing
 from embeddb.index.answer_index import AnswerIndex
@@ -23,7 +24,7 @@ from embeddb.index.pooling import Source
 from embeddb.index.scopes import nearest_widths
 from embeddb.index.view import View
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Content, default_of, space_of
+from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.screen import screened
 from embeddb.platforms.space.space import ConfigSpace
@@ -44,7 +45,7 @@ _ENOUGH_AT_OTHER_WIDTH = 8
 
 def build_query(
     lookup: Lookup,
-    pattern: Content | PatternInfo,
+    pattern: Subject | PatternInfo,
     platform: Platform,
     op: Op,
     *,
@@ -89,8 +90,8 @@ def build_query(
 
 
 def _subject(
-    lookup: Lookup, pattern: Content | PatternInfo, info: PatternInfo, op: Op
-) -> Content | PatternInfo:
+    lookup: Lookup, pattern: Subject | PatternInfo, info: PatternInfo, op: Op
+) -> Subject | PatternInfo:
     """With its rules, where it is known by name and has any. Raises: UsageError for another kind of
     subject."""
     if info.kind != op.kind:
@@ -112,7 +113,7 @@ def _own(lookup: Lookup, asked: Problem) -> OwnTimings:
 
 
 def _with_carried(
-    query: Query, partition: AnswerIndex, lookup: Lookup, subject: Content | PatternInfo
+    query: Query, partition: AnswerIndex, lookup: Lookup, subject: Subject | PatternInfo
 ) -> Query:
     """With what neighbours' schedules, or tiles, become on a nest or kernel."""
     if isinstance(subject, Nest):
@@ -123,7 +124,7 @@ def _with_carried(
 
 
 def _predicted(
-    query: Query, lookup: Lookup, pattern: Content | PatternInfo, subject: Content | PatternInfo
+    query: Query, lookup: Lookup, pattern: Subject | PatternInfo, subject: Subject | PatternInfo
 ) -> Query:
     """By the learned model of kernels where there is one, else by the cost model."""
     if query.op.kind == "kernel":
@@ -136,7 +137,7 @@ def _predicted(
 
 def _placed(
     lookup: Lookup,
-    pattern: Content | PatternInfo,
+    pattern: Subject | PatternInfo,
     op: Op,
     platform: Platform,
     partition: AnswerIndex,

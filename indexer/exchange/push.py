@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import Run
+from embeddb.core.records import PatternInfo, Run
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import Coded
 from embeddb.store import Partition
 from embeddb.store.team.sources import Push, Pushing
 from indexer.exchange.taking import Taking
@@ -125,7 +124,7 @@ def _records(db: Lookup, chosen: list[Partition]) -> Iterator[Record]:
     yield from with_features(db, infos)
     for info in infos:
         code = store.known(info)
-        if isinstance(code, Coded):
+        if not isinstance(code, PatternInfo):
             yield code
     for p in chosen:
         yield from _own_runs(db, p)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embeddb.core.config import Config
-from embeddb.core.sizes import STRUCTURAL
+from embeddb.core.kinds import kind_with
 from embeddb.core.wording import clean, duration, factor, one_of, plural, share
 from embeddb.explain.explanation import (
     BESIDE,
@@ -241,7 +241,9 @@ def _show_neighbours(e: Explanation) -> None:
 
 def _extent(n: NeighbourEvidence) -> str:
     if n.named:
-        return " x ".join(str(trip) for name, trip in n.named.items() if name not in STRUCTURAL)
+        kind = kind_with(n.named)
+        structural = kind.structural if kind else ()
+        return " x ".join(str(size) for name, size in n.named.items() if name not in structural)
     return "-" if n.nnz < 0 else f"{n.nnz:,}"
 
 

@@ -40,8 +40,8 @@ from indexer.subjects import is_file
 
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
+    from embeddb.core.subject import Subject
     from embeddb.database import Database
-    from embeddb.platforms.of_subject import Content
     from embeddb.platforms.platform import Platform
 
 __all__ = ["query_verb"]
@@ -125,7 +125,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
 def _emit(
     db: Database,
     text: str,
-    subjects: Sequence[Content | PatternInfo],
+    subjects: Sequence[Subject | PatternInfo],
     answers: Sequence[Recommendation],
     asked: Mapping[str, Any],
 ) -> None:
@@ -140,7 +140,7 @@ def _emit(
 
 def _answered(
     db: Database,
-    subject: Content | PatternInfo,
+    subject: Subject | PatternInfo,
     platform: Platform,
     op: Op,
     measure: bool,
@@ -164,7 +164,7 @@ def _answered(
 def _measured(
     db: Database,
     made: Recommendation,
-    pattern: Content | PatternInfo,
+    pattern: Subject | PatternInfo,
     platform: Platform,
     asked: Mapping[str, Any],
     progress: Progress,
@@ -187,7 +187,7 @@ def _configs(made: Recommendation) -> list[dict[str, Any]]:
     return [c.config for c in made.candidates]
 
 
-def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: str) -> None:
+def _show_answer(made: Recommendation, pattern: Subject | PatternInfo, place: str) -> None:
     say(f"{_named(pattern)}; {made.op} on {made.platform}")
     measured = any(c.status for c in made.candidates)
     link = link_words(made.link, pattern.kind, then_measured=measured)
@@ -236,7 +236,7 @@ def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: st
     say(f"why: embeddb explain {shlex.quote(place)} {made.id}")
 
 
-def _named(pattern: Content | PatternInfo) -> str:
+def _named(pattern: Subject | PatternInfo) -> str:
     m, n, nnz = pattern.sizes
     if pattern.sizes.named:
         return f"{pattern.name}: {pattern.sizes}"

@@ -1,0 +1,80 @@
+"""Tensor kernels: `embeddb.tensors.computation.Computation`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from embeddb.core.config import Op
+from embeddb.core.kinds import Operation, WorkloadKind
+from embeddb.core.sizes import UNKNOWN, Sizes
+
+if TYPE_CHECKING:
+    from embeddb.tensors.computation import Computation
+    from embeddb.tensors.tiles import TileJudge
+
+#: Dimensions of the kernels that a space is tried with, and the terms of their sums.
+_KERNELS = (((1,), 1), ((4096,), 500), ((7, 3000), 1), ((8, 56, 56, 64), 576), ((3,) * 6, 1))
+
+
+class TensorComputation(WorkloadKind):
+    """Kernels and programs: HLO graphs, kept and shown alike."""
+
+    def write(self, workload: Computation) -> bytes:
+        from embeddb.tensors.tensor_text import tensor_text
+
+        return tensor_text(workload)
+
+    def read(self, raw: bytes) -> Computation:
+        from embeddb.tensors.tensor_text import tensor_from_text
+
+        return tensor_from_text(raw)
+
+
+class TensorKernel(TensorComputation):
+    """`tile` runs a kernel by tiles, `fused` as its compiler has it. Both take the minimum of all
+    repeats, as in "A Learned Performance Model for Tensor Processing Units" (Section 4): they take
+    microseconds, so that a neighbour on the host who comes for a tenth of a second slows all
+    repeats of a run."""
+
+    name = "kernel"
+    one, many = "tensor kernel", "tensor kernels"
+    operations = (
+        Operation("tile", minimum=True),
+        Operation("fused", minimum=True, tunable=False),
+    )
+    #: The dimensions of the result, the length of each, and the terms of the longest sum.
+    symbols = ("RANK", "DIM_1", "DIM_2", "DIM_3", "DIM_4", "DIM_5", "DIM_6", "REDUCED")
+    structural = frozenset({"RANK"})
+
+    def sizes_text(self, named: Mapping[str, int]) -> str:
+        reduced = named.get("REDUCED", 1)
+        sides = super().sizes_text({n: s for n, s in named.items() if n != "REDUCED"})
+        return sides + (f", sums of {reduced:,}" if reduced > 1 else "")
+
+    def sample_sizes(self) -> list[Sizes]:
+        return [_sizes(dims, reduced) for dims, reduced in _KERNELS]
+
+    def judge(self, op: Op, workload: Any, given: frozenset[str], runner: str) -> Any:
+        """Which tiles a kernel cannot have is known of those that the runner `tile` computes."""
+        from embeddb.tensors.computation import Computation
+        from embeddb.tensors.tiles import PARAMETERS
+
+        own = op.kernel == runner == "tile" and bool(given & set(PARAMETERS))
+        return _judge(workload, given) if own and isinstance(workload, Computation) else None
+
+
+def _sizes(dims: tuple[int, ...], reduced: int) -> Sizes:
+    named = {f"DIM_{at + 1}": dim for at, dim in enumerate(dims)}
+    return UNKNOWN.naming({"RANK": len(dims), **named, "REDUCED": reduced})
+
+
+@lru_cache(maxsize=256)
+def _judge(kernel: Computation, given: frozenset[str]) -> TileJudge:
+    from embeddb.tensors.tiles import TileJudge
+
+    return TileJudge(kernel, given)
+
+
+PLUGIN = TensorKernel()

@@ -1,0 +1,48 @@
+"""Sparse matrices: `embeddb.core.pattern.Pattern`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embeddb.core.kinds import Operation, WorkloadKind
+from embeddb.core.pattern import Pattern
+from embeddb.core.sizes import MATRIX_SYMBOLS, Sizes
+
+#: (rows, columns) that spaces are resolved for.
+_SIZES = ((1, 1), (7, 3000), (3000, 7), (1024, 1024), (50_000, 20_000), (2_000_000_000, 2))
+
+
+class Matrix(WorkloadKind):
+    name = "matrix"
+    one, many = "matrix", "matrices"
+    operations = (
+        Operation("spmm", wide=True, typed=True),
+        Operation("sddmm", wide=True, typed=True),
+        Operation("spmv", typed=True),
+    )
+    symbols = MATRIX_SYMBOLS
+    sparse = True
+
+    def brief(self, info: Any) -> str:
+        return f"{info.m}x{info.n}, nnz={info.nnz}"
+
+    def sample_sizes(self) -> list[Sizes]:
+        return [Sizes(m, n, max(m, n)) for m, n in _SIZES]
+
+    def sized(self, sizes: Sizes) -> str:
+        return f"a {sizes.m} x {sizes.n} matrix"
+
+    table = "structure"
+
+    def encode(self, workload: Pattern) -> bytes:
+        from embeddb.store.codec import encode_structure
+
+        return encode_structure(workload)
+
+    def decode(self, raw: bytes, *, pattern_id: str, name: str, group: str) -> Pattern:
+        from embeddb.store.codec import decode_structure
+
+        return decode_structure(raw, pattern_id=pattern_id, name=name, group=group)
+
+
+PLUGIN = Matrix()

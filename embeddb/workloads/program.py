@@ -1,0 +1,46 @@
+"""Tensor programs as a compiler may fuse them: `embeddb.tensors.computation.Computation`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from embeddb.core.config import Op
+from embeddb.core.kinds import Operation
+from embeddb.core.sizes import UNKNOWN, Sizes
+from embeddb.workloads.kernel import TensorComputation
+
+if TYPE_CHECKING:
+    from embeddb.tensors.computation import Computation
+    from embeddb.tensors.cuts import CutJudge
+
+
+class TensorProgram(TensorComputation):
+    name = "program"
+    one, many = "tensor program", "tensor programs"
+    operations = (Operation("fusion"),)
+    symbols = ("OPERATIONS",)
+    structural = frozenset()
+
+    def sizes_text(self, named: Mapping[str, int]) -> str:
+        return f"{named['OPERATIONS']:,} operations"
+
+    def sample_sizes(self) -> list[Sizes]:
+        return [UNKNOWN.naming({"OPERATIONS": count}) for count in (1, 30, 5000)]
+
+    def judge(self, op: Op, workload: Any, given: frozenset[str], runner: str) -> Any:
+        from embeddb.tensors.computation import Computation
+        from embeddb.tensors.edges import CUT
+
+        return _judge(workload) if CUT in given and isinstance(workload, Computation) else None
+
+
+@lru_cache(maxsize=64)
+def _judge(program: Computation) -> CutJudge:
+    from embeddb.tensors.cuts import CutJudge
+
+    return CutJudge(program)
+
+
+PLUGIN = TensorProgram()
