@@ -32,8 +32,8 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import run_matrix_of
 from embeddb.index.vote import plain_metric
 from embeddb.platforms.platform import load_platform, parse_platform
-from embeddb.query.fallback import answer
-from embeddb.query.query import Query
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.query import Query
 from indexer.embed import embed
 from indexer.ingest import ingest
 from indexer.readers.base.row import ReadOptions

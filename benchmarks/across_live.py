@@ -27,8 +27,8 @@ from embeddb.core.pattern import Pattern
 from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import load_platform, runner_for
-from embeddb.query.answer import recommend
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking.answer import recommend
+from embeddb.ranking.recommendation import Recommendation
 from indexer.runners.base import RunOptions
 
 _ROUNDS = 3

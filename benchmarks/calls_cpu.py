@@ -41,9 +41,9 @@ from embeddb.core.config import Config, Op
 from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.preparation.table import PreparationCost
-from embeddb.query.build import with_evidence
-from embeddb.query.prediction import shared_out
-from embeddb.query.query import Query
+from embeddb.ranking.build import with_evidence
+from embeddb.ranking.prediction import shared_out
+from embeddb.ranking.query import Query
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, Truth, judge, summarise
 from tuners.evaluation.fit import Scorer

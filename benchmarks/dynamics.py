@@ -50,7 +50,7 @@ from embeddb.dynamics.execution import plain
 from embeddb.featurizers.dynamics import DynamicsFeatures
 from embeddb.featurizers.stats import Stats
 from embeddb.matrix_files import matrix_files, read_pattern
-from embeddb.query.fallback import answer
+from embeddb.ranking.fallback import answer
 from indexer.library import matrix_name
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import judge

@@ -30,7 +30,7 @@ from embeddb.core.config import Config, Op
 from embeddb.emit.library import Library
 from embeddb.handle.matrix import matrix_of
 from embeddb.handle.served import FormRefused, by_kernel
-from indexer.runners.cpu_kernels import build as cpu_build
+from embeddb.kernels import build as cpu_build
 
 K = 32
 ROUNDS = 15

@@ -29,11 +29,11 @@ from embeddb.database import Database
 from embeddb.index.failures import Failures
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.platform import load_platform
-from embeddb.query.build import build_query
-from embeddb.query.fallback import answer
-from embeddb.query.query import Query
-from embeddb.query.rankers.failing import chances
-from embeddb.query.recommendation import Candidate
+from embeddb.ranking.build import build_query
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.failing import chances
+from embeddb.ranking.recommendation import Candidate
 from indexer.embed import embed
 from indexer.ingest import ingest
 from indexer.readers.base.row import ReadOptions

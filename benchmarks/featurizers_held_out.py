@@ -26,7 +26,7 @@ from embeddb.database import Database
 from embeddb.featurizers.network.reduction import Reduction
 from embeddb.featurizers.scnn import Scnn
 from embeddb.matrix_files import matrix_files, read_pattern
-from embeddb.query.fallback import answer
+from embeddb.ranking.fallback import answer
 from indexer.library import matrix_name
 from indexer.training.featurizer.dataset import Recipe, read_dataset
 from indexer.training.featurizer.pretrain import Pretraining, pretrain

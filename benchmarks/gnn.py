@@ -42,14 +42,10 @@ from machine import about
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.database import Database
-from embeddb.matrix_files import read_pattern
-from embeddb.platforms.platform import load_platform, platform_here, runner_for
-from embeddb.query.fallback import answer
-from embeddb.query.query import Query
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import codegen
-from indexer.runners.cpu_kernels.forms import PADDING, Converter, Form, Refusal, aligned
-from indexer.runners.cpu_kernels.tasks import (
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen
+from embeddb.kernels.forms import PADDING, Converter, Form, Refusal, aligned
+from embeddb.kernels.tasks import (
     Plan,
     problem_of,
     scratch_values,
@@ -57,6 +53,10 @@ from indexer.runners.cpu_kernels.tasks import (
     timed,
     timed_function,
 )
+from embeddb.matrix_files import read_pattern
+from embeddb.platforms.platform import load_platform, platform_here, runner_for
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.query import Query
 
 THREADS = 2
 WIDTH, OUT = 128, 32
@@ -357,7 +357,7 @@ def main() -> None:
 
 
 def _conversions() -> str:
-    return files("indexer.runners.cpu_kernels").joinpath("formats.c.in").read_text(encoding="utf-8")
+    return files("embeddb.kernels").joinpath("formats.c.in").read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.handle.handle import Handle
 from embeddb.handle.operands import address
-from indexer.runners.cpu_kernels.called import CalledKernel
+from embeddb.kernels.called import CalledKernel
 
 MATRICES = (
     "nasa4704",

@@ -13,8 +13,8 @@ from embeddb.database import Database
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
-from embeddb.query.build import with_evidence
-from embeddb.query.query import Problem, Query
+from embeddb.ranking.build import with_evidence
+from embeddb.ranking.query import Problem, Query
 
 __all__ = ["HeldOut"]
 

@@ -163,7 +163,7 @@ def percentiles(took: Sequence[float]) -> dict[str, float]:
 
 
 def tiles_predicted(db: Database, kernel: Computation) -> Sequence[Config]:
-    from embeddb.query.build import build_query
+    from embeddb.ranking.build import build_query
 
     return build_query(db, kernel, db.platform("tile-cpu"), OP).prediction.configs
 

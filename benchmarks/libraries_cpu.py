@@ -24,7 +24,7 @@ from machine import about
 from embeddb.core.config import Config, Op
 from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
-from embeddb.query.fallback import answer
+from embeddb.ranking.fallback import answer
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
 from tuners.evaluation.bench import Bench

@@ -29,6 +29,7 @@ from nests import known_nests
 
 from embeddb.core.records import Measurement
 from embeddb.database import open_database
+from embeddb.kernels.build import threads_used
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import canonical_schedule
 from embeddb.nests.schedule import Schedule
@@ -37,7 +38,6 @@ from indexer.programs import applications
 from indexer.runners.base import RunOptions
 from indexer.runners.compiled.building import Built
 from indexer.runners.compiled.measuring import Measuring
-from indexer.runners.cpu import threads_used
 from indexer.runners.nest import NestRunner
 from indexer.runners.nest_code import library
 from indexer.runners.nest_code.measured import MeasuredNest

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from embeddb.core.config import Op
 from embeddb.database import Database, open_database
 from embeddb.index.answer_index import AnswerIndex
-from embeddb.query.query import Query
+from embeddb.ranking.query import Query
 from indexer.programs import SIZES, applications
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import Table

@@ -34,10 +34,10 @@ from machine import about
 from embeddb.core.config import Config, Op
 from embeddb.core.timing import Timing
 from embeddb.database import Database
-from embeddb.query.alternatives import insight
-from embeddb.query.diagnostics import NextRun
-from embeddb.query.fallback import answer
-from embeddb.query.query import Query
+from embeddb.ranking.alternatives import insight
+from embeddb.ranking.diagnostics import NextRun
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.query import Query
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth
 

@@ -26,7 +26,7 @@ from machine import about
 
 from embeddb.core.config import Op
 from embeddb.database import Database
-from indexer.runners.cpu_kernels import build as cpu_build
+from embeddb.kernels import build as cpu_build
 
 _SOURCE = r"""
 #include <omp.h>

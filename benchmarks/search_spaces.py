@@ -36,10 +36,10 @@ from embeddb.core.sizes import Sizes
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
-from embeddb.query.prediction import with_prediction
-from embeddb.query.query import Problem, Query
-from embeddb.query.rankers.order import behind_default, order_to_try
-from embeddb.query.rankers.search import Predicted, anneal, graph_search
+from embeddb.ranking.prediction import with_prediction
+from embeddb.ranking.query import Problem, Query
+from embeddb.ranking.rankers.order import behind_default, order_to_try
+from embeddb.ranking.rankers.search import Predicted, anneal, graph_search
 from indexer.training.cost_model.samples import Samples, samples_of
 from indexer.training.cost_model.train import CostSettings, forest, train
 from tuners.evaluation.splits import split_groups

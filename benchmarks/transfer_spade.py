@@ -37,7 +37,7 @@ from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.vote import effects, greedy_cover
-from embeddb.query.rankers.order import behind_default, order_to_try
+from embeddb.ranking.rankers.order import behind_default, order_to_try
 from indexer.training.cost_model.samples import Samples, samples_of
 from indexer.training.cost_model.train import (
     CostSettings,

@@ -34,7 +34,7 @@ from transfer_spade import ALL, Cell, Table, fill, lines, summary
 from embeddb.core.config import Config, Op
 from embeddb.cost_model.model import CostModel
 from embeddb.database import Database
-from embeddb.query.rankers.order import order_to_try
+from embeddb.ranking.rankers.order import order_to_try
 from indexer.embed import adopt_stubs, embed
 from indexer.ingest import ingest
 from indexer.library import Library

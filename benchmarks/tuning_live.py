@@ -36,7 +36,7 @@ from embeddb.database import Database
 from embeddb.matrix_files import read_pattern
 from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import load_platform, platform_here, runner_for
-from embeddb.query.rankers.neighbour_vote import NeighbourVote
+from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from tuners.evaluation.figures import Truth
 from tuners.hardware.annealing import Annealer, anneal
 from tuners.hardware.turns import SpaceSteps

@@ -34,11 +34,11 @@ from rooflines import machine_of
 from embeddb.core.config import Config, Op
 from embeddb.database import Database
 from embeddb.dynamics.roofline import Roofline
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen
 from embeddb.matrix_files import read_pattern
-from embeddb.query.query import Query
-from embeddb.query.rankers.neighbour_vote import NeighbourVote
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import codegen
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.learned_rankers import learned_rankers

@@ -26,10 +26,10 @@ from machine import about
 from embeddb.core.config import Config, Op
 from embeddb.database import Database, open_database
 from embeddb.index.lookup import Lookup
-from embeddb.query.build import build_query
-from embeddb.query.fallback import answer
-from embeddb.query.query import Query
-from embeddb.query.rankers.choose import Rankers
+from embeddb.ranking.build import build_query
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.choose import Rankers
 from indexer.embed import embed
 from indexer.exchange.exchange import export_file, import_file
 

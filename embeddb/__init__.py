@@ -15,6 +15,7 @@ from math import inf
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from embeddb import ranking
 from embeddb.core import __version__
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from embeddb.handle.compile import compile
     from embeddb.matrix_files import read_pattern
     from embeddb.platforms.platform import Platform, load_platform
-    from embeddb.query.recommendation import Recommendation
+    from embeddb.ranking.recommendation import Recommendation
     from indexer.subjects import Asked
 
 __all__ = [
@@ -55,7 +56,7 @@ __all__ = [
 _LAZY = {
     "Database": "embeddb.database",
     "Platform": "embeddb.platforms.platform",
-    "Recommendation": "embeddb.query.recommendation",
+    "Recommendation": "embeddb.ranking.recommendation",
     "compile": "embeddb.handle.compile",
     "load_platform": "embeddb.platforms.platform",
     "read_pattern": "embeddb.matrix_files",
@@ -105,28 +106,10 @@ def query(
         )
 
 
-#: The same by a name that no module takes.
-_ask_once = query
-
-
-class _Room(ModuleType):
-    """The room `embeddb.query`, which can be called as the function is whose name it takes."""
-
-    def __call__(self, *args: Any, **wishes: Any) -> Recommendation:
-        return _ask_once(*args, **wishes)
-
-
-class _Face(ModuleType):
-    """This package. Importing a module of the room `query` puts the room in the function's place:
-    the call must not get lost by that."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "query" and isinstance(value, ModuleType):
-            value.__class__ = _Room
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Face
+#: `from embeddb.query import Candidate`, as plug-ins say that were written before the package
+#: `embeddb.ranking` had its name.
+sys.modules["embeddb.query"] = ModuleType("embeddb.query")
+sys.modules["embeddb.query"].__dict__["__getattr__"] = ranking.__getattr__
 
 
 def _drawn(thing: object) -> str:

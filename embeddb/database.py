@@ -26,17 +26,17 @@ from embeddb.explain.explanation import Explanation
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
 from embeddb.platforms.platform import Platform, parse_platform, this_machine
-from embeddb.query import answers
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking import answers
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.store import is_database
 from embeddb.store.rows import Rows, pattern_rows, run_rows
 from embeddb.tensors.computation import Computation
 from indexer.subjects import Asked, known_answer, subject_of
 
 if TYPE_CHECKING:
-    from embeddb.query.alternatives import Deepen
-    from embeddb.query.answer import Answerer
-    from embeddb.query.measure import Search
+    from embeddb.ranking.alternatives import Deepen
+    from embeddb.ranking.answer import Answerer
+    from embeddb.ranking.measure import Search
     from indexer.calibration.report import CalibrationReport
     from indexer.campaign.folder import Progress as CampaignProgress
     from indexer.campaign.nodes.in_words import NodesWords
@@ -152,7 +152,7 @@ class Database(Lookup):
         pattern known by name only where the evidence needs its structure; PluginError for a tuner
         that breaks its contract; with `measure` as that.
         """
-        from embeddb.query.answer import local_platform, recommend
+        from embeddb.ranking.answer import local_platform, recommend
 
         if tuner and why:
             raise UsageError(
@@ -202,7 +202,7 @@ class Database(Lookup):
         Raises: NothingFound without a structure; RunnerUnavailable if the platform cannot be
         measured here.
         """
-        from embeddb.query.measure import measure_answer
+        from embeddb.ranking.measure import measure_answer
         from indexer.runners.base import RunOptions
 
         structure = self._structure(made, pattern)
@@ -259,7 +259,7 @@ class Database(Lookup):
     def _search(
         self, made: Recommendation, pattern: Subject, platform: Platform | None, count: int
     ) -> Search:
-        from embeddb.query.build import build_query
+        from embeddb.ranking.build import build_query
         from tuners.by_name import search_by
 
         where, op = platform or self.platform(made.platform), Op.parse(made.op)
@@ -476,7 +476,7 @@ def _ops(ops: Sequence[str | Op]) -> tuple[Op, ...]:
 def _answering(tuner: str) -> Answerer:
     """What ranks: the tuner of that name, or the product's own chain."""
     if not tuner:
-        from embeddb.query.fallback import answer
+        from embeddb.ranking.fallback import answer
 
         return answer
     from tuners.by_name import answer_by

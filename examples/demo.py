@@ -33,10 +33,10 @@ from embeddb.core.config import Config
 from embeddb.core.errors import InputError
 from embeddb.core.timing import timings_of
 from embeddb.explain.explanation import machine_words
-from embeddb.query.answer import recommend
-from embeddb.query.build import build_query
-from embeddb.query.measure import ranked_by_time
-from embeddb.query.recommendation import Candidate, Recommendation
+from embeddb.ranking.answer import recommend
+from embeddb.ranking.build import build_query
+from embeddb.ranking.measure import ranked_by_time
+from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.ui.cli.main import cli
 from embeddb.ui.report import answers_html, explanation_html
 from indexer.calibrate import Calibration, CalibrationRequest

@@ -15,8 +15,8 @@ from embeddb.core.wording import clean, many_of, plural, share
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import members_of, scope_partitions
 from embeddb.platforms.platform import Platform
-from embeddb.query.confidence import GOOD
-from embeddb.query.prediction import judged
+from embeddb.ranking.confidence import GOOD
+from embeddb.ranking.prediction import judged
 
 __all__ = ["Question", "example", "scope_states", "unembedded"]
 

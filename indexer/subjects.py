@@ -18,8 +18,8 @@ from embeddb.core.subject import Subject
 from embeddb.core.wording import many_of, one_of, plural
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
-from embeddb.query import answers
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking import answers
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.tensors.analysis import work_of
 from embeddb.tensors.computation import KINDS, Computation
 

@@ -241,7 +241,7 @@ def test_without_a_compiler_the_answers_are_shown(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("indexer.runners.cpu_kernels.build.compiler", lambda: None)
+    monkeypatch.setattr("embeddb.kernels.build.compiler", lambda: None)
     paths = written(patterns, tmp_path / "in")[:1]
     assert demo.demo(tmp_path / "out", paths, starter=starter) == 0
     shown = capsys.readouterr()
@@ -377,7 +377,7 @@ def test_a_row_without_a_default_has_no_factors_over_it(demo: Any, case: Any) ->
 
 def test_measured_candidates_are_ranked_and_failures_come_last(demo: Any, case: Any) -> None:
     from embeddb.core.timing import timings_of
-    from embeddb.query.measure import ranked_by_time
+    from embeddb.ranking.measure import ranked_by_time
 
     done = ranked_by_time(case.made, timings_of(case.runs))
     assert [c.seconds for c in done.candidates] == [2.0, 4.0, None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import lzma
 import os
@@ -11,9 +10,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tokenize
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,8 @@ from scipy.sparse import random as random_matrix
 
 from embeddb.core import plugins
 from embeddb.database import Database
+from embeddb.kernels import build as cpu_build
 from embeddb.ui.cli.main import cli
-from indexer.runners.cpu_kernels import build as cpu_build
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -36,17 +34,19 @@ SOURCES = [
     for folder in ("embeddb", "indexer", "tuners", "examples")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
-#: Another spelling of a word of the glossary: right in an identifier of another library alone.
-_FOREIGN = re.compile("neighbor", re.I)
 
 
 def shown(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
     """Language and text of every fenced block."""
-    found = re.finditer(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    found = re.finditer(r"^```(\w*)\n(.*?)^```", text_of(page), re.M | re.S)
     yield from ((m[1], m[2]) for m in found)
 
 
@@ -63,7 +63,7 @@ def _is_command(line: str) -> bool:
 
 def spans(page: Path) -> list[str]:
     """Code in running text that starts with `embeddb` and names a verb."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.M | re.S)
     return re.findall(r"`(embeddb [a-z][^`]*)`", " ".join(text.split()))
 
 
@@ -92,33 +92,48 @@ COMMANDS = [(shown(page), line) for page in PAGES for line in commands(page)]
 SPANS = sorted({(shown(page), span) for page in PAGES for span in spans(page)})
 
 
-@pytest.mark.parametrize(("page", "line"), COMMANDS)
-def test_every_command_parses(page: str, line: str) -> None:
+def problems(items: Iterable[tuple[str, str]], check: Callable[[str], None]) -> list[str]:
+    """Page, text and reason of every item that `check` does not accept."""
+    lines = []
+    for page, text in items:
+        try:
+            check(text)
+        except (AssertionError, click.ClickException, ValueError, SyntaxError) as error:
+            lines.append(f"{page}: {text[:100]}: {error}")
+    return lines
+
+
+def check_command(line: str) -> None:
     if re.search(r"[\[\]…|]", line):  # a synopsis, not a command
         words = re.findall(r"[^\s\[\]…|]+", line)[1:]
         check_options(*leaf(words))
         return
     command, words = leaf(shlex.split(line, comments=True)[1:])
-    assert not isinstance(command, click.Group), f"{page}: {line}: lacks a verb"
+    assert not isinstance(command, click.Group), "lacks a verb"
     command.make_context("embeddb", words)
 
 
-@pytest.mark.parametrize(("page", "span"), SPANS)
-def test_every_command_in_running_text_exists(page: str, span: str) -> None:
-    command, words = leaf([w for w in re.findall(r"[^\s\[\]…|]+", span)[1:] if w[0] != "…"])
-    check_options(command, words)
+def check_span(span: str) -> None:
+    check_options(*leaf([w for w in re.findall(r"[^\s\[\]…|]+", span)[1:] if w[0] != "…"]))
+
+
+def test_every_command_parses() -> None:
+    assert not problems(COMMANDS, check_command)
+
+
+def test_every_command_in_running_text_exists() -> None:
+    assert not problems(SPANS, check_span)
 
 
 def test_the_pages_hold_commands_at_all() -> None:
     assert len(COMMANDS) > 15 and len(SPANS) > 10
 
 
-@pytest.mark.parametrize("page", PAGES, ids=shown)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        if not target.startswith(("http:", "https:", "#", "mailto:")):
-            place = page.parent / target.partition("#")[0]
-            assert place.exists(), f"{shown(page)}: {target}"
+def test_links_lead_somewhere() -> None:
+    links = ((p, t) for p in PAGES for t in re.findall(r"\]\(([^)\s]+)\)", text_of(p)))
+    own = ((p, t) for p, t in links if not t.startswith(("http:", "https:", "#", "mailto:")))
+    lost = [f"{shown(p)}: {t}" for p, t in own if not (p.parent / t.partition("#")[0]).exists()]
+    assert not lost
 
 
 def test_results_name_no_folder_of_a_machine() -> None:
@@ -137,50 +152,15 @@ def test_every_page_is_listed() -> None:
             assert f"({name})" in index, f"docs/index.md does not list {name}"
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=shown)
-def test_pages_that_code_names_exist(source: Path) -> None:
-    for name in re.findall(r"docs/[\w/-]+\.md", source.read_text(encoding="utf-8")):
-        assert (ROOT / name).is_file(), f"{shown(source)}: {name}"
+def test_pages_that_code_names_exist() -> None:
+    names = ((p, n) for p in SOURCES for n in re.findall(r"docs/[\w/-]+\.md", text_of(p)))
+    lost = [f"{shown(path)}: {name}" for path, name in names if not (ROOT / name).is_file()]
+    assert not lost
 
 
-def prose(path: Path) -> str:
-    """Running text: of a page all that is not code, of a source its comments and strings. What
-    stands between backticks is a name."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".py":
-        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-        # From Python 3.12 the text of an f-string is a token of its own.
-        kinds = (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1))
-        text = "\n".join(token.string for token in tokens if token.type in kinds)
-    else:
-        text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-    return re.sub(r"`[^`]*`", "", text)
-
-
-@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=shown)
-def test_one_word_per_idea(path: Path) -> None:
-    found = _FOREIGN.search(prose(path))
-    assert found is None, f"{shown(path)}: {found and found[0]!r} is not in the glossary"
-    text = path.read_text(encoding="utf-8")
-    named = re.search(r"pip install [\"']?embeddb(?!-)", text)
-    assert named is None, "that name belongs to others on the package index"
-
-
-def test_names_of_other_libraries_are_theirs(tmp_path: Path) -> None:
-    theirs, ours = tmp_path / "theirs.py", tmp_path / "ours.py"
-    theirs.write_text("x = index.hnsw.neighbors  # `neighbors` is FAISS' own\n")
-    ours.write_text("x = 'no neighbor is near'\n")
-    assert not _FOREIGN.search(prose(theirs)) and _FOREIGN.search(prose(ours))
-
-
-def test_the_glossary_is_sorted_and_each_word_is_used() -> None:
-    glossary = ROOT / "docs" / "glossary.md"
-    words = re.findall(r"^\| \*\*(.+?)\*\* \|", glossary.read_text(encoding="utf-8"), re.M)
-    assert words == sorted(words) and len(words) == len(set(words))
-    others = [p for p in (*PAGES, *SOURCES) if p != glossary]
-    text = "\n".join(p.read_text(encoding="utf-8") for p in others).lower()
-    unused = [word for word in words if word.lower() not in text]
-    assert not unused
+def test_no_page_or_message_names_another_project_on_the_package_index() -> None:
+    wrong = re.compile(r"pip install [\"']?embeddb(?!-)")
+    assert not [shown(path) for path in (*PAGES, *SOURCES) if wrong.search(text_of(path))]
 
 
 def test_the_data_model_names_every_table_and_field() -> None:
@@ -195,11 +175,9 @@ def test_the_data_model_names_every_table_and_field() -> None:
     assert " ".join(PatternInfo.__struct_fields__) in page
 
 
-@pytest.mark.parametrize("page", PAGES, ids=shown)
-def test_python_blocks_compile(page: Path) -> None:
-    for number, (language, body) in enumerate(blocks(page)):
-        if language == "python":
-            compile(body, f"{shown(page)}[{number}]", "exec")
+def test_python_blocks_compile() -> None:
+    bodies = ((shown(p), body) for p in PAGES for kind, body in blocks(p) if kind == "python")
+    assert not problems(bodies, lambda body: compile(body, "page", "exec") and None)
 
 
 # -- what the pages promise to be tested -------------------------------------------------------
@@ -351,7 +329,7 @@ def test_the_nearest_tuner_copies_the_nearest_neighbour(
     from embeddb.core.config import Op
     from embeddb.core.records import PatternInfo
     from embeddb.platforms.platform import load_platform
-    from embeddb.query.query import Problem, Query, Vote
+    from embeddb.ranking.query import Problem, Query, Vote
 
     plugin_files(tmp_path)
     monkeypatch.setenv("EMBEDDB_PLUGINS", str(tmp_path))

@@ -15,7 +15,7 @@ from scipy import io, sparse
 
 import embeddb
 from embeddb.database import Database
-from indexer.runners.cpu_kernels import build as cpu_build
+from embeddb.kernels import build as cpu_build
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "examples" / "programs"
 NAMES = ("svd", "label_propagation", "conjugate_gradients", "gcn")

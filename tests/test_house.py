@@ -35,7 +35,7 @@ BY_NAME = {
     "embeddb.core.plugins": "the plug-in loader",
     "embeddb.featurizers.network.networks": "the table of backends",
     "embeddb.matrix_files": "the table of formats",
-    "embeddb.query": "names of the room are loaded on first use",
+    "embeddb.ranking": "names of the room are loaded on first use",
     "embeddb.ui.cli.main": "verbs are loaded one at a time",
 }
 

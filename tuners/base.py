@@ -8,8 +8,8 @@ import numpy as np
 
 from embeddb.core.config import Config
 from embeddb.core.records import Measurement
-from embeddb.query.query import Query
-from embeddb.query.recommendation import Candidate
+from embeddb.ranking.query import Query
+from embeddb.ranking.recommendation import Candidate
 
 __all__ = ["Tuner"]
 

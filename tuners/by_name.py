@@ -19,11 +19,11 @@ from embeddb.core.config import Config
 from embeddb.core.errors import MissingDependency, NothingFound, PluginError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.core.wording import one_of
-from embeddb.query.fallback import Answer
-from embeddb.query.measure import Measure, Search
-from embeddb.query.query import Query
-from embeddb.query.rankers.choose import Rankers
-from embeddb.query.recommendation import Candidate, Recommendation
+from embeddb.ranking.fallback import Answer
+from embeddb.ranking.measure import Measure, Search
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.choose import Rankers
+from embeddb.ranking.recommendation import Candidate, Recommendation
 from tuners.base import Tuner
 from tuners.loop import tune
 

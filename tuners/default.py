@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from embeddb.query.recommendation import Candidate
+from embeddb.ranking.recommendation import Candidate
 from tuners.ranking import RankedTuner, default_candidate
 
 __all__ = ["PLUGIN", "DefaultTuner"]

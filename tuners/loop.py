@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from embeddb.core.config import Config
 from embeddb.core.records import Measurement
-from embeddb.query.measure import Measure
+from embeddb.ranking.measure import Measure
 from tuners.base import Tuner
 
 __all__ = ["tune"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from embeddb.query.rankers.cost_model import CostModelRanker
-from embeddb.query.recommendation import Candidate
+from embeddb.ranking.rankers.cost_model import CostModelRanker
+from embeddb.ranking.recommendation import Candidate
 from tuners.ranking import RankedTuner
 
 __all__ = ["PLUGIN", "RankTuner"]

@@ -9,9 +9,9 @@ import numpy as np
 
 from embeddb.core.config import Config
 from embeddb.core.records import Measurement
-from embeddb.query.query import Query
-from embeddb.query.rankers.base import by_score, default_candidate
-from embeddb.query.recommendation import Candidate
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.base import by_score, default_candidate
+from embeddb.ranking.recommendation import Candidate
 
 __all__ = ["RankedTuner", "by_score", "default_candidate"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from embeddb.query.rankers.search import SearchRanker
-from embeddb.query.recommendation import Candidate
+from embeddb.ranking.rankers.search import SearchRanker
+from embeddb.ranking.recommendation import Candidate
 from tuners.ranking import RankedTuner
 
 __all__ = ["PLUGIN", "SearchTuner"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from embeddb.query.recommendation import Candidate
+from embeddb.ranking.recommendation import Candidate
 from tuners.ranking import RankedTuner
 
 __all__ = ["PLUGIN", "StaticTopKTuner"]

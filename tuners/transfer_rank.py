@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from embeddb.query.rankers.joint import JointRanker
-from embeddb.query.recommendation import Candidate
+from embeddb.ranking.rankers.joint import JointRanker
+from embeddb.ranking.recommendation import Candidate
 from tuners.ranking import RankedTuner
 
 __all__ = ["PLUGIN", "TransferRankTuner"]

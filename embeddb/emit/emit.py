@@ -10,7 +10,7 @@ from embeddb.emit.folder import Manifest, write_library
 from embeddb.emit.fusion import fusion_files
 from embeddb.emit.library import Library
 from embeddb.emit.tile import TileLibrary
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.tensors.computation import Computation
 
 __all__ = ["emit_answer", "emit_config", "emit_tensor"]

@@ -1,6 +1,6 @@
 """From configurations of the CPU platform to a library in C: its files by name.
 
-Kernels are those of `indexer/runners/cpu_kernels`, with their entry `called`; what is written
+Kernels are those of `embeddb/kernels`, with their entry `called`; what is written
 around them is what Python does elsewhere: checks, conversions (`forms.py`), padding, and codes in
 place of exceptions.
 """
@@ -17,9 +17,9 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.emit.part import parts_of
 from embeddb.emit.readme import readme_parts
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels.codegen import conversions, declarations, source
-from indexer.runners.cpu_kernels.variant import Variant
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels.codegen import conversions, declarations, source
+from embeddb.kernels.variant import Variant
 
 __all__ = ["Library", "RuleText", "checked_prefix", "filled"]
 

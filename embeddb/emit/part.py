@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embeddb.core.config import Config, Op
-from indexer.runners.cpu_kernels.codegen import SCHEDULES, Launch, plan
-from indexer.runners.cpu_kernels.variant import Variant
+from embeddb.kernels.codegen import SCHEDULES, Launch, plan
+from embeddb.kernels.variant import Variant
 
 __all__ = ["Part", "parts_of"]
 

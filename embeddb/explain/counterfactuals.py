@@ -15,12 +15,12 @@ from embeddb.core.wording import value_text
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
-from embeddb.query.diagnostics import Counterfactual, ParameterEffect
-from embeddb.query.gain_bounds import tempered
-from embeddb.query.posterior import Posterior
-from embeddb.query.prediction import shared_out
-from embeddb.query.query import Query
-from embeddb.query.rankers.base import Ranker
+from embeddb.ranking.diagnostics import Counterfactual, ParameterEffect
+from embeddb.ranking.gain_bounds import tempered
+from embeddb.ranking.posterior import Posterior
+from embeddb.ranking.prediction import shared_out
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.base import Ranker
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel

@@ -13,10 +13,10 @@ from embeddb.explain.counterfactuals import counterfactuals, partial_dependence
 from embeddb.explain.kernel_occlusion import kernel_occlusion
 from embeddb.explain.occlusion import occlusion
 from embeddb.index.lookup import Lookup
-from embeddb.query.alternatives import Deepen
-from embeddb.query.diagnostics import Diagnostics, Occluded
-from embeddb.query.fallback import Answer
-from embeddb.query.rankers.base import posterior_of
+from embeddb.ranking.alternatives import Deepen
+from embeddb.ranking.diagnostics import Diagnostics, Occluded
+from embeddb.ranking.fallback import Answer
+from embeddb.ranking.rankers.base import posterior_of
 from embeddb.tensors.computation import Computation
 
 __all__ = ["deepening"]

@@ -39,10 +39,10 @@ from embeddb.nests.schedule import Schedule
 from embeddb.platforms.machines import machine_words
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
-from embeddb.query.kernels.view import KernelView, kernel_view
-from embeddb.query.order_reason import with_order_reasons
-from embeddb.query.recommendation import Candidate, Recommendation, RecommendedNeighbour
-from embeddb.query.remeasured import without_search
+from embeddb.ranking.kernels.view import KernelView, kernel_view
+from embeddb.ranking.order_reason import with_order_reasons
+from embeddb.ranking.recommendation import Candidate, Recommendation, RecommendedNeighbour
+from embeddb.ranking.remeasured import without_search
 from embeddb.store import Store
 from embeddb.store.codec import RunRow
 from embeddb.store.models.facts import ModelFacts, facts_of

@@ -12,8 +12,8 @@ from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.wording import many_of, one_of
 from embeddb.platforms.machines import display_name, machine_words
-from embeddb.query.kernels.view import KernelView
-from embeddb.query.recommendation import (
+from embeddb.ranking.kernels.view import KernelView
+from embeddb.ranking.recommendation import (
     DEFAULT_FAILS,
     Candidate,
     Recommendation,

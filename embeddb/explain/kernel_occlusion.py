@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from embeddb.core.errors import EmbeddbError
 from embeddb.featurizers.base import Occluding
 from embeddb.index.lookup import Lookup
-from embeddb.query.diagnostics import Occluded
-from embeddb.query.kernels.view import MOST_SHOWN
-from embeddb.query.query import Query
-from embeddb.query.rankers.base import Ranker
+from embeddb.ranking.diagnostics import Occluded
+from embeddb.ranking.kernels.view import MOST_SHOWN
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.base import Ranker
 from embeddb.tensors.computation import Computation
 
 __all__ = ["kernel_occlusion"]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import EmbeddbError
 from embeddb.core.pattern import Pattern
 from embeddb.index.lookup import Lookup
-from embeddb.query.query import Query
+from embeddb.ranking.query import Query
 
 __all__ = ["occlusion", "without_cell"]
 

@@ -21,9 +21,8 @@ from embeddb.core.errors import StoreLocked
 from embeddb.core.files.gate import read_bounded
 from embeddb.core.files.own_files import whole_file
 from embeddb.core.pattern import Pattern
+from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import load_platform
-from indexer.runners.cpu import threads_used
-from indexer.runners.cpu_kernels import build as cpu_build
 
 if TYPE_CHECKING:
     from embeddb.database import Database
@@ -143,7 +142,7 @@ def _place(db: str | Path, pattern: Pattern, op: Op, wishes: Wishes) -> Path | N
         *(_FORMAT, str(folder.resolve()), generation, pattern.id, str(op)),
         *(wishes.calls, wishes.reproducible),
         *(load_platform("cpu").digest, cpu_build.cpu_model(), cpu_build.compiler()),
-        *(cpu_build.flags(), threads_used(0)),
+        *(cpu_build.flags(), cpu_build.threads_used(0)),
     )
     name = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
     return cpu_build.cache_folder().parent / "choices" / f"{name}.json"

@@ -27,9 +27,9 @@ from embeddb.handle.worth import (
     usual_config,
     worth_building,
 )
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels.called import is_built
-from indexer.runners.cpu_kernels.codegen import plan
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels.called import is_built
+from embeddb.kernels.codegen import plan
 
 if TYPE_CHECKING:
     from embeddb.database import Database

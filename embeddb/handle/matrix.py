@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError, UsageError
 from embeddb.core.pattern import Pattern
-from indexer.runners.cpu_kernels.forms import Form, aligned
+from embeddb.kernels.forms import Form, aligned
 
 __all__ = ["MAX_NNZ", "Matrix", "matrix_of", "value_type"]
 

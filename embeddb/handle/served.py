@@ -14,9 +14,9 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
 from embeddb.handle.matrix import Matrix
 from embeddb.handle.operands import Buffers, address
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel
-from indexer.runners.cpu_kernels.forms import FormSpec, Refusal, as_scipy
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels.called import NO_MEMORY, NOT_A_NUMBER, BoundKernel, CalledKernel
+from embeddb.kernels.forms import FormSpec, Refusal, as_scipy
 
 __all__ = ["FormRefused", "Served", "by_kernel", "by_scipy", "is_plain"]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from embeddb.core.errors import MatrixError, UsageError
 from embeddb.handle.handle import Handle
 from embeddb.handle.matrix import Matrix, matrix_of
-from indexer.runners.cpu_kernels.forms import as_scipy
+from embeddb.kernels.forms import as_scipy
 
 __all__ = ["Compile", "Products", "array_of", "dots", "product", "sorted_csr"]
 

@@ -11,8 +11,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.files.own_files import whole_file
 from embeddb.handle.choice import Choice, Wishes
 from embeddb.handle.matrix import Matrix
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels.called import code_place, is_built
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels.called import code_place, is_built
 
 __all__ = [
     "NO_COMPILER",

@@ -13,8 +13,7 @@ from typing import cast
 import msgspec
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import StoreCorrupt, UsageError
-from embeddb.core.kinds import kind_of
+from embeddb.core.errors import StoreCorrupt
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.subject import Subject
@@ -293,7 +292,7 @@ class Store:
 
     def put_structures(self, told: Iterable[tuple[Subject, PatternInfo]]) -> None:
         """The same of several patterns, in one transaction."""
-        rows = [_encoded(workload, info) for workload, info in told]
+        rows = [(info, *codec.encode_workload(one, info)) for one, info in told]
 
         def body(txn: Txn) -> None:
             for info, table, raw in rows:
@@ -460,14 +459,6 @@ class Store:
 
     def close(self) -> None:
         self._engine.close()
-
-
-def _encoded(workload: Subject, info: PatternInfo) -> tuple[PatternInfo, str, bytes]:
-    """Facts, table and bytes of a workload. Raises: UsageError for facts about another one."""
-    if info.id != workload.id:
-        raise UsageError(f"the facts are about pattern {info.id}, not {workload.id}")
-    kind = kind_of(workload.kind)
-    return info, kind.table, kind.encode(workload)
 
 
 @lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform, parse_platform
-from embeddb.query.query import Neighbour, Problem, Query
+from embeddb.ranking.query import Neighbour, Problem, Query
 
 __all__ = ["sample_queries"]
 

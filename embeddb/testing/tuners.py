@@ -20,7 +20,7 @@ import numpy as np
 
 from embeddb.core.config import Config
 from embeddb.core.records import STATUSES, Measurement
-from embeddb.query.query import Query
+from embeddb.ranking.query import Query
 from embeddb.testing.queries import sample_queries
 from tuners.base import Tuner
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 
 from embeddb.core.wording import factor
-from embeddb.query.diagnostics import Diagnostics, Occluded
-from embeddb.query.kernels.view import KernelView
+from embeddb.ranking.diagnostics import Diagnostics, Occluded
+from embeddb.ranking.kernels.view import KernelView
 from embeddb.ui import draw
 from embeddb.ui.feature_words import feature_words
 

@@ -21,8 +21,8 @@ from embeddb.tensors.computation import Computation
 if TYPE_CHECKING:
     from embeddb.explain.explanation import Explanation
     from embeddb.index.lookup import Lookup
-    from embeddb.query.kernels.view import KernelView
-    from embeddb.query.recommendation import Recommendation
+    from embeddb.ranking.kernels.view import KernelView
+    from embeddb.ranking.recommendation import Recommendation
     from embeddb.store.rows import Rows
 
 __all__ = [
@@ -46,7 +46,7 @@ def html_of(thing: object) -> str:
     """
     from embeddb.explain.explanation import Explanation
     from embeddb.index.lookup import Lookup
-    from embeddb.query.recommendation import Recommendation
+    from embeddb.ranking.recommendation import Recommendation
     from embeddb.store.rows import Rows
 
     if isinstance(thing, Pattern | PatternInfo):
@@ -82,7 +82,7 @@ def database_html(db: Lookup) -> str:
 def recommendation_html(made: Recommendation) -> str:
     """The ranked configurations beside the default."""
     from embeddb.explain.explanation import paid_off
-    from embeddb.query.order_reason import rests_on
+    from embeddb.ranking.order_reason import rests_on
     from embeddb.ui.wording import seconds
 
     rows = [
@@ -168,7 +168,7 @@ def rows_html(rows: Rows[Any]) -> str:
 
 def kernel_html(kernel: Computation) -> str:
     """Sizes, and its operations as a graph."""
-    from embeddb.query.kernels.view import kernel_view
+    from embeddb.ranking.kernels.view import kernel_view
 
     view, name = kernel_view(kernel), kernel.name or kernel.id
     said = f"{one_of(kernel.kind)}: {kernel.sizes}; {view.count:,} operations"

@@ -9,8 +9,8 @@ from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
-from embeddb.query.answer import first_answers
-from embeddb.query.build import build_query
+from embeddb.ranking.answer import first_answers
+from embeddb.ranking.build import build_query
 
 __all__ = ["AGAIN", "TASK", "measured_on_all", "task_configs"]
 

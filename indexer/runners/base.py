@@ -59,8 +59,8 @@ class Runner(Protocol):
     wrong numbers, needs too much memory) is the status of its measurement; only an operation the
     runner does not know, or a machine it cannot run on, raises. That is so in the middle of a run
     too: no space left, a process that somebody killed or that cannot start say nothing of a
-    configuration, and nothing is yielded for it (`indexer.runners.machine`). Closing the iterator
-    early leaves no process behind that still works on it.
+    configuration, and nothing is yielded for it (`embeddb.kernels.machine_failures`). Closing the
+    iterator early leaves no process behind that still works on it.
 
     The protocols below are for runners that can tell more of their machine; each is kept by having
     its method.

@@ -15,13 +15,13 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
 from embeddb.core.records import Measurement
 from embeddb.core.subject import Subject
+from embeddb.kernels.machine_failures import AGAIN, Deadline, full_line, killed_by, refuse_full
 from embeddb.platforms.machines import is_interpreter
 from embeddb.platforms.of_subject import space_of
 from indexer.runners.base import RunOptions
 from indexer.runners.command_run.output import one_line, read_times
 from indexer.runners.command_run.process import Ended, run_once
 from indexer.runners.command_run.subject_file import most_bytes, scratch_folder, write_subject
-from indexer.runners.machine import AGAIN, Deadline, full_line, killed_by, refuse_full
 
 if TYPE_CHECKING:
     from embeddb.platforms.command import CommandSpec
@@ -86,7 +86,7 @@ class CommandRunner:
         if "threads" in spec.names:
             facts["threads"] = str(_threads(threads))
         if not platform.simulated:
-            from indexer.runners.cpu_kernels.build import cpu_model
+            from embeddb.kernels.build import cpu_model
 
             facts["cpu"] = cpu_model()
         return platform.at("", facts)

@@ -15,22 +15,22 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, SpaceError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen as cpu_codegen
+from embeddb.kernels.forms import PADDING
 from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
 from indexer.runners.compiled.closing import Closing
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import codegen as cpu_codegen
 from indexer.runners.cpu_kernels import facts as cpu_facts
 from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.cpu_kernels.forms import PADDING
 from indexer.runners.cpu_kernels.session import Session
 
 if TYPE_CHECKING:
+    from embeddb.kernels.codegen import Launch
+    from embeddb.kernels.variant import Variant
     from embeddb.platforms.platform import Platform
-    from indexer.runners.cpu_kernels.codegen import Launch
-    from indexer.runners.cpu_kernels.variant import Variant
 
-__all__ = ["PLUGIN", "CpuRunner", "threads_used"]
+__all__ = ["PLUGIN", "CpuRunner"]
 
 _WORKER = "indexer.runners.cpu_kernels.worker"
 _LOAD_TIMEOUT_S = 120.0
@@ -50,7 +50,7 @@ class CpuRunner(Closing):
     def __init__(self) -> None:
         env = {
             "OMP_WAIT_POLICY": "passive",
-            "OMP_NUM_THREADS": str(threads_used(0)),
+            "OMP_NUM_THREADS": str(cpu_build.threads_used(0)),
             "OMP_DYNAMIC": "false",
             "OMP_PROC_BIND": "false",
             "OPENBLAS_NUM_THREADS": "1",
@@ -120,7 +120,7 @@ class CpuRunner(Closing):
         request = {
             "do": "probe",
             "library": library,
-            "threads": threads_used(threads),
+            "threads": cpu_build.threads_used(threads),
             "short": short,
         }
         reply = self._session.request(request, timeout_s=_PROBE_TIMEOUT_S)
@@ -168,7 +168,7 @@ class CpuRunner(Closing):
         """
         self._require(op)
         found = {}
-        threads = threads_used(options.threads)
+        threads = cpu_build.threads_used(options.threads)
         for name in (n for n in baselines.names(op.kernel) if not only or n in only):
             request = {"do": "baseline", "name": name, "threads": threads}
             reply = self._ask(pattern, op, request, options)
@@ -186,7 +186,7 @@ class CpuRunner(Closing):
             "compiler": found[1],
             "flags": " ".join(cpu_build.flags()),
             "kernels": str(cpu_codegen.GENERATION),
-            "threads": str(threads_used(threads)),
+            "threads": str(cpu_build.threads_used(threads)),
             "wait_policy": "passive",
             "proc_bind": "false",
         }
@@ -209,7 +209,7 @@ class CpuRunner(Closing):
         built = self._build(variant)
         if built.error:
             return _failed("build", built.error, compile_s=built.compile_s)
-        threads = 1 if launch.threads == "one" else threads_used(options.threads)
+        threads = 1 if launch.threads == "one" else cpu_build.threads_used(options.threads)
         request = {
             "do": "measure",
             "library": str(built.path),
@@ -285,15 +285,6 @@ class CpuRunner(Closing):
         if reply["status"] == "crash":  # no kernel has run yet
             raise RunnerUnavailable(f"the worker cannot take a matrix: {reply['error']}")
         return reply
-
-
-def threads_used(asked: int) -> int:
-    """Threads to use: as asked, or every processor this process may run on."""
-    if asked:
-        return asked
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _bytes(pattern: Pattern, op: Op, options: RunOptions) -> int:

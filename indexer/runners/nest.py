@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.records import Measurement
+from embeddb.kernels.build import threads_used
 from embeddb.nests.check import check
 from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import Schedule
 from indexer.runners.base import RunOptions
 from indexer.runners.compiled.here import CompiledHere
 from indexer.runners.compiled.measuring import Measuring
-from indexer.runners.cpu import threads_used
 from indexer.runners.nest_code import generate, library
 from indexer.runners.nest_code.measured import MeasuredNest
 

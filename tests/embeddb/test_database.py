@@ -44,7 +44,7 @@ from embeddb.core.records import Measurement
 from embeddb.core.shown import html_of
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import Platform, parse_platform
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking.recommendation import Recommendation
 from indexer import starter
 from indexer.campaign.plan import PlanOptions
 from indexer.library import info_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -97,13 +97,19 @@ def test_a_question_takes_a_matrix_a_file_a_name_or_an_id(db: Database, tmp_path
 
 
 def test_one_question_needs_one_call_again_and_again(folder: Path) -> None:
-    for _ in range(2):  # importing the room `embeddb.query` must not take the call away
+    for _ in range(2):
         made = embeddb.query(NEW.to_scipy(), op=OP, platform="tiny", db=folder, k=3, why=True)
         assert made.pattern_id == NEW.id and len(made.candidates) == 3 and made.insight.deep
     assert isinstance(made, embeddb.Recommendation)
-    import embeddb.query.recommendation as room
 
-    assert room.Recommendation is embeddb.Recommendation and callable(embeddb.query)
+
+def test_plugins_written_before_the_rename_import_from_the_name_of_the_function() -> None:
+    import embeddb.query
+    from embeddb.query import Candidate
+
+    from embeddb.ranking.recommendation import Candidate as here
+
+    assert Candidate is here and isinstance(embeddb.query, FunctionType)
 
 
 def test_measuring_is_a_word_of_the_question(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

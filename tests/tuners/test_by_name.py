@@ -19,8 +19,8 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform
-from embeddb.query.build import build_query
-from embeddb.query.query import Query
+from embeddb.ranking.build import build_query
+from embeddb.ranking.query import Query
 from embeddb.testing.tuners import TunerContract, sample_queries
 from embeddb.ui.cli.main import run
 from indexer.embed import embed
@@ -32,7 +32,7 @@ from tuners.evaluation.evaluate import evaluate
 #: asks depends on what it was told.
 MINE = '''
 """Alphabetical."""
-from embeddb.query import Candidate
+from embeddb.ranking import Candidate
 
 TOLD = []
 

@@ -21,13 +21,13 @@ from embeddb.core.sizes import Sizes
 from embeddb.core.timing import Timing, timings_of
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
-from embeddb.query.build import with_evidence
-from embeddb.query.confidence import confidence_of
-from embeddb.query.fallback import answer
-from embeddb.query.query import LINKS, OwnTimings, Problem, Query
-from embeddb.query.rankers.choose import Rankers
-from embeddb.query.rankers.neighbour_vote import scores
-from embeddb.query.recommendation import Candidate
+from embeddb.ranking.build import with_evidence
+from embeddb.ranking.confidence import confidence_of
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.query import LINKS, OwnTimings, Problem, Query
+from embeddb.ranking.rankers.choose import Rankers
+from embeddb.ranking.rankers.neighbour_vote import scores
+from embeddb.ranking.recommendation import Candidate
 from embeddb.testing.tuners import TunerContract, check_tuner, sample_queries
 from tuners.loop import tune
 from tuners.ranking import RankedTuner

@@ -22,9 +22,9 @@ from embeddb.core.errors import NothingFound
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.machines import same_machine
-from embeddb.query.fallback import answer
-from embeddb.query.query import Query
-from embeddb.query.recommendation import Candidate
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.query import Query
+from embeddb.ranking.recommendation import Candidate
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth, judge
 from tuners.evaluation.splits import split_groups

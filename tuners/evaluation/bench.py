@@ -24,11 +24,11 @@ from embeddb.index.scopes import members_of
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
-from embeddb.query.build import with_evidence
-from embeddb.query.kernels.carried import with_carried_tiles
-from embeddb.query.prediction import Scorer
-from embeddb.query.query import Problem, Query, Vote
-from embeddb.query.transferred import carried_over
+from embeddb.ranking.build import with_evidence
+from embeddb.ranking.kernels.carried import with_carried_tiles
+from embeddb.ranking.prediction import Scorer
+from embeddb.ranking.query import Problem, Query, Vote
+from embeddb.ranking.transferred import carried_over
 from embeddb.tensors.computation import Computation, program_of
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.fit import Fit

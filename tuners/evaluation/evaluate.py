@@ -18,9 +18,9 @@ from embeddb.core.errors import NothingFound
 from embeddb.core.wording import many_of
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_partitions
-from embeddb.query.fallback import answer
-from embeddb.query.query import Query
-from embeddb.query.rankers.neighbour_vote import scores
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.neighbour_vote import scores
 from indexer.coverage import unembedded
 from tuners.by_name import tuner_class
 from tuners.evaluation.bench import Bench

@@ -11,7 +11,7 @@ from embeddb.core.config import Op
 from embeddb.core.records import PatternInfo
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
-from embeddb.query.prediction import Scorer
+from embeddb.ranking.prediction import Scorer
 
 __all__ = ["Fit"]
 

@@ -26,12 +26,12 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of, scope_partitions
 from embeddb.index.vote import surely_positive
 from embeddb.platforms.platform import Platform
-from embeddb.query.kernels.prediction import with_tiles
-from embeddb.query.query import Query
-from embeddb.query.rankers.base import Ranker
-from embeddb.query.rankers.cost_model import CostModelRanker
-from embeddb.query.rankers.joint import JointRanker
-from embeddb.query.rankers.neighbour_vote import NeighbourVote
+from embeddb.ranking.kernels.prediction import with_tiles
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.base import Ranker
+from embeddb.ranking.rankers.cost_model import CostModelRanker
+from embeddb.ranking.rankers.joint import JointRanker
+from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.tensors.computation import Computation
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Truth, judge

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config
 from embeddb.core.errors import EmbeddbError, MissingDependency, NothingFound
 from embeddb.index.vote import surely_positive
-from embeddb.query.prediction import Scorer
-from embeddb.query.query import Query
-from embeddb.query.rankers.joint import guard_of, joined
-from embeddb.query.rankers.neighbour_vote import NeighbourVote, scores
-from embeddb.query.rankers.order import behind_default, order_to_try
-from embeddb.query.rankers.ties import settled
+from embeddb.ranking.prediction import Scorer
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.joint import guard_of, joined
+from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, scores
+from embeddb.ranking.rankers.order import behind_default, order_to_try
+from embeddb.ranking.rankers.ties import settled
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering
 from tuners.evaluation.fit import Fit

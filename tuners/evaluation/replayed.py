@@ -10,7 +10,7 @@ import numpy as np
 
 from embeddb.core.config import Config
 from embeddb.core.records import Measurement, Run
-from embeddb.query.query import Query
+from embeddb.ranking.query import Query
 from embeddb.store import Store
 from indexer.runners.base import RunOptions
 from indexer.runners.replay import ReplayRunner

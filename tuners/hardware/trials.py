@@ -16,7 +16,7 @@ from embeddb.core.records import Run, in_context
 from embeddb.core.subject import Subject
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
-from embeddb.query.measure import state_warning
+from embeddb.ranking.measure import state_warning
 from embeddb.store.usual_state import usual_at
 from indexer.runners.base import HARDWARE_S, RunOptions
 

@@ -13,8 +13,8 @@ from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
-from embeddb.query.build import build_query
-from embeddb.query.query import Query
+from embeddb.ranking.build import build_query
+from embeddb.ranking.query import Query
 from indexer.runners.base import RunOptions
 from tuners.hardware.outcome import Tuned
 from tuners.hardware.trials import Hardware, Trials

@@ -12,10 +12,10 @@ from embeddb.core.config import Config
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.platforms.space.space import ConfigSpace
-from embeddb.query.query import Query
-from embeddb.query.rankers.base import Ranker
-from embeddb.query.rankers.choose import FEWEST_NEIGHBOURS, Rankers
-from embeddb.query.rankers.search import Predicted, anneal, graph_search, predicted_whole
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.base import Ranker
+from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS, Rankers
+from embeddb.ranking.rankers.search import Predicted, anneal, graph_search, predicted_whole
 
 __all__ = ["HARDWARE", "RANKERS", "Ranking", "ranking"]
 

@@ -18,7 +18,7 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import Extent
 from embeddb.index.scopes import scope_of
 from embeddb.platforms.platform import Platform
-from embeddb.query.fallback import answer
+from embeddb.ranking.fallback import answer
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, judge, summarise
 from tuners.rule.features import NAMES, features_of, told_features

@@ -17,8 +17,8 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
-from embeddb.query.build import build_query
-from embeddb.query.fallback import answer
+from embeddb.ranking.build import build_query
+from embeddb.ranking.fallback import answer
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline.analysis import ANALYSED, Analysis
 from embeddb.tensors.tiles import why_not

@@ -4,7 +4,7 @@ and each row, column or slice, costs one core.
 Two loads, one store and two multiply-adds of vectors a cycle, four cycles until a sum can be added
 to again, some 256 operations in flight: cores of both vendors since 2020. What waits for a sum
 waits the less, the shorter a row is beside what is in flight, for the next rows do not wait. The
-bodies are those of `indexer.runners.cpu_kernels`.
+bodies are those of `embeddb.kernels`.
 """
 
 from __future__ import annotations

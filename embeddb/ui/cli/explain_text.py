@@ -22,8 +22,8 @@ from embeddb.explain.explanation import (
     link_words,
     preparation,
 )
-from embeddb.query.diagnostics import Counterfactual, Diagnostics
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking.diagnostics import Counterfactual, Diagnostics
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.ui.cli.kernel_text import show_occluded
 from embeddb.ui.cli.nest_text import show_transfers
 from embeddb.ui.cli.output import say, table

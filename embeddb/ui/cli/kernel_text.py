@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
     from embeddb.core.subject import Subject
     from embeddb.database import Database
-    from embeddb.query.diagnostics import Diagnostics
-    from embeddb.query.kernels.fused_seconds import FusedSeconds
-    from embeddb.query.kernels.view import KernelView
+    from embeddb.ranking.diagnostics import Diagnostics
+    from embeddb.ranking.kernels.fused_seconds import FusedSeconds
+    from embeddb.ranking.kernels.view import KernelView
 
 __all__ = [
     "fused_seconds",
@@ -62,7 +62,7 @@ def fused_seconds(db: Database, subject: Subject | PatternInfo, op: Op) -> Seque
     """What a kernel takes, measured and predicted: all that is to be known of op `fused`."""
     if op.kernel != "fused":
         return ()
-    from embeddb.query.kernels.fused_seconds import fused_seconds_of
+    from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
 
     kernel = subject if isinstance(subject, Computation) else db.store.tensor(subject.id)
     return () if kernel is None else fused_seconds_of(db, kernel)

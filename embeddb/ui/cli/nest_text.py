@@ -16,7 +16,7 @@ from embeddb.database import Database
 from embeddb.explain.explanation import Explanation
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from embeddb.query.recommendation import Recommendation, TransferredStep
+from embeddb.ranking.recommendation import Recommendation, TransferredStep
 from embeddb.ui.cli.output import note, say, table
 
 __all__ = ["emit_program", "emit_schedules", "lines_words", "show_transfers"]

@@ -19,7 +19,7 @@ from embeddb.explain.explanation import (
     paid_off,
     preparation,
 )
-from embeddb.query.order_reason import rests_on
+from embeddb.ranking.order_reason import rests_on
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from embeddb.explain.explanation import Explanation, NeighbourEvidence
-    from embeddb.query.diagnostics import SimplerAnswer
+    from embeddb.ranking.diagnostics import SimplerAnswer
 
 __all__ = ["Setting", "explanation_body", "explanation_html", "settings"]
 

@@ -13,7 +13,7 @@ import msgspec
 from embeddb.core.config import Op
 from embeddb.core.kinds import operation_of
 from embeddb.core.wording import counted, many_of, plural, share
-from embeddb.query.confidence import GOOD
+from embeddb.ranking.confidence import GOOD
 from embeddb.ui.report import commands
 from embeddb.ui.report.scopes import is_shared
 from embeddb.ui.wording import shown
@@ -21,7 +21,7 @@ from embeddb.ui.wording import shown
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
     from embeddb.database import Database
-    from embeddb.query.recommendation import Recommendation
+    from embeddb.ranking.recommendation import Recommendation
     from embeddb.ui.report.scopes import ScopeFacts
 
 __all__ = ["Gap", "gaps_of"]

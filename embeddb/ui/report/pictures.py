@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from embeddb.explain.explanation import Explanation, NeighbourEvidence
-    from embeddb.query.diagnostics import ParameterEffect
-    from embeddb.query.recommendation import Recommendation
+    from embeddb.ranking.diagnostics import ParameterEffect
+    from embeddb.ranking.recommendation import Recommendation
 
 __all__ = [
     "Card",

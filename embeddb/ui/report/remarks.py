@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from embeddb.core.config import Config, Op
 from embeddb.core.kinds import kind_of
 from embeddb.core.wording import one_of
-from embeddb.query.order_reason import order_notes
+from embeddb.ranking.order_reason import order_notes
 from embeddb.ui.report import commands
 from embeddb.ui.wording import line
 

@@ -24,7 +24,7 @@ from embeddb.index.large.sampling import read_of
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
 from embeddb.index.scopes import members_of, scope_partitions
 from embeddb.platforms.of_subject import default_of
-from embeddb.query.prediction import judged
+from embeddb.ranking.prediction import judged
 from embeddb.store.usual_state import usual_at
 from embeddb.ui.report.winners import Best, ClassChoice, Preference, Winner, choices
 

@@ -15,8 +15,8 @@ from embeddb.core.wording import one_of
 from embeddb.database import Database
 from embeddb.index.scopes import Scope, scopes
 from embeddb.platforms.platform import Platform, builtin_platforms
-from embeddb.query.answers import in_order
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking.answers import in_order
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.store import Store, memory_store
 from embeddb.ui.serve.access.address import Address
 from embeddb.ui.serve.page_cache import RESTART, PageCache, file_of

@@ -23,7 +23,7 @@ from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import Param
-from embeddb.query.kernels.view import kernel_view
+from embeddb.ranking.kernels.view import kernel_view
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import side
 from embeddb.ui.serve.server_answers import AnswerHead

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from embeddb.core.errors import NothingFound
 from embeddb.core.wording import one_of
-from embeddb.query.kernels.view import KernelView
+from embeddb.ranking.kernels.view import KernelView
 from embeddb.ui import draw
 from embeddb.ui.kernel_drawing import drawn_kernel, kernel_caption
 from embeddb.ui.report import explanation_body, page_style

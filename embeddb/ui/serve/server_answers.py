@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from embeddb.core.records import PatternInfo
-from embeddb.query.recommendation import Candidate, Recommendation
+from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.store import Store, Txn
 from embeddb.store.tables import decoded
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from embeddb.core.errors import MissingDependency, NestError
 from embeddb.core.files.gate import read_bounded, refusing
+from embeddb.kernels.machine_failures import Deadline
 from indexer.frontends.dace import driver
 from indexer.runners.command_run.process import run_once
-from indexer.runners.machine import Deadline
 
 __all__ = ["VARIABLE", "sdfg_files"]
 

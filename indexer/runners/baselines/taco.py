@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.kernels import build as cpu_build
 from indexer.runners.baselines.problem import Failed, Problem, Ready
-from indexer.runners.cpu_kernels import build as cpu_build
 
 __all__ = ["SCHEDULES", "Schedule", "prepare"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embeddb.core.errors import RunnerUnavailable
-from indexer.runners.machine import AGAIN, Deadline
+from embeddb.kernels.machine_failures import AGAIN, Deadline
 
 __all__ = ["Ended", "run_once"]
 

@@ -14,8 +14,8 @@ import numpy as np
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
+from embeddb.kernels.machine_failures import AGAIN
 from embeddb.nests.nest import Nest
-from indexer.runners.machine import AGAIN
 
 if TYPE_CHECKING:
     from embeddb.core.config import Op

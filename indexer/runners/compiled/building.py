@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from embeddb.core.errors import InputError, RunnerUnavailable
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels.compiling import compile_to
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels.compiling import compile_to
 
 __all__ = ["LIBRARIES", "Built", "Source", "build_all", "build_one", "command", "one_file"]
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from embeddb.core.errors import NothingFound, RunnerUnavailable
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import codegen as cpu_codegen
-from indexer.runners.cpu_kernels.forms import PADDING, Converter, Form, Refusal
-from indexer.runners.cpu_kernels.tasks import scratch_values, strip_of
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen as cpu_codegen
+from embeddb.kernels.forms import PADDING, Converter, Form, Refusal
+from embeddb.kernels.tasks import scratch_values, strip_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from embeddb.core.config import Config, Op
     from embeddb.core.pattern import Pattern
-    from indexer.runners.cpu_kernels.variant import Variant
+    from embeddb.kernels.variant import Variant
 
 __all__ = [
     "MAX_BYTES",

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from indexer.runners.cpu_kernels import build as cpu_build
+from embeddb.kernels import build as cpu_build
 from indexer.runners.cpu_kernels import probe as cpu_probe
 
 __all__ = ["keep", "kept", "still"]

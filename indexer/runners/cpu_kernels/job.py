@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.runners.cpu_kernels.forms import (
+from embeddb.kernels.forms import (
     PADDING,
     Converter,
     Form,

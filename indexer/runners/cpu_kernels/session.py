@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from embeddb.core.errors import RunnerUnavailable
-from indexer.runners.machine import AGAIN, Deadline, blamed_line, killed_by
+from embeddb.kernels.machine_failures import AGAIN, Deadline, blamed_line, killed_by
 
 __all__ = ["Session"]
 

@@ -10,12 +10,8 @@ from typing import Any
 import numpy as np
 
 from embeddb.core.errors import RunnerUnavailable
-from indexer.runners.baselines.baselines import time_baseline
-from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec, Refusal, aligned
-from indexer.runners.cpu_kernels.job import Loaded
-from indexer.runners.cpu_kernels.serving import Reply, serve
-from indexer.runners.cpu_kernels.tasks import (
+from embeddb.kernels.forms import Converter, Form, FormSpec, Refusal, aligned
+from embeddb.kernels.tasks import (
     Plan,
     problem_of,
     scratch_values,
@@ -23,6 +19,10 @@ from indexer.runners.cpu_kernels.tasks import (
     timed,
     timed_function,
 )
+from indexer.runners.baselines.baselines import time_baseline
+from indexer.runners.cpu_kernels import probe as cpu_probe
+from indexer.runners.cpu_kernels.job import Loaded
+from indexer.runners.cpu_kernels.serving import Reply, serve
 
 __all__ = ["main"]
 

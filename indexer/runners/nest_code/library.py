@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from embeddb.core.errors import NestError
+from embeddb.kernels import build as cpu_build
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
 from indexer.runners.compiled import building
 from indexer.runners.compiled.building import Built
-from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.nest_code.generate import PRELUDE, c_function
 
 __all__ = ["build_all", "build_reference", "flags"]

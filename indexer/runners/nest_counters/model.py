@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import NothingFound, RunnerUnavailable
+from embeddb.kernels.build import compiler, no_compiler
+from embeddb.kernels.compiling import compile_to
+from embeddb.kernels.machine_failures import Deadline
 from embeddb.nests.counters import COUNTERS, GIVEN, CounterVector
 from embeddb.nests.nest import Nest
 from indexer.runners.command_run.process import run_once
-from indexer.runners.cpu_kernels.build import compiler, no_compiler
-from indexer.runners.cpu_kernels.compiling import compile_to
-from indexer.runners.machine import Deadline
 from indexer.runners.nest_counters.caches import Caches
 from indexer.runners.nest_counters.source import KINDS, Pass, addresses, source
 from indexer.runners.nest_counters.trace import outer_turns

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import TensorError
+from embeddb.kernels.forms import aligned
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.operation import Shape
 from indexer.runners.compiled.expected import Expected, first_missed
 from indexer.runners.compiled.libraries import Libraries
-from indexer.runners.cpu_kernels.forms import aligned
 from indexer.runners.tile_code.reference import DTYPE_OF, evaluate, physical
 from indexer.runners.tile_code.rounding import may_jump, of, tolerance_of
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from embeddb.kernels import build as cpu_build
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tensor_text import tensor_text
 from embeddb.tensors.tiles import Tile
 from embeddb.tensors.tiling.plan import plan_of
 from indexer.runners.compiled import building
 from indexer.runners.compiled.building import Built
-from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.tile_code.generate import PRELUDE, arguments, c_function
 from indexer.runners.tile_code.job import bytes_needed
 from indexer.runners.tile_code.rounding import tolerance_of

@@ -19,7 +19,7 @@ from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.timing import timings_of
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform, platform_here
-from embeddb.query.measure import measure_answer
+from embeddb.ranking.measure import measure_answer
 from embeddb.store.usual_state import usual_at
 from indexer.runners.base import RunOptions
 

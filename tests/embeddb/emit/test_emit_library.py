@@ -31,8 +31,8 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
 from embeddb.emit.library import RuleText
 from embeddb.emit.part import parts_of
+from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import load_platform
-from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels.job import Loaded as Expected
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")

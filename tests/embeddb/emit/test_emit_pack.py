@@ -13,10 +13,10 @@ from emitted import OK, Loaded
 from embeddb.core.config import Config
 from embeddb.core.records import Measurement, Run
 from embeddb.database import Database, open_database
+from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import load_platform
 from indexer.embed import embed
 from indexer.library import info_of
-from indexer.runners.cpu_kernels import build as cpu_build
 from tuners.rule.learn import learn_rule
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")

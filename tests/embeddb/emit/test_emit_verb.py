@@ -14,7 +14,7 @@ from embeddb.core.config import Config
 from embeddb.core.pattern import Pattern
 from embeddb.database import open_database
 from embeddb.emit.emit import emit_answer
-from embeddb.query.recommendation import Candidate, Recommendation
+from embeddb.ranking.recommendation import Candidate, Recommendation
 
 ROWS = "order=ij,format=csr,lanes=8,unroll=4,reorder=none,threads=one"
 

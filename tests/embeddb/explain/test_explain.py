@@ -24,7 +24,7 @@ from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
 from embeddb.explain.explain import explain, near_ties, novelty
 from embeddb.explain.explanation import Explanation
-from embeddb.query.recommendation import Recommendation, RecommendedNeighbour
+from embeddb.ranking.recommendation import Recommendation, RecommendedNeighbour
 from embeddb.store import memory_store
 from indexer.library import info_of
 
@@ -268,10 +268,10 @@ def test_explaining_loads_no_index_and_no_model() -> None:
     code = """
         import sys
 
-        import embeddb.explain.explain, embeddb.query.recommendation
+        import embeddb.explain.explain, embeddb.ranking.recommendation
 
         unneeded = ("faiss", "scipy", "torch", "embeddb.index", "embeddb.cost_model",
-                    "embeddb.featurizers", "embeddb.query.query", "indexer", "tuners")
+                    "embeddb.featurizers", "embeddb.ranking.query", "indexer", "tuners")
         print(sorted(sys.modules.keys() & set(unneeded)))
     """
     run = subprocess.run(

@@ -21,7 +21,7 @@ from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation, carried_best, link_words, preparation
 from embeddb.nests.nest_text import nest_text
 from embeddb.nests.schedule import Schedule
-from embeddb.query.recommendation import (
+from embeddb.ranking.recommendation import (
     Candidate,
     Recommendation,
     RecommendedNeighbour,

@@ -20,7 +20,7 @@ import embeddb
 from embeddb.core.errors import RunnerUnavailable, UsageError
 from embeddb.database import Database
 from embeddb.handle import handle as of_handle
-from indexer.runners.cpu_kernels import build as cpu_build
+from embeddb.kernels import build as cpu_build
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [

@@ -13,7 +13,7 @@ from scipy import sparse
 import embeddb
 from embeddb.core.errors import MatrixError, SpaceError, UsageError
 from embeddb.handle.handle import Handle
-from indexer.runners.cpu_kernels import build as cpu_build
+from embeddb.kernels import build as cpu_build
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]

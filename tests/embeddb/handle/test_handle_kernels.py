@@ -12,8 +12,8 @@ import embeddb
 from embeddb.core.config import Config, Op
 from embeddb.core.sizes import Sizes
 from embeddb.handle.served import Served
+from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import load_platform
-from indexer.runners.cpu_kernels import build as cpu_build
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]

@@ -11,7 +11,7 @@ import pytest
 
 from embeddb.handle import compile as of_compile
 from embeddb.handle.choice import default_of, given
-from indexer.runners.cpu_kernels import build as cpu_build
+from embeddb.kernels import build as cpu_build
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -26,8 +26,8 @@ from embeddb.handle import served, worth
 from embeddb.handle.choice import Choice, given
 from embeddb.handle.handle import Handle
 from embeddb.handle.served import by_kernel
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import called
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import called
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]
@@ -297,7 +297,7 @@ def test_nothing_is_built_where_that_is_forbidden(
 def test_openmp_is_told_to_wait_briefly_unless_the_user_says_how(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from indexer.runners.cpu_kernels.called import _short_waits
+    from embeddb.kernels.called import _short_waits
 
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)

@@ -11,7 +11,7 @@ import pytest
 
 import embeddb
 from embeddb.core.errors import MatrixError, UsageError
-from indexer.runners.cpu_kernels import build as cpu_build
+from embeddb.kernels import build as cpu_build
 
 torch = pytest.importorskip("torch")
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")

@@ -15,7 +15,7 @@ from embeddb.handle import compile as of_compile
 from embeddb.handle import worth
 from embeddb.handle.choice import Choice, default_of, given
 from embeddb.handle.trial import TRIED, Trial
-from indexer.runners.cpu_kernels import build as cpu_build
+from embeddb.kernels import build as cpu_build
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]

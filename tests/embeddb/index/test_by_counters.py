@@ -22,7 +22,7 @@ from embeddb.index import answer_index
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import default_of
-from embeddb.query.recommendation import CountersUse, Recommendation
+from embeddb.ranking.recommendation import CountersUse, Recommendation
 from embeddb.store.counters import counters_of, counting_platforms, keep_counters
 from indexer.embed import embed
 

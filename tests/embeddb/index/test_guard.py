@@ -19,9 +19,9 @@ from embeddb.index.vote import (
 )
 from embeddb.index.vote_fit import LeftOut
 from embeddb.platforms.platform import Platform
-from embeddb.query.build import with_evidence
-from embeddb.query.fallback import answer
-from embeddb.query.query import Problem, Promise, Query
+from embeddb.ranking.build import with_evidence
+from embeddb.ranking.fallback import answer
+from embeddb.ranking.query import Problem, Promise, Query
 from indexer.embed import embed
 
 

@@ -20,11 +20,11 @@ from embeddb.core.records import Measurement, Run
 from embeddb.core.timing import Timing
 from embeddb.index.preparation.table import PreparationCost, PreparationTable
 from embeddb.index.run_matrix import MatrixRow, RunMatrix, join
-from embeddb.query.break_even import break_even, measured_break_even, with_break_even
-from embeddb.query.prediction import shared_out, with_prediction
-from embeddb.query.query import Query
-from embeddb.query.rankers.choose import method_of
-from embeddb.query.recommendation import Candidate, Recommendation
+from embeddb.ranking.break_even import break_even, measured_break_even, with_break_even
+from embeddb.ranking.prediction import shared_out, with_prediction
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.choose import method_of
+from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.testing.tuners import sample_queries
 from tuners.rank import RankTuner
 

@@ -15,8 +15,8 @@ from embeddb.core.records import Measurement, Run
 from embeddb.database import Database
 from embeddb.index.view import FEWEST_GROUPS
 from embeddb.platforms.platform import Platform
-from embeddb.query.confidence import UNCHECKED
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking.confidence import UNCHECKED
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.ui.report import explanation_html
 from indexer.embed import embed
 from indexer.library import info_of

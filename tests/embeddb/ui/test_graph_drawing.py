@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tensors import dot_add
 
-from embeddb.query.kernels.view import MOST_SHOWN, kernel_view
+from embeddb.ranking.kernels.view import MOST_SHOWN, kernel_view
 from embeddb.tensors.check import computation
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.operation import Operation, Shape

@@ -15,12 +15,12 @@ import pytest
 
 from embeddb.core.config import Op
 from embeddb.core.pattern import Pattern
+from embeddb.kernels import build as cpu_build
 from indexer.runners.base import RunOptions
 from indexer.runners.baselines import baselines
 from indexer.runners.baselines import taco as baseline_taco
 from indexer.runners.baselines.problem import Failed, Problem, Ready, problem_of
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels.job import Loaded
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -20,10 +20,10 @@ from embeddb.core.errors import InputError, NothingFound
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
 from embeddb.dynamics import TABLE_5, Cache, execution_of, profile
+from embeddb.kernels.build import compiler
 from embeddb.platforms.platform import load_platform
 from indexer.runners.counters import counters
 from indexer.runners.counters.driver import build_program
-from indexer.runners.cpu_kernels.build import compiler
 
 
 def scattered(m: int, n: int, nnz: int) -> Pattern:

@@ -12,10 +12,10 @@ import pytest
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.pattern import Pattern
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels.forms import PADDING, Converter, Form, FormSpec, Refusal
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels.forms import PADDING, Converter, Form, FormSpec, Refusal
 from indexer.runners.cpu_kernels.job import Loaded
 from indexer.runners.cpu_kernels.worker import Worker
 

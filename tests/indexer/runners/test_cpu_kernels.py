@@ -11,11 +11,11 @@ import pytest
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen as cpu_codegen
 from embeddb.platforms.platform import load_platform
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import codegen as cpu_codegen
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 pytestmark = [pytest.mark.gcc, needs_gcc]

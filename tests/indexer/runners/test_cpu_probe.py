@@ -14,10 +14,10 @@ from builders import band
 
 from embeddb.core.machine_state import apart
 from embeddb.database import Database
+from embeddb.kernels import build as cpu_build
 from embeddb.platforms.machines import described, fact_names
 from embeddb.platforms.platform import platform_here
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels import facts as cpu_facts
 from indexer.runners.cpu_kernels import probe as cpu_probe
 from indexer.runners.cpu_kernels.session import Session

@@ -12,10 +12,10 @@ import pytest
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen as cpu_codegen
+from embeddb.kernels.codegen import conversions
 from embeddb.platforms.platform import load_platform
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import codegen as cpu_codegen
-from indexer.runners.cpu_kernels.codegen import conversions
 from indexer.runners.cpu_kernels.worker import Worker
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")

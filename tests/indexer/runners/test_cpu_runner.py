@@ -20,11 +20,11 @@ from embeddb.core.errors import RunnerUnavailable, SpaceError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.plugins import available, load
 from embeddb.core.records import Measurement
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen as cpu_codegen
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import codegen as cpu_codegen
 from indexer.runners.cpu_kernels.session import Session
 from indexer.runners.replay import ReplayRunner
 
@@ -266,7 +266,7 @@ _ORPHAN = """
 import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
-from indexer.runners.cpu_kernels import codegen as cpu_codegen
+from embeddb.kernels import codegen as cpu_codegen
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
 genuine = cpu_codegen.source

@@ -30,11 +30,11 @@ from sanitized import (
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels.codegen import conversions, plan, source
+from embeddb.kernels.forms import Converter, Form, FormSpec
 from indexer.runners.counters.driver import compile_program
-from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.cpu_kernels import probe as cpu_probe
-from indexer.runners.cpu_kernels.codegen import conversions, plan, source
-from indexer.runners.cpu_kernels.forms import Converter, Form, FormSpec
 
 pytestmark = [pytest.mark.gcc, pytest.mark.usefixtures("sanitizers")]
 

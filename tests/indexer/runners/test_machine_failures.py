@@ -16,15 +16,15 @@ from command_files import PATTERN, QUICK, A, measured, platform_of
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import RunnerUnavailable
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen as cpu_codegen
+from embeddb.kernels import compiling
+from embeddb.kernels import machine_failures as machine
+from embeddb.kernels.machine_failures import Deadline, blamed_line, killed_by
 from embeddb.platforms.platform import runner_for
-from indexer.runners import machine
 from indexer.runners.base import RunOptions
 from indexer.runners.cpu import CpuRunner
-from indexer.runners.cpu_kernels import build as cpu_build
-from indexer.runners.cpu_kernels import codegen as cpu_codegen
-from indexer.runners.cpu_kernels import compiling
 from indexer.runners.cpu_kernels.session import Session
-from indexer.runners.machine import Deadline, blamed_line, killed_by
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
 EASY = RunOptions(repeats=1, max_repeats=1, threads=1, timeout_s=30.0)

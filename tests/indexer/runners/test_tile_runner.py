@@ -11,12 +11,12 @@ from tile_kernels import Kernel, softmax
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import TensorError, UsageError
 from embeddb.core.plugins import available, load
+from embeddb.kernels.build import compiler
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile
 from embeddb.testing.runners import RunnerContract
 from indexer.runners.base import RunOptions
 from indexer.runners.compiled import building, measuring
-from indexer.runners.cpu_kernels.build import compiler
 from indexer.runners.tile import TileRunner
 from indexer.runners.tile_code import measured
 from indexer.runners.tile_code.generate import c_function

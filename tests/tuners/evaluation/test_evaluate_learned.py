@@ -27,7 +27,7 @@ from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.platforms.platform import Platform
-from embeddb.query.rankers.neighbour_vote import scores
+from embeddb.ranking.rankers.neighbour_vote import scores
 from indexer.embed import embed
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.evaluate import evaluate

@@ -19,8 +19,8 @@ from embeddb.core.errors import UsageError
 from embeddb.core.wording import duration, factor
 from embeddb.explain.explain import near_ties, novelty
 from embeddb.explain.explanation import fails, link_words, paid_off, preparation
-from embeddb.query.order_reason import order_notes, rests_on
-from embeddb.query.recommendation import Candidate, Recommendation
+from embeddb.ranking.order_reason import order_notes, rests_on
+from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.ui.cli.arguments import (
     defined,
     known_subjects,

@@ -21,10 +21,10 @@ from embeddb.database import Database
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation, OwnRuns
 from embeddb.platforms.platform import parse_platform
-from embeddb.query.alternatives import renewed
-from embeddb.query.confidence import default_fails
-from embeddb.query.diagnostics import Counterfactual, Diagnostics, NextRun, SimplerAnswer
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking.alternatives import renewed
+from embeddb.ranking.confidence import default_fails
+from embeddb.ranking.diagnostics import Counterfactual, Diagnostics, NextRun, SimplerAnswer
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.store import memory_store
 from embeddb.ui.cli.explain_text import change, show_explanation
 from embeddb.ui.cli.main import cli

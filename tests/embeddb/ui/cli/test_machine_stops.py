@@ -14,7 +14,7 @@ from command_line import run_verb
 
 from embeddb.core.config import Op
 from embeddb.database import Database
-from indexer.runners.cpu_kernels import build as cpu_build
+from embeddb.kernels import build as cpu_build
 
 #: Fails like a killed program from the third call on, as long as there is a file `full`.
 SCRIPT = """

@@ -19,10 +19,10 @@ from tensors import dot_add, row_sum
 from embeddb.core.config import Config, Op
 from embeddb.core.records import Measurement
 from embeddb.database import Database
+from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.tensors.tensor_text import tensor_text
 from indexer.library import info_of
-from indexer.runners.cpu_kernels import build as cpu_build
 from indexer.runners.xla import VARIABLE
 from indexer.tensors import cut_runs
 from tuners.fusion import tune as fusion

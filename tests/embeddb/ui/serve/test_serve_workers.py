@@ -26,7 +26,7 @@ import serve_site
 
 from embeddb.core.records import PatternInfo
 from embeddb.database import open_database
-from embeddb.query.recommendation import Recommendation
+from embeddb.ranking.recommendation import Recommendation
 from embeddb.store import open_store
 from embeddb.store.team.copy import copy_database
 from embeddb.ui.serve.server_answers import ServerAnswers

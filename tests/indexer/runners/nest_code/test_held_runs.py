@@ -12,12 +12,12 @@ from builders import band
 from embeddb.core.config import Op
 from embeddb.core.errors import NestError
 from embeddb.core.pattern import Pattern
+from embeddb.kernels.build import compiler
 from embeddb.nests.nest import Nest
 from embeddb.nests.rules import canonical_schedule
 from embeddb.nests.schedule import Schedule
 from indexer.programs import nests_of
 from indexer.runners.base import RunOptions
-from indexer.runners.cpu_kernels.build import compiler
 from indexer.runners.nest import NestRunner
 from indexer.runners.nest_code import library
 from indexer.runners.nest_code.fill import contents, filled

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from embeddb.kernels.build import compiler
 from embeddb.nests.rules import canonical_schedule
 from indexer.frontends import read_c_file
-from indexer.runners.cpu_kernels.build import compiler
 from indexer.runners.nest_code.in_place import Tuned, program_in_place
 
 pytest.importorskip("pycparser", reason="needs the extra programs")

@@ -16,6 +16,7 @@ from nest_forms import NESTS, at, ix, nest, rd
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NestError
+from embeddb.kernels.build import compiler
 from embeddb.nests.nest import Nest
 from embeddb.nests.parts import (
     Access,
@@ -33,7 +34,6 @@ from embeddb.nests.rules import NestJudge, canonical_schedule
 from embeddb.nests.schedule import Schedule
 from embeddb.platforms.platform import load_platform
 from indexer.runners.compiled.libraries import Libraries
-from indexer.runners.cpu_kernels.build import compiler
 from indexer.runners.nest_code import library
 from indexer.runners.nest_code.fill import filled
 from indexer.runners.nest_code.generate import c_function

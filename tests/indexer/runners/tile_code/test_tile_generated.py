@@ -10,6 +10,7 @@ from tensors import sample_tensors
 from tile_kernels import tile_kernels
 
 from embeddb.core.config import Op
+from embeddb.kernels.build import compiler
 from embeddb.platforms.designed_tiles import designed_tiles
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import load_platform
@@ -17,7 +18,6 @@ from embeddb.tensors.computation import Computation
 from embeddb.tensors.tiles import Tile, why_not
 from embeddb.tensors.tiling.plan import plan_of
 from indexer.runners.compiled.libraries import Libraries
-from indexer.runners.cpu_kernels.build import compiler
 from indexer.runners.tile_code import measured
 from indexer.runners.tile_code.generate import c_function
 from indexer.runners.tile_code.job import KernelJob

@@ -11,7 +11,7 @@ import click
 
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import PatternInfo
-from embeddb.query.kernels.fused_seconds import FusedSeconds, fused_seconds_of
+from embeddb.ranking.kernels.fused_seconds import FusedSeconds, fused_seconds_of
 from embeddb.tensors.analysis import operation_work, work_of
 from embeddb.tensors.computation import KINDS, Computation
 from embeddb.tensors.probe import is_probe

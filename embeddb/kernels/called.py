@@ -1,0 +1,247 @@
+"""Kernels called in this process: built where that was asked for, checked before they are loaded.
+
+Code that is loaded here runs with all that the process may do, so nothing is loaded from a folder
+that others can write to, and nothing that was compiled for a processor that has more than this one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import RunnerUnavailable
+from embeddb.kernels import build as cpu_build
+from embeddb.kernels import codegen as cpu_codegen
+from embeddb.kernels.codegen import Launch
+from embeddb.kernels.forms import Converter, Form, Refusal, aligned
+from embeddb.kernels.tasks import Problem, problem_of
+from embeddb.kernels.variant import Variant
+
+__all__ = [
+    "DONE",
+    "NOT_A_NUMBER",
+    "NO_MEMORY",
+    "BoundKernel",
+    "CalledKernel",
+    "code_place",
+    "is_built",
+]
+
+#: What a call returns: `outcome` of the generated C.
+DONE, NO_MEMORY, NOT_A_NUMBER = range(3)
+#: Macros of extensions, which the system lists under the same names but for underscores.
+_EXTENSION = re.compile(r"^#define __((?:AVX|FMA|BMI|SSE4_)\w*?)__ ", re.MULTILINE)
+_OTHERS_WRITE = 0o022
+
+
+#: Where it is said how threads of libgomp wait.
+_SPIN, _POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
+
+
+class _Held(ctypes.Structure):
+    """`held` of the generated C."""
+
+    _fields_ = (
+        ("q", Problem),
+        *((n, ctypes.c_int64) for n in ("one", "schedule", "chunk", "pieces", "stored", "count")),
+        ("place", ctypes.c_void_p),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundKernel:
+    """A kernel with the matrix it works on: called by addresses, while other Python threads
+    run on.
+
+    `rows` are those that the operands b and c, and the result d, must have; rows of operands beyond
+    the matrix must hold zeros. `place` int64[nnz] is where the form holds each value of CSR, for
+    SDDMM in another form; `at` the address of `held`.
+    """
+
+    call: Any
+    held: ctypes.Structure
+    at: int
+    form: Form
+    rows: tuple[int, int, int]
+    place: NDArray[np.int64] | None
+
+    def __call__(self, b: int, c: int, d: int, most: int = 0) -> int:
+        """DONE, NO_MEMORY or NOT_A_NUMBER; at most `most` threads, 0 for as many as OpenMP uses."""
+        done: int = self.call(self.at, b, c, d, most)
+        return done
+
+    def with_values(self, values: NDArray[Any]) -> BoundKernel:
+        """The same matrix with other values dtype[nnz], in CSR order; a form that is not plain CSR
+        needs its `order`."""
+        order = self.form.order
+        made = aligned(self.form.val.shape, values.dtype)
+        if order is None:
+            made[:] = values
+        elif made.size:
+            np.take(values, order, out=made, mode="clip")
+            made[order < 0] = 0
+        held = _Held.from_buffer_copy(self.held)
+        held.q.val = made.ctypes.data
+        form = replace(self.form, val=made)
+        return replace(self, held=held, at=ctypes.addressof(held), form=form)
+
+
+class CalledKernel:
+    """The loaded code of a configuration, which any matrix can be bound to.
+
+    Raises: SpaceError for a configuration that is none; RunnerUnavailable if it cannot be compiled,
+    kept or trusted here.
+    """
+
+    def __init__(self, config: Config, op: Op) -> None:
+        self.op = op
+        self.variant, self.launch = _plan(config, op)
+        built = cpu_build.build(cpu_codegen.source(self.variant, entry="called"))
+        self.compile_s = built.compile_s
+        self._call = _loaded(built).embeddb_call
+        self._call.restype = ctypes.c_int64
+        self._call.argtypes = (*4 * (ctypes.c_void_p,), ctypes.c_int64)
+
+    def convert(self, csr: Form, *, max_bytes: int, ordered: bool = False) -> Form | Refusal:
+        """A matrix of plain CSR form in the form that the kernel walks."""
+        library = ""
+        if self.variant.form == "bcsr":
+            built = cpu_build.build(cpu_codegen.conversions())
+            _require_trusted(built)
+            library = str(built.path)
+        converter = Converter(library)
+        return converter.convert(csr, self.launch.form, max_bytes=max_bytes, ordered=ordered)
+
+    def bind(self, form: Form, count: int) -> BoundKernel:
+        """The kernel on a form of a matrix of `count` non-zeros. SDDMM needs its `order`, unless
+        the form is plain CSR."""
+        place = None
+        if self.op.kernel == "sddmm" and form.order is not None:
+            place = np.empty(count, dtype=np.int64)
+            real = np.flatnonzero(form.order >= 0)
+            place[form.order[real]] = real
+        launch, spec = self.launch, self.launch.form
+        strip = max(1, launch.strip // spec.rows)
+        held = _Held(
+            problem_of(form, self.op.width, strip),
+            int(launch.threads == "one"),
+            cpu_codegen.SCHEDULES[launch.schedule],
+            launch.chunk,
+            launch.pieces,
+            form.val.size,
+            count,
+            None if place is None else place.ctypes.data,
+        )
+        rows = _rows(self.variant, *form.shape)
+        return BoundKernel(self._call, held, ctypes.addressof(held), form, rows, place)
+
+
+def is_built(config: Config, op: Op) -> bool:
+    """Whether a configuration's code is in the cache. Raises: SpaceError, RunnerUnavailable."""
+    variant, _ = _plan(config, op)
+    return cpu_build.kept(cpu_codegen.source(variant, entry="called")) is not None
+
+
+def code_place(config: Config, op: Op) -> Path:
+    """Where a configuration's code lies in the cache, or would. Raises: SpaceError,
+    RunnerUnavailable."""
+    variant, _ = _plan(config, op)
+    return cpu_build.place_of(cpu_codegen.source(variant, entry="called"))
+
+
+def _plan(config: Config, op: Op) -> tuple[Variant, Launch]:
+    return cpu_codegen.plan(config, op, vector_bytes=cpu_build.vector_bytes())
+
+
+def _rows(variant: Variant, m: int, n: int) -> tuple[int, int, int]:
+    """Rows of b, c and d that a kernel reads and writes: whole blocks, a row for no row."""
+    r, c = variant.block
+    tall, wide = -(-m // r) * r, -(-n // c) * c
+    if variant.kernel == "sddmm":
+        return wide, tall, 0
+    if variant.slice and m % variant.slice:
+        return wide, 0, m + 1
+    return wide, 0, tall
+
+
+def _loaded(built: cpu_build.Built) -> ctypes.CDLL:
+    if built.error:
+        raise RunnerUnavailable(f"the kernel does not compile: {built.error}")
+    _require_trusted(built)
+    _require_runnable()
+    return _library(str(built.path))
+
+
+@cache
+def _library(path: str) -> ctypes.CDLL:
+    try:
+        with _short_waits():
+            return ctypes.CDLL(path)
+    except OSError as error:
+        raise RunnerUnavailable(f"a compiled kernel cannot be loaded: {error}") from None
+
+
+@contextmanager
+def _short_waits() -> Iterator[None]:
+    """An OpenMP that is loaded now, with the first kernel, lets its threads wait for work by
+    spinning for microseconds, not the usual milliseconds, in which they would keep a processor from
+    the threads of the caller's BLAS: conjugate gradients took 6 times as long. It reads that once,
+    when it is loaded; what the user says about waiting counts."""
+    if _SPIN in os.environ or _POLICY in os.environ:
+        yield
+        return
+    os.environ[_SPIN] = "1000"
+    try:
+        yield
+    finally:
+        os.environ.pop(_SPIN, None)
+
+
+def _require_trusted(built: cpu_build.Built) -> None:
+    """Raises: RunnerUnavailable if others own or may write the object or its folder."""
+    for place in (built.path.parent, built.path):
+        _require_own(place)
+
+
+def _require_own(place: Path) -> None:
+    try:
+        about = place.stat()
+    except OSError as error:
+        raise RunnerUnavailable(f"{place}: {error.strerror}") from None
+    if about.st_uid != os.geteuid() or about.st_mode & _OTHERS_WRITE:
+        raise RunnerUnavailable(
+            f"{place} may be written by other users: no code is loaded from there",
+            hint=f"chmod go-w {place}, or set XDG_CACHE_HOME to a folder of your own",
+        )
+
+
+def _require_runnable() -> None:
+    """Raises: RunnerUnavailable if kernels are compiled for a processor that has more than this."""
+    march = cpu_build.flags()[1]
+    found = cpu_build.compiler()
+    if march == "-march=native":
+        return
+    if found is None:
+        raise RunnerUnavailable(
+            f"whether this processor has what {march} compiles for is not known without a compiler",
+            hint=f"unset {cpu_build.MARCH_VARIABLE}",
+        )
+    own = {name.replace("_", "") for name in cpu_build.cpu_flags()}
+    needed = _EXTENSION.findall(cpu_build.macros(found[0], march))
+    missing = [name for name in needed if name.lower().replace("_", "") not in own]
+    if missing:
+        raise RunnerUnavailable(
+            f"this processor has no {missing[0].lower()}, which {march} compiles for",
+            hint=f"unset {cpu_build.MARCH_VARIABLE}",
+        )

@@ -1,0 +1,237 @@
+"""From a configuration of the CPU platform to C: what to compile, and how to launch it.
+
+Order names follow the loops of the common loop nest: i rows and j columns of A, k dense columns,
+p positions in the list of non-zeros; 1 is the outer, 0 the inner part of a split loop. The nests
+are in `kernel.c.in`, what happens inside of them in a module for each kernel, and the functions
+they are entered by in `timed.c.in` and `called.c.in`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import SpaceError
+from embeddb.kernels import sddmm as cpu_sddmm
+from embeddb.kernels import spmm as cpu_spmm
+from embeddb.kernels import spmv as cpu_spmv
+from embeddb.kernels.forms import FormSpec
+from embeddb.kernels.variant import MAX_BLOCK, Variant, types
+
+__all__ = ["GENERATION", "SCHEDULES", "Launch", "conversions", "declarations", "plan", "source"]
+
+#: Part of the platform's instance: raised by every change that makes kernels faster or slower, so
+#: that times of other code are not taken for times of this one.
+GENERATION = 2
+
+#: Values of OpenMP's omp_sched_t.
+SCHEDULES = {"static": 1, "dynamic": 2, "guided": 3}
+#: The nest of each order, by kernel. SDDMM's columns write to places of their own, as rows do.
+_DENSE = {
+    "ijk": "ROWS",
+    "ik1jk0": "ROWS",
+    "i1k1i0jk0": "STRIPS",
+    "k1ijk0": "TILES",
+    "j1ik1j0k0": "PANELS",
+    "jk1ik0": "OUTER",
+    "pk1k0": "POSITION",
+}
+_NESTS = {
+    "spmm": _DENSE,
+    "sddmm": {**_DENSE, "jk1ik0": "ROWS"},
+    "spmv": {"ij": "ROWS", "j1ij0": "PANELS", "ji": "OUTER", "p": "POSITION"},
+}
+#: Formats an order can walk; the others need csr.
+_FORMATS = {
+    "ik1jk0": ("csr", "bcsr"),
+    "ij": ("csr", "bcsr", "sell", "ell"),
+    "j1ik1j0k0": ("dcsr",),
+    "j1ij0": ("dcsr",),
+    "jk1ik0": ("csc",),
+    "ji": ("csc",),
+}
+#: What a kernel includes where it declares all that it needs by itself.
+_INCLUDES = """\
+#define _GNU_SOURCE
+#include <omp.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>"""
+_BODIES = {"spmm": cpu_spmm.body, "sddmm": cpu_sddmm.body, "spmv": cpu_spmv.body}
+#: Formats whose walk along a segment can be unrolled.
+_UNROLLED = {"spmm": ("csr", "dcsr"), "spmv": ("csr", "dcsr"), "sddmm": ("csr", "dcsr", "csc")}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything one shared object takes at run time besides matrix and width.
+
+    `strip` is rows per strip, `pieces` tasks per thread in position space, `scratch` what the
+    threads need beside the result: a row per task (`fixup`), a result per thread (`private`).
+    """
+
+    form: FormSpec
+    threads: str = "all"
+    schedule: str = "static"
+    chunk: int = 0
+    strip: int = 0
+    pieces: int = 0
+    scratch: str = ""
+
+
+def plan(config: Config, op: Op, *, vector_bytes: int = 16) -> tuple[Variant, Launch]:
+    """What to compile and how to launch it.
+
+    Raises: SpaceError naming the parameter that is missing, unknown or out of range.
+    """
+    left = _Left(config)
+    order = left.choice("order", tuple(_NESTS[op.kernel]))
+    nest = _NESTS[op.kernel][order]
+    form = _form(left, order)
+    plain = order == "ijk" or op.kernel == "spmv"
+    tile = 0 if plain else left.number("ktile", 1, 1024, power=True)
+    vectors = op.kernel == "spmv" and form.format in ("csr", "dcsr")
+    lanes = left.number("lanes", 1, 16, power=True) if vectors else 1
+    unrolled = form.format in _UNROLLED[op.kernel] and (tile or op.kernel == "spmv")
+    unroll = left.number("unroll", 1, 16) if unrolled and "unroll" in config else 1
+    strip = left.number("itile", 1, 1 << 30) if nest == "STRIPS" else 0
+    threads = left.choice("threads", ("one", "all"))
+    split = nest in ("OUTER", "POSITION")
+    schedule, chunk = "static", 0
+    if threads == "all" and not split:
+        schedule = left.choice("schedule", tuple(SCHEDULES))
+        chunk = left.number("chunk", 1, 1 << 30) if schedule == "dynamic" else 0
+    pieces = left.number("pieces", 1, 4096) if nest == "POSITION" else 0
+    meeting = _meeting(left, op.kernel, nest, threads)
+    left.done(order)
+    variant = Variant(
+        kernel=op.kernel,
+        nest=nest,
+        meeting=meeting,
+        form=form.format,
+        block=form.block,
+        slice=form.slice,
+        mapped=form.format in ("dcsr", "sell", "ell") or form.reorder != "none",
+        tile=tile,
+        lanes=lanes,
+        unroll=unroll,
+        dtype=op.dtype,
+        vector_bytes=vector_bytes,
+    )
+    scratch = meeting if meeting in ("fixup", "private") else ""
+    return variant, Launch(form, threads, schedule, chunk, strip, pieces, scratch)
+
+
+@lru_cache(maxsize=256)
+def source(variant: Variant, *, entry: str = "timed", shared: str = "") -> str:
+    """The complete C file of a variant, with `embeddb_run` that times it, or for the `entry`
+    `called` with `embeddb_call`, which only computes. `shared` stands in place of what it includes
+    and declares: lines that include a header with `declarations`.
+
+    Raises: SpaceError for SDDMM blocks that there are no registers for.
+    """
+    defines = {
+        "NEST_" + variant.nest: 1,
+        "SDDMM": int(variant.kernel == "sddmm"),
+        "MAPPED": int(variant.mapped),
+        "ROWS": variant.block[0],
+        "TILE": max(variant.tile, 1),
+        "SEAMS_ATOMIC": int(variant.meeting == "atomic"),
+        "SEAMS_FIXUP": int(variant.meeting == "fixup"),
+        "MERGE_TILES": int(variant.meeting == "tiles"),
+        "MERGE_PRIVATE": int(variant.meeting == "private"),
+    }
+    if entry == "called":
+        filled = variant.form in ("bcsr", "sell", "ell") and variant.kernel != "sddmm"
+        defines["FILLED"] = int(filled)
+    text = _text("kernel")
+    for mark, part in (
+        (", and the loop that times it", "" if shared else ", and the loop that times it"),
+        ("@HEADS@", shared or _INCLUDES),
+        ("@PROBLEM@\n\n", "" if shared else _text("problem") + "\n"),
+        ("@DEFINES@", "\n".join(f"#define {name} {value}" for name, value in defines.items())),
+        ("@TYPES@", types(variant)),
+        ("@BODY@", _BODIES[variant.kernel](variant)),
+        ("@ENTRY@\n", _text(entry)),
+        ("@HELD@\n", "" if shared else _text("held")),
+    ):
+        text = text.replace(mark, part)
+    return text
+
+
+def declarations() -> str:
+    """C of the structs that an entry `called` takes, for which `T` must be known."""
+    return f"{_text('problem')}\n{_text('held')}"
+
+
+def conversions() -> str:
+    """The C file of the conversions of formats."""
+    return _text("formats")
+
+
+@cache
+def _text(name: str) -> str:
+    folder = files("embeddb.kernels")
+    return folder.joinpath(f"{name}.c.in").read_text(encoding="utf-8")
+
+
+def _form(left: _Left, order: str) -> FormSpec:
+    name = left.choice("format", _FORMATS.get(order, ("csr",)))
+    if name == "bcsr":
+        return FormSpec("bcsr", block=left.block())
+    if name == "dcsr":
+        return FormSpec("dcsr", panel=left.number("jtile", 1, 1 << 31))
+    if name in ("sell", "ell"):
+        rows = left.number("slice", 1, 64, power=True)
+        sigma = left.number("sigma", 1, 1 << 31) if name == "sell" else 1
+        return FormSpec(name, slice=rows, sigma=sigma)
+    if name == "csr" and "reorder" in left.values:
+        return FormSpec("csr", reorder=left.choice("reorder", ("none", "length", "rcm")))
+    return FormSpec(name)
+
+
+def _meeting(left: _Left, kernel: str, nest: str, threads: str) -> str:
+    """How two threads that reach the same part of the result keep out of each other's way."""
+    if nest == "POSITION" and kernel != "sddmm":
+        return left.choice("seams", ("atomic", "fixup"))
+    if nest == "OUTER" and threads == "all":
+        return "private" if kernel == "spmv" else left.choice("merge", ("tiles", "private"))
+    return ""
+
+
+class _Left:
+    """Parameters not yet taken from a configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self.values: dict[str, Any] = dict(config)
+
+    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+        value = self.values.pop(name, None)
+        if value not in allowed:
+            raise SpaceError(f"{name} = {value}: allowed here are {', '.join(allowed)}")
+        return str(value)
+
+    def number(self, name: str, low: int, high: int, *, power: bool = False) -> int:
+        value = self.values.pop(name, None)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise SpaceError(f"{name} = {value}: allowed are whole numbers {low}..{high}")
+        if power and value & (value - 1):
+            raise SpaceError(f"{name} = {value}: allowed are powers of two")
+        return value
+
+    def block(self) -> tuple[int, int]:
+        value = self.values.pop("block", None)
+        found = re.fullmatch(r"(\d{1,4})x(\d{1,4})", value) if isinstance(value, str) else None
+        if found and all(1 <= int(edge) <= MAX_BLOCK for edge in found.groups()):
+            return int(found[1]), int(found[2])
+        raise SpaceError(f"block = {value}: allowed are RxC with edges 1..{MAX_BLOCK}")
+
+    def done(self, order: str) -> None:
+        if self.values:
+            name = min(self.values)
+            raise SpaceError(f"{name} is not a parameter of this kernel (order = {order})")

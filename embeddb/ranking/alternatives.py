@@ -1,0 +1,202 @@
+"""Diagnostics of an answer while its evidence is at hand: `insight`.
+
+With every answer: the first choices of simpler methods, and what is worth measuring next. The
+counterfactuals (`embeddb.explain.deep`) are added by the caller: they lie above.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
+from embeddb.core.timing import timings_of
+from embeddb.index.lookup import Lookup
+from embeddb.platforms.of_subject import default_of
+from embeddb.platforms.platform import Platform
+from embeddb.ranking.answers import keep
+from embeddb.ranking.build import build_query
+from embeddb.ranking.diagnostics import Diagnostics, NextRun, SimplerAnswer
+from embeddb.ranking.fallback import Answer, cost_of
+from embeddb.ranking.posterior import Posterior
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.base import posterior_of
+from embeddb.ranking.rankers.choose import Rankers
+from embeddb.ranking.recommendation import Recommendation
+from embeddb.store.usual_state import usual_at
+
+__all__ = ["Deepen", "NearestRun", "expected_improvement", "insight", "nearest_run", "renewed"]
+
+Floats = NDArray[np.float64]
+#: Adds to what was found out about an answer.
+Deepen = Callable[[Diagnostics, Answer], Diagnostics]
+
+#: Configurations worth measuring that are named, at most.
+_MOST_NEXT = 5
+#: What promises less than this share is not worth a measurement.
+_LEAST_WORTH = 1e-3
+
+
+class NearestRun(NamedTuple):
+    """The fastest configuration of the nearest neighbour that is legal here, and its `gain` there:
+    a factor over the neighbour's own default (None: that did not run)."""
+
+    config: Config
+    gain: float | None
+
+
+def nearest_run(lookup: Lookup, query: Query) -> NearestRun | None:
+    """By the runs of the neighbour itself on the machine whose runs count most there; None where
+    there is no neighbour, or nothing that it ran is legal here."""
+    if not query.vote.neighbours:
+        return None
+    near, store = query.vote.neighbours[0], lookup.store
+    carried = (one for one in query.vote.transfers if one.pattern_id == near.pattern_id)
+    if (fastest := next(carried, None)) is not None:
+        return NearestRun(fastest.config, math.exp(fastest.gain))
+    platform, op = store.sound_platform(near.platform), Op.parse(near.op or str(query.op))
+    if platform is None:
+        return None
+    timings = timings_of(store.runs(platform.id, op, near.pattern_id), usual_at(store, platform.id))
+    costs = {c: cost_of(t, query.calls) for c, t in timings.items() if math.isfinite(t.seconds)}
+    legal = [config for config in costs if query.space.reason(config) is None]
+    if not legal:
+        return None
+    best = min(legal, key=lambda config: (costs[config], config.json))
+    info = store.pattern(near.pattern_id) or PatternInfo(id=near.pattern_id)
+    base = costs.get(default_of(platform, op, store.known(info)))
+    gain = None if base is None else base / costs[best]
+    return NearestRun(query.space.canonical(best), gain)
+
+
+def insight(found: Answer, *, nearest: NearestRun | None = None) -> Diagnostics:
+    """The answers of simpler methods and what to measure next; takes about a millisecond.
+    `nearest` is `nearest_run` of the question, where the database is at hand."""
+    query, answer, rankers = found.rankers.query, found.first, found.rankers
+    held = posterior_of(rankers.chosen, found.link, answer)
+    return Diagnostics(
+        answer_gain=_gain(query, held, answer, found.link),
+        simpler=list(_simpler(rankers, held, answer, found.link, nearest)),
+        next=_next(query, held, answer),
+    )
+
+
+def renewed(
+    lookup: Lookup,
+    made: Recommendation,
+    pattern: Subject | PatternInfo,
+    platform: Platform,
+    *,
+    deepen: Deepen | None = None,
+) -> Recommendation:
+    """The answer with its insight made anew from what is known now, and kept: after it was
+    measured, or to look deeper.
+
+    Raises: as `build_query`.
+    """
+    op = Op.parse(made.op)
+    where = platform.reproducible(op) if made.reproducible else platform
+    query = build_query(lookup, pattern, where, op, calls=made.calls or math.inf)
+    measured = (
+        bool(made.candidates) and made.candidates[0].seconds is not None and query.own.timings
+    )
+    link = "measured" if measured else made.link
+    found = Answer(Rankers(query), link, made.tuner, made.candidates)
+    about = insight(found, nearest=nearest_run(lookup, query))
+    if deepen is not None:
+        about = deepen(about, found)
+    done = msgspec.structs.replace(made, insight=about)
+    return done if lookup.store.readonly else keep(lookup, done)
+
+
+# -- simpler methods ---------------------------------------------------------------------------
+
+
+def _simpler(
+    rankers: Rankers, held: Posterior, answer: Config, link: str, nearest: NearestRun | None
+) -> Iterator[SimplerAnswer]:
+    for method, config in _first_choices(rankers, nearest):
+        yield SimplerAnswer(
+            method=method,
+            config=dict(config),
+            expected_gain=_gain(rankers.query, held, config, link),
+            same=config == answer,
+            gain_there=nearest.gain if nearest is not None and method == "nearest" else None,
+        )
+
+
+def _first_choices(rankers: Rankers, nearest: NearestRun | None) -> Iterator[tuple[str, Config]]:
+    """Each method that is possible here, with its first choice."""
+    query = rankers.query
+    yield "default", query.default
+    if query.vote.configs:
+        yield "static-best", rankers.static_best.first
+        if nearest is not None:
+            yield "nearest", nearest.config
+        if query.vote.neighbours:
+            yield "transfer", rankers.vote.first
+    if query.prediction.configs:
+        yield "rank", rankers.model.first
+
+
+def _gain(query: Query, held: Posterior, config: Config, link: str) -> float | None:
+    """A factor over the default; None where the answer's own evidence says nothing of it."""
+    if not held.over_default:
+        return None
+    if config == query.default:
+        return 1.0
+    at = held.place(config)
+    if at is None or not math.isfinite(held.mean[at]):
+        return None
+    return math.exp(held.mean[at]) if link != "measured" or held.known[at] else None
+
+
+# -- what to measure next ----------------------------------------------------------------------
+
+
+def expected_improvement(better: Floats, spread: Floats) -> tuple[Floats, Floats]:
+    """E[max(X, 0)] of X normal with mean float64[u] and standard deviation float64[u],
+    better * cdf(z) + spread * pdf(z) with z = better / spread (Jones, Schonlau and Welch 1998,
+    Eq. 15), and P(X > 0), both float64[u]. Where the spread is 0, max(better, 0) and 0 or 1; nan
+    stays in the first."""
+    sure = spread <= 0.0
+    z = better / np.where(sure, 1.0, spread)
+    pdf = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+    cdf = 0.5 * (1.0 + np.array([math.erf(x / math.sqrt(2.0)) for x in z]))
+    value: Floats = np.where(sure, np.maximum(better, 0.0), better * cdf + spread * pdf)
+    return value, np.where(sure, (better > 0.0).astype(np.float64), cdf)
+
+
+def _next(query: Query, held: Posterior, answer: Config) -> list[NextRun]:
+    """By the expected improvement of the log gain over the answer's; its exponential less one is
+    the geometric mean of what the better of the two gains."""
+    at = held.place(answer)
+    if at is None or not math.isfinite(held.mean[at]):
+        return []
+    open_ = ~held.known & np.isfinite(held.mean) & np.isfinite(held.apart)
+    open_[at] = False
+    if query.default in held.configs:
+        open_[held.configs.index(query.default)] = False
+    left = np.flatnonzero(open_)
+    normal, above = expected_improvement(held.mean[left] - held.mean[at], held.apart[left])
+    told = np.isfinite(held.better[left])
+    better = np.where(told, held.better[left], normal)
+    chance = np.where(told, held.chance[left], above)
+    order = np.argsort(-better, kind="stable")[:_MOST_NEXT]
+    return [
+        NextRun(
+            config=dict(held.configs[left[i]]),
+            worth=math.expm1(better[i]),
+            chance=float(chance[i]),
+            faster_by=math.expm1(better[i] / chance[i]),
+        )
+        for i in order
+        if better[i] >= math.log1p(_LEAST_WORTH)
+    ]

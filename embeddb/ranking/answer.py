@@ -1,0 +1,221 @@
+"""Asking: a query is built, answered by the strongest evidence there is, and kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import RunnerUnavailable
+from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
+from embeddb.core.thumbnail import thumbnail
+from embeddb.index.lookup import Lookup
+from embeddb.nests.nest import Nest
+from embeddb.nests.nest_text import nest_text
+from embeddb.platforms.platform import Platform, runner_for
+from embeddb.ranking.alternatives import Deepen, insight, nearest_run
+from embeddb.ranking.answers import keep
+from embeddb.ranking.break_even import with_break_even
+from embeddb.ranking.build import build_query, named_features
+from embeddb.ranking.confidence import confidence_of, default_fails, untried_doubt
+from embeddb.ranking.counters import counters_use
+from embeddb.ranking.fallback import Answer, answer
+from embeddb.ranking.kernels.view import kernel_view
+from embeddb.ranking.order_reason import with_order_reasons
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.failing import with_failures
+from embeddb.ranking.recommendation import (
+    Recommendation,
+    RecommendedNeighbour,
+    TransferredSchedule,
+    TransferredStep,
+)
+from embeddb.tensors.computation import Computation
+
+__all__ = ["Answerer", "first_answers", "local_platform", "recommend"]
+
+#: At most so many candidates for a query, as `embeddb.ranking.fallback.answer` gives them.
+Answerer = Callable[..., Answer]
+
+
+def local_platform(platform: Platform) -> Platform:
+    """The platform as it is on this machine, if it can be measured here; else unchanged."""
+    if platform.instance or not platform.runner:
+        return platform
+    try:
+        found: Platform = runner_for(platform).platform()
+    except RunnerUnavailable:
+        return platform
+    return found
+
+
+def recommend(
+    lookup: Lookup,
+    pattern: Subject | PatternInfo,
+    platform: Platform,
+    op: Op,
+    *,
+    count: int = 5,
+    calls: float = math.inf,
+    seed: int = 0,
+    deepen: Deepen | None = None,
+    answer_by: Answerer = answer,
+) -> Recommendation:
+    """Rank configurations for a pattern and keep the answer in the store; `deepen` may add to what
+    is found out about it, while the query is at hand. `answer_by` ranks in place of the product's
+    own chain.
+
+    Raises: UsageError if the platform has no such op; NothingFound if the pattern is known by
+    name only and the evidence needs more.
+    """
+    stages: dict[str, float] = {}
+    query = build_query(lookup, pattern, platform, op, calls=calls, stages_s=stages)
+    started = time.perf_counter()
+    found = answer_by(query, count, rng=np.random.default_rng(seed))
+    stages["transfer"] = time.perf_counter() - started
+    structure = pattern if isinstance(pattern, Pattern) else None
+    about = insight(found, nearest=nearest_run(lookup, query))
+    if deepen is not None:
+        about = deepen(about, found)
+    stages["insight"] = time.perf_counter() - started - stages["transfer"]
+    made = _recommendation(lookup, query, found, seed=seed)
+    asked = _pictured(lookup, query.pattern, structure)
+    made = msgspec.structs.replace(made, stages_s=stages, insight=about, pattern=asked)
+    if isinstance(pattern, Nest):
+        made = msgspec.structs.replace(made, nest=nest_text(pattern).decode())
+    if isinstance(pattern, Computation):
+        made = msgspec.structs.replace(made, kernel=kernel_view(pattern))
+    if lookup.store.readonly:
+        note = "the database is read-only: this answer was not stored"
+        return msgspec.structs.replace(made, warnings=[*made.warnings, note])
+    kept = keep(lookup, made)
+    stages["store"] = time.perf_counter() - started - stages["transfer"] - stages["insight"]
+    return kept
+
+
+def first_answers(query: Query, count: int) -> list[Config]:
+    """The configurations that `recommend` would name, best first."""
+    found = answer(query, count, rng=np.random.default_rng(0))
+    return [Config(candidate.config) for candidate in found.candidates]
+
+
+def _pictured(lookup: Lookup, info: PatternInfo, structure: Pattern | None) -> PatternInfo:
+    """What an explanation shows of the matrix, which need not be in the store."""
+    known = lookup.store.pattern(info.id)
+    picture = info.thumbnail or (known.thumbnail if known is not None else b"")
+    if not picture and structure is not None:
+        picture = thumbnail(structure)
+    return msgspec.structs.replace(info, thumbnail=picture, features={}, about={})
+
+
+def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -> Recommendation:
+    created = time.time()
+    confidence, warnings = _trust(query, found)
+    warnings += lookup.repairs()
+    if query.prediction.note:
+        warnings.append(query.prediction.note)
+    if query.platform.simulated:
+        warnings.append("this platform is simulated or modelled: no time is of real hardware")
+    own_default = query.own.timings.get(query.default)
+    generation = lookup.store.generation
+    made = Recommendation(
+        id=Recommendation.make_id(
+            query.pattern.id, query.op, query.platform.id, generation, created
+        ),
+        pattern_id=query.pattern.id,
+        pattern_name=query.pattern.name,
+        platform=query.platform.id,
+        op=str(query.op),
+        link=found.link,
+        tuner=found.tuner,
+        default=dict(query.default),
+        candidates=with_failures(query, with_break_even(query, found.candidates)),
+        neighbours=_neighbours(query),
+        confidence=confidence,
+        warnings=warnings,
+        rejected={str(config): reason for config, reason in query.vote.rejected.items()},
+        features=named_features(lookup, query),
+        evidence_op=str(query.vote.evidence_op or query.op),
+        featurizer=query.vote.featurizer,
+        featurizer_version=lookup.featurizer_version(query.vote.featurizer),
+        generation=generation,
+        seed=seed,
+        calls=query.calls if math.isfinite(query.calls) else None,
+        simulated=query.platform.simulated,
+        noise=query.vote.noise,
+        created=created,
+        default_seconds=own_default.seconds
+        if own_default is not None and math.isfinite(own_default.seconds)
+        else None,
+        model=found.model,
+        reproducible=query.platform.kernel(query.op).reproducible,
+        model_featurizer=query.prediction.featurizer if found.model else "",
+        machines={name: share for name, share in query.vote.machines.items() if share > 0.0},
+        transfers=_transfers(query, found),
+        counters=counters_use(lookup, query),
+        time_unit=query.platform.time_unit,
+    )
+    return with_order_reasons(made)
+
+
+def _trust(query: Query, found: Answer) -> tuple[str, list[str]]:
+    """`high`, `medium` or `low`, and what lowers it or is to be known of the default."""
+    confidence, warnings = confidence_of(found.rankers.chosen, found.link, found.first)
+    if found.unjudged:
+        confidence, warnings = "low", [found.unjudged]
+    if untried := untried_doubt(found.link, found.candidates):
+        confidence = "medium" if confidence == "high" else confidence
+        warnings.append(untried)
+    own_default = query.own.timings.get(query.default)
+    if own_default is not None and not math.isfinite(own_default.seconds):
+        warnings.append(default_fails(own_default.status))
+    return confidence, warnings
+
+
+def _neighbours(query: Query) -> list[RecommendedNeighbour]:
+    return [
+        RecommendedNeighbour(
+            n.pattern_id,
+            n.platform,
+            n.name,
+            n.distance,
+            n.percentile if math.isfinite(n.percentile) else None,
+            float(w),
+            n.op,
+        )
+        for n, w in zip(query.vote.neighbours, query.vote.weights, strict=True)
+    ]
+
+
+def _transfers(query: Query, found: Answer) -> list[TransferredSchedule]:
+    """Of the schedules carried over, those that are candidates and the fastest of each neighbour,
+    which comes first."""
+    answered = {Config(candidate.config) for candidate in found.candidates}
+    fastest = {one.pattern_id: one for one in reversed(query.vote.transfers)}
+    names = {near.pattern_id: near.name for near in query.vote.neighbours}
+    return [
+        TransferredSchedule(
+            config=dict(one.config),
+            pattern_id=one.pattern_id,
+            name=names.get(one.pattern_id, ""),
+            source=dict(one.source),
+            gain=math.exp(one.gain),
+            steps=[
+                TransferredStep(
+                    text=step.text,
+                    made=step.made,
+                    reason=step.reason,
+                    matched=[(pair.source, pair.target, pair.distance) for pair in step.pairs],
+                )
+                for step in one.steps
+            ],
+        )
+        for one in query.vote.transfers
+        if one.config in answered or one is fastest[one.pattern_id]
+    ]

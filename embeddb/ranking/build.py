@@ -1,0 +1,343 @@
+"""From a pattern, a platform and an op to the query a tuner sees: everything known that bears on
+it, out of the index, the store and the cost model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError, NothingFound, TensorError, UsageError
+from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
+from embeddb.core.timing import Timing, timings_of
+from embeddb.featurizers import missing
+from embeddb.index.answer_index import AnswerIndex
+from embeddb.index.failures import Failures
+from embeddb.index.lookup import Lookup
+from embeddb.index.pooling import Source
+from embeddb.index.scopes import nearest_widths
+from embeddb.index.view import View
+from embeddb.nests.nest import Nest
+from embeddb.platforms.of_subject import default_of, space_of
+from embeddb.platforms.platform import Platform
+from embeddb.platforms.space.screen import screened
+from embeddb.platforms.space.space import ConfigSpace
+from embeddb.ranking.kernels.carried import with_carried_tiles
+from embeddb.ranking.kernels.prediction import predicted_tiles
+from embeddb.ranking.prediction import predicted
+from embeddb.ranking.query import Neighbour, OwnTimings, Problem, Promise, Query, Vote
+from embeddb.ranking.remeasured import settled
+from embeddb.ranking.transferred import carried_over
+from embeddb.store.usual_state import usual_at
+from embeddb.tensors.computation import Computation
+
+__all__ = ["build_query", "named_features", "with_evidence"]
+
+#: A pattern's own curve at another width counts from this many measured configurations on.
+_ENOUGH_AT_OTHER_WIDTH = 8
+
+
+def build_query(
+    lookup: Lookup,
+    pattern: Subject | PatternInfo,
+    platform: Platform,
+    op: Op,
+    *,
+    calls: float = math.inf,
+    stages_s: dict[str, float] | None = None,
+) -> Query:
+    """Everything known that bears on one question, as a tuner wants it; the seconds that took are
+    added to `stages_s` by stage.
+
+    Raises: UsageError if the platform has no such op, or the op is of another kind of subject;
+    NothingFound for a pattern known by name only where the evidence needs its structure;
+    TensorError for a kernel that has no tiles.
+    """
+    clock = _Clock(stages_s if stages_s is not None else {})
+    info = PatternInfo.of(pattern)
+    subject = _subject(lookup, pattern, info, op)
+    partition = lookup.answering(op, platform, nest_id=info.id)
+    clock.lap("open")
+    space, default = space_of(platform, op, subject), default_of(platform, op, subject)
+    if op.kernel == "tile" and (reason := space.reason(default)) is not None:
+        raise TensorError(f"{info.name or info.id[:12]} has no tiles: {reason}")
+    problem = Problem(info, platform, op, space, default, calls=calls)
+    query = Query(problem, own=_own(lookup, problem))
+    if partition is not None:
+        vector = None
+        try:
+            partition, vector = _placed(lookup, pattern, op, platform, partition)
+        except NothingFound:
+            if not query.own.timings and not query.own.other_width:
+                raise
+        clock.lap("features")
+        lookup.prime(partition, platform)
+        if vector is not None:
+            partition = lookup.around(partition, vector, info.id, platform)
+        query = with_evidence(query, partition, vector, name_of=lookup.pattern_name)
+        query = _with_carried(query, partition, lookup, subject)
+        clock.lap("search")
+    query = _predicted(query, lookup, pattern, subject)
+    if query.prediction.version:
+        clock.lap("model")
+    return query
+
+
+def _subject(
+    lookup: Lookup, pattern: Subject | PatternInfo, info: PatternInfo, op: Op
+) -> Subject | PatternInfo:
+    """With its rules, where it is known by name and has any. Raises: UsageError for another kind of
+    subject."""
+    if info.kind != op.kind:
+        raise UsageError(
+            f"{op} runs on a {op.kind}, and {info.name or info.id} is a {info.kind}",
+            hint=f"ask for an operation on a {info.kind}",
+        )
+    return lookup.store.known(info) if isinstance(pattern, PatternInfo) else pattern
+
+
+def _own(lookup: Lookup, asked: Problem) -> OwnTimings:
+    """What was measured on the very subject."""
+    platform, op, known_as = asked.platform, asked.op, asked.pattern.id
+    normal = usual_at(lookup.store, platform.id)
+    runs = list(lookup.store.runs(platform.id, op, known_as))
+    own, behind = settled(runs, asked.default, normal)
+    width_op, own_width = _other_width(lookup, platform, op, known_as)
+    return OwnTimings(timings=own, behind=behind, other_width=own_width, other_op=width_op)
+
+
+def _with_carried(
+    query: Query, partition: AnswerIndex, lookup: Lookup, subject: Subject | PatternInfo
+) -> Query:
+    """With what neighbours' schedules, or tiles, become on a nest or kernel."""
+    if isinstance(subject, Nest):
+        return carried_over(query, partition, subject, known=lookup.store.nest)
+    if isinstance(subject, Computation) and query.op.kernel == "tile":
+        return with_carried_tiles(query, partition, subject, known=lookup.store.tensor)
+    return query
+
+
+def _predicted(
+    query: Query, lookup: Lookup, pattern: Subject | PatternInfo, subject: Subject | PatternInfo
+) -> Query:
+    """By the learned model of kernels where there is one, else by the cost model."""
+    if query.op.kind == "kernel":
+        kernel = subject if isinstance(subject, Computation) else None
+        found = predicted_tiles(query, lookup, kernel)
+        if found is not None:
+            return found
+    return predicted(query, lookup, pattern)
+
+
+def _placed(
+    lookup: Lookup,
+    pattern: Subject | PatternInfo,
+    op: Op,
+    platform: Platform,
+    partition: AnswerIndex,
+) -> tuple[AnswerIndex, NDArray[np.float32]]:
+    """The pattern's features, and the partition to look them up in: another than the given one
+    where its featurizer turns out not to work on this machine."""
+    try:
+        return partition, lookup.vector(pattern, partition.featurizer)
+    except EmbeddbError:
+        if not missing(lookup.featurizers().named(partition.featurizer)):
+            raise
+        other = lookup.answering(op, platform, nest_id=pattern.id)
+        if other is None or other.featurizer == partition.featurizer:
+            raise
+    return other, lookup.vector(pattern, other.featurizer)
+
+
+def _other_width(
+    lookup: Lookup, platform: Platform, op: Op, pattern_id: str
+) -> tuple[Op | None, dict[Config, Timing]]:
+    """What was measured on this pattern at the nearest other width."""
+    store = lookup.store
+    known = [p.op for p in store.partitions() if p.platform == platform.id]
+    for near in nearest_widths((o for o in known if o.width != op.width), op):
+        runs = store.runs(platform.id, near, pattern_id)
+        curve = timings_of(runs, usual_at(store, platform.id))
+        if sum(math.isfinite(c.seconds) for c in curve.values()) >= _ENOUGH_AT_OTHER_WIDTH:
+            return near, curve
+    return None, {}
+
+
+def named_features(lookup: Lookup, query: Query) -> dict[str, tuple[float, float, float]]:
+    """(value, mean, scale) of the query's features in the partition that answered."""
+    partition = lookup.answering(query.op, query.platform, nest_id=query.pattern.id)
+    if (
+        partition is None
+        or partition.featurizer != query.vote.featurizer
+        or not query.vote.vector.size
+    ):
+        return {}
+    plug = lookup.featurizers()[partition.featurizer]
+    mean, scale = partition.metric.center, partition.metric.scale
+    rows = zip(plug.names, query.vote.vector, mean, scale, strict=True)
+    return {name: (float(v), float(a), float(b)) for name, v, a, b in rows}
+
+
+# -- the neighbours' part --------------------------------------------------------------------------
+
+
+def with_evidence(
+    query: Query,
+    partition: AnswerIndex,
+    vector: NDArray[np.float32] | None,
+    *,
+    name_of: Callable[[str], str] | None = None,
+) -> Query:
+    """The query with what a partition says of raw features float32[d].
+
+    What was measured on this pattern on this platform is `own`, not a neighbour; what another
+    instance of a portable platform measured on it is the nearest neighbour there can be. Without a
+    vector there are no neighbours, only what holds for the platform as a whole.
+    """
+    view = partition.view(query.platform, calls=query.calls)
+    policy = view.policy
+    ids: list[str] = []
+    distances = np.zeros(0)
+    if vector is not None:
+        if not query.own.timings and query.pattern.id in partition.ids:
+            policy = partition.known_policy(query.platform)
+        excluded = {query.pattern.id} if query.own.timings else ()
+        ids, distances = partition.nearest(vector, count=policy.k, exclude=excluded)
+    rows = np.array([partition.place_of(i) for i in ids], dtype=np.int64)
+    found, rejected = _split_legal(partition, query.space)
+    vote = _vote(query, partition, view, rows, policy.weights(distances), sorted(found.values()))
+    stored = tuple(sorted(found, key=found.__getitem__))
+    best = [view.beliefs[int(shares.argmax())].source for shares in view.shares[rows]]
+    told = zip(ids, best, distances.tolist(), strict=True)
+    return replace(
+        query,
+        vote=replace(
+            vote,
+            configs=stored,
+            failures=Failures.of(stored, sorted(found.values()), view.gains, view.failing),
+            rejected=rejected,
+            shrink=policy.shrink,
+            held_out=math.nan if partition.evidence.winners else math.exp(-policy.loss),
+            held_out_groups=policy.groups,
+            held_out_margin=policy.margin,
+            promise=Promise.of(policy),
+            neighbours=tuple(_neighbour(partition, *one, name_of) for one in told),
+            vector=np.zeros(0, dtype=np.float32) if vector is None else vector,
+            featurizer=partition.featurizer,
+        ),
+    )
+
+
+def _vote(
+    query: Query,
+    partition: AnswerIndex,
+    view: View,
+    rows: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    legal: Sequence[int],
+) -> Vote:
+    """What the view says of the `legal` configurations, by the given rows int64[k] and weights
+    float64[k] of the neighbours."""
+    evidence, averages = partition.evidence, view.averages
+    place = {at: new for new, at in enumerate(legal)}
+    sources, shares = [belief.source for belief in view.beliefs], view.shares[rows]
+    table, here = partition.preparation, query.platform.id
+    return Vote(
+        gains=view.gains[rows][:, legal],
+        trust=view.trust[rows][:, legal],
+        levels=averages.level[rows],
+        weights=weights,
+        prior=averages.prior[legal],
+        mean=averages.mean[legal],
+        cover=np.array([place[at] for at in averages.cover if at in place], dtype=np.int64),
+        knows_default=bool(evidence.knows_default.any()),
+        noise=0.0 if query.platform.simulated else evidence.noise_on(here),
+        evidence_op=_main_op(sources, shares, weights, partition.op),
+        judged_by=view.judged,
+        machines=_machines(sources, shares, weights),
+        measured_here=view.own,
+        elsewhere=any(source.platform != here for source in sources),
+        failing=view.failing[rows][:, legal],
+        machine_effects=view.effects[:, legal],
+        preparation=table.cost(rows, weights, here, partition.op) if table else None,
+    )
+
+
+def _machines(
+    sources: Sequence[Source], shares: NDArray[np.float64], weights: NDArray[np.float64]
+) -> dict[str, float]:
+    """How much of the vote rests on runs of each platform instance, the most first."""
+    found: dict[str, float] = {}
+    if len(weights):
+        mass = weights @ shares / max(float(weights.sum()), 1e-12)
+        for source, share in zip(sources, mass, strict=True):
+            found[source.platform] = found.get(source.platform, 0.0) + float(share)
+    return dict(sorted(found.items(), key=lambda x: (-x[1], x[0])))
+
+
+def _main_op(
+    sources: Sequence[Source],
+    shares: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    asked: Op,
+) -> Op:
+    """The op that most of the vote ran; where nobody votes the one that most was measured at."""
+    if not len(weights):
+        return asked if any(s.op == asked for s in sources) else sources[0].op
+    mass: dict[Op, float] = {}
+    for source, share in zip(sources, weights @ shares, strict=True):
+        mass[source.op] = mass.get(source.op, 0.0) + float(share)
+    return max(mass, key=lambda op: (mass[op], op == asked))
+
+
+def _neighbour(
+    partition: AnswerIndex,
+    pattern_id: str,
+    source: Source,
+    distance: float,
+    name_of: Callable[[str], str] | None,
+) -> Neighbour:
+    group = partition.evidence.rows[partition.row_of(pattern_id)].group
+    name = name_of(pattern_id) if name_of is not None else ""
+    percentile = partition.percentile(distance)
+    return Neighbour(pattern_id, source.platform, name, group, distance, percentile, str(source.op))
+
+
+def _split_legal(
+    partition: AnswerIndex, space: ConfigSpace
+) -> tuple[dict[Config, int], dict[Config, str]]:
+    """Legal configurations in their stored form, with their positions, and the others; without
+    those of nests of another depth, which are carried over, not copied.
+
+    Two that are the same choice on this matrix (a symbol and its number) are one proposal: the
+    one that was run more often.
+    """
+    configs = partition.evidence.configs
+    runs = np.bincount(partition.evidence.column, minlength=len(configs))
+    rows, refused = screened(space, partition.configs)
+    legal: dict[Config, int] = {}
+    for at in rows.tolist():
+        if at not in refused:
+            stored = space.canonical(configs[at])
+            if stored not in legal or runs[at] > runs[legal[stored]]:
+                legal[stored] = at
+    return legal, {configs[at]: refused[at] for at in sorted(refused)}
+
+
+class _Clock:
+    """Adds the seconds since the last lap to a stage."""
+
+    def __init__(self, stages_s: dict[str, float]) -> None:
+        self._stages = stages_s
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self._stages[stage] = self._stages.get(stage, 0.0) + now - self._last
+        self._last = now

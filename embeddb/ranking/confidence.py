@@ -1,0 +1,199 @@
+"""How sure an answer is, and one line for everything that lowers it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from embeddb.core.config import Config
+from embeddb.core.wording import many_of, one_of, plural
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.base import Ranker
+from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS
+from embeddb.ranking.rankers.failing import chances
+from embeddb.ranking.recommendation import DEFAULT_FAILS, LIKELY, Candidate
+
+__all__ = [
+    "GOOD",
+    "UNCHECKED",
+    "confidence_of",
+    "default_fails",
+    "failure_chance",
+    "untried_doubt",
+]
+
+#: Below this share of the optimum, held out, an answer is not called sure.
+GOOD = 0.9
+#: Nor where answers were judged on fewer groups.
+_FEWEST_GROUPS = 10
+#: Nearest neighbours of nearly all measured patterns are nearer than this percentile.
+_STRANGE = 0.99
+#: With a nearest neighbour farther than this share have theirs, an answer is not called sure.
+_FAR = 0.8
+#: A configuration that fails with this chance is doubted.
+_FAILS = 0.1
+#: How the doubts begin that measuring the answer here removes.
+UNCHECKED = ("all runs behind this answer are from other machines", "this machine has measured")
+#: Below this part of the vote an answer rests on other machines.
+_OWN_SHARE = 0.5
+
+
+def confidence_of(ranker: Ranker, link: str, first: Config | None = None) -> tuple[str, list[str]]:
+    """`high`, `medium` or `low`, and one line for everything that lowers it; `first` is the first
+    candidate."""
+    query, doubts = ranker.query, list[str]()
+    if link in ("static-best", "default"):
+        one = one_of(query.op.kind)
+        return "low", [f"{_no_vote(query)}; the answer is the same for any {one}"]
+    if link == "measured":
+        doubts = _doubts_of_measurement(query, first)
+        return "medium" if doubts else "high", doubts
+    if link == "other-width":
+        return "medium", [f"measured on this very pattern, but at {query.own.other_op}"]
+    doubts += _doubts_of_judgement(ranker)
+    if not query.vote.knows_default:
+        doubts.append("the default was never run here: what a configuration gains is not known")
+    if not query.vote.neighbours:
+        doubts.append("no measured pattern is comparable; the cost model alone ranks")
+        return "medium", doubts
+    doubts += _doubts_of_neighbours(query) + _doubts_of_machine(query)
+    chance = failure_chance(query, first)
+    if chance >= _FAILS:
+        doubts.append(f"it fails with a chance of {100 * chance:.0f} %, by runs on other patterns")
+    return ("low" if chance >= LIKELY else _level(query, doubts)), doubts
+
+
+def _no_vote(query: Query) -> str:
+    """Why neighbours do not answer."""
+    near = len(query.vote.neighbours)
+    if not near:
+        return "no measured pattern is comparable"
+    if near < FEWEST_NEIGHBOURS:
+        return f"{plural(near, 'measured pattern')} can be compared, too few to vote"
+    return "what ran on the measured patterns near it says nothing of what is possible here"
+
+
+def untried_doubt(link: str, candidates: Sequence[Candidate]) -> str:
+    """What to say where a proposal that never ran here is expected, by the low end of what it may
+    gain, to be faster than all that did; empty if there is none."""
+    ran = [c.expected_gain for c in candidates if c.seconds is not None and c.expected_gain]
+    if link != "measured" or not ran:
+        return ""
+    for rank, one in enumerate(candidates, start=1):
+        if one.seconds is None and one.expected_gain and (one.gain_low or 0.0) > max(ran):
+            return (
+                f"rank {rank} never ran on this pattern and is expected to beat all that did, "
+                f"{one.expected_gain:.2f}x: --measure runs it"
+            )
+    return ""
+
+
+def default_fails(status: str) -> str:
+    """What to say where the default has no time on the asked pattern."""
+    return f"{DEFAULT_FAILS} ({status}): gains over it are of other patterns"
+
+
+def failure_chance(query: Query, config: Config | None) -> float:
+    """The chance that a configuration fails on the asked pattern, 0 for none."""
+    return 0.0 if config is None else float(chances(query, [config])[0])
+
+
+def _doubts_of_measurement(query: Query, first: Config | None) -> list[str]:
+    """Of the answer and the default as they ran on the very workload: one run is no certainty."""
+    if query.platform.simulated or first is None:
+        return []
+    timings = {query.space.canonical(c): timing for c, timing in query.own.timings.items()}
+    own, base = timings.get(first), timings.get(query.space.canonical(query.default))
+    check = ": --measure repeats it" if query.platform.runner else ""
+    both = {"the answer": own, "the default": base}
+    once = [name for name, timing in both.items() if timing is not None and timing.runs == 1]
+    if once:
+        names = " and ".join(once if first != query.default else once[:1])
+        return [f"measured in a single run ({names}){check}"]
+    if own is None or base is None or first == query.default:
+        return []
+    if own.seconds * (1 + own.spread) >= base.seconds * (1 - base.spread):
+        return ["the runs of the answer and of the default overlap: the gain may be chance"]
+    return []
+
+
+def _doubts_of_judgement(ranker: Ranker) -> list[str]:
+    """Doubts about how good such answers are: the share of the optimum with groups held out and its
+    lower 90 % bound, the number of these groups, and whose runs they were."""
+    query, doubts = ranker.query, list[str]()
+    if query.vote.neighbours and query.vote.evidence_op not in (None, query.op):
+        ran = dict.fromkeys(near.op or query.op for near in query.vote.neighbours)
+        at = sorted(map(str, ran), key=lambda op: op != str(query.vote.evidence_op))
+        doubts.append(f"hardly measured at {query.op}: this rests on {' and '.join(at)}")
+    held_out = ranker.held_out
+    where = "held-out answers from these runs"
+    if not ranker.by_model and query.vote.judged_by == "machines":
+        where = "answers for machines that were held out"
+    margin = query.vote.held_out_margin if math.isfinite(query.vote.held_out_margin) else 0.0
+    if held_out < GOOD:
+        doubts.append(f"{where} reach only {100 * held_out:.0f} % of the optimum")
+    elif query.vote.knows_default and math.isnan(held_out):
+        many = many_of(query.op.kind)
+        doubts.append(f"too few {many} were measured to know how good answers here are")
+    elif query.vote.held_out_groups < _FEWEST_GROUPS and query.vote.knows_default:
+        judged = plural(query.vote.held_out_groups, "group")
+        doubts.append(f"{where} were judged on {judged} only: too few to be sure")
+    elif held_out * math.exp(-margin) < GOOD:
+        doubts.append(
+            f"{where} reach {100 * held_out:.0f} % of the optimum, which may as well be "
+            f"{100 * held_out * math.exp(-margin):.0f} %"
+        )
+    elsewhere = not ranker.by_model and query.vote.judged_by == "elsewhere"
+    if elsewhere and (held_out >= GOOD or not query.vote.knows_default):
+        doubts.append("how good answers are was found on another machine only")
+    return doubts
+
+
+def _doubts_of_neighbours(query: Query) -> list[str]:
+    doubts: list[str] = []
+    nearest = query.vote.neighbours[0]
+    if nearest.percentile > _STRANGE:
+        doubts.append("nothing like this pattern was ever measured here")
+    elif nearest.percentile > 0.9:
+        doubts.append("the nearest measured pattern is unusually far")
+    elif nearest.percentile > _FAR:
+        share = f"{100 * nearest.percentile:.0f} %"
+        doubts.append(f"{share} of the measured patterns have a nearer neighbour than this one")
+    if len({n.group for n in query.vote.neighbours}) == 1:
+        doubts.append(f"all neighbours come from one group of {many_of(query.op.kind)}")
+    return doubts
+
+
+def _doubts_of_machine(query: Query) -> list[str]:
+    """How much of the vote is of this machine, and what this machine has measured."""
+    vote, platform, kind = query.vote, query.platform, query.op.kind
+    own = vote.machines.get(platform.id, 0.0)
+    if not vote.elsewhere or own >= _OWN_SHARE:
+        return []
+    other, here = UNCHECKED
+    check = ". To check: --measure" if platform.runner else ""
+    if not vote.measured_here:
+        if own > 0.0:
+            return [f"{100 * (1 - own):.0f} % of the vote is of other machines{check}"]
+        can = platform.runner and platform.portable and kind == "matrix"
+        how = f"; `embeddb calibrate` corrects them, --platform {platform.name}" if can else ""
+        return [f"{other}: the ranking usually holds, the gains may not{how}"]
+    near = sum(neighbour.platform == platform.id for neighbour in vote.neighbours)
+    among = f"{near} of them" if near else "none of them"
+    measured = plural(vote.measured_here, one_of(kind), many_of(kind))
+    return [
+        f"{here} {measured} at {query.op}, by which "
+        f"the gains of other machines are corrected; {among} among the {len(vote.neighbours)} "
+        f"neighbours of this {one_of(kind)}{check}"
+    ]
+
+
+def _level(query: Query, doubts: list[str]) -> str:
+    unproven = (
+        query.vote.judged_by == "elsewhere"
+        and query.vote.elsewhere
+        and not query.vote.measured_here
+    )
+    if query.vote.neighbours[0].percentile > _STRANGE or unproven:
+        return "low"
+    return "medium" if doubts else "high"

@@ -1,0 +1,129 @@
+"""The product's own answer: the strongest link of the fallback chain that has evidence.
+
+Neighbours and cost model are one step of it: which of them ranks, or both, is what answered best
+with groups held out (the figures are in the model's card). A model that was never judged does not
+rank, nor does one where preparation has a price of which nothing is known.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from embeddb.core.config import Config
+from embeddb.core.timing import Timing
+from embeddb.ranking.query import Query
+from embeddb.ranking.rankers.base import default_candidate
+from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS, Rankers
+from embeddb.ranking.rankers.failing import likely_last
+from embeddb.ranking.recommendation import Candidate
+
+__all__ = ["Answer", "answer", "cost_of"]
+
+#: A choice was measured: the default and something else, or two others.
+_FEWEST_MEASURED = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """Ranked candidates and the link of the chain they come from; `rankers` are those of the
+    question, `model` is the version of the cost model that any candidate rests on, else empty.
+    `unjudged` says why nothing is known of how good such answers are; empty where that is known."""
+
+    rankers: Rankers
+    link: str
+    tuner: str
+    candidates: list[Candidate]
+    model: str = ""
+    unjudged: str = ""
+
+    @property
+    def first(self) -> Config:
+        """What is answered: the first candidate, else the default."""
+        query = self.rankers.query
+        return Config(self.candidates[0].config) if self.candidates else query.default
+
+
+def answer(query: Query, count: int, *, rng: np.random.Generator) -> Answer:
+    """At most `count` candidates: measured here, else at another width, else by neighbours or cost
+    model, else the platform's static best, else its default. Never anything illegal in the query's
+    space."""
+    rankers = Rankers(query, rng=rng)
+    ranker = rankers.chosen
+    enough = count + len(query.own.timings) + len(query.own.other_width)
+    rest = likely_last(query, _not_failed(query, list(islice(ranker.candidates(), enough))))
+    model = query.prediction.version if ranker.by_model else ""
+    found = _from_timings(query, query.own.timings)
+    if len(found) >= _FEWEST_MEASURED:
+        return _looked_up(rankers, "measured", found, _merged(found, rest, count), model)
+    found = _not_failed(query, _from_timings(query, query.own.other_width, other_width=True))
+    if found:
+        return _looked_up(rankers, "other-width", found, _merged(found, rest, count), model)
+    near = len(query.vote.neighbours) >= FEWEST_NEIGHBOURS and bool(query.vote.configs)
+    if rest and (near or ranker.by_model):
+        return Answer(rankers, ranker.link, ranker.tuner, rest[:count], model)
+    static = rankers.static_best
+    average = likely_last(query, _not_failed(query, list(islice(static.candidates(), enough))))
+    ranked = [c for c in average if c.score < 0.0]
+    if ranked:
+        return Answer(rankers, static.link, static.tuner, ranked[:count])
+    return Answer(rankers, "default", "default", [default_candidate(query)])
+
+
+def _looked_up(
+    rankers: Rankers, link: str, known: list[Candidate], candidates: list[Candidate], model: str
+) -> Answer:
+    """An answer of which the first ones were measured and only the others are ranked."""
+    ranked = len(candidates) > len(known)
+    return Answer(rankers, link, "lookup", candidates, model if ranked else "")
+
+
+def _not_failed(query: Query, candidates: list[Candidate]) -> list[Candidate]:
+    """Without what is known to fail on this very pattern."""
+    own, stored = query.own.timings.items(), query.space.canonical
+    failed = {stored(config) for config, timing in own if not math.isfinite(timing.seconds)}
+    return [c for c in candidates if Config(c.config) not in failed] if failed else candidates
+
+
+def _from_timings(
+    query: Query, timings: dict[Config, Timing], *, other_width: bool = False
+) -> list[Candidate]:
+    default = timings.get(query.default)
+    base = math.inf if default is None else cost_of(default, query.calls)
+    origin = f"measured at {query.own.other_op}" if other_width else "measured here"
+    found = []
+    for config, timing in timings.items():
+        cost = cost_of(timing, query.calls)
+        if not math.isfinite(cost) or query.space.reason(config) is not None:
+            continue
+        gain = base / cost if math.isfinite(base) else None
+        found.append(
+            Candidate(
+                config=dict(query.space.canonical(config)),
+                score=math.log(cost) if gain is None else -math.log(gain),
+                origin=origin,
+                expected_gain=gain,
+                seconds=None if other_width else timing.seconds,
+                status=None if other_width else timing.status,
+                order_reason="" if other_width else query.own.behind.get(config, ""),
+            )
+        )
+    return sorted(found, key=lambda c: (bool(c.order_reason), c.score, str(c.config)))
+
+
+def cost_of(timing: Timing, calls: float) -> float:
+    """Seconds per call with the preparation shared out."""
+    return timing.seconds + timing.conversion_s / calls
+
+
+def _merged(first: list[Candidate], then: list[Candidate], count: int) -> list[Candidate]:
+    seen: list[dict[str, object]] = []
+    out = []
+    for candidate in [*first, *then]:
+        if candidate.config not in seen:
+            seen.append(candidate.config)
+            out.append(candidate)
+    return out[:count]

@@ -1,0 +1,145 @@
+"""Measuring an answer: its configurations run on this machine, and are ranked by what they took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from embeddb.core.config import Config, Op
+from embeddb.core.machine_state import APART, State, apart, between, state_now, state_of
+from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.subject import Subject
+from embeddb.core.timing import Timing, timings_of
+from embeddb.index.lookup import Lookup
+from embeddb.platforms.platform import Platform, platform_here, runner_for
+from embeddb.ranking.alternatives import Deepen, renewed
+from embeddb.ranking.answers import keep
+from embeddb.ranking.break_even import measured_break_even
+from embeddb.ranking.confidence import UNCHECKED, default_fails
+from embeddb.ranking.order_reason import with_order_reasons
+from embeddb.ranking.recommendation import Candidate, Recommendation
+from embeddb.store.usual_state import usual_at
+
+__all__ = ["Measure", "Search", "measure_answer", "ranked_by_time", "state_warning"]
+
+#: Measures configurations, or replays them, in the order given.
+Measure = Callable[[Sequence[Config]], Iterable[tuple[Config, Measurement]]]
+#: From the answer, and what measures here, to the candidates that were measured.
+Search = Callable[[Recommendation, Measure], list[Candidate]]
+
+
+def measure_answer(
+    lookup: Lookup,
+    made: Recommendation,
+    pattern: Subject,
+    *,
+    options: Any,
+    rounds: int = 1,
+    platform: Platform | None = None,
+    progress: Callable[[str], None] | None = None,
+    deepen: Deepen | None = None,
+    search: Search | None = None,
+) -> Recommendation:
+    """Run default and candidates on this machine, write the runs back, rank by what was measured.
+
+    `platform` is the one asked about, where only its file may be run; else the database's is taken.
+    `options` are the runner's; `deepen` is as in `recommend`. A `search` comes before the `rounds`:
+    it runs one configuration after another as it wishes, and what it gives are the candidates from
+    then on.
+
+    Raises: RunnerUnavailable if the platform cannot be measured here, or the machine fails in the
+    middle of it: what was measured before is written back.
+    """
+    runner = runner_for(platform or lookup.platform(made.platform))
+    here = platform_here(runner, threads=options.threads)
+    op = Op.parse(made.op)
+    usual = usual_at(lookup.store, here.id)()
+    before = state_now(runner, threads=options.threads)
+    runs: list[Run] = []
+
+    def run(configs: Sequence[Config]) -> Iterator[tuple[Config, Measurement]]:
+        for config, m in runner.run(pattern, op, configs, options=options):
+            runs.append(Run(pattern.id, op, here.id, config, m, f"query:{made.id}"))
+            if progress is not None:
+                progress(f"{config}: {m.status}")
+            yield config, m
+
+    state: dict[str, float] = {}
+    try:
+        # A simulator tells the same every time.
+        made = _candidates_run(made, run, 1 if here.simulated else rounds, search)
+    finally:  # an interrupt, or a tuner that raises, loses nothing that was measured
+        state = between(before, state_now(runner, threads=options.threads))
+        runs = [replace(run, measurement=in_context(run.measurement, state)) for run in runs]
+        if runs and not lookup.store.readonly:
+            lookup.record(runs, pattern, here)
+    done = measured_break_even(ranked_by_time(made, timings_of(runs)), runs)
+    done = msgspec.structs.replace(done, platform=here.id)
+    if warning := state_warning(state, usual):
+        done = msgspec.structs.replace(done, warnings=[*done.warnings, warning])
+    if not lookup.store.readonly:
+        done = keep(lookup, done)
+    elif deepen is None:
+        return done
+    return renewed(lookup, done, pattern, here, deepen=deepen)
+
+
+def _candidates_run(
+    made: Recommendation, run: Measure, rounds: int, search: Search | None
+) -> Recommendation:
+    """The answer, with the candidates that a search found; all of them and the default were run,
+    once in every round, each time in another order."""
+    if search is not None:
+        made = msgspec.structs.replace(made, candidates=search(made, run))
+    configs = list(
+        dict.fromkeys([Config(made.default), *(Config(c.config) for c in made.candidates)])
+    )
+    for at in range(rounds):
+        order = np.random.default_rng(made.seed + at).permutation(len(configs))
+        for _ in run([configs[i] for i in order]):
+            pass
+    return made
+
+
+def state_warning(context: Mapping[str, float], normal: State) -> str:
+    """One sentence where this machine is not in the state its stored runs were made in."""
+    far = apart(state_of(context), normal)
+    if far is None or far <= APART:
+        return ""
+    return (
+        f"this machine is not in the state its evidence is of: what it does now and did then are "
+        f"{math.exp(far):.1f} times apart, so measure again when it is quiet"
+    )
+
+
+def ranked_by_time(made: Recommendation, curves: Mapping[Config, Timing]) -> Recommendation:
+    """The answer with what its default and candidates took, fastest first, failures last."""
+    measured = []
+    for candidate in made.candidates:
+        curve = curves[Config(candidate.config)]
+        seconds = curve.seconds if math.isfinite(curve.seconds) else None
+        timed = {"seconds": seconds, "status": curve.status, "order_reason": ""}
+        measured.append(msgspec.structs.replace(candidate, **timed))
+    calls = made.calls or math.inf
+
+    def cost(c: Candidate) -> float:
+        """Per call, with preparation shared out as it was where the answer was ranked."""
+        return (c.seconds or 0.0) + curves[Config(c.config)].conversion_s / calls
+
+    measured.sort(key=lambda c: (c.seconds is None, cost(c), c.score))
+    default = curves.get(Config(made.default))
+    warnings = [line for line in made.warnings if not line.startswith(UNCHECKED)]
+    if default is None or math.isfinite(default.seconds):
+        default_s = None if default is None else default.seconds
+    else:
+        default_s, fails = None, default_fails(default.status)
+        warnings += [] if fails in warnings else [fails]
+    done = msgspec.structs.replace(
+        made, candidates=measured, default_seconds=default_s, warnings=warnings
+    )
+    return with_order_reasons(done)

@@ -1,0 +1,248 @@
+"""The cost model's part of a query: what it predicts, and how good that has proved to be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import EmbeddbError, ModelError, UsageError
+from embeddb.core.files.gate import refusing
+from embeddb.core.records import PatternInfo
+from embeddb.core.sizes import Sizes
+from embeddb.core.subject import Subject
+from embeddb.core.timing import timings_of
+from embeddb.index.lookup import Lookup
+from embeddb.index.scopes import nearest_widths
+from embeddb.platforms.platform import Platform
+from embeddb.ranking.gain_bounds import sensible, tempered
+from embeddb.ranking.query import Query
+from embeddb.store.usual_state import usual_at
+
+if TYPE_CHECKING:
+    from embeddb.cost_model.graph_model import GraphModel
+    from embeddb.cost_model.model import CostModel
+    from embeddb.store import Store
+
+__all__ = [
+    "MOST_PREDICTED",
+    "Scorer",
+    "foreign_winners",
+    "judged",
+    "predicted",
+    "shared_out",
+    "with_judgement",
+    "with_prediction",
+]
+
+#: A space of at most so many configurations is predicted whole; of a larger one what was measured
+#: on the platform, the default, and other platforms' winners mapped into it.
+MOST_PREDICTED = 4096
+#: Other platforms' winners that join the candidates of such a space: each costs a search there.
+_MOST_FOREIGN = 8
+
+
+class Scorer(Protocol):
+    """What ranks: a cost model, or what takes its place in an evaluation."""
+
+    def score(
+        self,
+        vector: NDArray[np.float32],
+        platform: Platform,
+        op: Op,
+        configs: Sequence[Config],
+        sizes: Sizes,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """float64[c] log gain over the mean configuration (higher is faster) and float64[c] its
+        standard deviation (nan: unknown), of a matrix with raw features float32[d] and `sizes`."""
+
+
+def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Query:
+    """The query with the predictions of the cost model for its op and platform, or a note why
+    there are none."""
+    model, note = lookup.usable_model(query.platform, query.op)
+    if model is None:
+        return replace(query, prediction=replace(query.prediction, note=note)) if note else query
+    name = str(model.card["featurizer"]["name"])
+    try:
+        with refusing(ModelError):
+            same = query.vote.featurizer == name and query.vote.vector.size
+            vector = query.vote.vector if same else lookup.vector(pattern, name)
+            return with_judgement(with_prediction(query, model, vector, store=lookup.store), model)
+    except EmbeddbError as e:
+        return replace(
+            query,
+            prediction=replace(
+                query.prediction, note=f"cost model {model.version} is not used: {e}"
+            ),
+        )
+
+
+def with_prediction(
+    query: Query, scorer: Scorer, vector: NDArray[np.float32], *, store: Store | None = None
+) -> Query:
+    """The query with what a scorer says of raw features float32[d]; a spread may be nan. Where the
+    space is too large to be predicted whole, a store adds other platforms' winners.
+
+    Raises: EmbeddbError as the scorer does; ModelError if what it gives is not `sensible`.
+    """
+    info, space = query.pattern, query.space
+    sizes = info.sizes
+    size = space.size()
+    if size is not None and size <= MOST_PREDICTED:
+        known = tuple(space.enumerate())
+    else:
+        known = (*query.vote.configs, *(foreign_winners(store, query) if store is not None else ()))
+    # All of these are legal, but for the default where nothing is.
+    first = (query.default,) if space.reason(query.default) is None else ()
+    configs = tuple(dict.fromkeys([*first, *known]))
+    if not configs:
+        return query
+
+    def scored(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return scorer.score(vector, query.platform, query.op, asked, sizes)
+
+    def of_default(
+        gain: NDArray[np.float64], spread: NDArray[np.float64], asked: Sequence[Config]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        # A model centres what it is asked for: only differences within one call mean anything.
+        return shared_out(query, asked, gain[1:] - gain[0], spread[1:])
+
+    def predict(asked: Sequence[Config]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return of_default(*tempered(*scored((query.default, *asked))), asked)
+
+    if math.isinf(query.calls):
+        gain, spread = sensible(*scored(configs))
+    else:
+        gain, spread = of_default(*sensible(*scored((query.default, *configs))), configs)
+    return replace(
+        query,
+        prediction=replace(
+            query.prediction,
+            configs=configs,
+            gain=gain,
+            spread=spread,
+            guard=getattr(scorer, "guard", 0.0),
+            predict=predict,
+        ),
+    )
+
+
+def shared_out(
+    query: Query,
+    configs: Sequence[Config],
+    gain: NDArray[np.float64],
+    spread: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Log gains float64[c] over the default and their standard deviations with the preparation
+    shared out over the query's calls; as they are where that is not known."""
+    if query.vote.preparation is None or math.isinf(query.calls):
+        return gain, spread
+    base, *ratio = query.vote.preparation.of((query.default, *configs)) / query.calls
+    running = np.exp(-gain)
+    cost = running + np.array(ratio)
+    # Errors of the two parts are independent, each counts by its part in the cost.
+    part = running / cost
+    both = np.hypot(part * spread, (1.0 - part) * query.vote.preparation.spread)
+    return np.log1p(base) - np.log(cost), both
+
+
+def foreign_winners(store: Store, query: Query) -> list[Config]:
+    """What was fastest on other platforms, on this pattern and then on its neighbours, as the
+    nearest legal configurations here; at most 8, none where the platforms share no loop nest."""
+    from embeddb.cost_model.encoders.nearest import nearest_legal
+
+    info = query.pattern
+    ids = list(dict.fromkeys([info.id, *(n.pattern_id for n in query.vote.neighbours)]))
+    found: dict[Config, None] = {}
+    for partition in store.partitions():
+        source = store.sound_platform(partition.platform)
+        same = (partition.op.kernel, partition.op.dtype) == (query.op.kernel, query.op.dtype)
+        if source is None or source.name == query.platform.name or not same:
+            continue
+        normal = usual_at(store, source.id)
+        curves = (timings_of(store.runs(source.id, partition.op, i), normal) for i in ids)
+        best = [min(c, key=lambda config: c[config].seconds) for c in curves if c]
+        wanted = list(dict.fromkeys(best))[: _MOST_FOREIGN - len(found)]
+        try:
+            near = nearest_legal(query.platform, source, query.op, wanted, sizes=info.sizes)
+        except EmbeddbError:  # a loop nest that needs a size nobody knows
+            continue
+        found.update((n.config, None) for n in near if n.distance is not None)
+    return list(found)
+
+
+def with_judgement(query: Query, model: CostModel | GraphModel, *, reads: str = "") -> Query:
+    """The query with which model predicted, and how good its answers were: at the width that the
+    neighbours ran, or where there are none at the nearest one that was judged. `reads` is what it
+    predicted from, else the featurizer of its card."""
+    op = query.vote.evidence_op or query.op
+    # A model of a time when machines were not told apart is believed where there is only one.
+    here = bool(model.instance) or not query.vote.elsewhere
+    figures = judged(model.card, op, near=query.vote.evidence_op is None) if here else {}
+    at_1 = {method: float(f["of_optimum@1"]) for method, f in figures.items()}
+    at_5 = {m: float(f["of_optimum@5"]) for m, f in figures.items() if "of_optimum@5" in f}
+    joint = figures.get("transfer+rank", {})
+    note = f"cost model {model.version} was never judged at {op} with groups held out"
+    if not here:
+        note = f"cost model {model.version} was judged on another machine"
+    return replace(
+        query,
+        prediction=replace(
+            query.prediction,
+            version=model.version,
+            featurizer=reads or str(model.card["featurizer"]["name"]),
+            judged=at_1,
+            judged_5=at_5,
+            weight=float(joint.get("weight", 0.5)),
+            joint_guard=float(joint["guard"]) if "guard" in joint else None,
+            note="" if at_1 else f"{note}: it does not rank",
+            unrun_first=bool(_unrun_first(model.card, op)),
+            plain=model.plain,
+        ),
+    )
+
+
+def _unrun_first(card: Mapping[str, Any], op: Op) -> bool:
+    """Whether hidden configurations have shown that one which ran nowhere may go first."""
+    hidden = card.get("hidden")
+    figures = hidden.get(str(op)) if isinstance(hidden, dict) else None
+    return isinstance(figures, dict) and figures.get("unrun_first") is True
+
+
+def judged(
+    card: Mapping[str, Any], op: Op, *, near: bool = False
+) -> Mapping[str, Mapping[str, float]]:
+    """Figures by method of answers with groups held out, as a model's card has them for an op, or
+    with `near` for the nearest judged width; empty if there are none or they make no sense."""
+    held = card.get("held_out")
+    by_op = dict(_figures(held)) if isinstance(held, dict) else {}
+    if op in by_op or not near:
+        return by_op.get(op, {})
+    widths = nearest_widths(by_op, op)
+    return by_op[widths[0]] if widths else {}
+
+
+def _figures(held: Mapping[str, Any]) -> Iterator[tuple[Op, Mapping[str, Mapping[str, float]]]]:
+    """The parts of a card's judgement that can be read: nobody but its maker has checked it."""
+    for name, methods in held.items():
+        with suppress(UsageError):
+            op = Op.parse(name)
+            if isinstance(methods, dict) and methods and all(map(_sensible, methods.values())):
+                yield op, methods
+
+
+def _sensible(figures: Any) -> bool:
+    if not isinstance(figures, dict) or "of_optimum@1" not in figures:
+        return False
+    known = {name: figures[name] for name in ("of_optimum@5", "weight") if name in figures}
+    shares = [figures["of_optimum@1"], *known.values()]
+    guard = figures.get("guard", 0.0)
+    told = all(type(v) in (int, float) for v in (*shares, guard))
+    return told and all(0 <= v <= 1 for v in shares) and guard >= 0

@@ -1,0 +1,255 @@
+"""What a tuner sees: `Query`, that is a `Problem` and what is known of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embeddb.core.config import Config, Op
+from embeddb.core.records import PatternInfo
+from embeddb.core.timing import Timing
+from embeddb.index.failures import Failures
+from embeddb.index.preparation.table import PreparationCost
+from embeddb.index.vote import VoteSettings
+from embeddb.nests.matching.transfer import StepOutcome
+from embeddb.platforms.platform import Platform
+from embeddb.platforms.space.space import ConfigSpace
+
+__all__ = [
+    "LINKS",
+    "Neighbour",
+    "OwnTimings",
+    "Predict",
+    "Prediction",
+    "Problem",
+    "Promise",
+    "Query",
+    "Transferred",
+    "Vote",
+]
+
+#: The fallback chain, strongest evidence first; an answer names the link that gave it. The last is
+#: none of the chain: a tuner that the user named.
+LINKS = ("measured", "other-width", "neighbours", "model", "static-best", "default", "tuner")
+
+#: Configurations to predicted log gains float64[c] over the platform's default, higher is faster,
+#: and their standard deviations float64[c]: a cost model bound to one matrix.
+Predict = Callable[[Sequence[Config]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+class Neighbour(NamedTuple):
+    """A measured pattern near the query.
+
+    `percentile` is the share of leave-one-out nearest-neighbour distances in this partition that
+    are smaller: 0.5 is a typical neighbour, 1.0 says that nothing measured was ever this far.
+    `platform` and `op` are those whose runs count most there.
+    """
+
+    pattern_id: str
+    platform: str
+    name: str
+    group: str
+    distance: float
+    percentile: float
+    op: str = ""
+
+
+class Promise(NamedTuple):
+    """Cross-validated error of the predicted gain (log), groups and machines held out: by how much
+    the first choice gained more than predicted, `bias` on average, `low` and `high` the 10th and
+    90th percentile (nan: too few were judged). What is predicted to gain no more than `guard` over
+    the default is ranked behind it."""
+
+    bias: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    guard: float = 0.0
+
+    @classmethod
+    def of(cls, policy: VoteSettings) -> Promise:
+        return cls(policy.bias, policy.low, policy.high, policy.guard)
+
+
+class Transferred(NamedTuple):
+    """What a neighbour's schedule became on the asked nest: `config` here, `source` there, where it
+    gained `gain` (log), and the steps of its recipe."""
+
+    config: Config
+    pattern_id: str
+    source: Config
+    gain: float
+    steps: tuple[StepOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """What is asked: configurations for a pattern and an operation on a platform. `space` holds the
+    legal ones and `default` is the platform's own; `calls` is how often the result is used, over
+    which preparing the matrix is shared out."""
+
+    pattern: PatternInfo
+    platform: Platform
+    op: Op
+    space: ConfigSpace
+    default: Config
+    calls: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnTimings:
+    """What was measured on the very pattern: at the asked width, and at another (`other_op`).
+    `behind` are configurations that rank behind the others whatever they took, with the reason
+    (`embeddb.ranking.remeasured`)."""
+
+    timings: dict[Config, Timing] = field(default_factory=dict)
+    behind: Mapping[Config, str] = field(default_factory=dict)
+    other_width: dict[Config, Timing] = field(default_factory=dict)
+    other_op: Op | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vote:
+    """What measured patterns say of c configurations, all of them legal here; what was measured
+    elsewhere but is not legal here is in `rejected` with the reason.
+
+    Shapes, for k neighbours: `gains` float64[k,c] of log(t_default/t) on each neighbour (nan: not
+    run there), `levels` float64[k] each neighbour's mean gain, `weights` float64[k] of their votes;
+    over the whole platform `prior` float64[c] (centred) and `mean` float64[c] gain, `shrink` the
+    number of neighbours the prior counts as, `cover` int64[<=c] positions of a fixed set that
+    serves most patterns, best first. `vector` float32[d] holds the raw features by `featurizer`
+    that the neighbours were found by.
+
+    `trust` float64[k,c] is what each gain counts as a vote beside a run of this very instance,
+    `failing` float64[k,c] what part of the runs behind it failed, `failures` how often each failed
+    on all measured patterns, `machines` how much of the vote rests on which instance,
+    `machine_effects` float64[s,c] by how much more a configuration gains on each other instance
+    than on all together; `measured_here` counts the patterns measured on this one, `elsewhere` says
+    that there are others.
+
+    `knows_default` is false where no pattern's default was ever run: gains are then relative to
+    whatever ran, good for ranking only. `evidence_op` is the operation that most of the vote ran:
+    another width where this one was hardly measured. `held_out` is the share of the optimum that
+    answers from this evidence reach when whole groups are held out (nan: too few to tell, or
+    winners only), `held_out_groups` of how many groups and `held_out_margin` how much lower it may
+    be (log, 90 %), `judged_by` on whose runs: `here` (this very instance), `machines` (left out
+    whole) or `elsewhere`, and `promise` what promises were worth there. `preparation` is what
+    bringing the matrix into a configuration's form is expected to cost (None: nothing is known of
+    that). `transfers` says which of the configurations are schedules that neighbours' became here.
+    """
+
+    configs: tuple[Config, ...] = ()
+    gains: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    levels: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    weights: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    prior: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    mean: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    shrink: float = math.inf
+    cover: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    knows_default: bool = True
+    noise: float = 0.0
+    neighbours: tuple[Neighbour, ...] = ()
+    evidence_op: Op | None = None
+    held_out: float = math.nan
+    held_out_groups: int = 0
+    held_out_margin: float = math.nan
+    judged_by: str = "here"
+    promise: Promise = field(default_factory=Promise)
+    trust: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    machines: Mapping[str, float] = field(default_factory=dict)
+    measured_here: int = 0
+    elsewhere: bool = False
+    failing: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    failures: Failures = field(default_factory=Failures)
+    machine_effects: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    rejected: dict[Config, str] = field(default_factory=dict)
+    preparation: PreparationCost | None = None
+    vector: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    featurizer: str = ""
+    transfers: tuple[Transferred, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """What a cost model says of p configurations (how many is stated at
+    `embeddb.ranking.prediction.MOST_PREDICTED`): `gain` float64[p] log gains (centred; higher is
+    faster), `spread` float64[p] their standard deviations, `guard` the log gain that must be
+    promised over the default to be preferred to it (`joint_guard` by what votes and model say
+    together; None: the part of `guard` with which the model counts), and `predict` for any other
+    configurations.
+
+    `version` is the model's (empty: none) and `featurizer` what it read. `judged` says what share
+    of the optimum answers reached by method (`transfer`, `rank`, `transfer+rank`) when groups were
+    held out; empty: never judged; `judged_5` the same of the best of the first five. `weight` is
+    how far the model counts against the vote in the last, 0 to 1. `unrun_first`: hidden
+    configurations have shown that one which ran nowhere may be the first. `plain`: the first few
+    are those best predicted, not a set. `note` says why a model that is there does not rank.
+    """
+
+    configs: tuple[Config, ...] = ()
+    gain: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    spread: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    guard: float = 0.0
+    joint_guard: float | None = None
+    predict: Predict | None = None
+    version: str = ""
+    featurizer: str = ""
+    note: str = ""
+    judged: Mapping[str, float] = field(default_factory=dict)
+    judged_5: Mapping[str, float] = field(default_factory=dict)
+    weight: float = 0.5
+    unrun_first: bool = False
+    plain: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """Everything a tuner may look at; built from a database, never changed.
+
+    What is asked is in `problem`, whose parts can be read off the query as well; what is known is
+    in `own` (measured on the very pattern), `vote` (measured on others) and `prediction` (of a cost
+    model). Each is empty where there is nothing.
+    """
+
+    problem: Problem
+    own: OwnTimings = field(default_factory=OwnTimings)
+    vote: Vote = field(default_factory=Vote)
+    prediction: Prediction = field(default_factory=Prediction)
+
+    @property
+    def pattern(self) -> PatternInfo:
+        return self.problem.pattern
+
+    @property
+    def platform(self) -> Platform:
+        return self.problem.platform
+
+    @property
+    def op(self) -> Op:
+        return self.problem.op
+
+    @property
+    def space(self) -> ConfigSpace:
+        return self.problem.space
+
+    @property
+    def default(self) -> Config:
+        return self.problem.default
+
+    @property
+    def calls(self) -> float:
+        return self.problem.calls
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """Those that measured patterns ran, as tuners read them: `vote.configs`."""
+        return self.vote.configs
+
+    @property
+    def gains(self) -> NDArray[np.float64]:
+        """float64[k,c], as tuners read them: `vote.gains`."""
+        return self.vote.gains

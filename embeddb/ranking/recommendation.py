@@ -1,0 +1,251 @@
+"""The stored answer: `Recommendation` with its `Candidate`s and `RecommendedNeighbour`s.
+
+Nothing but records, so that an answer can be read, and explained, where no index and no model is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from embeddb.core.config import Config, Op
+from embeddb.core.records import PatternInfo
+from embeddb.core.shown import html_of
+from embeddb.core.wording import one_of
+from embeddb.ranking.diagnostics import Diagnostics
+from embeddb.ranking.kernels.view import KernelView
+
+__all__ = [
+    "DEFAULT_FAILS",
+    "LIKELY",
+    "Candidate",
+    "CountersUse",
+    "Recommendation",
+    "RecommendedNeighbour",
+    "TransferredSchedule",
+    "TransferredStep",
+]
+
+#: How the warning begins that the default has no time on what is asked about, and why.
+DEFAULT_FAILS = "the default does not run on this pattern"
+#: With this chance of failing a configuration is ranked behind all others.
+LIKELY = 0.5
+
+#: What the names of features say that an answer may have found its neighbours by.
+_FEATURES = {
+    "given": "given (moments of row and column lengths)",
+    "rows": "rows (sizes and row lengths)",
+    "scnn": "scnn (a sparse network)",
+    "sizes": "sizes (rows, columns, nonzeros)",
+    "stats": "stats (statistics of the structure)",
+    "stats-scnn": "stats-scnn (statistics and a sparse network)",
+}
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One proposal. `score` sorts (lower is better); `expected_gain` is a factor over the
+    default (1.3: thirty percent faster) with an interval, None where nothing is known.
+
+    `origin` says what it rests on; `voters` counts the neighbours that ran it. `seconds` and
+    `status` are set once it was measured here. `break_even_calls` is the number of calls from which
+    preparing it has paid off beside the default (0: there is nothing to prepare; None: it is not
+    faster, or that is not known). `failure` is the chance that it fails on what is asked about
+    (None: nothing ever failed, or it was measured here); it failed on `failed_on` of `tried_on`
+    measured patterns. `order_reason` says why it is ranked out of the order of the expected gains
+    (`embeddb.ranking.order_reason.REASONS`; empty: it is not).
+    """
+
+    config: dict[str, Any]
+    score: float
+    origin: str
+    expected_gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    voters: int = 0
+    seconds: float | None = None
+    status: str | None = None
+    break_even_calls: float | None = None
+    failure: float | None = None
+    failed_on: int = 0
+    tried_on: int = 0
+    order_reason: str = ""
+
+
+class RecommendedNeighbour(msgspec.Struct, frozen=True):
+    """A neighbour as the stored answer keeps it."""
+
+    pattern_id: str
+    platform: str
+    name: str
+    distance: float
+    percentile: float | None
+    weight: float
+    op: str = ""
+
+
+class TransferredStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a neighbour's recipe, in its own words and in those of the asked nest (`made`:
+    empty where it was left out; `reason` says why that was, or why it is another). `matched` names
+    what was matched with what, and their distance."""
+
+    text: str
+    made: str
+    reason: str
+    matched: list[tuple[str, str, float]]
+
+
+class TransferredSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule that a neighbour's became: `config` here, `source` on the neighbour, where it was
+    `gain` times as fast as the default."""
+
+    config: dict[str, Any]
+    pattern_id: str
+    name: str
+    source: dict[str, Any]
+    gain: float
+    steps: list[TransferredStep]
+
+
+class CountersUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a nest that was counted on the platform asked about: by what (`perf`, `model`; empty where
+    they cannot be read), whether its neighbours were found by vectors with counters, and if not
+    why."""
+
+    source: str
+    used: bool
+    reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """In a sentence without its full stop."""
+        by = {"perf": " by the processor", "model": " in modelled caches"}.get(self.source, "")
+        if self.used:
+            return f"used: neighbours are near by the code and by what was counted{by}"
+        return f"what was counted{by} is not used: {self.reason}"
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+    """A ranked answer with everything it rests on; stored, so that it can be explained later
+    without the pattern, a model or a runner.
+
+    `features` holds (value, mean, scale) by name; mean and scale are the partition's. `model` is
+    the version of the cost model that ranked and `model_featurizer` what it read; empty: none did.
+    `pattern` is what was known of the matrix, with its thumbnail, without its features.
+    `reproducible`: configurations whose sums run in varying order were left out. `transfers`: those
+    of the candidates that are schedules or tiles of neighbours, carried over to what is asked, and
+    what the fastest of each neighbour became, which is its first; `nest` is the text of the asked
+    nest (`embeddb.nests.nest_text`), which need not be in the store, and `counters` says what its
+    counters were used for (None: it was not counted). `kernel` is what is shown of the asked tensor
+    kernel. `time_unit`: `cycles` where all seconds are 1e-9 of a number of cycles, else `s`.
+    """
+
+    id: str
+    pattern_id: str
+    pattern_name: str
+    platform: str
+    op: str
+    link: str
+    tuner: str
+    default: dict[str, Any]
+    candidates: list[Candidate]
+    neighbours: list[RecommendedNeighbour]
+    confidence: str
+    warnings: list[str]
+    rejected: dict[str, str]
+    features: dict[str, tuple[float, float, float]]
+    evidence_op: str
+    featurizer: str
+    featurizer_version: str
+    generation: int
+    seed: int
+    calls: float | None
+    simulated: bool
+    noise: float
+    created: float
+    default_seconds: float | None = None
+    stages_s: dict[str, float] = {}
+    model: str = ""
+    model_featurizer: str = ""
+    insight: Diagnostics = Diagnostics()
+    pattern: PatternInfo | None = None
+    machines: dict[str, float] = {}
+    reproducible: bool = False
+    transfers: list[TransferredSchedule] = []
+    nest: str = ""
+    counters: CountersUse | None = None
+    kernel: KernelView | None = None
+    time_unit: str = "s"
+
+    @property
+    def first(self) -> Candidate | None:
+        """The best proposal; None where there is none."""
+        return self.candidates[0] if self.candidates else None
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The configuration to run: the first proposal's, else the default."""
+        return self.default if self.first is None else self.first.config
+
+    @property
+    def subject(self) -> str:
+        """The name of what was asked about; of what has none its sizes, else its id."""
+        if self.pattern_name or self.pattern is None or min(self.pattern.sizes[:3]) < 0:
+            return self.pattern_name or self.pattern_id
+        m, n, nnz = self.pattern.sizes
+        return f"a {one_of(self.pattern.kind)} of {m:,} x {n:,} with {nnz:,} nonzeros"
+
+    @property
+    def found_by(self) -> str:
+        """What its neighbours were found by, in words; empty where there are none."""
+        name, mark, _ = self.featurizer.partition("+counters@")
+        name = _FEATURES.get(name, name)
+        return (name + (" with counters" if mark else "")) if self.neighbours else ""
+
+    @property
+    def counters_words(self) -> str:
+        """What counters did for an answer that has neighbours of a nest; else empty."""
+        if self.counters is not None:
+            return self.counters.words
+        if Op.parse(self.op).kind != "nest" or not self.neighbours:
+            return ""
+        return "none: it was not counted on this platform, so neighbours are near by the code alone"
+
+    def __repr__(self) -> str:
+        what = f"{self.op} on {self.platform}, {self.subject}"
+        return f"Recommendation({self.id!r}, {what}: {Config(self.best)}, sure: {self.confidence})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def document(self) -> dict[str, Any]:
+        """The released JSON form; keys keep their meaning (docs/cli.md)."""
+        candidates = [
+            {"rank": rank, **msgspec.to_builtins(candidate)}
+            for rank, candidate in enumerate(self.candidates, 1)
+        ]
+        body: dict[str, Any] = msgspec.to_builtins(self)
+        body["default"] = {"config": self.default, "seconds": self.default_seconds}
+        body["candidates"] = candidates
+        if self.pattern is not None:
+            body["pattern"] = {k: getattr(self.pattern, k) for k in ("m", "n", "nnz", "group")}
+            if self.pattern.kind != "matrix":
+                body["pattern"] |= {"kind": self.pattern.kind, "sizes": self.pattern.named}
+        if not self.nest:
+            del body["nest"]
+        if not self.nest and self.kernel is None:
+            del body["transfers"]
+        if Op.parse(self.op).kind != "nest":
+            del body["counters"]
+        if self.kernel is None:
+            del body["kernel"]
+        if Op.parse(self.op).kind != "kernel":
+            del body["insight"]["occluded"], body["insight"]["occluded_by"]
+        del body["default_seconds"]
+        return body
+
+    @staticmethod
+    def make_id(pattern_id: str, op: Op, platform: str, generation: int, created: float) -> str:
+        text = f"{pattern_id}\0{op}\0{platform}\0{generation}\0{created!r}"
+        return "r" + hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

@@ -1,0 +1,53 @@
+"""A sample that happens to be slow does not make an answer sure."""
+
+from __future__ import annotations
+
+from builders import CONFIGS, DEFAULT, OP, band, fill, tiny
+
+from embeddb.core.records import Measurement, Run
+from embeddb.database import Database
+from embeddb.ranking.confidence import untried_doubt
+from embeddb.ranking.recommendation import Candidate
+from indexer.library import info_of
+
+BOARD = tiny("board")
+NEW = band(121, 14, name="new", group="new")
+
+
+def candidate(gain: float, *, low: float | None = None, ran: bool = False) -> Candidate:
+    seconds = 1.0 / gain if ran else None
+    return Candidate(
+        config={}, score=0.0, origin="", expected_gain=gain, gain_low=low, seconds=seconds
+    )
+
+
+def test_a_proposal_that_is_surely_faster_than_what_ran_is_named() -> None:
+    ran = [candidate(1.0, ran=True), candidate(0.86, ran=True)]
+    told = untried_doubt("measured", [*ran, candidate(1.2, low=0.9), candidate(1.33, low=1.1)])
+    assert told.startswith("rank 4 never ran") and "1.33x" in told
+    assert not untried_doubt("measured", [*ran, candidate(1.33, low=0.99)])
+    assert not untried_doubt("neighbours", [*ran, candidate(1.33, low=1.1)])
+    assert not untried_doubt("measured", [candidate(1.33, low=1.1)])
+
+
+def test_one_slow_sample_leaves_the_answer_unsure() -> None:
+    with fill(Database.in_memory(), BOARD) as db:
+        slowest = CONFIGS[1]
+        db.store.put_structure(NEW, info_of(NEW))
+        db.store.append(
+            Run(NEW.id, OP, BOARD.id, config, Measurement(times_s=(seconds,)))
+            for config, seconds in ((DEFAULT, 1.0), (slowest, 1.2))
+        )
+        made = db.query(NEW, platform=BOARD, op=OP)
+        assert made.link == "measured" and made.candidates[0].config == dict(DEFAULT)
+        assert made.confidence == "medium" and any("never ran" in line for line in made.warnings)
+
+
+def test_a_default_that_fails_here_is_told() -> None:
+    with fill(Database.in_memory(), BOARD) as db:
+        db.store.put_structure(NEW, info_of(NEW))
+        db.store.append(
+            [Run(NEW.id, OP, BOARD.id, DEFAULT, Measurement(status="oom", error="overflow"))]
+        )
+        made = db.query(NEW, platform=BOARD, op=OP)
+        assert any("the default does not run on this pattern (oom)" in w for w in made.warnings)
