@@ -24,7 +24,7 @@ from embeddb.index.projection import projection_of
 from embeddb.index.scopes import scope_of
 from embeddb.store import Store
 from embeddb.store.counters import counting_platforms
-from indexer.library import Library, info_of
+from indexer.library import Library
 
 __all__ = ["EmbedReport", "adopt_stubs", "adopted", "embed"]
 
@@ -238,7 +238,7 @@ def adopt_stubs(db: Lookup, library: Library) -> int:
 
 def adopted(db: Lookup, stub: PatternInfo, pattern: Subject) -> int:
     """Give a stub its structure; returns the number of runs that moved to its pattern."""
-    found = info_of(pattern)
+    found = PatternInfo.whole(pattern)
     if stub.group not in ("", stub.name):  # the run log knew the family
         found = msgspec.structs.replace(found, group=stub.group)
     db.store.put_structure(pattern, found)

@@ -5,14 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import msgspec
-
 from embeddb.core.errors import MatrixError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.subject import Subject
-from embeddb.core.thumbnail import thumbnail
 from embeddb.matrix_files import (
     matrix_files,
     matrix_name,
@@ -25,7 +21,7 @@ from indexer.coded_files import CodedFiles
 from indexer.frontends import nest_files, read_nests
 from indexer.frontends.hlo.files import read_tensors, tensor_files
 
-__all__ = ["Library", "info_of", "matrix_name"]
+__all__ = ["Library", "matrix_name"]
 
 
 class Library:
@@ -139,11 +135,3 @@ class Library:
 
 def sizes(pattern: Pattern) -> tuple[int, int, int]:
     return (*pattern.shape, pattern.nnz)
-
-
-def info_of(pattern: Subject) -> PatternInfo:
-    """What the store keeps about a pattern beside its structure."""
-    info = PatternInfo.of(pattern)
-    if isinstance(pattern, Pattern):
-        return msgspec.structs.replace(info, thumbnail=thumbnail(pattern))
-    return info

@@ -12,7 +12,7 @@ from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import UNKNOWN
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
-from indexer.library import Library, info_of
+from indexer.library import Library
 from indexer.readers.base.row import MatrixRef, RunRow
 
 __all__ = ["Met", "RowPlatforms", "RowSubjects"]
@@ -96,7 +96,7 @@ class RowSubjects:
         if pattern is None:
             pattern = ref.content
         if pattern is not None:
-            info = _told(info_of(pattern), ref)
+            info = _told(PatternInfo.whole(pattern), ref)
             self._store.put_structure(pattern, info)
             self._report.patterns += 1
             return info

@@ -14,13 +14,14 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from embeddb.core import plugins
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.files.gate import reason_of
 
 __all__ = [
+    "Limit",
     "Operation",
     "WorkloadKind",
     "kind_exists",
@@ -53,6 +54,13 @@ class Operation:
     def example(self, width: int | str = 128) -> str:
         """The operation as a text, with this many dense columns where it has any."""
         return f"{self.name}:{width}" if self.wide else self.name
+
+
+class Limit(NamedTuple):
+    """At most a `share` of the answers may take more than `times` what the default takes."""
+
+    share: float
+    times: float
 
 
 class WorkloadKind:
@@ -133,6 +141,59 @@ class WorkloadKind:
     def complete(self, workload: Any, structure: Any) -> Any:
         """A stored workload with the matrices it refers to; `structure` gives one by its id."""
         return workload
+
+    # -- index, ranking, explain ---------------------------------------------------------------
+
+    #: How much slower than the default answers may be, held out; None: no limit.
+    max_slower: ClassVar[Limit | None] = None
+    #: Hardware counters of a workload may be part of its vector.
+    counted: ClassVar[bool] = False
+    #: A workload can be a neighbour once two of its configurations ran: there are runs of the
+    #: default alone, made to count.
+    two_runs: ClassVar[bool] = False
+    #: Configurations of neighbours are transferred, so the answer cannot be tried at other vectors.
+    transfers: ClassVar[bool] = False
+    #: A neighbour's configuration means the same on another workload unless it is transferred.
+    copies: ClassVar[bool] = True
+    #: Keys that only documents of answers about this kind have.
+    answer_keys: ClassVar[frozenset[str]] = frozenset()
+
+    def facts(self, workload: Any) -> dict[str, Any]:
+        """Fields of the `PatternInfo` that only the whole workload gives."""
+        return {}
+
+    def parts(self, workload: Any) -> Iterable[Any]:
+        """Other workloads that are stored beside this one."""
+        return ()
+
+    def model(self, lookup: Any, platform: Any, op: Any) -> Any:
+        """The model in `lookup` that learned from runs of an op on a platform; or None."""
+        return lookup.cost_model(platform, op)
+
+    def check_default(self, info: Any, op: Any, space: Any, default: Any) -> None:
+        """Raises: InputError for a workload that no configuration can run."""
+
+    def transferred(self, query: Any, partition: Any, workload: Any, lookup: Any) -> Any:
+        """The `Query` with the best configurations of its neighbours, transferred to the workload,
+        as votes. The workload may be known by name only (`PatternInfo`)."""
+        return query
+
+    def predicted(self, query: Any, lookup: Any, workload: Any) -> Any:
+        """The `Query` with the predictions of a model of this kind's own; None: there is none, and
+        the cost model's count."""
+        return None
+
+    def answer(self, workload: Any) -> dict[str, Any]:
+        """Fields of the `Recommendation` that show the workload where it is not at hand."""
+        return {}
+
+    def occluded(self, ranker: Any, lookup: Any, workload: Any, progress: Any) -> dict[str, Any]:
+        """Fields of `Diagnostics` that say which parts of the workload the answer rests on."""
+        return {}
+
+    def view(self, recommendation: Any, store: Any) -> dict[str, Any]:
+        """Fields of the `PatternView` that an explanation shows."""
+        return {}
 
 
 def nameless(workload: Any) -> Any:

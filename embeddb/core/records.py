@@ -200,6 +200,12 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
             named=dict(subject.sizes.named),
         )
 
+    @classmethod
+    def whole(cls, workload: Subject) -> PatternInfo:
+        """All facts that are stored beside a workload, some of which take its content to tell."""
+        facts = kind_of(workload.kind).facts(workload)
+        return msgspec.structs.replace(cls.of(workload), **facts)
+
     def __repr__(self) -> str:
         return f"PatternInfo({self.name or self.id[:12]!r}, {self.workload.brief(self)})"
 

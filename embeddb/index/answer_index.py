@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.featurizers import COSTLY
-from embeddb.index.guards import MOST_SLOWER
 from embeddb.index.held_out import Near
 from embeddb.index.large.asked_view import asked_view
 from embeddb.index.pooling import Source
@@ -403,7 +402,7 @@ def _fitted(
     gains, trust = base_gains(ground)
     of = {row.pattern_id: row.group for row in known.rows}
     groups = np.array([of[i] for i in ids], dtype=np.str_)
-    risk = MOST_SLOWER.get(evidence.op.kind)
+    risk = evidence.op.workload.max_slower
     judged = ~np.isin(groups, sorted(seen)) if seen else None
     fit = fit_policy(raw, gains, groups, trust, most_slower=risk, judged=judged)
     return _Fit(ids, raw, fit)

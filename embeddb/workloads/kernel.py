@@ -6,11 +6,22 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from embeddb.core.config import Op
-from embeddb.core.kinds import Operation, WorkloadKind
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import TensorError
+from embeddb.core.kinds import Limit, Operation, WorkloadKind
 from embeddb.core.sizes import UNKNOWN, Sizes
 
 if TYPE_CHECKING:
+    from embeddb.core.records import PatternInfo
+    from embeddb.cost_model.graph_model import GraphModel
+    from embeddb.index.answer_index import AnswerIndex
+    from embeddb.index.lookup import Lookup
+    from embeddb.platforms.platform import Platform
+    from embeddb.platforms.space.space import ConfigSpace
+    from embeddb.ranking.query import Query
+    from embeddb.ranking.rankers.base import Ranker
+    from embeddb.ranking.recommendation import Recommendation
+    from embeddb.store import Store
     from embeddb.tensors.computation import Computation
     from embeddb.tensors.tiles import TileJudge
 
@@ -30,6 +41,22 @@ class TensorComputation(WorkloadKind):
         from embeddb.tensors.tensor_text import tensor_from_text
 
         return tensor_from_text(raw)
+
+    transfers = True
+
+    def model(self, lookup: Lookup, platform: Platform, op: Op) -> GraphModel | None:
+        return lookup.graph_model(platform, op)[0]
+
+    def answer(self, workload: Computation) -> dict[str, Any]:
+        from embeddb.ranking.kernels.view import kernel_view
+
+        return {"kernel": kernel_view(workload)}
+
+    def view(self, recommendation: Recommendation, store: Store) -> dict[str, Any]:
+        if recommendation.kernel is not None:
+            return {"kernel": recommendation.kernel}
+        found = store.tensor(store.resolve(recommendation.pattern_id))
+        return {} if found is None else self.answer(found)
 
 
 class TensorKernel(TensorComputation):
@@ -55,6 +82,42 @@ class TensorKernel(TensorComputation):
 
     def sample_sizes(self) -> list[Sizes]:
         return [_sizes(dims, reduced) for dims, reduced in _KERNELS]
+
+    #: A tile that does not suit costs more than a format (docs/decisions/tensors.md).
+    max_slower = Limit(0.02, 1.2)
+    answer_keys = frozenset({"kernel", "transfers", "occluded", "occluded_by"})
+
+    def check_default(self, info: PatternInfo, op: Op, space: ConfigSpace, default: Config) -> None:
+        if op.kernel == "tile" and (reason := space.reason(default)) is not None:
+            raise TensorError(f"{info.name or info.id[:12]} has no tiles: {reason}")
+
+    def transferred(
+        self, query: Query, partition: AnswerIndex, workload: Any, lookup: Lookup
+    ) -> Query:
+        from embeddb.ranking.kernels.carried import with_carried_tiles
+        from embeddb.tensors.computation import Computation
+
+        if query.op.kernel != "tile" or not isinstance(workload, Computation):
+            return query
+        return with_carried_tiles(query, partition, workload, known=lookup.store.tensor)
+
+    def predicted(self, query: Query, lookup: Lookup, workload: Any) -> Query | None:
+        from embeddb.ranking.kernels.prediction import predicted_tiles
+        from embeddb.tensors.computation import Computation
+
+        kernel = workload if isinstance(workload, Computation) else None
+        return predicted_tiles(query, lookup, kernel)
+
+    def occluded(
+        self, ranker: Ranker, lookup: Lookup, workload: Any, progress: Any
+    ) -> dict[str, Any]:
+        from embeddb.explain.kernel_occlusion import kernel_occlusion
+        from embeddb.tensors.computation import Computation
+
+        whole = isinstance(workload, Computation)
+        kernel = workload if whole else lookup.store.tensor(workload.id)
+        by, parts = kernel_occlusion(ranker, lookup, kernel)
+        return {"occluded_by": by, "occluded": parts}
 
     def judge(self, op: Op, workload: Any, given: frozenset[str], runner: str) -> Any:
         """Which tiles a kernel cannot have is known of those that the runner `tile` computes."""

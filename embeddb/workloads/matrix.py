@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embeddb.core.kinds import Operation, WorkloadKind
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import MATRIX_SYMBOLS, Sizes
+
+if TYPE_CHECKING:
+    from embeddb.index.lookup import Lookup
+    from embeddb.ranking.rankers.base import Ranker
 
 #: (rows, columns) that spaces are resolved for.
 _SIZES = ((1, 1), (7, 3000), (3000, 7), (1024, 1024), (50_000, 20_000), (2_000_000_000, 2))
@@ -43,6 +47,20 @@ class Matrix(WorkloadKind):
         from embeddb.store.codec import decode_structure
 
         return decode_structure(raw, pattern_id=pattern_id, name=name, group=group)
+
+    def facts(self, workload: Pattern) -> dict[str, Any]:
+        from embeddb.core.thumbnail import thumbnail
+
+        return {"thumbnail": thumbnail(workload)}
+
+    def occluded(
+        self, ranker: Ranker, lookup: Lookup, workload: Any, progress: Any
+    ) -> dict[str, Any]:
+        from embeddb.explain.occlusion import occlusion
+
+        pattern = workload if isinstance(workload, Pattern) else None
+        side, cells = occlusion(ranker.query, lookup, pattern, progress=progress)
+        return {"attention": cells, "attention_side": side}
 
 
 PLUGIN = Matrix()

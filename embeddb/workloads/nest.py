@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError
-from embeddb.core.kinds import Operation, WorkloadKind
+from embeddb.core.kinds import Limit, Operation, WorkloadKind
 from embeddb.core.sizes import UNKNOWN, Sizes
 
 if TYPE_CHECKING:
     from embeddb.core.pattern import Pattern
+    from embeddb.index.answer_index import AnswerIndex
+    from embeddb.index.lookup import Lookup
     from embeddb.nests.nest import Nest
+    from embeddb.ranking.query import Query
+    from embeddb.ranking.recommendation import Recommendation
+    from embeddb.store import Store
 
 #: Loops of the nests that a space is tried with, and how often each runs.
 _NESTS = ((1, 4096), (2, 1), (3, 64), (4, 20), (6, 7))
@@ -71,6 +76,49 @@ class LoopNest(WorkloadKind):
             return workload.holding(matrix for matrix in there if matrix is not None)
         except NestError:  # a stranger's fill, untrue of a matrix that is here: it is never run
             return workload
+
+    #: A schedule that does not suit costs more than a format (docs/decisions/nests.md).
+    max_slower = Limit(0.02, 1.02)
+    counted = two_runs = transfers = True
+    copies = False
+    answer_keys = frozenset({"nest", "transfers", "counters"})
+
+    def parts(self, workload: Nest) -> Iterable[Pattern]:
+        return workload.matrices
+
+    def transferred(
+        self, query: Query, partition: AnswerIndex, workload: Any, lookup: Lookup
+    ) -> Query:
+        from embeddb.nests.nest import Nest
+        from embeddb.ranking.transferred import carried_over
+
+        if not isinstance(workload, Nest):
+            return query
+        return carried_over(query, partition, workload, known=lookup.store.nest)
+
+    def answer(self, workload: Nest) -> dict[str, Any]:
+        return {"nest": self.write(workload).decode()}
+
+    def view(self, recommendation: Recommendation, store: Store) -> dict[str, Any]:
+        from embeddb.explain.explanation import NestView
+        from embeddb.nests.lines import loop_lines, statement_line
+        from embeddb.nests.nest_text import nest_from_text
+        from embeddb.nests.schedule import Schedule
+
+        if recommendation.nest:
+            nest: Nest | None = nest_from_text(
+                recommendation.nest, where=f"answer {recommendation.id}"
+            )
+        else:
+            nest = store.nest(store.resolve(recommendation.pattern_id))
+        if nest is None:
+            return {}
+        shown = NestView(
+            loops=loop_lines(nest),
+            body=[statement_line(nest, statement) for statement in nest.body],
+            answer=loop_lines(nest, Schedule.of(recommendation.best, nest.depth)),
+        )
+        return {"nest": shown}
 
 
 PLUGIN = LoopNest()

@@ -20,6 +20,7 @@ class TensorProgram(TensorComputation):
     name = "program"
     one, many = "tensor program", "tensor programs"
     operations = (Operation("fusion"),)
+    answer_keys = frozenset({"kernel", "transfers"})
     symbols = ("OPERATIONS",)
     structural = frozenset()
 

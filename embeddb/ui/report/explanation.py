@@ -13,7 +13,7 @@ from embeddb.core.wording import many_of, one_of, value_text
 from embeddb.explain.explanation import (
     BESIDE,
     RESTS,
-    carried_best,
+    best_here,
     fails,
     link_words,
     paid_off,
@@ -102,9 +102,7 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         agreement=_agreement(e),
         most_votes=_MOST_VOTES,
         against=lambda config: _against(config, answer),
-        best_of=lambda near: (
-            carried_best(made, near.pattern_id) or ({} if kind == "nest" else near.best)
-        ),
+        best_of=partial(best_here, made),
         simpler=[(s, _simpler(s), _against(s.config, answer)) for s in made.insight.simpler],
         simpler_bars=pictures.simpler(e),
         candidates=made.candidates[:_MOST_ROWS],

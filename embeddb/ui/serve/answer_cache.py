@@ -70,9 +70,7 @@ def _info(db: Database, pattern: Pattern | PatternInfo, thumbnail: bytes) -> Pat
         return known
     if thumbnail:
         return msgspec.structs.replace(PatternInfo.of(pattern), thumbnail=thumbnail)
-    from indexer.library import info_of
-
-    return info_of(pattern)
+    return PatternInfo.whole(pattern)
 
 
 def answer(state: AppState, asked: Mapping[str, str]) -> dict[str, Any]:
