@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from embeddb.core.config import Op
-from embeddb.core.errors import ModelError
-from embeddb.core.files.gate import refusing
+from embeddb.core.kinds import kind_of
 from embeddb.core.records import PatternInfo
 from embeddb.core.wording import clean, many_of, plural, share
 from embeddb.index.lookup import Lookup
@@ -23,23 +21,6 @@ __all__ = ["Question", "example", "scope_states", "unembedded"]
 #: A difference in the share of the optimum between all groups and half of them from which more
 #: groups are advised.
 _LEARNS = 0.01
-
-
-#: Where nothing can be embedded, and where stubs are, by kind: what would help.
-_UNREADABLE = {
-    "matrix": "the sizes of its matrices are not known: give --matrices DIR, or columns m, n, nnz",
-    "nest": "its nests are known by name only: give --matrices DIR, or `embeddb nest import`",
-    "kernel": "its kernels have no vectors: where they are known by name only, give "
-    "--matrices DIR, or `embeddb kernel import`",
-    "program": "programs have no neighbours: `embeddb tune DB PROGRAM` searches for one's cut",
-}
-_ADDS = {
-    "matrix": "--matrices DIR adds the structures",
-    "nest": "--matrices DIR or `embeddb nest import` adds their code",
-    **dict.fromkeys(
-        ("kernel", "program"), "--matrices DIR or `embeddb kernel import` adds their operations"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -116,20 +97,15 @@ def _cost_model(db: Lookup, platform: Platform, op: Op) -> dict[str, Any] | None
     figures = judged(model.card, op)
     held = {method: f["of_optimum@1"] for method, f in figures.items()}
     told: dict[str, Any] = {"version": model.version, "of_optimum_held_out": held}
-    if op.kind != "kernel":
-        return {**told, "featurizer": model.card["featurizer"]["name"]}
-    with suppress(ModelError), refusing(ModelError):  # a card is what anybody has written
-        if op.kernel == "fused":
-            told["mape"] = float(model.card["figures"]["valid"]["mape"])
-    return told
+    return {**told, **op.workload.model_facts(op, model.card)}
 
 
 def _missing(state: dict[str, Any]) -> list[str]:
-    kind, lines = state["kind"], list[str]()
-    if state["featurizer"] is None and state["unembedded"] and kind != "program":
+    kind, lines = kind_of(state["kind"]), list[str]()
+    if state["featurizer"] is None and state["unembedded"] and kind.embedded:
         return [f"{plural(state['unembedded'], 'pattern')} without vectors: run `embeddb embed`"]
     if state["featurizer"] is None:
-        return [_UNREADABLE[kind]]
+        return [kind.unreadable]
     if state["without_default"] and "winner_hits_held_out" not in state:
         lines.append(
             f"{plural(state['without_default'], 'pattern')} without an ok run of the default "
@@ -138,19 +114,19 @@ def _missing(state: dict[str, Any]) -> list[str]:
     if state["stubs"]:
         lines.append(
             f"{state['stubs']:,} of {plural(state['patterns'], 'pattern')} known by name and size "
-            f"only, compared by `{state['featurizer']}`: {_ADDS[state['kind']]}"
+            f"only, compared by `{state['featurizer']}`: {kind.adds}"
         )
     if state["indexed"] < state["patterns"]:
         gone = state["patterns"] - state["indexed"]
         lines.append(f"{plural(gone, 'pattern')} lack what `{state['featurizer']}` needs: no votes")
     if state["disagreeing"]:
         lines.append(
-            f"{plural(state['disagreeing'], 'configuration')} of one {kind} with runs that differ "
-            f"by more than 20 %: the {_joint(state['op'])} counts"
+            f"{plural(state['disagreeing'], 'configuration')} of one {kind.name} with runs that "
+            f"differ by more than 20 %: the {_joint(state['op'])} counts"
         )
     if "fitted_on" in state:
         lines.append(
-            f"very many {many_of(kind)}: figures rest on {state['fitted_on']:,} of them, "
+            f"very many {kind.many}: figures rest on {state['fitted_on']:,} of them, "
             f"neighbours are found among all ({share(state['recall'])} of the nearest)"
         )
     lines += _quality(state)
@@ -206,7 +182,7 @@ def example(db: Lookup, states: list[dict[str, Any]], *, matrix: str = "") -> Qu
         return None
     best = max(able, key=lambda s: (s["of_optimum_held_out"] is not None, s["patterns"]))
     op = Op.parse(best["op"])
-    given = matrix if op.kind == "matrix" else ""
+    given = matrix if op.workload.sparse else ""
     asked = given or _askable(db, op, best["platform"])
     return Question(asked, best["platform"], op)
 

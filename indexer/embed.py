@@ -93,7 +93,7 @@ def embed(
 def _counted_scopes(db: Lookup, counting: Collection[str]) -> Iterator[tuple[Op, str, str]]:
     """Where nests ran, with each platform instance that counted some and can be asked there."""
     for op, scope in db.scopes():
-        for place in counting if op.kind == "nest" else ():
+        for place in counting if op.workload.counted else ():
             platform = db.store.sound_platform(place)
             if platform is not None and scope_of(platform) == scope:
                 yield op, scope, place

@@ -353,7 +353,7 @@ class _Job:
     ) -> tuple[ConfigSpace, dict[str, Config]]:
         """The space, and what was found legal in it; one for all matrices where sizes do not
         matter to it. Of nests and tensor kernels each has rules of its own."""
-        fixed = op.kind == "matrix" and not platform.space(op).unresolved
+        fixed = op.workload.sparse and not platform.space(op).unresolved
         key = (platform.id, op, "" if fixed else info.id)
         found = self._judges.pop(key, None)
         if found is None:

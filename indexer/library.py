@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from embeddb.core.errors import MatrixError
+from embeddb.core.kinds import kind_of, kinds
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.core.subject import Subject
@@ -18,8 +19,6 @@ from embeddb.matrix_files import (
 )
 from embeddb.matrix_files.source import plain_text
 from indexer.coded_files import CodedFiles
-from indexer.frontends import nest_files, read_nests
-from indexer.frontends.hlo.files import read_tensors, tensor_files
 
 __all__ = ["Library", "matrix_name"]
 
@@ -43,23 +42,25 @@ class Library:
         self._names = matrix_names(files, folder) if folder is not None else {}
         for file in files:
             self._files.setdefault(matrix_name(file), []).append(file)
-        nests = nest_files(folder) if folder is not None else ()
-        tensors = tensor_files(folder) if folder is not None else ()
-        self._nests = CodedFiles(nests, read_nests, self.problems)
-        self._tensors = CodedFiles(tensors, lambda p: read_tensors(p).tensors, self.problems)
+        self._coded = {
+            kind.name: CodedFiles(kind.files(folder), kind.read_file, self.problems)
+            for kind in kinds()
+            if folder is not None and kind.files_of in ("", kind.name)
+        }
 
     def __len__(self) -> int:
-        return len(self._files) + len(self._nests) + len(self._tensors)
+        return len(self._files) + sum(map(len, self._coded.values()))
 
     def names(self) -> list[str]:
         return sorted(self._files)
 
     def subject(self, kind: str, name: str, sizes: Sizes = UNKNOWN) -> Subject | None:
         """The matrix (`find`), nest, kernel or program of that name, or None."""
-        if kind == "matrix":
+        if kind_of(kind).sparse:
             m, n, nnz = sizes
             return self.find(name, m=m, n=n, nnz=nnz)
-        return (self._nests if kind == "nest" else self._tensors).find(kind, name)
+        held = self._coded.get(kind_of(kind).files_of or kind)
+        return held.find(kind, name) if held is not None else None
 
     def find(self, name: str, *, m: int = -1, n: int = -1, nnz: int = -1) -> Pattern | None:
         """The pattern of that name and those sizes (-1: any), or None, also where files that differ

@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from embeddb.core.errors import ReaderError
+from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import UNKNOWN
@@ -88,7 +89,7 @@ class RowSubjects:
     def _resolved(self, ref: MatrixRef, kind: str) -> PatternInfo:
         if not ref.sizes.possible:
             raise ReaderError(f"{ref.name[:80]}: {ref.sizes} is impossible")
-        if kind != "matrix" and ref.sizes != UNKNOWN:
+        if not kind_of(kind).sparse and ref.sizes != UNKNOWN:
             raise ReaderError(f"{ref.name[:80]}: m, n and nnz are sizes of a matrix, not a {kind}")
         if ref.content is not None and ref.content.kind != kind:
             raise ReaderError(f"{ref.name[:80]}: a {ref.content.kind} is no {kind}")

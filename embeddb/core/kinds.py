@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from embeddb.core import plugins
@@ -173,10 +174,11 @@ class WorkloadKind:
     def check_default(self, info: Any, op: Any, space: Any, default: Any) -> None:
         """Raises: InputError for a workload that no configuration can run."""
 
-    def transferred(self, query: Any, partition: Any, workload: Any, lookup: Any) -> Any:
+    def transferred(self, query: Any, partition: Any, workload: Any, known: Any) -> Any:
         """The `Query` with the best configurations of its neighbours, transferred to the workload,
-        as votes. The workload may be known by name only (`PatternInfo`)."""
-        return query
+        as votes; None where they are copied or the workload is known by name only (`PatternInfo`).
+        `known` gives a neighbour by its id."""
+        return None
 
     def predicted(self, query: Any, lookup: Any, workload: Any) -> Any:
         """The `Query` with the predictions of a model of this kind's own; None: there is none, and
@@ -194,6 +196,41 @@ class WorkloadKind:
     def view(self, recommendation: Any, store: Any) -> dict[str, Any]:
         """Fields of the `PatternView` that an explanation shows."""
         return {}
+
+    # -- indexer, tuners -----------------------------------------------------------------------
+
+    #: Featurizers read these workloads, so that they have neighbours.
+    embedded: ClassVar[bool] = True
+    #: The kind whose files hold workloads of this one too.
+    files_of: ClassVar[str] = ""
+    #: What to do where none has a vector, and where some are known by name only.
+    unreadable: ClassVar[str] = "its workloads are known by name only"
+    adds: ClassVar[str] = "adding the workloads themselves helps"
+
+    def files(self, folder: Path) -> Iterable[Path]:
+        """The files below a folder that may hold workloads of this kind."""
+        return ()
+
+    def read_file(self, path: Path) -> Sequence[Any]:
+        """The workloads in a file. Raises: InputError."""
+        return ()
+
+    def holds_more(self, workload: Any, stored: Any) -> bool:
+        """Whether a workload brings parts along that the stored one of its id lacks."""
+        return False
+
+    def model_facts(self, op: Any, card: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the card of a model, what the coverage of an operation reports."""
+        return {"featurizer": card["featurizer"]["name"]}
+
+    def program(self, info: Any) -> str:
+        """The program that a workload was cut out of; empty where there is none."""
+        return ""
+
+    def judged(self, db: Any, instance: str, **options: Any) -> list[Any] | None:
+        """Rows of the evaluation on one platform instance, of a kind that has no neighbours to hold
+        out; None where it is judged like matrices."""
+        return None
 
 
 def nameless(workload: Any) -> Any:

@@ -75,7 +75,7 @@ def build_query(
         if vector is not None:
             partition = lookup.around(partition, vector, info.id, platform)
         query = with_evidence(query, partition, vector, name_of=lookup.pattern_name)
-        query = op.workload.transferred(query, partition, subject, lookup)
+        query = op.workload.transferred(query, partition, subject, lookup.store.subject) or query
         clock.lap("search")
     query = _predicted(query, lookup, pattern, subject)
     if query.prediction.version:

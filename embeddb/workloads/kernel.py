@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import TensorError
+from embeddb.core.errors import ModelError, TensorError
+from embeddb.core.files.gate import refusing
 from embeddb.core.kinds import Limit, Operation, WorkloadKind
 from embeddb.core.sizes import UNKNOWN, Sizes
 
@@ -58,6 +61,19 @@ class TensorComputation(WorkloadKind):
         found = store.tensor(store.resolve(recommendation.pattern_id))
         return {} if found is None else self.answer(found)
 
+    files_of = "kernel"
+    adds = "--matrices DIR or `embeddb kernel import` adds their operations"
+
+    def files(self, folder: Path) -> Iterable[Path]:
+        from indexer.frontends.hlo.files import tensor_files
+
+        return tensor_files(folder)
+
+    def read_file(self, path: Path) -> Sequence[Computation]:
+        from indexer.frontends.hlo.files import read_tensors
+
+        return read_tensors(path).tensors
+
 
 class TensorKernel(TensorComputation):
     """`tile` runs a kernel by tiles, `fused` as its compiler has it. Both take the minimum of all
@@ -92,14 +108,14 @@ class TensorKernel(TensorComputation):
             raise TensorError(f"{info.name or info.id[:12]} has no tiles: {reason}")
 
     def transferred(
-        self, query: Query, partition: AnswerIndex, workload: Any, lookup: Lookup
-    ) -> Query:
+        self, query: Query, partition: AnswerIndex, workload: Any, known: Callable[[str], Any]
+    ) -> Query | None:
         from embeddb.ranking.kernels.carried import with_carried_tiles
         from embeddb.tensors.computation import Computation
 
         if query.op.kernel != "tile" or not isinstance(workload, Computation):
-            return query
-        return with_carried_tiles(query, partition, workload, known=lookup.store.tensor)
+            return None
+        return with_carried_tiles(query, partition, workload, known=known)
 
     def predicted(self, query: Query, lookup: Lookup, workload: Any) -> Query | None:
         from embeddb.ranking.kernels.prediction import predicted_tiles
@@ -126,6 +142,23 @@ class TensorKernel(TensorComputation):
 
         own = op.kernel == runner == "tile" and bool(given & set(PARAMETERS))
         return _judge(workload, given) if own and isinstance(workload, Computation) else None
+
+    unreadable = (
+        "its kernels have no vectors: where they are known by name only, give "
+        "--matrices DIR, or `embeddb kernel import`"
+    )
+
+    def model_facts(self, op: Op, card: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a model of seconds (op `fused`) by how many percent it was off, `mape`."""
+        if op.kernel == "fused":
+            with suppress(ModelError), refusing(ModelError):  # anybody may have written the card
+                return {"mape": float(card["figures"]["valid"]["mape"])}
+        return {}
+
+    def program(self, info: PatternInfo) -> str:
+        from embeddb.tensors.computation import program_of
+
+        return program_of(info.name, info.id)
 
 
 def _sizes(dims: tuple[int, ...], reduced: int) -> Sizes:

@@ -62,5 +62,10 @@ class Matrix(WorkloadKind):
         side, cells = occlusion(ranker.query, lookup, pattern, progress=progress)
         return {"attention": cells, "attention_side": side}
 
+    unreadable = (
+        "the sizes of its matrices are not known: give --matrices DIR, or columns m, n, nnz"
+    )
+    adds = "--matrices DIR adds the structures"
+
 
 PLUGIN = Matrix()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config, Op
@@ -13,7 +14,6 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 if TYPE_CHECKING:
     from embeddb.core.pattern import Pattern
     from embeddb.index.answer_index import AnswerIndex
-    from embeddb.index.lookup import Lookup
     from embeddb.nests.nest import Nest
     from embeddb.ranking.query import Query
     from embeddb.ranking.recommendation import Recommendation
@@ -87,14 +87,14 @@ class LoopNest(WorkloadKind):
         return workload.matrices
 
     def transferred(
-        self, query: Query, partition: AnswerIndex, workload: Any, lookup: Lookup
-    ) -> Query:
+        self, query: Query, partition: AnswerIndex, workload: Any, known: Callable[[str], Any]
+    ) -> Query | None:
         from embeddb.nests.nest import Nest
         from embeddb.ranking.transferred import carried_over
 
         if not isinstance(workload, Nest):
-            return query
-        return carried_over(query, partition, workload, known=lookup.store.nest)
+            return None
+        return carried_over(query, partition, workload, known=known)
 
     def answer(self, workload: Nest) -> dict[str, Any]:
         return {"nest": self.write(workload).decode()}
@@ -119,6 +119,22 @@ class LoopNest(WorkloadKind):
             answer=loop_lines(nest, Schedule.of(recommendation.best, nest.depth)),
         )
         return {"nest": shown}
+
+    unreadable = "its nests are known by name only: give --matrices DIR, or `embeddb nest import`"
+    adds = "--matrices DIR or `embeddb nest import` adds their code"
+
+    def files(self, folder: Path) -> Iterable[Path]:
+        from indexer.frontends import nest_files
+
+        return nest_files(folder)
+
+    def read_file(self, path: Path) -> Sequence[Nest]:
+        from indexer.frontends import read_nests
+
+        return read_nests(path)
+
+    def holds_more(self, workload: Nest, stored: Nest) -> bool:
+        return len(stored.matrices) < len(workload.matrices)
 
 
 PLUGIN = LoopNest()

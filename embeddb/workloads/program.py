@@ -12,8 +12,10 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 from embeddb.workloads.kernel import TensorComputation
 
 if TYPE_CHECKING:
+    from embeddb.index.lookup import Lookup
     from embeddb.tensors.computation import Computation
     from embeddb.tensors.cuts import CutJudge
+    from tuners.evaluation.figures import EvalRow
 
 
 class TensorProgram(TensorComputation):
@@ -35,6 +37,14 @@ class TensorProgram(TensorComputation):
         from embeddb.tensors.edges import CUT
 
         return _judge(workload) if CUT in given and isinstance(workload, Computation) else None
+
+    embedded = False
+    unreadable = "programs have no neighbours: `embeddb tune DB PROGRAM` searches for one's cut"
+
+    def judged(self, db: Lookup, instance: str, **options: Any) -> list[EvalRow] | None:
+        from tuners.fusion.judged import judged_fusions
+
+        return judged_fusions(db, instance, **options)
 
 
 @lru_cache(maxsize=64)

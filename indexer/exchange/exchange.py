@@ -168,7 +168,7 @@ def _named_nests(store: Store, platform: str, op: Op | None) -> Iterator[tuple[s
     ids = _members(store, _selected(store, platform, op)) if platform or op else None
     infos = (info for info in store.patterns() if ids is None or info.id in ids)
     for info in one_name_each(infos):
-        nest = store.nest(info.id) if info.kind == "nest" else None
+        nest = store.nest(info.id)
         if nest is not None:
             yield info.name, nest
 
