@@ -129,7 +129,7 @@ _PLAIN = (
     (r"\b1[789]\d{8}(\.\d+)?\b", "SECONDS"),
     (r'"(seconds|took_s|elapsed_s|answered_s|made_s)": [\d.e-]+', r'"\1": S'),
     (
-        r'"(read|open|features|search|transfer|rank|predict|insight|store|vector)":'
+        r'"(read|open|features|search|transfer|rank|predict|insight|store|vector|model)":'
         r" \d+\.\d{6,}(e-\d+)?",
         r'"\1": S',
     ),
@@ -137,7 +137,7 @@ _PLAIN = (
     # Rows are committed in batches, which are cut by the clock.
     (r'("generation": |generation |database generation</dt><dd>)\d+', r"\1#"),
     (r"(?m)^.*: [\d,]+ of [\d,]+ \(\d+ %\).*\n", ""),
-    (r"(?m)^preparing answers for .*\n", ""),
+    (r"(?m)^(preparing answers for|unpacking|unpack:) .*\n", ""),
 )
 _NUMBER = re.compile(r"(?<![\w#])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -180,7 +180,7 @@ def check(case: str, lines: Sequence[str], places: dict[str, Path]) -> None:
     out = Path("out").absolute()
     out.mkdir()
     places = {**places, "out": out}
-    folders = {str(path): f"<{name}>" for name, path in places.items()}
+    folders = {str(p): f"<{name}>" for name, p in places.items() if p.is_absolute()}
     folders = {**folders, str(Path.cwd()): "<here>", str(EXAMPLES): "<examples>"}
     parts = []
     for line in lines:
