@@ -1,11 +1,15 @@
-"""Files in a folder, matrices, loop nests and tensors, found by the names that run logs use."""
+"""Files with matrices, loop nests and tensors: their contents, and a folder of them by the names
+that run logs use."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from embeddb.core.errors import MatrixError
+from embeddb.core.errors import InputError, MatrixError
 from embeddb.core.kinds import kind_of, kinds
 from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import UNKNOWN, Sizes
@@ -18,9 +22,36 @@ from embeddb.matrix_files import (
     read_pattern,
 )
 from embeddb.matrix_files.source import plain_text
-from indexer.coded_files import CodedFiles
 
-__all__ = ["Library", "matrix_name"]
+
+def contents(file: str, kind: str = "") -> list[Subject]:
+    """Return the workloads of one kind in a file; without `kind`, of the kind whose files have its
+    ending.
+
+    Raises: MatrixError, NestError or TensorError.
+    """
+    path = Path(file)
+    ending = path.suffix.lower()
+    own = next((one for one in kinds() if ending in one.endings), kinds()[0])
+    wanted = kind_of(kind) if kind else own
+    if own.endings and wanted.sparse:
+        what = f"a program with loop {own.many}, not a {wanted.one}"
+        hint = f"--op {own.operations[0].name} asks about its {own.many}"
+        raise MatrixError(what, where=file, hint=hint)
+    return list(wanted.read_file(path, alone=True))
+
+
+def every_content(file: str) -> list[Subject]:
+    """Return the workloads in a file; of HLO both its kernel and its program. Raises: as
+    `contents`."""
+    able = [kind.name for kind in kinds() if kind.recognises(Path(file))]
+    if not able:
+        return contents(file)
+    held: list[Subject] = []
+    for kind in able:
+        with suppress(InputError):  # a list of the other kind alone
+            held += contents(file, kind)
+    return held or contents(file, able[0])  # raises what is wrong with it
 
 
 class Library:
@@ -43,7 +74,7 @@ class Library:
         for file in files:
             self._files.setdefault(matrix_name(file), []).append(file)
         self._coded = {
-            kind.name: CodedFiles(kind.files(folder), kind.read_file, self.problems)
+            kind.name: _CodedFiles(kind.files(folder), kind.read_file, self.problems)
             for kind in kinds()
             if folder is not None and kind.files_of in ("", kind.name)
         }
@@ -136,3 +167,49 @@ class Library:
 
 def sizes(pattern: Pattern) -> tuple[int, int, int]:
     return (*pattern.shape, pattern.nnz)
+
+
+T = TypeVar("T", bound=Subject)
+
+
+class _CodedFiles(Generic[T]):
+    """What `read` finds in `files`, all read when a name is asked for first: a file may hold
+    several, and its own name need not be theirs.
+
+    `problems` gets one line for every file that cannot be read, and for names of several subjects.
+    """
+
+    def __init__(
+        self, files: Iterable[Path], read: Callable[[Path], Sequence[T]], problems: list[str]
+    ) -> None:
+        self._files = sorted(files)
+        self._read_one = read
+        self._problems = problems
+        self._named: dict[tuple[str, str], dict[str, tuple[Path, T]]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def find(self, kind: str, name: str) -> T | None:
+        """The subject of that kind and name; None too where some that differ go by it."""
+        if self._named is None:
+            self._named = self._read()
+        held = self._named.get((kind, name), {})
+        if len(held) > 1:
+            files = ", ".join(dict.fromkeys(plain_text(file) for file, _ in held.values()))
+            self._problems.append(
+                f"{name} may be any of {len(held)} {kind}s, which differ: {files}"
+            )
+        return next(iter(held.values()))[1] if len(held) == 1 else None
+
+    def _read(self) -> dict[tuple[str, str], dict[str, tuple[Path, T]]]:
+        named: dict[tuple[str, str], dict[str, tuple[Path, T]]] = {}
+        for file in self._files:
+            try:
+                found = self._read_one(file)
+            except InputError as e:
+                self._problems.append(str(e))
+                continue
+            for one in found:
+                named.setdefault((one.kind, one.name), {}).setdefault(one.id, (file, one))
+        return named

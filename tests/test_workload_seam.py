@@ -11,10 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-
 
 from embeddb.core import kinds
 from embeddb.core.config import Op
@@ -75,7 +73,7 @@ class Dense(WorkloadKind):
     def files(self, folder):
         return sorted(folder.glob("*.dense"))
 
-    def read_file(self, path):
+    def read_file(self, path, *, alone=False):
         return [self.read(line.encode()) for line in path.read_text().splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""The tuner contract: pure ask/tell over a prepared query."""
+"""The tuner contract, ask and tell over a prepared query, and the loop that drives a tuner."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import numpy as np
 
 from embeddb.core.config import Config
 from embeddb.core.records import Measurement
+from embeddb.ranking.measure import Measure
 from embeddb.ranking.query import Query
 from embeddb.ranking.recommendation import Candidate
-
-__all__ = ["Tuner"]
 
 
 @runtime_checkable
@@ -36,3 +35,25 @@ class Tuner(Protocol):
 
     def tell(self, config: Config, measurement: Measurement) -> None:
         """What came out of a configuration, measured or replayed."""
+
+
+def tune(
+    tuner: Tuner,
+    run: Measure,
+    *,
+    budget: int,
+    batch: int = 1,
+) -> list[tuple[Config, Measurement]]:
+    """Ask, measure, tell until the budget is spent or the tuner has nothing more to propose.
+
+    `run` yields (config, measurement); it may measure or replay. A budget counts measurements.
+    """
+    done: list[tuple[Config, Measurement]] = []
+    while len(done) < budget:
+        asked = tuner.ask(min(batch, budget - len(done)))
+        if not asked:
+            break
+        for config, measurement in run([Config(c.config) for c in asked]):
+            tuner.tell(config, measurement)
+            done.append((config, measurement))
+    return done

@@ -211,9 +211,27 @@ class WorkloadKind:
         """The files below a folder that may hold workloads of this kind."""
         return ()
 
-    def read_file(self, path: Path) -> Sequence[Any]:
-        """The workloads in a file. Raises: InputError."""
-        return ()
+    #: What holds a workload, in messages.
+    file: ClassVar[str] = "file"
+    #: Endings that no file of another kind has.
+    endings: ClassVar[tuple[str, ...]] = ()
+
+    def read_file(self, path: Path, *, alone: bool = False) -> Sequence[Any]:
+        """The workloads in a file, `alone` those of this kind, which it is taken to hold. Raises:
+        InputError."""
+        raise NotImplementedError
+
+    def recognises(self, path: Path) -> bool:
+        """Whether the content of a file says that it may hold workloads of this kind."""
+        return False
+
+    def description(self, info: Any, store: Any) -> str:
+        """What tells a stored workload from another of its name and kind."""
+        return str(info.sizes)
+
+    def other_kind_hint(self, name: str, wanted: str, store: Any) -> str:
+        """What to do where a workload of this name was taken for one of another kind."""
+        return f"ask for an operation on a {self.name}"
 
     def holds_more(self, workload: Any, stored: Any) -> bool:
         """Whether a workload brings parts along that the stored one of its id lacks."""

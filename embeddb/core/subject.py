@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
+from embeddb.core.kinds import kind_exists
 from embeddb.core.sizes import Sizes
 
-__all__ = ["Subject", "matrices_only"]
+__all__ = ["Subject", "is_workload", "matrices_only"]
 
 
 class Subject(Protocol):
@@ -34,6 +35,12 @@ class Subject(Protocol):
 
     @property
     def sizes(self) -> Sizes: ...
+
+
+def is_workload(value: object) -> TypeGuard[Subject]:
+    """Whether an object is a workload of a known kind."""
+    kind = getattr(value, "kind", None)
+    return isinstance(kind, str) and hasattr(value, "sizes") and kind_exists(kind)
 
 
 def matrices_only(ops: Iterable[Op], what: str) -> None:

@@ -34,9 +34,8 @@ from embeddb.explain.why import why
 from embeddb.platforms.machines import machine_words
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
-from embeddb.ranking.order_reason import with_order_reasons
+from embeddb.ranking.order_reason import with_order_reasons, without_search
 from embeddb.ranking.recommendation import Candidate, Recommendation, RecommendedNeighbour
-from embeddb.ranking.remeasured import without_search
 from embeddb.store import Store
 from embeddb.store.codec import RunRow
 from embeddb.store.models.facts import ModelFacts, facts_of

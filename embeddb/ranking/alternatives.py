@@ -23,13 +23,12 @@ from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.answers import keep
 from embeddb.ranking.build import build_query
-from embeddb.ranking.diagnostics import Diagnostics, NextRun, SimplerAnswer
 from embeddb.ranking.fallback import Answer, cost_of
 from embeddb.ranking.posterior import Posterior
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import posterior_of
 from embeddb.ranking.rankers.choose import Rankers
-from embeddb.ranking.recommendation import Recommendation
+from embeddb.ranking.recommendation import Diagnostics, NextRun, Recommendation, SimplerAnswer
 from embeddb.store.usual_state import usual_at
 
 __all__ = ["Deepen", "NearestRun", "expected_improvement", "insight", "nearest_run", "renewed"]
@@ -80,10 +79,10 @@ def insight(found: Answer, *, nearest: NearestRun | None = None) -> Diagnostics:
     """The answers of simpler methods and what to measure next; takes about a millisecond.
     `nearest` is `nearest_run` of the question, where the database is at hand."""
     query, answer, rankers = found.rankers.query, found.first, found.rankers
-    held = posterior_of(rankers.chosen, found.link, answer)
+    held = posterior_of(rankers.chosen, found.source, answer)
     return Diagnostics(
-        answer_gain=_gain(query, held, answer, found.link),
-        simpler=list(_simpler(rankers, held, answer, found.link, nearest)),
+        answer_gain=_gain(query, held, answer, found.source),
+        simpler=list(_simpler(rankers, held, answer, found.source, nearest)),
         next=_next(query, held, answer),
     )
 

@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import RunnerUnavailable
+from embeddb.core.errors import NestError, RunnerUnavailable
 from embeddb.core.records import PatternInfo
 from embeddb.core.subject import Subject
+from embeddb.featurizers.base import counted_parts
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform, runner_for
 from embeddb.ranking.alternatives import Deepen, insight, nearest_run
@@ -20,19 +21,18 @@ from embeddb.ranking.answers import keep
 from embeddb.ranking.break_even import with_break_even
 from embeddb.ranking.build import build_query, named_features
 from embeddb.ranking.confidence import confidence_of, default_fails, untried_doubt
-from embeddb.ranking.counters import counters_use
 from embeddb.ranking.fallback import Answer, answer
 from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.failing import with_failures
+from embeddb.ranking.rankers.order import with_failures
 from embeddb.ranking.recommendation import (
+    CountersUse,
     Recommendation,
     RecommendedNeighbour,
     TransferredSchedule,
     TransferredStep,
 )
-
-__all__ = ["Answerer", "first_answers", "local_platform", "recommend"]
+from embeddb.store.counters import counters_of
 
 #: At most so many candidates for a query, as `embeddb.ranking.fallback.answer` gives them.
 Answerer = Callable[..., Answer]
@@ -122,8 +122,8 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
         pattern_name=query.pattern.name,
         platform=query.platform.id,
         op=str(query.op),
-        link=found.link,
-        tuner=found.tuner,
+        link=found.source,
+        tuner=found.strategy,
         default=dict(query.default),
         candidates=with_failures(query, with_break_even(query, found.candidates)),
         neighbours=_neighbours(query),
@@ -156,10 +156,10 @@ def _recommendation(lookup: Lookup, query: Query, found: Answer, *, seed: int) -
 
 def _trust(query: Query, found: Answer) -> tuple[str, list[str]]:
     """`high`, `medium` or `low`, and what lowers it or is to be known of the default."""
-    confidence, warnings = confidence_of(found.rankers.chosen, found.link, found.first)
+    confidence, warnings = confidence_of(found.rankers.chosen, found.source, found.first)
     if found.unjudged:
         confidence, warnings = "low", [found.unjudged]
-    if untried := untried_doubt(found.link, found.candidates):
+    if untried := untried_doubt(found.source, found.candidates):
         confidence = "medium" if confidence == "high" else confidence
         warnings.append(untried)
     own_default = query.own.timings.get(query.default)
@@ -209,3 +209,39 @@ def _transfers(query: Query, found: Answer) -> list[TransferredSchedule]:
         for one in query.vote.transfers
         if one.config in answered or one is fastest[one.pattern_id]
     ]
+
+
+def counters_use(lookup: Lookup, query: Query) -> CountersUse | None:
+    """Of the nest that is asked about; None for what was not counted on this platform."""
+    if query.op.kind != "nest":
+        return None
+    try:
+        counters = counters_of(lookup.store, query.pattern.id, query.platform.id)
+    except NestError as e:
+        return CountersUse(source="", used=False, reason=str(e))
+    if counters is None:
+        return None
+    used = counted_parts(query.vote.featurizer) is not None
+    reason = "" if used else _why_not(lookup, query, counters.source)
+    return CountersUse(source=counters.source, used=used, reason=reason)
+
+
+def _why_not(lookup: Lookup, query: Query, source: str) -> str:
+    place = query.platform.id
+    plugs = lookup.featurizers().counted(place)
+    if not plugs:
+        return "no network here reads counters"
+    if all(plug.source != source for plug in plugs):
+        return f"the network learned from counters of {plugs[0].source}, these are of {source}"
+    found = lookup.by_counters(query.op, query.platform)
+    if found is not None:
+        return f"held-out answers were no better than by {found.featurizer}"
+    plain = lookup.answering(query.op, query.platform)
+    if plain is None or not query.vote.neighbours:
+        return "there are no neighbours to look up"
+    measured, known = plain.evidence.telling, lookup.store.vectors
+    most = max(len(known.get(p.name, p.version, measured, dim=p.dim)) for p in plugs)
+    return (
+        f"only {most:,} of {len(measured):,} measured nests have vectors with counters of {place}, "
+        "and nine of ten must (`embeddb nest count --all` and `embeddb embed` make them)"
+    )

@@ -27,9 +27,9 @@ from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.screen import screened
 from embeddb.platforms.space.space import ConfigSpace
+from embeddb.ranking.order_reason import settled
 from embeddb.ranking.prediction import predicted
-from embeddb.ranking.query import Neighbour, OwnTimings, Problem, Promise, Query, Vote
-from embeddb.ranking.remeasured import settled
+from embeddb.ranking.query import Neighbour, OwnTimings, Promise, Query, Vote
 from embeddb.store.usual_state import usual_at
 
 __all__ = ["build_query", "named_features", "with_evidence"]
@@ -61,8 +61,8 @@ def build_query(
     clock.lap("open")
     space, default = space_of(platform, op, subject), default_of(platform, op, subject)
     op.workload.check_default(info, op, space, default)
-    problem = Problem(info, platform, op, space, default, calls=calls)
-    query = Query(problem, own=_own(lookup, problem))
+    query = Query(info, platform, op, space, default, calls)
+    query = replace(query, own=_own(lookup, query))
     if partition is not None:
         vector = None
         try:
@@ -96,7 +96,7 @@ def _subject(
     return lookup.store.known(info) if isinstance(pattern, PatternInfo) else pattern
 
 
-def _own(lookup: Lookup, asked: Problem) -> OwnTimings:
+def _own(lookup: Lookup, asked: Query) -> OwnTimings:
     """What was measured on the very subject."""
     platform, op, known_as = asked.platform, asked.op, asked.pattern.id
     normal = usual_at(lookup.store, platform.id)

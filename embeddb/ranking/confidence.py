@@ -11,7 +11,7 @@ from embeddb.core.wording import many_of, one_of, plural
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
 from embeddb.ranking.rankers.choose import FEWEST_NEIGHBOURS
-from embeddb.ranking.rankers.failing import chances
+from embeddb.ranking.rankers.order import chances
 from embeddb.ranking.recommendation import DEFAULT_FAILS, LIKELY, Candidate
 
 __all__ = [

@@ -1,21 +1,26 @@
 """Why a candidate is ranked out of the order of the expected gains.
 
-Ranks follow the expected gain but for these cases, and a reader who sees 0.90x above 2.23x is told
-which of them it is.
+Ranks follow the expected gain but for these cases. One is that a search timed many configurations
+once each: the apparent best is mostly the luckiest, so the runs that measured it again decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from embeddb.core.config import Config
+from embeddb.core.machine_state import State
+from embeddb.core.records import IN_A_ROW, REMEASURED, Run
+from embeddb.core.timing import Timing, timings_of
 from embeddb.ranking.recommendation import LIKELY, Candidate, Recommendation
-from embeddb.ranking.remeasured import NOT_REMEASURED, SLOWER_IN_A_ROW
 
-__all__ = ["REASONS", "order_notes", "rests_on", "with_order_reasons"]
-
+#: Why a measured configuration ranks behind the others (`Candidate.order_reason`).
+NOT_REMEASURED, SLOWER_IN_A_ROW = "search run", "slower in a row"
 #: The reasons, as `Candidate.order_reason` has them, and what each means.
 REASONS = {
     NOT_REMEASURED: "timed once, in a search: the fastest of many such is mostly the luckiest, so "
@@ -98,3 +103,47 @@ def _gains_more(one: Candidate, other: Candidate) -> bool:
     if one.expected_gain is None or other.expected_gain is None:
         return False
     return one.expected_gain > other.expected_gain * (1.0 + _EQUAL)
+
+
+def settled(
+    runs: Sequence[Run], default: Config, normal: Callable[[], State]
+) -> tuple[dict[Config, Timing], dict[Config, str]]:
+    """Timings of the runs of one workload (`timings_of`), without the search's own where a
+    configuration was measured again, and why configurations rank behind the others: timed in the
+    search alone, or not faster than the default with the kernels called back to back. None do
+    where nothing was measured again."""
+    kept = without_search(runs)
+    timings = timings_of(kept, normal)
+    if not any(_of(run, *REMEASURED) for run in kept):
+        return timings, {}
+    searched = timings.keys() - {run.config for run in kept if not _of_search(run)}
+    behind = dict.fromkeys(searched, NOT_REMEASURED)
+    in_a_row = _in_a_row(kept)
+    base = in_a_row.get(default, math.inf)
+    behind |= {c: SLOWER_IN_A_ROW for c, seconds in in_a_row.items() if seconds >= base}
+    behind.pop(default, None)
+    return timings, behind
+
+
+def without_search(runs: Sequence[Run]) -> list[Run]:
+    """The runs of one workload without those of a search whose configuration was measured again."""
+    again = {run.config for run in runs if _of(run, *REMEASURED)}
+    return [run for run in runs if run.config not in again or not _of_search(run)]
+
+
+def _of(run: Run, *ends: str) -> bool:
+    return run.campaign.startswith("tune:") and run.campaign.endswith(ends)
+
+
+def _of_search(run: Run) -> bool:
+    return _of(run, "") and not _of(run, *REMEASURED)
+
+
+def _in_a_row(runs: Iterable[Run]) -> dict[Config, float]:
+    """Median seconds by configuration of runs with all kernels called back to back."""
+    seconds: dict[Config, list[float]] = {}
+    for run in runs:
+        took = run.measurement.context.get(IN_A_ROW)
+        if run.measurement.ok and isinstance(took, float):
+            seconds.setdefault(run.config, []).append(took)
+    return {config: statistics.median(each) for config, each in seconds.items()}

@@ -21,7 +21,6 @@ from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
 from embeddb.platforms.platform import Platform
-from embeddb.ranking.gain_bounds import sensible, tempered
 from embeddb.ranking.query import Query
 from embeddb.store.usual_state import usual_at
 
@@ -30,16 +29,6 @@ if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
     from embeddb.store import Store
 
-__all__ = [
-    "MOST_PREDICTED",
-    "Scorer",
-    "foreign_winners",
-    "judged",
-    "predicted",
-    "shared_out",
-    "with_judgement",
-    "with_prediction",
-]
 
 #: A space of at most so many configurations is predicted whole; of a larger one what was measured
 #: on the platform, the default, and other platforms' winners mapped into it.
@@ -246,3 +235,29 @@ def _sensible(figures: Any) -> bool:
     guard = figures.get("guard", 0.0)
     told = all(type(v) in (int, float) for v in (*shares, guard))
     return told and all(0 <= v <= 1 for v in shares) and guard >= 0
+
+
+#: Log gains and spreads beyond this are no predictions; e to a few times it is still a number.
+MOST_LOG = 100.0
+
+
+def sensible(
+    gain: NDArray[np.float64], spread: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Log gains and spreads that can be told as gains; a spread may be nan.
+
+    Raises: ModelError for others.
+    """
+    if not (np.abs(gain) <= MOST_LOG).all() or (np.abs(spread) > MOST_LOG).any():
+        said = "it predicts numbers that are not finite or too large"
+        raise ModelError(said, hint="train it again")
+    return gain, spread
+
+
+def tempered(
+    gain: NDArray[np.float64], spread: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What a model whose first predictions were `sensible` says later, within the same bounds: a
+    number that is none is no gain."""
+    held = np.clip(np.where(np.isnan(gain), -MOST_LOG, gain), -MOST_LOG, MOST_LOG)
+    return held, np.minimum(spread, MOST_LOG)

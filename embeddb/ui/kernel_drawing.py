@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 
 from embeddb.core.wording import factor
-from embeddb.ranking.diagnostics import Diagnostics, Occluded
 from embeddb.ranking.kernels.view import KernelView
+from embeddb.ranking.recommendation import Diagnostics, Occluded
 from embeddb.ui import draw
 from embeddb.ui.feature_words import feature_words
 

@@ -69,10 +69,29 @@ class TensorComputation(WorkloadKind):
 
         return tensor_files(folder)
 
-    def read_file(self, path: Path) -> Sequence[Computation]:
+    def read_file(self, path: Path, *, alone: bool = False) -> Sequence[Computation]:
         from indexer.frontends.hlo.files import read_tensors
 
-        return read_tensors(path).tensors
+        return read_tensors(path, kind=self.name if alone else "").tensors
+
+    file = "file with HLO"
+
+    def description(self, info: PatternInfo, store: Store) -> str:
+        """Variants of a program for another batch have as many operations, so also what it does."""
+        from embeddb.core.wording import plural
+        from embeddb.tensors.analysis import work_of
+
+        tensor = store.tensor(info.id)
+        if tensor is None:
+            return super().description(info, store)
+        count = plural(len(tensor.operations), "operation")
+        shape = tensor.operations[tensor.outputs[0]].shape
+        return f"{info.kind} of {count}, {work_of(tensor).flops:,} flops, gives {shape}"
+
+    def recognises(self, path: Path) -> bool:
+        from indexer.frontends.hlo.files import holds_tensors
+
+        return holds_tensors(path)
 
 
 class TensorKernel(TensorComputation):
@@ -127,7 +146,7 @@ class TensorKernel(TensorComputation):
     def occluded(
         self, ranker: Ranker, lookup: Lookup, workload: Any, progress: Any
     ) -> dict[str, Any]:
-        from embeddb.explain.kernel_occlusion import kernel_occlusion
+        from embeddb.explain.occlusion import kernel_occlusion
         from embeddb.tensors.computation import Computation
 
         whole = isinstance(workload, Computation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.kinds import Operation, WorkloadKind
@@ -9,6 +11,7 @@ from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import MATRIX_SYMBOLS, Sizes
 
 if TYPE_CHECKING:
+    from embeddb.core.records import PatternInfo
     from embeddb.index.lookup import Lookup
     from embeddb.ranking.rankers.base import Ranker
 
@@ -61,6 +64,16 @@ class Matrix(WorkloadKind):
         pattern = workload if isinstance(workload, Pattern) else None
         side, cells = occlusion(ranker.query, lookup, pattern, progress=progress)
         return {"attention": cells, "attention_side": side}
+
+    file = "matrix file"
+
+    def description(self, info: PatternInfo, store: Any) -> str:
+        return f"{info.m} x {info.n}, {info.nnz}"
+
+    def read_file(self, path: Path, *, alone: bool = False) -> Sequence[Pattern]:
+        from embeddb.matrix_files import read_pattern
+
+        return [read_pattern(path)]
 
     unreadable = (
         "the sizes of its matrices are not known: give --matrices DIR, or columns m, n, nnz"

@@ -128,7 +128,10 @@ class LoopNest(WorkloadKind):
 
         return nest_files(folder)
 
-    def read_file(self, path: Path) -> Sequence[Nest]:
+    file = "program"
+    endings = (".json", ".c", ".sdfg", ".py")
+
+    def read_file(self, path: Path, *, alone: bool = False) -> Sequence[Nest]:
         from indexer.frontends import read_nests
 
         return read_nests(path)

@@ -13,6 +13,7 @@ from embeddb.workloads.kernel import TensorComputation
 
 if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
+    from embeddb.store import Store
     from embeddb.tensors.computation import Computation
     from embeddb.tensors.cuts import CutJudge
     from tuners.evaluation.figures import EvalRow
@@ -39,6 +40,14 @@ class TensorProgram(TensorComputation):
         return _judge(workload) if CUT in given and isinstance(workload, Computation) else None
 
     embedded = False
+
+    def other_kind_hint(self, name: str, wanted: str, store: Store) -> str:
+        if wanted != "kernel":
+            return super().other_kind_hint(name, wanted, store)
+        if store.find(f"{name}/0"):
+            return f"its kernels are {name}/0 and on"
+        return "`embeddb kernel import DB FILE --cut` keeps its kernels, each with a name"
+
     unreadable = "programs have no neighbours: `embeddb tune DB PROGRAM` searches for one's cut"
 
     def judged(self, db: Lookup, instance: str, **options: Any) -> list[EvalRow] | None:

@@ -39,7 +39,7 @@ class Lawful:
 
 
 def job(runner: Any, **asked: Any) -> MeasureJob:
-    return MeasureJob(Database.in_memory(), runner, HERE, MeasureRequest(op=OP, **asked))
+    return MeasureJob(Database.in_memory().index, runner, HERE, MeasureRequest(op=OP, **asked))
 
 
 def test_what_ran_is_written_back_and_ranked() -> None:

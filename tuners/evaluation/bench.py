@@ -25,7 +25,7 @@ from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import with_evidence
 from embeddb.ranking.prediction import Scorer
-from embeddb.ranking.query import Problem, Query, Vote
+from embeddb.ranking.query import Query, Vote
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.fit import Fit
 from tuners.evaluation.noise_ceiling import measured_again
@@ -196,7 +196,7 @@ class Bench:
         info, platform = self.infos[pattern_id], self.platforms[platform_id]
         subject = self.subjects[pattern_id]
         space = space_of(platform, self.op, subject)
-        bare = Query(Problem(info, platform, self.op, space, self.default(row)))
+        bare = Query(info, platform, self.op, space, self.default(row))
         vector = self.vectors[partition.featurizer].get(pattern_id)
         query = with_evidence(bare, partition, vector)
         copied = self.judgeable(row, query)

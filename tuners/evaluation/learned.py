@@ -21,8 +21,7 @@ from embeddb.ranking.prediction import Scorer
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.joint import guard_of, joined
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, scores
-from embeddb.ranking.rankers.order import behind_default, order_to_try
-from embeddb.ranking.rankers.ties import settled
+from embeddb.ranking.rankers.order import behind_default, order_to_try, settled
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, Truth, judge, ordering
 from tuners.evaluation.fit import Fit

@@ -14,10 +14,10 @@ from embeddb.ranking.query import Query
 from embeddb.store import Store
 from indexer.runners.base import RunOptions
 from indexer.runners.replay import ReplayRunner
+from tuners.base import tune
 from tuners.by_name import Watched
 from tuners.evaluation.bench import Bench
 from tuners.evaluation.figures import Outcome, Truth, judge
-from tuners.loop import tune
 
 __all__ = ["STEPS", "Replayed"]
 

@@ -16,8 +16,7 @@ from embeddb.core.errors import EmbeddbError, ModelError
 from embeddb.core.files.gate import refusing
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.designed_tiles import drawn_tiles
-from embeddb.ranking.gain_bounds import sensible
-from embeddb.ranking.prediction import with_judgement
+from embeddb.ranking.prediction import sensible, with_judgement
 from embeddb.ranking.query import Query
 from embeddb.tensors.computation import Computation
 

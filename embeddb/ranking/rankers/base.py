@@ -15,26 +15,24 @@ from embeddb.ranking.posterior import Posterior, anchored, over_default_of
 from embeddb.ranking.query import Query
 from embeddb.ranking.recommendation import Candidate
 
-__all__ = ["Floats", "Ranker", "between", "by_score", "default_candidate", "posterior_of"]
-
 Floats = NDArray[np.float64]
 
 #: The 90th percentile of a standard normal: an interval from the 10th to the 90th.
 _NINETIETH = 1.2815515655446004
+#: Rankers that the card of a cost model has under another name.
+_IN_CARDS = {"transfer-rank": "transfer+rank", "search": "rank"}
 
 
 class Ranker(ABC):
     """Ranks the configurations of one question; made once for it, so that the answer, how sure it
     is and what else might have been said come from the same numbers.
 
-    `method` is the name under which the card of a cost model judges it, `tuner` that of the tuner
-    that asks in its order and `link` that of the fallback chain, as answers tell them; `by_vote`
-    and `by_model` say whether neighbours and a cost model take part.
+    `name` is also that of the tuner that asks in its order; `source` is the evidence that it ranks
+    by, one of `LINKS`; `by_vote` and `by_model` say whether neighbours and a cost model take part.
     """
 
-    method: ClassVar[str]
-    tuner: ClassVar[str]
-    link: ClassVar[str]
+    name: ClassVar[str]
+    source: ClassVar[str]
     by_vote: ClassVar[bool] = True
     by_model: ClassVar[bool] = False
 
@@ -60,6 +58,11 @@ class Ranker(ABC):
     def posterior(self, answer: Config) -> Posterior:
         """What is believed of every configuration, and of how it differs from the answer."""
 
+    @classmethod
+    def card_name(cls) -> str:
+        """The name under which the card of a cost model judges it."""
+        return _IN_CARDS.get(cls.name, cls.name)
+
     def again(self, query: Query) -> Ranker:
         """The same way of ranking for another question."""
         return type(self)(query)
@@ -69,7 +72,9 @@ class Ranker(ABC):
         """The share of the optimum that its first answers reached with groups held out; nan where
         that is not known."""
         return (
-            self.query.prediction.judged[self.method] if self.by_model else self.query.vote.held_out
+            self.query.prediction.judged[self.card_name()]
+            if self.by_model
+            else self.query.vote.held_out
         )
 
     @property
@@ -78,17 +83,17 @@ class Ranker(ABC):
         return self.configs[int(np.nanargmax(self.score))]
 
 
-def posterior_of(ranker: Ranker, link: str, answer: Config) -> Posterior:
+def posterior_of(ranker: Ranker, source: str, answer: Config) -> Posterior:
     """By what ranked; on a measured pattern shifted to what was measured there, with the spread
     that the ranking shows against it."""
     query = ranker.query
-    if link in ("static-best", "default"):
+    if source in ("static-best", "default"):
         unknown = np.full(len(query.vote.configs), np.nan)
         return over_default_of(query, query.vote.configs, query.vote.mean, unknown)
     found = ranker.posterior(answer)
-    if link == "measured":
+    if source == "measured":
         return anchored(found, query, query.own.timings, exact=True)
-    if link == "other-width":
+    if source == "other-width":
         return anchored(found, query, query.own.other_width, exact=False)
     return found
 
@@ -112,3 +117,32 @@ def by_score(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     """Positions of the finite scores, ascending; equal scores keep the configurations' order."""
     order = np.argsort(scores, kind="stable")
     return order[np.isfinite(scores[order])]
+
+
+class StaticBest(Ranker):
+    """First the configuration with the highest mean gain over all measured patterns."""
+
+    name, source = "static-best", "static-best"
+    by_vote = False
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        return self.query.vote.configs
+
+    @property
+    def score(self) -> Floats:
+        return self.query.vote.mean
+
+    def candidates(self) -> Iterator[Candidate]:
+        mean = self.query.vote.mean
+        for at in by_score(-mean):
+            yield Candidate(
+                config=dict(self.query.vote.configs[at]),
+                score=-float(mean[at]),
+                origin="best on average over the platform's patterns",
+                expected_gain=math.exp(mean[at]) if self.query.vote.knows_default else None,
+            )
+
+    def posterior(self, answer: Config) -> Posterior:
+        unknown = np.full(len(self.configs), np.nan)
+        return over_default_of(self.query, self.configs, self.score, unknown)

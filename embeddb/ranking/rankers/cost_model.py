@@ -16,8 +16,7 @@ from embeddb.core.config import Config
 from embeddb.ranking.posterior import Posterior, with_spread
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Floats, Ranker, between, default_candidate
-from embeddb.ranking.rankers.order import behind_default, order_to_try, ran_first
-from embeddb.ranking.rankers.ties import settled
+from embeddb.ranking.rankers.order import behind_default, order_to_try, ran_first, settled
 from embeddb.ranking.recommendation import Candidate
 
 __all__ = ["CostModelRanker", "over_default"]
@@ -26,7 +25,7 @@ __all__ = ["CostModelRanker", "over_default"]
 class CostModelRanker(Ranker):
     """Ranks by prediction; the default alone where there is no model."""
 
-    method, tuner, link = "rank", "rank", "model"
+    name, source = "rank", "model"
     by_vote, by_model = False, True
 
     @property

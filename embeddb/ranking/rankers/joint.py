@@ -21,8 +21,7 @@ from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Floats, Ranker, between
 from embeddb.ranking.rankers.cost_model import over_default
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, doubt_of_unrun
-from embeddb.ranking.rankers.order import behind_default, order_to_try, ran_first
-from embeddb.ranking.rankers.ties import settled
+from embeddb.ranking.rankers.order import behind_default, order_to_try, ran_first, settled
 from embeddb.ranking.recommendation import Candidate
 
 __all__ = ["Joined", "JointRanker", "guard_of", "joined"]
@@ -46,7 +45,7 @@ class JointRanker(Ranker):
     """Ranks by both; by the vote alone where there is no model. `vote` is the question's, where it
     was counted already."""
 
-    method, tuner, link = "transfer+rank", "transfer-rank", "neighbours"
+    name, source = "transfer-rank", "neighbours"
     by_model = True
 
     def __init__(self, query: Query, vote: NeighbourVote | None = None) -> None:

@@ -25,8 +25,7 @@ from embeddb.index.vote import doubt
 from embeddb.ranking.posterior import Posterior, over_default_of
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Floats, Ranker, between, default_candidate
-from embeddb.ranking.rankers.order import behind_default
-from embeddb.ranking.rankers.ties import settled
+from embeddb.ranking.rankers.order import behind_default, settled
 from embeddb.ranking.recommendation import Candidate
 
 __all__ = ["NeighbourVote", "doubt_of_unrun", "scores"]
@@ -40,7 +39,7 @@ _FEWEST_SCATTERED = 3
 class NeighbourVote(Ranker):
     """Ranks by the neighbours' shrunk vote."""
 
-    method, tuner, link = "transfer", "transfer", "neighbours"
+    name, source = "transfer", "neighbours"
 
     @property
     def configs(self) -> tuple[Config, ...]:

@@ -1,4 +1,5 @@
-"""Which few to try: not the best k one by one, but the k of which the best is expected to be best.
+"""The order in which to try configurations: not the best k one by one, but the k of which the best
+is expected to be best, with ties settled by a fixed rule and likely failures last.
 
 Configurations that are nearly the same fail together: five of them are one try. So after the first
 each next one is chosen by what it adds to the best of those before it.
@@ -9,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-
-__all__ = ["MOST_CHOSEN", "REACH", "behind_default", "order_to_try", "ran_first"]
+from embeddb.ranking.query import Query
+from embeddb.ranking.recommendation import LIKELY, Candidate
 
 Floats = NDArray[np.float64]
 
@@ -96,3 +98,91 @@ def _alike(configs: tuple[Config, ...]) -> Floats:
         differ += column[:, None] != column[None, :]
     correlation = np.exp(-differ / max(len(names), 1) / REACH)
     return np.asarray(np.linalg.cholesky(correlation + 1e-6 * np.eye(len(configs))), np.float64)
+
+
+#: Log gains that differ by less are rounding, and ties. Within the noise of a measurement the first
+#: five would be worse off on some machines: first answers on Zen 3 lost 0.2 (SpMM) and 0.5 points
+#: (SpMV) of the optimum.
+_EQUAL = 1e-9
+
+
+def settled(
+    query: Query,
+    configs: Sequence[Config],
+    order: Sequence[int] | NDArray[np.int64],
+    gain: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """The order int64[u] with those that gain as much as the best (log gains float64[c]) before
+    all others: first what is cheaper to prepare, then what differs less from the default, then by
+    canonical JSON."""
+    places = np.asarray(order, dtype=np.int64)
+    if len(places) < 2:
+        return places
+    equal = gain[places] >= gain[places].max() - _EQUAL
+    near = places[equal].tolist()
+    if len(near) == 1:
+        return np.concatenate([places[equal], places[~equal]])
+    cost = (
+        query.vote.preparation.of([configs[at] for at in near]) if query.vote.preparation else None
+    )
+    price = dict(zip(near, [0.0] * len(near) if cost is None else cost.tolist(), strict=True))
+    default = set(query.default.items())
+    near.sort(key=lambda at: (price[at], len(default ^ set(configs[at].items())), configs[at].json))
+    return np.concatenate([np.array(near, dtype=np.int64), places[~equal]])
+
+
+def chances(query: Query, configs: Sequence[Config]) -> Floats:
+    """Chance float64[u] that each fails: the part of the neighbours' runs of it that failed,
+    weighted as their votes, with what all measured patterns tell of it as one more neighbour. 0
+    where nothing ever failed."""
+    vote = query.vote
+    if not vote.failures.rate:
+        return np.zeros(len(configs))
+    found = np.array([vote.failures.chance(config) for config in configs])
+    if not (vote.failing.size and len(vote.weights)):
+        return found
+    place = {config: at for at, config in enumerate(vote.configs)}
+    told = [(at, place[config]) for at, config in enumerate(configs) if config in place]
+    if told:
+        mine, theirs = np.array(told).T
+        ran = np.isfinite(vote.gains[:, theirs])
+        one = float(vote.weights.mean())
+        failed = vote.weights @ np.where(ran, vote.failing[:, theirs], 0.0)
+        found[mine] = (failed + one * found[mine]) / (vote.weights @ ran + one)
+    return found
+
+
+def likely_last(query: Query, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates in their order, but those that rather fail than not behind all others. Their
+    votes count failures already; to take the chance off every gain as well made answers worse
+    (benchmarks/results/failures_held.json)."""
+    found = chances(query, [Config(candidate.config) for candidate in candidates])
+    doubted = found >= LIKELY
+    if not doubted.any() or doubted.all():
+        return list(candidates)
+    first = [c for c, behind in zip(candidates, doubted, strict=True) if not behind]
+    # What is put behind has no better score than that before it.
+    worst = max(candidate.score for candidate in first)
+    last = [c for c, behind in zip(candidates, doubted, strict=True) if behind]
+    return first + [msgspec.structs.replace(c, score=max(c.score, worst)) for c in last]
+
+
+def with_failures(query: Query, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates with their chances of failing, where any configuration ever failed and they
+    did not run on the very pattern."""
+    if not query.vote.failures.rate:
+        return list(candidates)
+    configs = [Config(candidate.config) for candidate in candidates]
+    told = []
+    for one, config, chance in zip(candidates, configs, chances(query, configs), strict=True):
+        failed, tried = query.vote.failures.counts.get(config, (0, 0))
+        known = config in query.own.timings
+        told.append(
+            msgspec.structs.replace(
+                one,
+                failure=None if known else float(chance),
+                failed_on=failed,
+                tried_on=tried,
+            )
+        )
+    return told

@@ -22,8 +22,7 @@ from embeddb.explain.explanation import (
     link_words,
     preparation,
 )
-from embeddb.ranking.diagnostics import Counterfactual, Diagnostics
-from embeddb.ranking.recommendation import Recommendation
+from embeddb.ranking.recommendation import Counterfactual, Diagnostics, Recommendation
 from embeddb.ui.cli.kernel_text import show_occluded
 from embeddb.ui.cli.nest_text import show_transfers
 from embeddb.ui.cli.output import say, table

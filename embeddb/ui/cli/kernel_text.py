@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
     from embeddb.core.subject import Subject
     from embeddb.database import Database
-    from embeddb.ranking.diagnostics import Diagnostics
     from embeddb.ranking.kernels.fused_seconds import FusedSeconds
     from embeddb.ranking.kernels.view import KernelView
+    from embeddb.ranking.recommendation import Diagnostics
 
 __all__ = [
     "fused_seconds",
@@ -65,7 +65,7 @@ def fused_seconds(db: Database, subject: Subject | PatternInfo, op: Op) -> Seque
     from embeddb.ranking.kernels.fused_seconds import fused_seconds_of
 
     kernel = subject if isinstance(subject, Computation) else db.store.tensor(subject.id)
-    return () if kernel is None else fused_seconds_of(db, kernel)
+    return () if kernel is None else fused_seconds_of(db.index, kernel)
 
 
 def show_fused_seconds(took: Iterable[FusedSeconds]) -> None:

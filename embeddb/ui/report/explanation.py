@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from embeddb.explain.explanation import Explanation, NeighbourEvidence
-    from embeddb.ranking.diagnostics import SimplerAnswer
+    from embeddb.ranking.recommendation import SimplerAnswer
 
 __all__ = ["Setting", "explanation_body", "explanation_html", "settings"]
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from embeddb.explain.explanation import Explanation, NeighbourEvidence
-    from embeddb.ranking.diagnostics import ParameterEffect
-    from embeddb.ranking.recommendation import Recommendation
+    from embeddb.ranking.recommendation import ParameterEffect, Recommendation
 
 __all__ = [
     "Card",

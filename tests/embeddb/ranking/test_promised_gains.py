@@ -26,12 +26,11 @@ from embeddb.index.vote import VoteSettings
 from embeddb.index.vote_fit import fit_policy
 from embeddb.ranking.order_reason import order_notes, rests_on, with_order_reasons
 from embeddb.ranking.query import Promise, Query
-from embeddb.ranking.rankers.base import Ranker
+from embeddb.ranking.rankers.base import Ranker, StaticBest
 from embeddb.ranking.rankers.cost_model import CostModelRanker
 from embeddb.ranking.rankers.joint import JointRanker
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote
 from embeddb.ranking.rankers.search import SearchRanker
-from embeddb.ranking.rankers.static_best import StaticBest
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.testing.queries import sample_queries
 from indexer.embed import embed
@@ -174,7 +173,7 @@ def _matrices(rng: np.random.Generator) -> Recommendation:
     for p in patterns(6):
         db.store.put_structure(p, PatternInfo.whole(p))
         db.store.append(_scattered(runs_of(p, tiny()), rng, Config({"variant": "a"})))
-    embed(db)
+    embed(db.index)
     asked: Pattern = band(137, 14, name="new", group="new")
     return db.query(asked, platform="tiny", op=OP)
 
@@ -196,7 +195,7 @@ def _structures(law: Any, measured: Iterable[Any], asked: Any, rng: Any) -> Reco
         db.store.put_structure(one, PatternInfo.whole(one))
         runs = law.runs_of(one, here)
         db.store.append(_scattered(runs, rng, runs[0].config))
-    embed(db)
+    embed(db.index)
     return db.query(asked, platform=here, op=law.OP, k=20)
 
 

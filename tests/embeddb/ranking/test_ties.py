@@ -9,9 +9,9 @@ from queries import changed
 from embeddb.core.config import Config
 from embeddb.index.preparation.table import PreparationCost
 from embeddb.ranking.query import Query
-from embeddb.ranking.rankers.ties import settled
+from embeddb.ranking.rankers.order import settled
 from embeddb.testing.tuners import sample_queries
-from tuners.transfer import TransferTuner
+from tuners.ranking import TransferTuner
 
 
 def bare() -> Query:

@@ -113,7 +113,7 @@ def test_what_was_done_is_left_out_and_what_has_no_tiles_is_named(db: Database) 
     runner = Played(0.0)
     tally = job(db, runner).run(kernels)
     assert (tally.known, tally.measured) == (1, 1) and len(runner.asked) == 2
-    fewer = TileJob(db, Played(0.0), HERE, TileRequest(tiles=5)).run(kernels)
+    fewer = TileJob(db.index, Played(0.0), HERE, TileRequest(tiles=5)).run(kernels)
     assert (fewer.known, fewer.measured) == (2, 0)
 
 
@@ -122,7 +122,7 @@ def test_tiles_that_ran_in_as_many_rounds_are_left_out(db: Database) -> None:
     job(db, Played(0.0)).run([kernel])
     before = {run.config for run in db.store.runs(HERE.id, OP, kernel.id)}
     runner = Played(0.0)
-    more = TileJob(db, runner, HERE, TileRequest(tiles=30)).run([kernel])
+    more = TileJob(db.index, runner, HERE, TileRequest(tiles=30)).run([kernel])
     (first, *_), default = runner.asked, default_of(PLATFORM, OP, kernel)
     assert more.measured == 1 and more.tiles == len(first) == 11
     assert first[0] == default and not before & set(first[1:])

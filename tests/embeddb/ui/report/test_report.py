@@ -14,9 +14,9 @@ from report_cases import HOSTILE, answered, bare, full, hostile
 
 from embeddb.core.records import PatternInfo
 from embeddb.explain.explanation import BESIDE, LINK_WORDS, RESTS, Agreement, Explanation
-from embeddb.ranking.diagnostics import Diagnostics
 from embeddb.ranking.order_reason import REASONS
 from embeddb.ranking.query import LINKS
+from embeddb.ranking.recommendation import Diagnostics
 from embeddb.ui.report import (
     answers_html,
     explanation_body,

@@ -87,7 +87,7 @@ def _tiles(
     )
     with Progress() as progress:
         runner, here = runner_here(db.platform(asked["platform"]), 1)
-        tally = TileJob(db, runner, here, request).run(kernels, progress)
+        tally = TileJob(db.index, runner, here, request).run(kernels, progress)
     taus = [tau for tau in tally.taus if not math.isnan(tau)]
     if as_json:
         emit(

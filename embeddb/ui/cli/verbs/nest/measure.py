@@ -64,8 +64,8 @@ def measure_verb(db: str, programs: tuple[str, ...], as_json: bool, **asked: Any
     )
     with database_to_fill(db) as opened, Progress() as progress:
         runner, here = runner_here(opened.platform(asked["platform"]), asked["threads"])
-        tally = NestJob(opened, runner, here, request).run(nests, progress)
-        embed(opened, progress=progress)
+        tally = NestJob(opened.index, runner, here, request).run(nests, progress)
+        embed(opened.index, progress=progress)
     if as_json:
         emit({"nests": len(nests), **asdict(tally)})
         return
