@@ -189,7 +189,7 @@ def test_a_question_is_answered_explained_and_judged(filled: Database, dense: Pa
     why = filled.explain(made)
     assert why.pattern.kind == "dense" and why.why and why.neighbours
     assert json.dumps(why.document(), default=str)
-    rows = filled.evaluate(seeds=1)
+    rows = filled.evaluate(seeds=(1,))
     reached = {row.method: row.of_optimum for row in rows}
     assert reached
 

@@ -250,6 +250,29 @@ class WorkloadKind:
         out; None where it is judged like matrices."""
         return None
 
+    # -- ui ------------------------------------------------------------------------------------
+
+    #: What the size of a workload counts, above a table's column.
+    extent: ClassVar[str] = "size"
+    #: In commands: a workload, and a file of many ("": there is none).
+    placeholder: ClassVar[str] = "PROGRAM"
+    many_file: ClassVar[str] = ""
+    #: The verb that measures many workloads of this kind.
+    measures: ClassVar[str] = ""
+
+    def page(self, info: Any, store: Any) -> dict[str, Any]:
+        """Keys of the page about a stored workload that show its content, as JSON."""
+        return {}
+
+    def transfer_note(self, platform: Any) -> str:
+        """What becomes of a neighbour's configuration on another workload, in one line."""
+        return ""
+
+    def example(self) -> tuple[Any, str]:
+        """A workload for which legal configurations are counted, and what it is; (None, "") where
+        their number does not depend on the workload."""
+        return None, ""
+
 
 def nameless(workload: Any) -> Any:
     """The workload without name and group, which its id and its file form leave out."""

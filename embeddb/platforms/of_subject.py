@@ -7,11 +7,10 @@ from typing import Protocol
 
 from embeddb.core.config import Config, Op
 from embeddb.core.sizes import Sizes
-from embeddb.nests.schedule import KNOWN
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 
-__all__ = ["carried", "default_of", "space_of"]
+__all__ = ["default_of", "space_of"]
 
 
 class Sized(Protocol):
@@ -53,17 +52,3 @@ def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
         if space.reason(config) is None:
             return config
     return space.nearest(wished) or space.canonical(Config(wished))
-
-
-def carried(platform: Platform) -> str:
-    """What becomes of a neighbour's configuration on another loop nest, in one line.
-
-    Raises: UsageError if the platform does not run nests.
-    """
-    names = {param.name for param in platform.kernel("nest").space.params}
-    if not names & KNOWN:
-        return "configurations are voted on whole: no parameter is one of a schedule"
-    if names <= KNOWN:
-        return "schedules are judged by dependences, and carried over loop by loop"
-    others = ", ".join(sorted(names - KNOWN))
-    return f"schedules are judged by dependences, and voted on whole; not of a schedule: {others}"

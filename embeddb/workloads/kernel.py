@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ModelError, TensorError
 from embeddb.core.files.gate import refusing
@@ -75,6 +77,12 @@ class TensorComputation(WorkloadKind):
         return read_tensors(path, kind=self.name if alone else "").tensors
 
     file = "file with HLO"
+    many_file = "HLO.txt"
+
+    def page(self, info: PatternInfo, store: Store) -> dict[str, Any]:
+        found = store.tensor(info.id)
+        shown: dict[str, Any] = {} if found is None else msgspec.to_builtins(self.answer(found))
+        return shown
 
     def description(self, info: PatternInfo, store: Store) -> str:
         """Variants of a program for another batch have as many operations, so also what it does."""
@@ -162,6 +170,8 @@ class TensorKernel(TensorComputation):
         own = op.kernel == runner == "tile" and bool(given & set(PARAMETERS))
         return _judge(workload, given) if own and isinstance(workload, Computation) else None
 
+    placeholder = "KERNEL"
+    measures = "`embeddb kernel measure`"
     unreadable = (
         "its kernels have no vectors: where they are known by name only, give "
         "--matrices DIR, or `embeddb kernel import`"

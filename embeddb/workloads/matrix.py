@@ -66,6 +66,8 @@ class Matrix(WorkloadKind):
         return {"attention": cells, "attention_side": side}
 
     file = "matrix file"
+    extent = "nonzeros"
+    placeholder = "MATRIX"
 
     def description(self, info: PatternInfo, store: Any) -> str:
         return f"{info.m} x {info.n}, {info.nnz}"

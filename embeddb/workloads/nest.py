@@ -13,8 +13,10 @@ from embeddb.core.sizes import UNKNOWN, Sizes
 
 if TYPE_CHECKING:
     from embeddb.core.pattern import Pattern
+    from embeddb.core.records import PatternInfo
     from embeddb.index.answer_index import AnswerIndex
     from embeddb.nests.nest import Nest
+    from embeddb.platforms.platform import Platform
     from embeddb.ranking.query import Query
     from embeddb.ranking.recommendation import Recommendation
     from embeddb.store import Store
@@ -129,6 +131,36 @@ class LoopNest(WorkloadKind):
         return nest_files(folder)
 
     file = "program"
+    extent = "turns"
+    many_file = "PROGRAM.c"
+    measures = "`embeddb nest measure`"
+
+    def page(self, info: PatternInfo, store: Store) -> dict[str, Any]:
+        from embeddb.nests.lines import loop_lines, statement_line
+
+        nest = store.nest(info.id)
+        if nest is None:
+            return {}
+        body = [statement_line(nest, statement) for statement in nest.body]
+        return {"code": {"loops": loop_lines(nest), "body": body}}
+
+    def transfer_note(self, platform: Platform) -> str:
+        from embeddb.nests.schedule import KNOWN
+
+        names = {param.name for param in platform.kernel("nest").space.params}
+        if not names & KNOWN:
+            return "configurations are voted on whole: no parameter is one of a schedule"
+        if names <= KNOWN:
+            return "schedules are judged by dependences, and carried over loop by loop"
+        others = ", ".join(sorted(names - KNOWN))
+        judged = "schedules are judged by dependences, and voted on whole"
+        return f"{judged}; not of a schedule: {others}"
+
+    def example(self) -> tuple[Nest, str]:
+        from embeddb.nests.examples import sample_nests
+
+        return sample_nests(64)["matmul"], "three loops of 64 turns, any order legal"
+
     endings = (".json", ".c", ".sdfg", ".py")
 
     def read_file(self, path: Path, *, alone: bool = False) -> Sequence[Nest]:

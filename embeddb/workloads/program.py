@@ -40,6 +40,8 @@ class TensorProgram(TensorComputation):
         return _judge(workload) if CUT in given and isinstance(workload, Computation) else None
 
     embedded = False
+    extent = "operations"
+    measures = "`embeddb kernel measure --op fusion`"
 
     def other_kind_hint(self, name: str, wanted: str, store: Store) -> str:
         if wanted != "kernel":

@@ -93,7 +93,7 @@ def database_to_fill(place: str) -> Iterator[Database]:
 
 def _holds_nothing(db: Database) -> bool:
     """Whether there are matrices at most, which rows that were rejected leave behind."""
-    return not db.store.count_runs() and all(p.kind == "matrix" for p in db.store.patterns())
+    return not db.store.count_runs() and all(p.workload.sparse for p in db.store.patterns())
 
 
 def known_subjects(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from embeddb.core.errors import NothingFound, RunnerUnavailable, UsageError
+from embeddb.core.kinds import kind_of
 from embeddb.core.records import PatternInfo
 from embeddb.core.subject import Subject
 from embeddb.database import Database
@@ -56,7 +57,7 @@ def count_first(
 
 
 def _nest(db: Database, subject: Subject | PatternInfo) -> Nest:
-    if PatternInfo.of(subject).kind != "nest":
+    if not kind_of(subject.kind).counted:
         raise UsageError("--count is for loop nests", hint="see docs/nests.md")
     nest = db.store.nest(subject.id) if isinstance(subject, PatternInfo) else subject
     if not isinstance(nest, Nest):
