@@ -121,7 +121,6 @@ def test_neither_torch_nor_its_graphs_are_needed(weights: Path) -> None:
     code = (
         "import sys;"
         "sys.modules['torch'] = sys.modules['torch_geometric'] = None;"
-        "sys.modules['safetensors'] = None;"
         "from pathlib import Path;"
         "from embeddb.featurizers.nest_embedding import NestEmbedding;"
         "from embeddb.nests.examples import sample_nests;"

@@ -37,7 +37,6 @@ from indexer import embed as module
 from indexer.embed import embed
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 REDUCTION = {"kind": "both", "size": 16, "windows": 2, "window": 8}
 SPEC = {"name": "waco", "in_channels": 3, "dim": 8}

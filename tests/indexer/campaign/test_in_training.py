@@ -30,7 +30,6 @@ from indexer.campaign.plan_file import write_plan
 from indexer.campaign.run import CampaignJob, run_campaign
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from embeddb.cost_model.model import CostModel  # noqa: E402
 from embeddb.featurizers.network.reduction import reduce, seen_through  # noqa: E402

@@ -24,7 +24,6 @@ from indexer.training.cost_model import samples as sampling
 from indexer.training.cost_model.samples import Samples, from_evidence, samples_of
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from builders import fill, patterns, tiny  # noqa: E402
 from costmodel_samples import evidence, quick, samples  # noqa: E402

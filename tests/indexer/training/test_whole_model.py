@@ -21,7 +21,6 @@ from embeddb.database import Database
 from embeddb.platforms.platform import load_platform
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from builders import fill, patterns, tiny  # noqa: E402
 from torch.nn import functional  # noqa: E402
