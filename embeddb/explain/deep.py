@@ -107,10 +107,10 @@ def counterfactuals(
     partition, at which neighbours and model answer something else that they hold better by more
     than the noise; the nearest first. What was measured on the pattern itself does not count.
 
-    Empty where no neighbours were looked up, and for a nest: other neighbours would have to have
-    their schedules carried over to it first.
+    Empty where no neighbours were looked up, and for kinds of workload to which configurations are
+    transferred: those of other neighbours would have to be transferred first.
     """
-    if ranker.query.op.kind != "matrix":
+    if ranker.query.op.workload.transfers:
         return []
     query, race = ranker.query, _Race.of(ranker, db)
     if race is None:

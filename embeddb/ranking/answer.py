@@ -213,7 +213,7 @@ def _transfers(query: Query, found: Answer) -> list[TransferredSchedule]:
 
 def counters_use(lookup: Lookup, query: Query) -> CountersUse | None:
     """Of the nest that is asked about; None for what was not counted on this platform."""
-    if query.op.kind != "nest":
+    if not query.op.workload.counted:
         return None
     try:
         counters = counters_of(lookup.store, query.pattern.id, query.platform.id)

@@ -324,7 +324,7 @@ class Store:
     def tensor(self, pattern_id: str) -> Computation | None:
         """The tensor kernel or program of that id, if there is one. Raises: StoreCorrupt."""
         found = self.subject(pattern_id, table="tensor")
-        return found if isinstance(found, Computation) else None
+        return found if isinstance(found, Computation) else None  # other kinds are kept there too
 
     def subject(self, pattern_id: str, *, table: str = "") -> Subject | None:
         """The workload kept under that id, or kept there in this table. Raises: StoreCorrupt."""

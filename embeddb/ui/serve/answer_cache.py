@@ -48,7 +48,7 @@ class AnswerCache:
             warnings = [w for w in made.warnings if _NOT_STORED not in w]  # its page says so
             made = msgspec.structs.replace(made, warnings=warnings)
             state.answers.keep(made, _info(state.db, pattern, thumbnail))
-        elif isinstance(pattern, Pattern):
+        elif not isinstance(pattern, PatternInfo):
             state.db.store.put_patterns([_info(state.db, pattern, thumbnail)])
         state.answers.remember(question, made.id)
         return made.id
