@@ -143,7 +143,7 @@ SLICES = [
     "tuners/evaluation/kernel_models",
 ]
 #: Comparisons of kinds and operations in all other rooms, and their files. They only fall.
-MOST_COMPARISONS, MOST_COMPARING = 15, 10
+MOST_COMPARISONS, MOST_COMPARING = 11, 7
 
 
 def comparisons_of_kinds(source: str) -> Iterator[int]:
