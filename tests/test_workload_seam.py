@@ -17,7 +17,9 @@ import pytest
 from embeddb.core import kinds
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
+from embeddb.core.subject import Subject
 from embeddb.database import Database, open_database
+from embeddb.testing.workloads import WorkloadKindContract
 
 KIND = """
 import hashlib, json
@@ -204,6 +206,14 @@ def test_the_command_line_shows_it(filled: Database, dense: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert "tile" in done.stdout
+
+
+class TestContract(WorkloadKindContract):
+    kind = "dense"
+
+    @pytest.fixture
+    def workloads(self, dense: Path) -> list[Subject]:
+        return list(kinds.kind_of("dense").samples())
 
 
 def test_a_kind_whose_names_are_taken_is_refused(dense: Path) -> None:

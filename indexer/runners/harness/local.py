@@ -32,7 +32,8 @@ class LocalRunner(Closing):
     fixed_threads = 0
     #: Facts of the machine whose digest names an instance, and what separates them in its text:
     #: instances are stored, so both stay what they are.
-    identifying, separator = ("cpu", "compiler", "threads"), "\\n"
+    identifying: tuple[str, ...] = ("cpu", "compiler", "threads")
+    separator = "\\n"
 
     def __init__(
         self, worker: str, platform: str, *, env: Mapping[str, str] = _ENV, python: str = ""
