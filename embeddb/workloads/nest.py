@@ -46,8 +46,8 @@ class LoopNest(WorkloadKind):
         return sample_nests(64).values()
 
     def judge(self, op: Op, workload: Any, given: frozenset[str], runner: str) -> Any:
+        from embeddb.nests.check import NestJudge
         from embeddb.nests.nest import Nest
-        from embeddb.nests.rules import NestJudge
         from embeddb.nests.schedule import parameters
 
         if not isinstance(workload, Nest) or not given & parameters(workload.depth):
@@ -55,8 +55,8 @@ class LoopNest(WorkloadKind):
         return NestJudge(workload, given)
 
     def natural(self, workload: Any) -> Config | None:
+        from embeddb.nests.check import canonical_schedule
         from embeddb.nests.nest import Nest
-        from embeddb.nests.rules import canonical_schedule
 
         return canonical_schedule(workload).config if isinstance(workload, Nest) else None
 

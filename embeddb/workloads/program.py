@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from embeddb.index.lookup import Lookup
     from embeddb.store import Store
     from embeddb.tensors.computation import Computation
-    from embeddb.tensors.cuts import CutJudge
+    from embeddb.tensors.partition import CutJudge
     from tuners.evaluation.figures import EvalRow
 
 
@@ -60,7 +60,7 @@ class TensorProgram(TensorComputation):
 
 @lru_cache(maxsize=64)
 def _judge(program: Computation) -> CutJudge:
-    from embeddb.tensors.cuts import CutJudge
+    from embeddb.tensors.partition import CutJudge
 
     return CutJudge(program)
 

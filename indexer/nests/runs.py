@@ -16,10 +16,9 @@ from embeddb.core.machine_state import between, state_now
 from embeddb.core.records import Run, in_context
 from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
-from embeddb.nests.designed import designed
+from embeddb.nests.check import Legality
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import Legality
-from embeddb.nests.schedule import Schedule
+from embeddb.nests.schedule import Schedule, designed
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from indexer.nests.search import beam_search

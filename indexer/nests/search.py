@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from embeddb.nests.check import canonical_schedule
 from embeddb.nests.matching.transfer import TILES, Legal
 from embeddb.nests.nest import Nest
-from embeddb.nests.rules import canonical_schedule
 from embeddb.nests.schedule import Schedule
 
 __all__ = ["Measure", "Tried", "beam_search", "moves"]

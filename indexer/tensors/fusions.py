@@ -15,8 +15,8 @@ from embeddb.core.records import Measurement, Run, in_context
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import random_cut
 from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
+from embeddb.tensors.partition import random_cut
 from indexer.runners.base import RunOptions
 from indexer.tensors.cut_runs import CutRuns, config_of, seconds_known
 

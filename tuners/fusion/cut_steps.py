@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import near_cut, random_cut
 from embeddb.tensors.edges import Cut
+from embeddb.tensors.partition import near_cut, random_cut
 
 __all__ = ["CutSteps"]
 

@@ -14,8 +14,8 @@ from embeddb.core.records import AGAIN, ROUNDS
 from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import random_cut
 from embeddb.tensors.edges import MOST_EDGES, Cut, edges_of
+from embeddb.tensors.partition import random_cut
 from indexer.tensors.cut_runs import CutRuns
 from tuners.fusion.cut_steps import CutSteps
 from tuners.fusion.kept_runs import KeptRuns

@@ -10,8 +10,8 @@ import msgspec
 from embeddb.core.errors import TensorError
 from embeddb.store import Store
 from embeddb.tensors.computation import Computation
-from embeddb.tensors.cuts import CutJudge
 from embeddb.tensors.edges import CUT, Cut, edges_of
+from embeddb.tensors.partition import CutJudge
 
 __all__ = ["MOST_KEPT", "Shortlist", "kept_shortlist"]
 
