@@ -19,10 +19,10 @@ from embeddb.core.errors import UsageError
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.reports import Progress
 from embeddb.core.shown import html_of
+from embeddb.core.subject import Subject
 from embeddb.explain.explain import explain
 from embeddb.explain.explanation import Explanation
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, parse_platform, this_machine
 from embeddb.ranking import answers
 from embeddb.ranking.recommendation import Recommendation
@@ -142,7 +142,7 @@ class Database:
 
     # -- looking around --------------------------------------------------------------------
 
-    def find(self, text: str, *, kind: str = "") -> Content | PatternInfo:
+    def find(self, text: str, *, kind: str = "") -> Subject | PatternInfo:
         """Return the workload that a text means: the only one in an existing file, else that with
         this id, else the only one of this name; with `kind`, a `matrix`, `nest`, `kernel` or
         `program`.

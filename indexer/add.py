@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
+from embeddb.core.kinds import kind_of
 from embeddb.core.reports import Progress
+from embeddb.core.subject import Subject
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Coded
 from indexer.embed import adopted
 
 __all__ = ["Added", "add_coded"]
 
-T = TypeVar("T", bound=Coded)
+T = TypeVar("T", bound=Subject)
 
 #: Subjects that are written together: what a kill can cost, about a second's work.
 _TOGETHER = 64
@@ -62,14 +62,7 @@ def _add(db: Lookup, subjects: Sequence[T], done: Added[T]) -> None:
             done.added.append(subject)
         else:
             done.known.append(cast(T, known))  # of the same id: of the same kind
-        if known is None or _holds_more(subject, known):
+        if known is None or kind_of(subject.kind).holds_more(subject, known):
             new.append(subject)
     if new:
         db.add_patterns(new)
-
-
-def _holds_more(subject: Coded, known: object) -> bool:
-    """Whether a nest brings matrices along that it was kept without."""
-    if not isinstance(subject, Nest) or not isinstance(known, Nest):
-        return False
-    return len(known.matrices) < len(subject.matrices)

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Set
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Op
-from embeddb.core.errors import ModelError
-from embeddb.core.files.gate import refusing
-from embeddb.core.records import LEAST, PatternInfo
+from embeddb.core.kinds import kind_of
+from embeddb.core.records import PatternInfo
 from embeddb.core.wording import clean, many_of, plural, share
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import Scope, members_of, scope_partitions, scopes
@@ -29,23 +27,6 @@ __all__ = ["Coverage", "Question", "example", "scope_states", "unembedded"]
 #: A difference in the share of the optimum between all groups and half of them from which more
 #: groups are advised.
 _LEARNS = 0.01
-
-
-#: Where nothing can be embedded, and where stubs are, by kind: what would help.
-_UNREADABLE = {
-    "matrix": "the sizes of its matrices are not known: give --matrices DIR, or columns m, n, nnz",
-    "nest": "its nests are known by name only: give --matrices DIR, or `embeddb nest import`",
-    "kernel": "its kernels have no vectors: where they are known by name only, give "
-    "--matrices DIR, or `embeddb kernel import`",
-    "program": "programs have no neighbours: `embeddb tune DB PROGRAM` searches for one's cut",
-}
-_ADDS = {
-    "matrix": "--matrices DIR adds the structures",
-    "nest": "--matrices DIR or `embeddb nest import` adds their code",
-    **dict.fromkeys(
-        ("kernel", "program"), "--matrices DIR or `embeddb kernel import` adds their operations"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -132,12 +113,7 @@ class Coverage:
         card, op = self.model.card, self.scope.op
         body: dict[str, Any] = {"version": self.model.version}
         body["of_optimum_held_out"] = self.model_held_out
-        if op.kind != "kernel":
-            return {**body, "featurizer": card["featurizer"]["name"]}
-        with suppress(ModelError), refusing(ModelError):  # a card is what anybody has written
-            if op.kernel == "fused":
-                body["mape"] = float(card["figures"]["valid"]["mape"])
-        return body
+        return {**body, **op.workload.model_facts(op, card)}
 
 
 def scope_states(db: Lookup) -> list[dict[str, Any]]:
@@ -159,11 +135,11 @@ def _readable(info: PatternInfo) -> bool:
 
 
 def _missing(state: dict[str, Any]) -> list[str]:
-    kind, lines = state["kind"], list[str]()
-    if state["featurizer"] is None and state["unembedded"] and kind != "program":
+    kind, lines = kind_of(state["kind"]), list[str]()
+    if state["featurizer"] is None and state["unembedded"] and kind.embedded:
         return [f"{plural(state['unembedded'], 'pattern')} without vectors: run `embeddb embed`"]
     if state["featurizer"] is None:
-        return [_UNREADABLE[kind]]
+        return [kind.unreadable]
     if state["without_default"] and "winner_hits_held_out" not in state:
         lines.append(
             f"{plural(state['without_default'], 'pattern')} without an ok run of the default "
@@ -172,19 +148,19 @@ def _missing(state: dict[str, Any]) -> list[str]:
     if state["stubs"]:
         lines.append(
             f"{state['stubs']:,} of {plural(state['patterns'], 'pattern')} known by name and size "
-            f"only, compared by `{state['featurizer']}`: {_ADDS[state['kind']]}"
+            f"only, compared by `{state['featurizer']}`: {kind.adds}"
         )
     if state["indexed"] < state["patterns"]:
         gone = state["patterns"] - state["indexed"]
         lines.append(f"{plural(gone, 'pattern')} lack what `{state['featurizer']}` needs: no votes")
     if state["disagreeing"]:
         lines.append(
-            f"{plural(state['disagreeing'], 'configuration')} of one {kind} with runs that differ "
-            f"by more than 20 %: the {_joint(state['op'])} counts"
+            f"{plural(state['disagreeing'], 'configuration')} of one {kind.name} with runs that "
+            f"differ by more than 20 %: the {_joint(state['op'])} counts"
         )
     if "fitted_on" in state:
         lines.append(
-            f"very many {many_of(kind)}: figures rest on {state['fitted_on']:,} of them, "
+            f"very many {kind.many}: figures rest on {state['fitted_on']:,} of them, "
             f"neighbours are found among all ({share(state['recall'])} of the nearest)"
         )
     lines += _quality(state)
@@ -192,7 +168,7 @@ def _missing(state: dict[str, Any]) -> list[str]:
 
 
 def _joint(op: str) -> str:
-    return "least" if Op.parse(op).kernel in LEAST else "median"
+    return "least" if Op.parse(op).traits.minimum else "median"
 
 
 def _quality(state: dict[str, Any]) -> list[str]:
@@ -240,7 +216,7 @@ def example(db: Lookup, states: list[dict[str, Any]], *, matrix: str = "") -> Qu
         return None
     best = max(able, key=lambda s: (s["of_optimum_held_out"] is not None, s["patterns"]))
     op = Op.parse(best["op"])
-    given = matrix if op.kind == "matrix" else ""
+    given = matrix if op.workload.sparse else ""
     asked = given or _askable(db, op, best["platform"])
     return Question(asked, best["platform"], op)
 

@@ -16,16 +16,16 @@ from embeddb.core.config import Op
 from embeddb.core.errors import MissingDependency, ModelError
 from embeddb.core.records import PatternInfo
 from embeddb.core.reports import Progress
+from embeddb.core.subject import Subject
 from embeddb.featurizers import WithCounters, reads
 from embeddb.featurizers import missing as lacking
 from embeddb.featurizers.base import Featurizer, Joint
 from embeddb.index.lookup import Lookup
 from embeddb.index.projection import projection_of
 from embeddb.index.scopes import scope_of
-from embeddb.platforms.of_subject import Content
 from embeddb.store import Store
 from embeddb.store.counters import counting_platforms
-from indexer.library import Library, info_of
+from indexer.library import Library
 
 __all__ = ["EmbedReport", "adopt_stubs", "adopted", "embed"]
 
@@ -94,7 +94,7 @@ def embed(
 def _counted_scopes(db: Lookup, counting: Collection[str]) -> Iterator[tuple[Op, str, str]]:
     """Where nests ran, with each platform instance that counted some and can be asked there."""
     for op, scope in db.scopes():
-        for place in counting if op.kind == "nest" else ():
+        for place in counting if op.workload.counted else ():
             platform = db.store.sound_platform(place)
             if platform is not None and scope_of(platform) == scope:
                 yield op, scope, place
@@ -237,9 +237,9 @@ def adopt_stubs(db: Lookup, library: Library) -> int:
     return moved
 
 
-def adopted(db: Lookup, stub: PatternInfo, pattern: Content) -> int:
+def adopted(db: Lookup, stub: PatternInfo, pattern: Subject) -> int:
     """Give a stub its structure; returns the number of runs that moved to its pattern."""
-    found = info_of(pattern)
+    found = PatternInfo.whole(pattern)
     if stub.group not in ("", stub.name):  # the run log knew the family
         found = msgspec.structs.replace(found, group=stub.group)
     db.store.put_structure(pattern, found)

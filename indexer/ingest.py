@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from embeddb.core import plugins
-from embeddb.core.config import WIDE, Config, Op, Value
+from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import InputError, PlatformError, ReaderError, UsageError
 from embeddb.core.files.gate import open_regular, refusing
 from embeddb.core.files.own_files import open_own
+from embeddb.core.kinds import operation_of
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.reports import Report
 from embeddb.platforms.log_table import LogTable
@@ -171,7 +172,7 @@ def completed(options: ReadOptions, platform: Platform) -> ReadOptions:
 
 
 def _any_op(kernel: str) -> Op:
-    return Op(kernel, 128 if kernel in WIDE else 1)
+    return Op.parse(operation_of(kernel)[0].example())
 
 
 def _journal_key(content: Any, reader: str, platform: Platform, options: ReadOptions) -> str:
@@ -353,7 +354,7 @@ class _Job:
     ) -> tuple[ConfigSpace, dict[str, Config]]:
         """The space, and what was found legal in it; one for all matrices where sizes do not
         matter to it. Of nests and tensor kernels each has rules of its own."""
-        fixed = op.kind == "matrix" and not platform.space(op).unresolved
+        fixed = op.workload.sparse and not platform.space(op).unresolved
         key = (platform.id, op, "" if fixed else info.id)
         found = self._judges.pop(key, None)
         if found is None:

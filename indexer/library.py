@@ -9,63 +9,49 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import msgspec
-
-from embeddb.core.errors import InputError, MatrixError, TensorError
+from embeddb.core.errors import InputError, MatrixError
+from embeddb.core.kinds import kind_of, kinds
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import UNKNOWN, Sizes
-from embeddb.core.thumbnail import thumbnail
+from embeddb.core.subject import Subject
 from embeddb.matrix_files import (
     matrix_files,
     matrix_name,
     matrix_names,
-    name_beside,
     plain_name,
     read_pattern,
 )
 from embeddb.matrix_files.source import plain_text
-from embeddb.platforms.of_subject import Coded, Content
-from embeddb.tensors.computation import KINDS
-from indexer.frontends import nest_files, read_nests
-from indexer.frontends.hlo.files import holds_tensors, read_tensors, tensor_files
-
-#: Endings of files with loop nests.
-_PROGRAMS = (".json", ".c", ".sdfg", ".py")
-#: Reads all workloads of one kind in a file.
-_READERS: dict[str, Callable[[str], Sequence[Content]]] = {
-    "matrix": lambda file: [read_pattern(file, name=name_beside(Path(file)))],
-    "nest": read_nests,
-    "kernel": lambda file: read_tensors(file, kind="kernel").tensors,
-    "program": lambda file: read_tensors(file, kind="program").tensors,
-}
-
-T = TypeVar("T", bound=Coded)
 
 
-def contents(file: str, kind: str = "") -> list[Content]:
-    """Return the workloads of one kind in a file; without `kind`, loop nests or a matrix, by the
-    ending of its name.
+def contents(file: str, kind: str = "") -> list[Subject]:
+    """Return the workloads of one kind in a file; without `kind`, of the kind whose files have its
+    ending.
 
     Raises: MatrixError, NestError or TensorError.
     """
-    program = Path(file).suffix.lower() in _PROGRAMS
-    if program and kind == "matrix":
-        what, hint = "a program with loop nests, not a matrix", "--op nest asks about its nests"
+    path = Path(file)
+    ending = path.suffix.lower()
+    own = next((one for one in kinds() if ending in one.endings), kinds()[0])
+    wanted = kind_of(kind) if kind else own
+    if own.endings and wanted.sparse:
+        what = f"a program with loop {own.many}, not a {wanted.one}"
+        hint = f"--op {own.operations[0].name} asks about its {own.many}"
         raise MatrixError(what, where=file, hint=hint)
-    return list(_READERS[kind or ("nest" if program else "matrix")](file))
+    return list(wanted.read_file(path, alone=True))
 
 
-def every_content(file: str) -> list[Content]:
+def every_content(file: str) -> list[Subject]:
     """Return the workloads in a file; of HLO both its kernel and its program. Raises: as
     `contents`."""
-    if not holds_tensors(Path(file)):
+    able = [kind.name for kind in kinds() if kind.recognises(Path(file))]
+    if not able:
         return contents(file)
-    held: list[Content] = []
-    for kind in KINDS:
-        with suppress(TensorError):  # a list of the other kind alone
+    held: list[Subject] = []
+    for kind in able:
+        with suppress(InputError):  # a list of the other kind alone
             held += contents(file, kind)
-    return held or contents(file, "kernel")  # raises what is wrong with it
+    return held or contents(file, able[0])  # raises what is wrong with it
 
 
 class Library:
@@ -87,23 +73,25 @@ class Library:
         self._names = matrix_names(files, folder) if folder is not None else {}
         for file in files:
             self._files.setdefault(matrix_name(file), []).append(file)
-        nests = nest_files(folder) if folder is not None else ()
-        tensors = tensor_files(folder) if folder is not None else ()
-        self._nests = _CodedFiles(nests, read_nests, self.problems)
-        self._tensors = _CodedFiles(tensors, lambda p: read_tensors(p).tensors, self.problems)
+        self._coded = {
+            kind.name: _CodedFiles(kind.files(folder), kind.read_file, self.problems)
+            for kind in kinds()
+            if folder is not None and kind.files_of in ("", kind.name)
+        }
 
     def __len__(self) -> int:
-        return len(self._files) + len(self._nests) + len(self._tensors)
+        return len(self._files) + sum(map(len, self._coded.values()))
 
     def names(self) -> list[str]:
         return sorted(self._files)
 
-    def subject(self, kind: str, name: str, sizes: Sizes = UNKNOWN) -> Content | None:
+    def subject(self, kind: str, name: str, sizes: Sizes = UNKNOWN) -> Subject | None:
         """The matrix (`find`), nest, kernel or program of that name, or None."""
-        if kind == "matrix":
+        if kind_of(kind).sparse:
             m, n, nnz = sizes
             return self.find(name, m=m, n=n, nnz=nnz)
-        return (self._nests if kind == "nest" else self._tensors).find(kind, name)
+        held = self._coded.get(kind_of(kind).files_of or kind)
+        return held.find(kind, name) if held is not None else None
 
     def find(self, name: str, *, m: int = -1, n: int = -1, nnz: int = -1) -> Pattern | None:
         """The pattern of that name and those sizes (-1: any), or None, also where files that differ
@@ -181,12 +169,7 @@ def sizes(pattern: Pattern) -> tuple[int, int, int]:
     return (*pattern.shape, pattern.nnz)
 
 
-def info_of(pattern: Content) -> PatternInfo:
-    """What the store keeps about a pattern beside its structure."""
-    info = PatternInfo.of(pattern)
-    if isinstance(pattern, Pattern):
-        return msgspec.structs.replace(info, thumbnail=thumbnail(pattern))
-    return info
+T = TypeVar("T", bound=Subject)
 
 
 class _CodedFiles(Generic[T]):

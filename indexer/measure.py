@@ -14,9 +14,10 @@ from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import between, state_now
 from embeddb.core.records import Measurement, Run, in_context
 from embeddb.core.reports import Progress
+from embeddb.core.subject import Subject
 from embeddb.core.timing import Timing, timings_of
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import Content, default_of, space_of
+from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
 from indexer.campaign.plan import choose_configs
@@ -44,7 +45,7 @@ class Measured:
     """What was measured on one matrix: by configuration, and by the name of a library. `errors` are
     the reasons of the configurations that failed."""
 
-    pattern: Content
+    pattern: Subject
     platform: Platform
     op: Op
     default: Config
@@ -113,7 +114,7 @@ class MeasureJob:
         """Whether there is anything to compare with."""
         return hasattr(self.runner, "baselines")
 
-    def run(self, pattern: Content, progress: Progress | None = None) -> Measured:
+    def run(self, pattern: Subject, progress: Progress | None = None) -> Measured:
         """Writes back what was measured, also when it is interrupted.
 
         Raises: SpaceError, UsageError for a configuration that is not legal here; RunnerUnavailable
@@ -150,7 +151,7 @@ class MeasureJob:
     def _state(self) -> dict[str, float]:
         return state_now(self.runner, threads=self.request.options.threads)
 
-    def _configs(self, pattern: Content, default: Config) -> list[Config]:
+    def _configs(self, pattern: Subject, default: Config) -> list[Config]:
         """The default and what was asked for, in a shuffled order."""
         asked = self.request
         rng = np.random.default_rng(asked.seed)
@@ -161,7 +162,7 @@ class MeasureJob:
             chosen = choose_configs(space, default, asked.configs + 1, rng=rng)
         return [chosen[i] for i in rng.permutation(len(chosen))]
 
-    def _baselines(self, pattern: Content) -> dict[str, Measurement]:
+    def _baselines(self, pattern: Subject) -> dict[str, Measurement]:
         if not (self.request.baselines and self.has_baselines):
             return {}
         found: dict[str, Measurement] = self.runner.baselines(

@@ -11,23 +11,19 @@ from typing import Any, Protocol, TypeAlias
 
 from embeddb.core.config import Op
 from embeddb.core.errors import MatrixError, NothingFound, UsageError
+from embeddb.core.kinds import kind_of, kinds
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
-from embeddb.core.wording import many_of, one_of, plural
+from embeddb.core.subject import Subject, is_workload
+from embeddb.core.wording import many_of, one_of
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Content
 from embeddb.ranking import answers
 from embeddb.ranking.recommendation import Recommendation
-from embeddb.tensors.analysis import work_of
-from embeddb.tensors.computation import KINDS, Computation
 
 #: Names offered where none matches are looked for among at most so many patterns.
 _MOST_NAMES = 20_000
 #: At most so many workloads of one name are listed.
 _MOST_IDS = 5
-#: What holds a workload, by kind; else a program.
-_FILES = {"matrix": "matrix file", "kernel": "file with HLO", "program": "file with HLO"}
 
 
 class _Convertible(Protocol):
@@ -44,25 +40,25 @@ class _Tensor(Protocol):
 
 #: A workload, one known to the database, its file, id or name, or a sparse matrix of scipy or
 #: torch.
-WorkloadLike: TypeAlias = Content | PatternInfo | str | os.PathLike[str] | _Convertible | _Tensor
+WorkloadLike: TypeAlias = Subject | PatternInfo | str | os.PathLike[str] | _Convertible | _Tensor
 
 
 def resolve_workload(
     lookup: Lookup, workload: WorkloadLike, *, kind: str = ""
-) -> Content | PatternInfo:
+) -> Subject | PatternInfo:
     """Return the workload itself, the one that a text names (`find_workload`), or the sparsity
     pattern of another library's matrix.
 
     Raises: as `find_workload`; MatrixError for an object that is no workload.
     """
-    if isinstance(workload, Pattern | Nest | Computation | PatternInfo):
+    if isinstance(workload, PatternInfo) or is_workload(workload):
         return workload
     if isinstance(workload, str | os.PathLike):
         return find_workload(lookup, os.fspath(workload), kind=kind)
     return Pattern.from_matrix(workload)
 
 
-def find_workload(lookup: Lookup, text: str, *, kind: str = "") -> Content | PatternInfo:
+def find_workload(lookup: Lookup, text: str, *, kind: str = "") -> Subject | PatternInfo:
     """Return the only workload in the file `text`, else the one with that id, else the only one
     with that name; `kind` restricts files and names.
 
@@ -109,7 +105,7 @@ def find_answer(
 
 def resolve_structure(
     lookup: Lookup, answer: Recommendation, workload: WorkloadLike | None
-) -> Content:
+) -> Subject:
     """Return what an answer is about in full: `workload`, or the database's own.
 
     Raises: as `resolve_workload`; NothingFound if neither has the structure.
@@ -161,38 +157,19 @@ def _by_name(lookup: Lookup, text: str, kind: str) -> PatternInfo:
     if known:
         return known[0]
     if named:
-        is_a = named[0].kind
-        what = f"{text} is a {is_a}, not a {kind}"
-        raise UsageError(what, hint=_of_other_kind(lookup, text, is_a, kind))
+        hint = named[0].workload.other_kind_hint(text, kind, lookup.store)
+        raise UsageError(f"{text} is a {named[0].kind}, not a {kind}", hint=hint)
     what = "no such file, and no pattern of that name in the database"
-    raise MatrixError(what, where=text, hint=_similar(lookup, text, kind or "matrix"))
+    raise MatrixError(what, where=text, hint=_similar(lookup, text, kind or kinds()[0].name))
 
 
 def _ambiguous(lookup: Lookup, name: str, workloads: list[PatternInfo]) -> UsageError:
-    ids = ", ".join(f"{one.id} ({_description(lookup, one)})" for one in workloads[:_MOST_IDS])
+    ids = ", ".join(
+        f"{one.id} ({one.workload.description(one, lookup.store)})" for one in workloads[:_MOST_IDS]
+    )
     more = f", and {len(workloads) - _MOST_IDS} more" if len(workloads) > _MOST_IDS else ""
     what = f"{len(workloads)} patterns are called {name}"
     return UsageError(what, hint=f"give an id: {ids}{more}")
-
-
-def _description(lookup: Lookup, info: PatternInfo) -> str:
-    """Sizes of one of several workloads of a name; of a program, whose variants for another batch
-    have as many operations, also its work and result."""
-    tensor = lookup.store.tensor(info.id) if info.kind in KINDS else None
-    if tensor is not None:
-        count = plural(len(tensor.operations), "operation")
-        shape = tensor.operations[tensor.outputs[0]].shape
-        return f"{info.kind} of {count}, {work_of(tensor).flops:,} flops, gives {shape}"
-    return f"{info.m} x {info.n}, {info.nnz}" if info.kind == "matrix" else str(info.sizes)
-
-
-def _of_other_kind(lookup: Lookup, name: str, is_a: str, wanted: str) -> str:
-    """Hint for a name that belongs to a workload of another kind."""
-    if (is_a, wanted) != ("program", "kernel"):
-        return f"ask for an operation on a {is_a}"
-    if lookup.store.find(f"{name}/0"):
-        return f"its kernels are {name}/0 and on"
-    return "`embeddb kernel import DB FILE --cut` keeps its kernels, each with a name"
 
 
 def _similar(lookup: Lookup, text: str, kind: str) -> str:
@@ -203,4 +180,4 @@ def _similar(lookup: Lookup, text: str, kind: str) -> str:
     if close:
         return f"did you mean {', '.join(close)}?"
     nothing = "" if names else f"the database has no {one_of(kind)}: `embeddb index` fills it; "
-    return f"{nothing}give the path of a {_FILES.get(kind, 'program')}"
+    return f"{nothing}give the path of a {kind_of(kind).file}"

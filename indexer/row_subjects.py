@@ -7,12 +7,13 @@ from typing import Protocol
 import msgspec
 
 from embeddb.core.errors import ReaderError
+from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import UNKNOWN
 from embeddb.platforms.platform import Platform
 from embeddb.store import Store
-from indexer.library import Library, info_of
+from indexer.library import Library
 from indexer.readers.base.row import MatrixRef, RunRow
 
 __all__ = ["Met", "RowPlatforms", "RowSubjects"]
@@ -88,7 +89,7 @@ class RowSubjects:
     def _resolved(self, ref: MatrixRef, kind: str) -> PatternInfo:
         if not ref.sizes.possible:
             raise ReaderError(f"{ref.name[:80]}: {ref.sizes} is impossible")
-        if kind != "matrix" and ref.sizes != UNKNOWN:
+        if not kind_of(kind).sparse and ref.sizes != UNKNOWN:
             raise ReaderError(f"{ref.name[:80]}: m, n and nnz are sizes of a matrix, not a {kind}")
         if ref.content is not None and ref.content.kind != kind:
             raise ReaderError(f"{ref.name[:80]}: a {ref.content.kind} is no {kind}")
@@ -96,7 +97,7 @@ class RowSubjects:
         if pattern is None:
             pattern = ref.content
         if pattern is not None:
-            info = _told(info_of(pattern), ref)
+            info = _told(PatternInfo.whole(pattern), ref)
             self._store.put_structure(pattern, info)
             self._report.patterns += 1
             return info

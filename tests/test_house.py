@@ -21,6 +21,7 @@ from benchmarks.house import (
     layers_of,
     modules_of,
 )
+from embeddb.core.kinds import kinds, operations
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = modules_of(ROOT)
@@ -31,6 +32,7 @@ MOST_LINES = 600
 #: May load own modules by name, and why.
 BY_NAME = {
     "embeddb": "the public face loads its names on first use",
+    "embeddb.core.kinds": "the kinds of workload that ship, plug-ins in order",
     "embeddb.core.plugins": "the plug-in loader",
     "embeddb.featurizers.network.networks": "the table of backends",
     "embeddb.matrix_files": "the table of formats",
@@ -94,6 +96,93 @@ def _folders_drawn(page: str) -> Iterator[str]:
         for name in names[0].split():
             above[depth:] = [name.rstrip("/")]
             yield "/".join(above)
+
+
+# -- kinds of workload -------------------------------------------------------------------------
+
+#: Rooms that are about one kind of workload: what is in them may name kinds and operations.
+SLICES = [
+    "embeddb/workloads/",
+    "embeddb/nests/",
+    "embeddb/tensors/",
+    "embeddb/matrix_files/",
+    "embeddb/dynamics/",
+    "embeddb/kernels/",
+    "embeddb/handle/",
+    "embeddb/emit/",
+    "embeddb/core/pattern.py",
+    "embeddb/ranking/kernels",
+    "embeddb/ranking/transferred",
+    "embeddb/explain/occlusion",
+    "embeddb/featurizers/nest_",
+    "embeddb/featurizers/kernel_",
+    "embeddb/featurizers/network",
+    "embeddb/ui/kernel_drawing",
+    "embeddb/ui/cli/nest_text",
+    "embeddb/ui/cli/kernel_text",
+    "embeddb/ui/cli/verbs/nest",
+    "embeddb/ui/cli/verbs/kernel",
+    "embeddb/ui/cli/verbs/dynamics",
+    "embeddb/ui/cli/verbs/emit",
+    "embeddb/ui/cli/verbs/plot/spy",
+    "embeddb/ui/cli/verbs/train",
+    "embeddb/ui/cli/verbs/tune",
+    "indexer/nests",
+    "indexer/tensors",
+    "indexer/programs",
+    "indexer/frontends",
+    "indexer/runners/",
+    "indexer/training/",
+    "indexer/readers/waco",
+    "indexer/exchange/nest_files",
+    "tuners/tiles",
+    "tuners/fusion",
+    "tuners/rule",
+    "tuners/hardware",
+    "tuners/tune.py",
+    "tuners/evaluation/kernel_models",
+]
+#: Comparisons of kinds and operations in all other rooms, and their files. They only fall.
+MOST_COMPARISONS, MOST_COMPARING = 11, 7
+
+
+def comparisons_of_kinds(source: str) -> Iterator[int]:
+    """Lines that compare `.kind`, `.kernel` or `.op` with a name of a kind or an operation, ask
+    whether something is a `Pattern`, `Nest` or `Computation`, or look a kind up in a table."""
+    names = {kind.name for kind in kinds()} | {op.name for op in operations()}
+
+    def of_kind(node: ast.AST) -> bool:
+        name = getattr(node, "attr", getattr(node, "id", ""))
+        return name in ("kind", "kernel", "op")
+
+    def named(node: ast.AST) -> bool:
+        parts = getattr(node, "elts", [node])
+        return any(isinstance(part, ast.Constant) and part.value in names for part in parts)
+
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            sides = (node.left, *node.comparators)
+            found = any(map(of_kind, sides)) and any(map(named, sides))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+            asked = {getattr(part, "id", "") for part in ast.walk(node.args[1])}
+            found = bool(asked & {"Pattern", "Nest", "Computation"})
+        else:
+            keys = node.keys if isinstance(node, ast.Dict) else []
+            tabled = [key for key in keys if key is not None and named(key)]
+            found = len(tabled) > 1 and len(tabled) == len(keys)
+        if found:
+            yield node.lineno
+
+
+def test_rooms_ask_the_kind_of_workload() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in MODULES.values()
+        if not path.relative_to(ROOT).as_posix().startswith(tuple(SLICES))
+        for line in comparisons_of_kinds(path.read_text(encoding="utf-8"))
+    ]
+    files = {where.partition(":")[0] for where in found}
+    assert len(found) <= MOST_COMPARISONS and len(files) <= MOST_COMPARING, found
 
 
 # -- the guards themselves ---------------------------------------------------------------------

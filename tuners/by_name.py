@@ -20,9 +20,9 @@ from embeddb.core import plugins
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, NothingFound, PluginError, UsageError
 from embeddb.core.records import Measurement
+from embeddb.core.subject import Subject
 from embeddb.core.wording import one_of
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.answer import Answerer
 from embeddb.ranking.build import build_query
@@ -144,7 +144,7 @@ def answerer(name: str) -> Answerer:
 def search_by(
     lookup: Lookup,
     made: Recommendation,
-    pattern: Content,
+    pattern: Subject,
     platform: Platform | None,
     count: int,
 ) -> Search:

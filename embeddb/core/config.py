@@ -12,24 +12,13 @@ from operator import index
 from typing import Any
 
 from embeddb.core.errors import UsageError
+from embeddb.core.kinds import Operation, WorkloadKind, operation_of
 
-__all__ = ["KERNELS", "KINDS", "WIDE", "Config", "Op", "Value"]
+__all__ = ["Config", "Op", "Value"]
 
 #: A parameter's value. Permutations are tuples of names.
 Value = int | float | str | bool | tuple[str, ...]
 
-#: Kernels, and what each of them runs on: a sparse matrix, a loop nest, a tensor kernel (by tiles,
-#: or as its compiler has it), or a tensor program as a compiler may fuse it.
-KINDS = {
-    **dict.fromkeys(("spmm", "sddmm", "spmv"), "matrix"),
-    "nest": "nest",
-    "tile": "kernel",
-    "fused": "kernel",
-    "fusion": "program",
-}
-KERNELS = tuple(KINDS)
-#: Those that have a number of dense columns.
-WIDE = ("spmm", "sddmm")
 _DTYPES = ("f32", "f64", "f16", "bf16", "tf32", "c64", "c128")
 
 
@@ -48,15 +37,14 @@ class Op:
 
     def __post_init__(self) -> None:
         kernel, width, dtype = self.kernel, index(self.width), self.dtype
-        if kernel not in KERNELS:
-            raise UsageError(f"no kernel {kernel!r}", hint=f"kernels: {', '.join(KERNELS)}")
+        traits, _ = operation_of(kernel)
         if dtype not in _DTYPES:
             raise UsageError(f"no value type {dtype!r}", hint=f"types: {', '.join(_DTYPES)}")
-        if not 1 <= width <= 1 << 20 or (kernel not in WIDE and width != 1):
+        if not 1 <= width <= 1 << 20 or (width != 1 and not traits.wide):
             raise UsageError(f"{kernel} cannot have {width} dense columns")
-        if self.kind != "matrix" and dtype != "f32":
+        if dtype != "f32" and not traits.typed:
             raise UsageError(f"{kernel} has no value type: its arrays have their own")
-        head = f"{kernel}:{width}" if kernel in WIDE else kernel
+        head = f"{kernel}:{width}" if traits.wide else kernel
         object.__setattr__(self, "width", width)
         object.__setattr__(self, "_text", head if dtype == "f32" else f"{head}:{dtype}")
 
@@ -69,14 +57,24 @@ class Op:
         if not found:
             raise UsageError(f"{text!r} is not an operation", hint="write it as spmm:128")
         kernel, width, dtype = found.groups()
-        if width is None and kernel in WIDE:
+        if width is None and operation_of(kernel)[0].wide:
             raise UsageError(f"{text!r} lacks the dense columns", hint=f"write {kernel}:128")
         return cls(kernel, int(width or 1), dtype or "f32")
 
     @property
     def kind(self) -> str:
-        """What it runs on: `matrix`, `nest`, `kernel` or `program`."""
-        return KINDS[self.kernel]
+        """The name of the kind of workload it runs on."""
+        return operation_of(self.kernel)[1].name
+
+    @property
+    def workload(self) -> WorkloadKind:
+        """The kind of workload it runs on."""
+        return operation_of(self.kernel)[1]
+
+    @property
+    def traits(self) -> Operation:
+        """What holds for all operations of this name."""
+        return operation_of(self.kernel)[0]
 
     def __str__(self) -> str:
         return self._text

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.errors import MatrixError
+from embeddb.core.kinds import kind_of
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import MAX_DIM, Sizes
 
@@ -166,7 +167,7 @@ def stub_id(name: str, m: int, n: int, nnz: int, *, kind: str = "matrix") -> str
     """Id of a matrix that is known by name and size only (-1 where a size is unknown), or of a
     subject of another kind, known by name."""
     text = f"stub\x00{name}\x00{m}\x00{n}\x00{nnz}"
-    if kind != "matrix":
+    if not kind_of(kind).sparse:
         text = f"{kind} {text}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

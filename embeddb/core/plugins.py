@@ -1,8 +1,8 @@
 """Finding plug-ins: one Python file each, no list to edit.
 
-A plug-in of kind `reader`, `featurizer`, `runner`, `tuner` or `executor` is a module whose file
-name is the plug-in's name (`_` reads as `-`) and which defines `PLUGIN`, the class or function the
-kind's contract asks for. Three places are searched, first match wins:
+A plug-in of kind `reader`, `featurizer`, `runner`, `tuner`, `executor` or `workload` is a module
+whose file name is the plug-in's name (`_` reads as `-`) and which defines `PLUGIN`, the class,
+function or object the kind's contract asks for. Three places are searched, first match wins:
 
 1. the package that ships with embeddb (`indexer/readers`, `embeddb/featurizers`, ...), which may
    list plug-ins that share a file in `PLUGINS`, by name as `module:attribute`,
@@ -32,6 +32,7 @@ _HOMES = {
     "runner": "indexer.runners",
     "tuner": "tuners",
     "executor": "indexer.executors",
+    "workload": "embeddb.workloads",
 }
 
 

@@ -13,6 +13,7 @@ import msgspec
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.core.files.gate import reason_of
+from embeddb.core.kinds import WorkloadKind, kind_of
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.subject import Subject
@@ -22,7 +23,6 @@ __all__ = [
     "ARRAYS",
     "CYCLES_PER_S",
     "IN_A_ROW",
-    "LEAST",
     "OF_PROGRAM",
     "REMEASURED",
     "REPEAT",
@@ -39,10 +39,6 @@ __all__ = [
 #: What can become of one run. Everything but `ok` is a failure of that configuration.
 STATUSES = ("ok", "invalid", "build", "crash", "timeout", "wrong", "oom")
 SOURCES = ("hardware", "simulator", "imported")
-#: What takes the least of all its repeats and runs: tiles and fused kernels, as in "A Learned
-#: Performance Model for Tensor Processing Units" (Section 4). They take microseconds, so that a
-#: neighbour on the host who comes for a tenth of a second slows all repeats of a run.
-LEAST = frozenset(("tile", "fused"))
 #: In the `context` of a fused kernel that was timed with what its program hands it, not with drawn
 #: arrays: what a sine takes depends on its numbers. Where there are such runs, others do not count.
 ARRAYS, OF_PROGRAM = "arrays", "program"
@@ -140,8 +136,8 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """The median of the repeats, the least where `LEAST` says so; infinite if it failed."""
-        return self.measurement.least if self.op.kernel in LEAST else self.measurement.seconds
+        """The median of the repeats, the least where `Operation.minimum`; infinite if it failed."""
+        return self.measurement.least if self.op.traits.minimum else self.measurement.seconds
 
     @property
     def id(self) -> str:
@@ -183,6 +179,10 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
     def sizes(self) -> Sizes:
         return Sizes(self.m, self.n, self.nnz).naming(self.named)
 
+    @property
+    def workload(self) -> WorkloadKind:
+        return kind_of(self.kind)
+
     @classmethod
     def of(cls, subject: Subject | PatternInfo) -> PatternInfo:
         """The sizes and name of a pattern, or of another subject."""
@@ -200,10 +200,14 @@ class PatternInfo(msgspec.Struct, frozen=True, kw_only=True):
             named=dict(subject.sizes.named),
         )
 
+    @classmethod
+    def whole(cls, workload: Subject) -> PatternInfo:
+        """All facts that are stored beside a workload, some of which take its content to tell."""
+        facts = kind_of(workload.kind).facts(workload)
+        return msgspec.structs.replace(cls.of(workload), **facts)
+
     def __repr__(self) -> str:
-        if self.kind != "matrix":
-            return f"PatternInfo({self.name or self.id[:12]!r}, {self.kind}, {self.sizes})"
-        return f"PatternInfo({self.name or self.id[:12]!r}, {self.m}x{self.n}, nnz={self.nnz})"
+        return f"PatternInfo({self.name or self.id[:12]!r}, {self.workload.brief(self)})"
 
     def _repr_html_(self) -> str:
         return html_of(self)

@@ -5,40 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = [
-    "KERNEL_SYMBOLS",
-    "MATRIX_SYMBOLS",
-    "MAX_DIM",
-    "NEST_SYMBOLS",
-    "PROGRAM_SYMBOLS",
-    "STRUCTURAL",
-    "SYMBOLS",
-    "UNKNOWN",
-    "Sizes",
-]
+from embeddb.core.kinds import kind_with, kinds
+
+__all__ = ["MATRIX_SYMBOLS", "MAX_DIM", "UNKNOWN", "Sizes"]
 
 #: Largest number of rows or columns: indices are kept as int32.
 MAX_DIM = 2**31 - 1
 
 #: Names that stand for a size of the matrix (or, `WIDTH`, of the operation) in a platform's file.
 MATRIX_SYMBOLS = ("NUM_MATRIX_ROWS", "NUM_MATRIX_COLS", "NNZ", "WIDTH")
-#: Those of a loop nest: how many loops, and how often each runs.
-NEST_SYMBOLS = ("DEPTH", "TRIP_1", "TRIP_2", "TRIP_3", "TRIP_4", "TRIP_5", "TRIP_6")
-#: Those of a tensor kernel: how many dimensions its result has, how long each is, and the terms of
-#: the longest sum in it.
-KERNEL_SYMBOLS = ("RANK", "DIM_1", "DIM_2", "DIM_3", "DIM_4", "DIM_5", "DIM_6", "REDUCED")
-#: That of a tensor program.
-PROGRAM_SYMBOLS = ("OPERATIONS",)
-#: The sizes of a subject, by its kind.
-SYMBOLS = {
-    "matrix": MATRIX_SYMBOLS,
-    "nest": NEST_SYMBOLS,
-    "kernel": KERNEL_SYMBOLS,
-    "program": PROGRAM_SYMBOLS,
-}
-#: What is a size of the form, not of the data: which parameters there are may depend on it.
-STRUCTURAL = frozenset({"DEPTH", "RANK"})
-_NAMED = frozenset((*NEST_SYMBOLS, *KERNEL_SYMBOLS, *PROGRAM_SYMBOLS))
 
 
 class _OfMatrix(NamedTuple):
@@ -79,7 +54,8 @@ class Sizes(_OfMatrix):
         sides = self.m, self.n
         if self.named:
             plain = all(size == -1 for size in self)
-            return plain and all(n in _NAMED and 0 < s < 1 << 62 for n, s in self.named)
+            known = {symbol for kind in kinds() for symbol in kind.symbols} - {*MATRIX_SYMBOLS}
+            return plain and all(n in known and 0 < s < 1 << 62 for n, s in self.named)
         room = self.m * self.n if min(sides) >= 0 else MAX_DIM**2
         return all(-1 <= side <= MAX_DIM for side in sides) and -1 <= self.nnz <= room
 
@@ -91,19 +67,11 @@ class Sizes(_OfMatrix):
 
     def __str__(self) -> str:
         if self.named:
-            return _text(dict(self.named))
+            named = dict(self.named)
+            kind = kind_with(named)
+            return kind.sizes_text(named) if kind else " x ".join(map(str, named.values()))
         m, n, nnz = ("?" if size == -1 else str(size) for size in self)
         return f"{m} x {n} with {nnz} entries"
-
-
-def _text(named: Mapping[str, int]) -> str:
-    if "OPERATIONS" in named:
-        return f"{named['OPERATIONS']:,} operations"
-    reduced = named.get("REDUCED", 1)
-    sides = [f"{s:,}" for name, s in named.items() if name not in STRUCTURAL and name != "REDUCED"]
-    if "RANK" not in named:
-        return f"{' x '.join(sides)} turns"
-    return " x ".join(sides) + (f", sums of {reduced:,}" if reduced > 1 else "")
 
 
 UNKNOWN = Sizes()

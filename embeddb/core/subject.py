@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from embeddb.core.config import Op
 from embeddb.core.errors import UsageError
+from embeddb.core.kinds import kind_exists
 from embeddb.core.sizes import Sizes
 
-__all__ = ["Subject", "matrices_only"]
+__all__ = ["Subject", "is_workload", "matrices_only"]
 
 
 class Subject(Protocol):
     """Something with an id, whose runs, vectors and answers are kept under it.
 
-    `kind` is `matrix` (`embeddb.core.pattern.Pattern`), `nest` (`embeddb.nests.nest.Nest`),
-    `kernel` or `program` (`embeddb.tensors.computation.Computation`), as `Op.kind` says what an
-    operation runs on; `id` is a digest of the content, 32 hex digits; those
-    of one `group` are held out together in every evaluation. In keys, columns and JSON the word is
-    *pattern*, whatever the kind.
+    `kind` names its kind (`embeddb.core.kinds`), as `Op.kind` says what an operation runs on; `id`
+    is a digest of the content, 32 hex digits; those of one `group` are held out together in every
+    evaluation. In keys, columns and JSON the word is *pattern*, whatever the kind.
     """
 
     @property
@@ -38,10 +37,16 @@ class Subject(Protocol):
     def sizes(self) -> Sizes: ...
 
 
+def is_workload(value: object) -> TypeGuard[Subject]:
+    """Whether an object is a workload of a known kind."""
+    kind = getattr(value, "kind", None)
+    return isinstance(kind, str) and hasattr(value, "sizes") and kind_exists(kind)
+
+
 def matrices_only(ops: Iterable[Op], what: str) -> None:
     """Raises: UsageError for an operation on something else, for `what` that is about matrices."""
     for op in ops:
-        if op.kind != "matrix":
+        if not op.workload.sparse:
             raise UsageError(
                 f"{what} is about matrices, and {op} runs on a {op.kind}",
                 hint="`embeddb measure DB PROGRAM.c --platform nest-cpu --op nest` measures nests",

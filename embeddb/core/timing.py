@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import State, astray, tells_state
-from embeddb.core.records import LEAST, Run
+from embeddb.core.records import Run
 
 __all__ = ["Timing", "joined_seconds", "timings_of"]
 
@@ -44,8 +44,8 @@ def timings_of(
 
 
 def joined_seconds(op: Op, told: Sequence[float]) -> float:
-    """Of what runs of one configuration say, all finite: the median, or the least (`LEAST`)."""
-    return min(told) if op.kernel in LEAST else statistics.median(told)
+    """The median of the seconds of several runs, all finite, or the least (`Operation.minimum`)."""
+    return min(told) if op.traits.minimum else statistics.median(told)
 
 
 def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
@@ -58,7 +58,7 @@ def _joined(runs: Sequence[Run], normal: Callable[[], State] | None) -> Timing:
         failures = [r.measurement.status for r in runs if not r.measurement.ok]
         return Timing(math.inf, 0.0, 0.0, len(runs), failures[-1] if failures else "invalid")
     if len(timed) > 1:
-        if runs[0].op.kernel in LEAST:
+        if runs[0].op.traits.minimum:
             timed = _of_program(runs, told) or timed
         elif normal is not None:
             timed = _in_state(runs, told, normal) or timed

@@ -10,23 +10,16 @@ import math
 import shlex
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from embeddb.core.config import Config
+from embeddb.core.kinds import kinds_among
 from embeddb.core.records import CYCLES_PER_S
 from embeddb.core.server_url import redacted
 
 if TYPE_CHECKING:
     from markupsafe import Markup
-
-#: What is tuned, by its kind (`embeddb.core.subject`): one, and several.
-_CALLED = {
-    "matrix": ("matrix", "matrices"),
-    "nest": ("nest", "nests"),
-    "kernel": ("tensor kernel", "tensor kernels"),
-    "program": ("tensor program", "tensor programs"),
-}
 
 
 def is_known(value: float | None) -> TypeGuard[float]:
@@ -47,24 +40,18 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 def one_of(*kinds: str) -> str:
     """What one of these kinds is called: `matrix`, `nest`, `matrix or nest`."""
-    return " or ".join(_CALLED[kind][0] for kind in _known(kinds))
+    return " or ".join(kind.one for kind in kinds_among(kinds))
 
 
 def many_of(*kinds: str) -> str:
     """What several of these kinds are called: `matrices`, `matrices and nests`."""
-    return " and ".join(_CALLED[kind][1] for kind in _known(kinds))
+    return " and ".join(kind.many for kind in kinds_among(kinds))
 
 
 def counted(by_kind: Mapping[str, int]) -> str:
     """`5 matrices and 1 nest`."""
-    known = _known(kind for kind, count in by_kind.items() if count)
-    return " and ".join(plural(by_kind.get(kind, 0), *_CALLED[kind]) for kind in known)
-
-
-def _known(kinds: Iterable[str]) -> list[str]:
-    """In the order in which they are told; without any, matrices."""
-    given = set(kinds)
-    return [kind for kind in _CALLED if kind in given] or ["matrix"]
+    known = kinds_among(kind for kind, count in by_kind.items() if count)
+    return " and ".join(plural(by_kind.get(kind.name, 0), kind.one, kind.many) for kind in known)
 
 
 def value_text(value: object) -> str:

@@ -12,23 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.reports import Progress
+from embeddb.core.subject import Subject
 from embeddb.core.wording import value_text
-from embeddb.explain.occlusion import kernel_occlusion, occlusion
 from embeddb.index.answer_index import AnswerIndex
 from embeddb.index.lookup import Lookup
 from embeddb.index.view import View
-from embeddb.platforms.of_subject import Content
 from embeddb.ranking.alternatives import Deepen
 from embeddb.ranking.fallback import Answer
 from embeddb.ranking.posterior import Posterior
 from embeddb.ranking.prediction import shared_out, tempered
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker, posterior_of
-from embeddb.ranking.recommendation import Counterfactual, Diagnostics, Occluded, ParameterEffect
-from embeddb.tensors.computation import Computation
+from embeddb.ranking.recommendation import Counterfactual, Diagnostics, ParameterEffect
 
 if TYPE_CHECKING:
     from embeddb.cost_model.model import CostModel
@@ -36,34 +33,23 @@ if TYPE_CHECKING:
 
 def deepening(
     lookup: Lookup,
-    pattern: Content | PatternInfo,
+    pattern: Subject | PatternInfo,
     *,
     progress: Progress | None = None,
 ) -> Deepen:
     """What adds effects, moves and attention to an answer's diagnostics (the last only where
     `pattern` or the store holds the structure); it takes up to some seconds. Moves and attention
     are of matrices, what is `occluded` of tensor kernels."""
-    structure = pattern if isinstance(pattern, Pattern) else None
-    kernel = pattern if isinstance(pattern, Computation) else lookup.store.tensor(pattern.id)
 
     def deepened(plain: Diagnostics, found: Answer) -> Diagnostics:
         ranker = found.rankers.chosen
-        by, side = "", 0
-        parts: list[Occluded] = []
-        cells: list[float] = []
-        if ranker.query.op.kind == "kernel":
-            by, parts = kernel_occlusion(ranker, lookup, kernel)
-        else:
-            side, cells = occlusion(ranker.query, lookup, structure, progress=progress)
+        parts = ranker.query.op.workload.occluded(ranker, lookup, pattern, progress)
         return msgspec.structs.replace(
             plain,
             deep=True,
             effects=partial_dependence(posterior_of(ranker, found.source, found.first)),
             moves=counterfactuals(ranker, lookup, progress=progress),
-            attention=cells,
-            attention_side=side,
-            occluded=parts,
-            occluded_by=by,
+            **parts,
         )
 
     return deepened
@@ -121,10 +107,10 @@ def counterfactuals(
     partition, at which neighbours and model answer something else that they hold better by more
     than the noise; the nearest first. What was measured on the pattern itself does not count.
 
-    Empty where no neighbours were looked up, and for a nest: other neighbours would have to have
-    their schedules carried over to it first.
+    Empty where no neighbours were looked up, and for kinds of workload to which configurations are
+    transferred: those of other neighbours would have to be transferred first.
     """
-    if ranker.query.op.kind != "matrix":
+    if ranker.query.op.workload.transfers:
         return []
     query, race = ranker.query, _Race.of(ranker, db)
     if race is None:

@@ -26,20 +26,14 @@ from embeddb.explain.explanation import (
     Explanation,
     MachineShare,
     NeighbourEvidence,
-    NestView,
     OwnRuns,
     PatternView,
-    carried_best,
+    best_here,
 )
 from embeddb.explain.why import why
-from embeddb.nests.lines import loop_lines, statement_line
-from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import nest_from_text
-from embeddb.nests.schedule import Schedule
 from embeddb.platforms.machines import machine_words
 from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform
-from embeddb.ranking.kernels.view import KernelView, kernel_view
 from embeddb.ranking.order_reason import with_order_reasons, without_search
 from embeddb.ranking.recommendation import Candidate, Recommendation, RecommendedNeighbour
 from embeddb.store import Store
@@ -69,11 +63,7 @@ def explain(made: Recommendation, store: Store) -> Explanation:
     shown = list(_neighbours(made, store, answer, counts, whose))
     gain = _measured_gain(made)
     platform, pattern = store.sound_platform(made.platform), _pattern(made, store)
-    if Op.parse(made.op).kind == "nest":
-        winners = [(best, n.weight) for n in shown if (best := carried_best(made, n.pattern_id))]
-    else:
-        told = ((carried_best(made, n.pattern_id) or n.best, n.weight) for n in shown)
-        winners = [(best, weight) for best, weight in told if best]
+    winners = [(best, n.weight) for n in shown if (best := best_here(made, n))]
     done = Explanation(
         recommendation=made,
         learned=_learned(made, store),
@@ -209,29 +199,7 @@ def _pattern(made: Recommendation, store: Store) -> PatternView:
         thumbnail=picture if len(picture) == _PICTURE else b"",
         kind=info.kind,
         named=info.named,
-        nest=_nest(made, store) if info.kind == "nest" else None,
-        kernel=_kernel(made, store),
-    )
-
-
-def _kernel(made: Recommendation, store: Store) -> KernelView | None:
-    if made.kernel is not None or Op.parse(made.op).kind not in ("kernel", "program"):
-        return made.kernel
-    found = store.tensor(store.resolve(made.pattern_id))
-    return None if found is None else kernel_view(found)
-
-
-def _nest(made: Recommendation, store: Store) -> NestView | None:
-    if made.nest:
-        found: Nest | None = nest_from_text(made.nest, where=f"answer {made.id}")
-    else:
-        found = store.nest(store.resolve(made.pattern_id))
-    if found is None:
-        return None
-    return NestView(
-        loops=loop_lines(found),
-        body=[statement_line(found, statement) for statement in found.body],
-        answer=loop_lines(found, Schedule.of(made.best, found.depth)),
+        **info.workload.view(made, store),
     )
 
 

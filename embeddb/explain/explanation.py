@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from embeddb.core.config import Config
+from embeddb.core.config import Config, Op
+from embeddb.core.kinds import kind_of
 from embeddb.core.shown import html_of
 from embeddb.core.sizes import Sizes
 from embeddb.core.wording import many_of, one_of
@@ -34,7 +35,7 @@ __all__ = [
     "NestView",
     "OwnRuns",
     "PatternView",
-    "carried_best",
+    "best_here",
     "fails",
     "link_words",
     "paid_off",
@@ -84,7 +85,7 @@ def link_words(link: str, kind: str = "matrix", *, then_measured: bool = False) 
 
 def preparation(calls: float | None, *, measured: bool, kind: str = "matrix") -> str:
     """Whether bringing a matrix into a configuration's format counts, in words."""
-    if kind != "matrix":
+    if not kind_of(kind).sparse:
         return f"gains are per call: a {one_of(kind)} has no format to prepare"
     if calls is None:
         return (
@@ -109,10 +110,10 @@ def paid_off(calls: float | None) -> str:
     return "at once" if calls == 0 else f"{math.ceil(calls):,}"
 
 
-def carried_best(made: Recommendation, pattern_id: str) -> dict[str, Any]:
-    """What the fastest schedule of a neighbour became on the asked nest; empty where none did."""
-    found = (one.config for one in made.transfers if one.pattern_id == pattern_id)
-    return next(found, {})
+def best_here(made: Recommendation, near: NeighbourEvidence) -> dict[str, Any]:
+    """The fastest configuration of a neighbour as it would run here; empty if it cannot."""
+    moved = (one.config for one in made.transfers if one.pattern_id == near.pattern_id)
+    return next(moved, near.best if Op.parse(made.op).workload.copies else {})
 
 
 def _of_matrix(body: dict[str, Any]) -> dict[str, Any]:
@@ -442,7 +443,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             "why": self.why,
         }
         body: dict[str, Any] = msgspec.to_builtins(told)
-        return body if self.pattern.kind != "matrix" else _of_matrix(body)
+        return _of_matrix(body) if kind_of(self.pattern.kind).sparse else body
 
     def __repr__(self) -> str:
         made = self.recommendation

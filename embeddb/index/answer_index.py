@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Op
 from embeddb.featurizers import COSTLY
-from embeddb.index.guards import MOST_SLOWER
 from embeddb.index.held_out import Near, split_groups
 from embeddb.index.large.asked_view import asked_view
 from embeddb.index.pooling import Source
@@ -113,7 +112,7 @@ class AnswerIndex:
             name: _trial(evidence, vectors, known, seen.get(name, ()))
             for name, vectors in readable.items()
         }
-        risk, prefer = MOST_SLOWER.get(evidence.op.kind), _preference(evidence)
+        risk, prefer = evidence.op.workload.max_slower, _preference(evidence)
         folds = _folds(evidence) if held_out else []
         validated = cross_validated(trials, folds, prefer=prefer, most_slower=risk)
         name = prefer(trials)

@@ -10,13 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.kinds import Limit
 from embeddb.index.vote import standard_error
 
 __all__ = [
-    "MOST_SLOWER",
     "NEVER",
     "GainErrors",
-    "Limit",
     "errors_across_machines",
     "gain_errors",
     "margin_of",
@@ -53,16 +52,6 @@ class GainErrors(NamedTuple):
     high: float = math.nan
 
 
-class Limit(NamedTuple):
-    """At most a `share` of the answers may take more than `times` what the default takes."""
-
-    share: float
-    times: float
-
-
-#: By what is tuned: a schedule or tile that does not suit costs more than a format
-#: (docs/decisions/nests.md, docs/decisions/tensors.md).
-MOST_SLOWER = {"nest": Limit(0.02, 1.02), "kernel": Limit(0.02, 1.2)}
 #: The guard that nothing passes.
 NEVER = _HIGH_GUARDS[-1]
 

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +21,9 @@ from embeddb.core.errors import (
     UsageError,
 )
 from embeddb.core.files.model_file import read_card
-from embeddb.core.pattern import Pattern
+from embeddb.core.kinds import kind_of
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.subject import Subject
 from embeddb.core.wording import plural
 from embeddb.cost_model.files import CostModelFiles
 from embeddb.featurizers import Featurizers, WithCounters, reads
@@ -39,9 +39,7 @@ from embeddb.index.scopes import (
     scope_partitions,
     scopes,
 )
-from embeddb.nests.nest import Nest
 from embeddb.platforms.machines import same_build
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, builtin_platforms, load_platform, platform_hint
 from embeddb.store import Partition, Store, memory_store, open_store
 from embeddb.store.counters import counter_problems, counters_of, were_counted
@@ -262,7 +260,7 @@ class Lookup:
         nest that was counted there it is placed by vectors with counters, where its neighbours have
         such vectors too and held-out answers were better by them."""
         plain = self._files.get(op, scope_of(platform), self.featurizers())
-        if not (op.kind == "nest" and nest_id and were_counted(self.store, nest_id, platform.id)):
+        if not (op.workload.counted and nest_id and were_counted(self.store, nest_id, platform.id)):
             return plain
         found = self.by_counters(op, platform)
         plug = None if found is None else self.featurizers()[found.featurizer]
@@ -299,7 +297,7 @@ class Lookup:
         """The evidence for an op with the featurizer chosen among those, too, that read what was
         counted on a platform instance; None where fewer than nine of ten nests were."""
         plain = self._files.get(op, scope_of(platform), self.featurizers())
-        if plain is None or op.kind != "nest":
+        if plain is None or not op.workload.counted:
             return None
         plugs = self._featurizers.counting(platform.id)
         return self._files.by_counters(plain, platform.id, plugs)
@@ -403,10 +401,9 @@ class Lookup:
         return self._derived.models.find_graph_model(platform, op)
 
     def model(self, platform: Platform, op: Op) -> CostModel | GraphModel | None:
-        """What has learned of the runs of an op on a platform, of whatever kind."""
-        if op.kind in ("kernel", "program"):
-            return self.graph_model(platform, op)[0]
-        return self.cost_model(platform, op)
+        """The model that learned from runs of an op on a platform, of whatever kind."""
+        found: CostModel | GraphModel | None = op.workload.model(self, platform, op)
+        return found
 
     def register_model(self, version: str) -> None:
         """Keep the card of the model that an answer rests on, unless the store has it."""
@@ -414,7 +411,7 @@ class Lookup:
 
     # -- patterns and runs -----------------------------------------------------------------
 
-    def vector(self, pattern: Content | PatternInfo, featurizer: str) -> NDArray[np.float32]:
+    def vector(self, pattern: Subject | PatternInfo, featurizer: str) -> NDArray[np.float32]:
         """Raw features float32[d] of a pattern: those in the store, else computed.
 
         Raises: NothingFound if they cannot be had of a pattern known by name; MissingDependency or
@@ -436,21 +433,21 @@ class Lookup:
             found = plug.embed(structure)
         return np.asarray(found, dtype=np.float32)
 
-    def add_pattern(self, pattern: Content, *, only: Collection[str] | None = None) -> None:
+    def add_pattern(self, pattern: Subject, *, only: Collection[str] | None = None) -> None:
         """Keep a pattern's structure (or a nest), thumbnail and those vectors that can be computed
         here, so that it can be a neighbour; with `only`, vectors of these featurizers alone. The
         matrices that a nest holds are kept beside it."""
         self.add_patterns([pattern], only=only)
 
     def add_patterns(
-        self, patterns: Sequence[Content], *, only: Collection[str] | None = None
+        self, patterns: Sequence[Subject], *, only: Collection[str] | None = None
     ) -> None:
         """The same of several patterns, in as few transactions as for one."""
-        held = [m for p in patterns if isinstance(p, Nest) for m in p.matrices]
-        new = {m.id: m for m in held if self.store.structure(m.id) is None}
+        held = [part for one in patterns for part in kind_of(one.kind).parts(one)]
+        new = {m.id: m for m in held if self.store.subject(m.id) is None}
         if new:
             self.add_patterns(list(new.values()), only=only)
-        self.store.put_structures((pattern, _facts(pattern)) for pattern in patterns)
+        self.store.put_structures((one, PatternInfo.whole(one)) for one in patterns)
         plugs = self.featurizers().items()
         asked = [plug for name, plug in plugs if only is None or name in only]
         vectors: dict[tuple[str, str], dict[str, NDArray[np.float32]]] = {}
@@ -462,19 +459,9 @@ class Lookup:
         for (name, version), found in vectors.items():
             self.store.vectors.put(name, version, found)
 
-    def record(self, runs: list[Run], pattern: Content, platform: Platform) -> None:
+    def record(self, runs: list[Run], pattern: Subject, platform: Platform) -> None:
         """Write measured runs back, with the pattern and platform they belong to."""
         self.store.put_platform(platform)
         if self.store.pattern(pattern.id) is None or self.store.subject(pattern.id) is None:
             self.add_pattern(pattern)
         self.store.append(runs)
-
-
-def _facts(pattern: Content) -> PatternInfo:
-    """What is told of a pattern beside its structure; of a matrix its thumbnail too."""
-    from embeddb.core.thumbnail import thumbnail
-
-    info = PatternInfo.of(pattern)
-    if not isinstance(pattern, Pattern):
-        return info
-    return msgspec.structs.replace(info, thumbnail=thumbnail(pattern))

@@ -119,7 +119,7 @@ class RunMatrix:
         """Ids of the patterns that can be neighbours: of nests those that ran two configurations,
         for counting leaves a run of the default alone, which says nothing of any other. All where
         none did."""
-        ran = np.diff(self.indptr) > 1 if self.op.kind == "nest" else np.ones(len(self.rows))
+        ran = np.diff(self.indptr) > 1 if self.op.workload.two_runs else np.ones(len(self.rows))
         found = {row.pattern_id for row, told in zip(self.rows, ran, strict=True) if told}
         return found or {row.pattern_id for row in self.rows}
 

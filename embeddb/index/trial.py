@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embeddb.index.guards import Limit
+from embeddb.core.kinds import Limit
 from embeddb.index.held_out import (
     NEIGHBOURS,
     Judged,

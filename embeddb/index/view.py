@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config
-from embeddb.index.guards import MOST_SLOWER, Limit
+from embeddb.core.kinds import Limit
 from embeddb.index.held_out import Judged, Near, with_itself
 from embeddb.index.pooling import Belief, Layer, Source, beliefs_of, layers_of, pooled
 from embeddb.index.run_matrix import RunMatrix
@@ -246,7 +246,7 @@ def known_policy(ground: Ground, view: View, left_out: LeftOut | None) -> VoteSe
 
 
 def _risk(ground: Ground) -> Limit | None:
-    return MOST_SLOWER.get(ground.evidence.op.kind)
+    return ground.evidence.op.workload.max_slower
 
 
 def _ran_elsewhere(part: Judged) -> Judged:

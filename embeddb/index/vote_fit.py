@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from embeddb.core.kinds import Limit
 from embeddb.index.guards import (
     GainErrors,
-    Limit,
     errors_across_machines,
     gain_errors,
     margin_of,

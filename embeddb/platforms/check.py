@@ -10,21 +10,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from embeddb.core.config import KINDS, WIDE, Config, Op
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError
-from embeddb.core.sizes import UNKNOWN, Sizes
-from embeddb.nests.examples import sample_nests
+from embeddb.core.kinds import operation_of
+from embeddb.core.sizes import Sizes
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
 
 _WIDTHS = (1, 8, 32, 128, 512)
-#: (rows, columns) of matrices that spaces are resolved for, the degenerate and the huge included.
-_SIZES = ((1, 1), (7, 3000), (3000, 7), (1024, 1024), (50_000, 20_000), (2_000_000_000, 2))
-#: Loops of the nests that a space is tried with, and how often each runs.
-_NESTS = ((1, 4096), (2, 1), (3, 64), (4, 20), (6, 7))
-#: Dimensions of the kernels that one is tried with, and the terms of their sums.
-_KERNELS = (((1,), 1), ((4096,), 500), ((7, 3000), 1), ((8, 56, 56, 64), 576), ((3,) * 6, 1))
 
 
 def check_platform(platform: Platform, *, samples: int = 40, seed: int = 0) -> list[str]:
@@ -33,9 +27,9 @@ def check_platform(platform: Platform, *, samples: int = 40, seed: int = 0) -> l
     Per kernel: the default is legal on matrices of every size; every value of every parameter
     occurs in some legal configuration; of `samples` configurations each is legal, survives its
     text form, has legal neighbours, is nearest to itself and maps to a loop nest; every
-    parameter is part of the loop nest or of the platform's own list. Of small loop nests, whose
-    dependences judge too, the default is legal, and something is. The source text gives the same
-    digest when parsed again.
+    parameter is part of the loop nest or of the platform's own list. Of the kind's sample
+    workloads, whose own rules judge too, the default is legal, and something is. The source text
+    gives the same digest when parsed again.
     """
     rng = np.random.default_rng(seed)
     problems: list[str] = []
@@ -51,36 +45,20 @@ def check_platform(platform: Platform, *, samples: int = 40, seed: int = 0) -> l
             *_values(platform, kernel),
             *_parameters(platform, kernel),
             *_samples(platform, kernel, samples, rng),
-            *(_nests(platform, rng) if kernel == "nest" else ()),
+            *_workloads(platform, Op(kernel), rng),
         ]
         problems += [f"{kernel}: {line}" for line in dict.fromkeys(found)]
     return problems
 
 
 def _operations(kernel: str) -> list[Op]:
-    return [Op(kernel, width) for width in _WIDTHS] if kernel in WIDE else [Op(kernel)]
-
-
-def _examples(kernel: str) -> list[Sizes]:
-    """Sizes that a space is tried with."""
-    if KINDS[kernel] == "matrix":
-        return [Sizes(m, n, max(m, n)) for m, n in _SIZES]
-    if KINDS[kernel] == "program":
-        return [UNKNOWN.naming({"OPERATIONS": count}) for count in (1, 30, 5000)]
-    if KINDS[kernel] == "kernel":
-        return [_kernel(dims, reduced) for dims, reduced in _KERNELS]
-    trips = [{f"TRIP_{at + 1}": trip for at in range(d)} for d, trip in _NESTS]
-    return [UNKNOWN.naming({"DEPTH": len(t), **t}) for t in trips]
-
-
-def _kernel(dims: tuple[int, ...], reduced: int) -> Sizes:
-    named = {f"DIM_{at + 1}": dim for at, dim in enumerate(dims)}
-    return UNKNOWN.naming({"RANK": len(dims), **named, "REDUCED": reduced})
+    operation, _ = operation_of(kernel)
+    return [Op(kernel, width) for width in (_WIDTHS if operation.wide else (1,))]
 
 
 def _default(platform: Platform, kernel: str) -> Iterator[str]:
     for op in _operations(kernel):
-        for sizes in _examples(kernel):
+        for sizes in op.workload.sample_sizes():
             space = platform.space(op, sizes)
             # Of a nest the declared default is a part, which the loops as they stand complete.
             whole = platform.default(op, sizes) if sizes.named else platform.kernel(op).default
@@ -88,7 +66,7 @@ def _default(platform: Platform, kernel: str) -> Iterator[str]:
             if reason:
                 cure = space.cure(whole)
                 told = f"{reason}; {cure}" if cure else reason
-                yield f"the default is not legal for {op} on {_something(sizes)}: {told}"
+                yield f"the default is not legal for {op} on {op.workload.sized(sizes)}: {told}"
                 return  # one example tells; the others are the same mistake
 
 
@@ -97,7 +75,7 @@ def _values(platform: Platform, kernel: str) -> Iterator[str]:
     space = platform.kernel(kernel).space
     if space.size() == 1 and space.params:
         yield "there is only one legal configuration, so nothing to choose"
-    if platform.kernel(kernel).space.rules.kind != "matrix":
+    if space.rules.workload.structural:
         return  # which parameters there are depends on the subject
     for part in space.parts:
         if part.listed is None:
@@ -123,32 +101,24 @@ def _samples(
     platform: Platform, kernel: str, samples: int, rng: np.random.Generator
 ) -> Iterator[str]:
     for op in _operations(kernel)[-2:]:
-        examples = _examples(kernel)
+        examples = op.workload.sample_sizes()
         for sizes in examples:
             space = platform.space(op, sizes)
             drawn = space.sample(max(1, samples // len(examples)), rng=rng)
             if not drawn:
-                yield f"no legal configuration was found for {op} on {_something(sizes)}"
+                yield f"no legal configuration was found for {op} on {op.workload.sized(sizes)}"
             for config in drawn:
                 yield from _one(platform, op, space, config, sizes)
 
 
-def _nests(platform: Platform, rng: np.random.Generator) -> Iterator[str]:
-    op = Op("nest")
-    for nest in sample_nests(64).values():
-        space, default = space_of(platform, op, nest), default_of(platform, op, nest)
+def _workloads(platform: Platform, op: Op, rng: np.random.Generator) -> Iterator[str]:
+    for one in op.workload.samples():
+        space, default = space_of(platform, op, one), default_of(platform, op, one)
         reason = space.reason(default)
         if reason:
-            yield f"the default is not legal for the nest {nest.name}: {reason}"
+            yield f"the default is not legal for the {one.kind} {one.name}: {reason}"
         elif not space.sample(4, rng=rng):
-            yield f"no legal configuration was found for the nest {nest.name}"
-
-
-def _something(sizes: Sizes) -> str:
-    if not sizes.named:
-        return f"a {sizes.m} x {sizes.n} matrix"
-    of = "a nest" if "DEPTH" in sizes.symbols else "a computation"
-    return f"{of} of {sizes}"
+            yield f"no legal configuration was found for the {one.kind} {one.name}"
 
 
 def _one(

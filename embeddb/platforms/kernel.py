@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from embeddb.core.config import KERNELS, KINDS, Config, Value
+from embeddb.core.config import Config, Value
 from embeddb.core.errors import PlatformError, SpaceError, UsageError
+from embeddb.core.kinds import operation_of
+from embeddb.core.kinds import operations as known_operations
 from embeddb.platforms.loopnest import LoopNest, complete_order
 from embeddb.platforms.space.expression import Expression
 from embeddb.platforms.space.rules import MAX_TEXT, Param, Rules, join, show
@@ -246,13 +248,18 @@ def read_space(table: Table) -> KernelSpace:
     Raises: PlatformError naming file and key, for a section that cannot be read further.
     """
     kernels = table.texts("kernels")
-    if not kernels or len(set(kernels)) != len(kernels) or set(kernels) - set(KERNELS):
-        raise table.fault("kernels", f"must list some of {join(KERNELS)}, each once")
-    kinds = {KINDS[kernel] for kernel in kernels}
+    try:
+        operations = [operation_of(kernel) for kernel in kernels]
+    except UsageError:
+        operations = []
+    if not operations or len(set(kernels)) != len(kernels):
+        names = [operation.name for operation in known_operations()]
+        raise table.fault("kernels", f"must list some of {join(names)}, each once")
+    kinds = {kind.name for _, kind in operations}
     if len(kinds) > 1:
         raise table.fault("kernels", "of several kinds: each needs a [[space]], for sizes differ")
     declared = table.table("params", required=True)
-    if not declared.data and kernels != ["fused"]:  # of which there is nothing to choose
+    if not declared.data and any(operation.tunable for operation, _ in operations):
         raise table.fault("params", "a space needs at least one parameter")
     constraints = table.texts("constraints")
     chosen = table.table("default", required=True)

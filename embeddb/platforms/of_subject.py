@@ -3,26 +3,12 @@ and the tiles that a kernel cannot have."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Protocol
 
 from embeddb.core.config import Config, Op
-from embeddb.core.pattern import Pattern
 from embeddb.core.sizes import Sizes
-from embeddb.nests.check import NestJudge, canonical_schedule
-from embeddb.nests.nest import Nest
-from embeddb.nests.schedule import KNOWN, parameters
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import ConfigSpace
-from embeddb.tensors.computation import Computation
-from embeddb.tensors.edges import CUT
-from embeddb.tensors.partition import CutJudge
-from embeddb.tensors.tiles import PARAMETERS, TileJudge
-
-#: What is tuned and no matrix.
-Coded = Nest | Computation
-#: What is tuned, structure and all.
-Content = Pattern | Nest | Computation
 
 
 class Sized(Protocol):
@@ -42,15 +28,8 @@ def space_of(platform: Platform, op: Op, subject: Sized) -> ConfigSpace:
     """
     space = platform.space(op, subject.sizes)
     given = frozenset(param.name for param in space.params)
-    if isinstance(subject, Computation):
-        if op.kernel == "fusion" and CUT in given:
-            return space.judged(_cut_judge(subject))
-        if op.kernel != "tile" or platform.runner != "tile" or not given & set(PARAMETERS):
-            return space
-        return space.judged(_tile_judge(subject, given))
-    if not isinstance(subject, Nest) or not given & parameters(subject.depth):
-        return space
-    return space.judged(NestJudge(subject, given))
+    judge = op.workload.judge(op, subject, given, platform.runner)
+    return space if judge is None else space.judged(judge)
 
 
 def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
@@ -59,39 +38,15 @@ def default_of(platform: Platform, op: Op, subject: Sized) -> Config:
 
     Raises: UsageError if the platform does not run this kernel.
     """
-    if not isinstance(subject, Nest):
+    natural = op.workload.natural(subject)
+    if natural is None:
         return platform.default(op, subject.sizes)
     space = space_of(platform, op, subject)
-    known = {param.name for param in space.params}
-    stands = canonical_schedule(subject).config
-    plain = {name: value for name, value in stands.items() if name in known}
+    names = {param.name for param in space.params}
+    plain = {name: value for name, value in natural.items() if name in names}
     wished = {**plain, **platform.kernel(op).default}
     for values in (wished, plain):
         config = space.canonical(Config(values))
         if space.reason(config) is None:
             return config
     return space.nearest(wished) or space.canonical(Config(wished))
-
-
-def carried(platform: Platform) -> str:
-    """What becomes of a neighbour's configuration on another loop nest, in one line.
-
-    Raises: UsageError if the platform does not run nests.
-    """
-    names = {param.name for param in platform.kernel("nest").space.params}
-    if not names & KNOWN:
-        return "configurations are voted on whole: no parameter is one of a schedule"
-    if names <= KNOWN:
-        return "schedules are judged by dependences, and carried over loop by loop"
-    others = ", ".join(sorted(names - KNOWN))
-    return f"schedules are judged by dependences, and voted on whole; not of a schedule: {others}"
-
-
-@lru_cache(maxsize=64)
-def _cut_judge(program: Computation) -> CutJudge:
-    return CutJudge(program)
-
-
-@lru_cache(maxsize=256)
-def _tile_judge(kernel: Computation, given: frozenset[str]) -> TileJudge:
-    return TileJudge(kernel, given)

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
 from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
 from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import Content, default_of
+from embeddb.platforms.of_subject import default_of
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.answers import keep
 from embeddb.ranking.build import build_query
@@ -89,7 +90,7 @@ def insight(found: Answer, *, nearest: NearestRun | None = None) -> Diagnostics:
 def renewed(
     lookup: Lookup,
     made: Recommendation,
-    pattern: Content | PatternInfo,
+    pattern: Subject | PatternInfo,
     platform: Platform,
     *,
     deepen: Deepen | None = None,

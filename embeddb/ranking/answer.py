@@ -11,14 +11,10 @@ import numpy as np
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import NestError, RunnerUnavailable
-from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
-from embeddb.core.thumbnail import thumbnail
+from embeddb.core.subject import Subject
 from embeddb.featurizers.base import counted_parts
 from embeddb.index.lookup import Lookup
-from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import nest_text
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, runner_for
 from embeddb.ranking.alternatives import Deepen, insight, nearest_run
 from embeddb.ranking.answers import keep
@@ -26,7 +22,6 @@ from embeddb.ranking.break_even import with_break_even
 from embeddb.ranking.build import build_query, named_features
 from embeddb.ranking.confidence import confidence_of, default_fails, untried_doubt
 from embeddb.ranking.fallback import Answer, answer
-from embeddb.ranking.kernels.view import kernel_view
 from embeddb.ranking.order_reason import with_order_reasons
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.order import with_failures
@@ -38,7 +33,6 @@ from embeddb.ranking.recommendation import (
     TransferredStep,
 )
 from embeddb.store.counters import counters_of
-from embeddb.tensors.computation import Computation
 
 #: At most so many candidates for a query, as `embeddb.ranking.fallback.answer` gives them.
 Answerer = Callable[..., Answer]
@@ -57,7 +51,7 @@ def local_platform(platform: Platform) -> Platform:
 
 def recommend(
     lookup: Lookup,
-    pattern: Content | PatternInfo,
+    pattern: Subject | PatternInfo,
     platform: Platform,
     op: Op,
     *,
@@ -79,18 +73,14 @@ def recommend(
     started = time.perf_counter()
     found = answer_by(query, count, rng=np.random.default_rng(seed))
     stages["transfer"] = time.perf_counter() - started
-    structure = pattern if isinstance(pattern, Pattern) else None
     about = insight(found, nearest=nearest_run(lookup, query))
     if deepen is not None:
         about = deepen(about, found)
     stages["insight"] = time.perf_counter() - started - stages["transfer"]
     made = _recommendation(lookup, query, found, seed=seed)
-    asked = _pictured(lookup, query.pattern, structure)
-    made = msgspec.structs.replace(made, stages_s=stages, insight=about, pattern=asked)
-    if isinstance(pattern, Nest):
-        made = msgspec.structs.replace(made, nest=nest_text(pattern).decode())
-    if isinstance(pattern, Computation):
-        made = msgspec.structs.replace(made, kernel=kernel_view(pattern))
+    asked = _pictured(lookup, query.pattern, pattern)
+    whole = {} if isinstance(pattern, PatternInfo) else op.workload.answer(pattern)
+    made = msgspec.structs.replace(made, stages_s=stages, insight=about, pattern=asked, **whole)
     if lookup.store.readonly:
         note = "the database is read-only: this answer was not stored"
         return msgspec.structs.replace(made, warnings=[*made.warnings, note])
@@ -105,12 +95,12 @@ def first_answers(query: Query, count: int) -> list[Config]:
     return [Config(candidate.config) for candidate in found.candidates]
 
 
-def _pictured(lookup: Lookup, info: PatternInfo, structure: Pattern | None) -> PatternInfo:
+def _pictured(lookup: Lookup, info: PatternInfo, given: Subject | PatternInfo) -> PatternInfo:
     """What an explanation shows of the matrix, which need not be in the store."""
     known = lookup.store.pattern(info.id)
     picture = info.thumbnail or (known.thumbnail if known is not None else b"")
-    if not picture and structure is not None:
-        picture = thumbnail(structure)
+    if not picture and not isinstance(given, PatternInfo):
+        picture = info.workload.facts(given).get("thumbnail", b"")
     return msgspec.structs.replace(info, thumbnail=picture, features={}, about={})
 
 
@@ -223,7 +213,7 @@ def _transfers(query: Query, found: Answer) -> list[TransferredSchedule]:
 
 def counters_use(lookup: Lookup, query: Query) -> CountersUse | None:
     """Of the nest that is asked about; None for what was not counted on this platform."""
-    if query.op.kind != "nest":
+    if not query.op.workload.counted:
         return None
     try:
         counters = counters_of(lookup.store, query.pattern.id, query.platform.id)

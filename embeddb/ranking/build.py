@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embeddb.core.config import Config, Op
-from embeddb.core.errors import EmbeddbError, NothingFound, TensorError, UsageError
+from embeddb.core.errors import EmbeddbError, NothingFound, UsageError
 from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
 from embeddb.core.timing import Timing, timings_of
 from embeddb.featurizers import missing
 from embeddb.index.answer_index import AnswerIndex
@@ -22,19 +23,14 @@ from embeddb.index.lookup import Lookup
 from embeddb.index.pooling import Source
 from embeddb.index.scopes import nearest_widths
 from embeddb.index.view import View
-from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Content, default_of, space_of
+from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.screen import screened
 from embeddb.platforms.space.space import ConfigSpace
-from embeddb.ranking.kernels.carried import with_carried_tiles
-from embeddb.ranking.kernels.prediction import predicted_tiles
 from embeddb.ranking.order_reason import settled
 from embeddb.ranking.prediction import predicted
 from embeddb.ranking.query import Neighbour, OwnTimings, Promise, Query, Vote
-from embeddb.ranking.transferred import carried_over
 from embeddb.store.usual_state import usual_at
-from embeddb.tensors.computation import Computation
 
 __all__ = ["build_query", "named_features", "with_evidence"]
 
@@ -44,7 +40,7 @@ _ENOUGH_AT_OTHER_WIDTH = 8
 
 def build_query(
     lookup: Lookup,
-    pattern: Content | PatternInfo,
+    pattern: Subject | PatternInfo,
     platform: Platform,
     op: Op,
     *,
@@ -64,8 +60,7 @@ def build_query(
     partition = lookup.answering(op, platform, nest_id=info.id)
     clock.lap("open")
     space, default = space_of(platform, op, subject), default_of(platform, op, subject)
-    if op.kernel == "tile" and (reason := space.reason(default)) is not None:
-        raise TensorError(f"{info.name or info.id[:12]} has no tiles: {reason}")
+    op.workload.check_default(info, op, space, default)
     query = Query(info, platform, op, space, default, calls)
     query = replace(query, own=_own(lookup, query))
     if partition is not None:
@@ -80,7 +75,7 @@ def build_query(
         if vector is not None:
             partition = lookup.around(partition, vector, info.id, platform)
         query = with_evidence(query, partition, vector, name_of=lookup.pattern_name)
-        query = _with_carried(query, partition, lookup, subject)
+        query = op.workload.transferred(query, partition, subject, lookup.store.subject) or query
         clock.lap("search")
     query = _predicted(query, lookup, pattern, subject)
     if query.prediction.version:
@@ -89,8 +84,8 @@ def build_query(
 
 
 def _subject(
-    lookup: Lookup, pattern: Content | PatternInfo, info: PatternInfo, op: Op
-) -> Content | PatternInfo:
+    lookup: Lookup, pattern: Subject | PatternInfo, info: PatternInfo, op: Op
+) -> Subject | PatternInfo:
     """With its rules, where it is known by name and has any. Raises: UsageError for another kind of
     subject."""
     if info.kind != op.kind:
@@ -111,32 +106,17 @@ def _own(lookup: Lookup, asked: Query) -> OwnTimings:
     return OwnTimings(timings=own, behind=behind, other_width=own_width, other_op=width_op)
 
 
-def _with_carried(
-    query: Query, partition: AnswerIndex, lookup: Lookup, subject: Content | PatternInfo
-) -> Query:
-    """With what neighbours' schedules, or tiles, become on a nest or kernel."""
-    if isinstance(subject, Nest):
-        return carried_over(query, partition, subject, known=lookup.store.nest)
-    if isinstance(subject, Computation) and query.op.kernel == "tile":
-        return with_carried_tiles(query, partition, subject, known=lookup.store.tensor)
-    return query
-
-
 def _predicted(
-    query: Query, lookup: Lookup, pattern: Content | PatternInfo, subject: Content | PatternInfo
+    query: Query, lookup: Lookup, pattern: Subject | PatternInfo, subject: Subject | PatternInfo
 ) -> Query:
-    """By the learned model of kernels where there is one, else by the cost model."""
-    if query.op.kind == "kernel":
-        kernel = subject if isinstance(subject, Computation) else None
-        found = predicted_tiles(query, lookup, kernel)
-        if found is not None:
-            return found
-    return predicted(query, lookup, pattern)
+    """By a model of the kind's own where there is one, else by the cost model."""
+    found: Query | None = query.op.workload.predicted(query, lookup, subject)
+    return predicted(query, lookup, pattern) if found is None else found
 
 
 def _placed(
     lookup: Lookup,
-    pattern: Content | PatternInfo,
+    pattern: Subject | PatternInfo,
     op: Op,
     platform: Platform,
     partition: AnswerIndex,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from embeddb.core.config import Config
+from embeddb.core.kinds import kind_of
 from embeddb.core.wording import many_of, one_of, plural
 from embeddb.ranking.query import Query
 from embeddb.ranking.rankers.base import Ranker
@@ -175,7 +176,7 @@ def _doubts_of_machine(query: Query) -> list[str]:
     if not vote.measured_here:
         if own > 0.0:
             return [f"{100 * (1 - own):.0f} % of the vote is of other machines{check}"]
-        can = platform.runner and platform.portable and kind == "matrix"
+        can = platform.runner and platform.portable and kind_of(kind).sparse
         how = f"; `embeddb calibrate` corrects them, --platform {platform.name}" if can else ""
         return [f"{other}: the ranking usually holds, the gains may not{how}"]
     near = sum(neighbour.platform == platform.id for neighbour in vote.neighbours)

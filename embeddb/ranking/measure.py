@@ -13,9 +13,9 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import APART, State, apart, between, state_now, state_of
 from embeddb.core.records import Measurement, Run, in_context
+from embeddb.core.subject import Subject
 from embeddb.core.timing import Timing, timings_of
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, platform_here, runner_for
 from embeddb.ranking.alternatives import Deepen, renewed
 from embeddb.ranking.answers import keep
@@ -36,7 +36,7 @@ Search = Callable[[Recommendation, Measure], list[Candidate]]
 def measure_answer(
     lookup: Lookup,
     made: Recommendation,
-    pattern: Content,
+    pattern: Subject,
     *,
     options: Any,
     rounds: int = 1,

@@ -16,10 +16,10 @@ from embeddb.core.errors import EmbeddbError, ModelError, UsageError
 from embeddb.core.files.gate import refusing
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import Sizes
+from embeddb.core.subject import Subject
 from embeddb.core.timing import timings_of
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import nearest_widths
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.query import Query
 from embeddb.store.usual_state import usual_at
@@ -52,7 +52,7 @@ class Scorer(Protocol):
         standard deviation (nan: unknown), of a matrix with raw features float32[d] and `sizes`."""
 
 
-def predicted(query: Query, lookup: Lookup, pattern: Content | PatternInfo) -> Query:
+def predicted(query: Query, lookup: Lookup, pattern: Subject | PatternInfo) -> Query:
     """The query with the predictions of the cost model for its op and platform, or a note why
     there are none."""
     model, note = lookup.usable_model(query.platform, query.op)

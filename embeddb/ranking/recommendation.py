@@ -280,7 +280,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         """What counters did for an answer that has neighbours of a nest; else empty."""
         if self.counters is not None:
             return self.counters.words
-        if Op.parse(self.op).kind != "nest" or not self.neighbours:
+        if not self.neighbours or not Op.parse(self.op).workload.counted:
             return ""
         return "none: it was not counted on this platform, so neighbours are near by the code alone"
 
@@ -302,18 +302,15 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         body["candidates"] = candidates
         if self.pattern is not None:
             body["pattern"] = {k: getattr(self.pattern, k) for k in ("m", "n", "nnz", "group")}
-            if self.pattern.kind != "matrix":
+            if not self.pattern.workload.sparse:
                 body["pattern"] |= {"kind": self.pattern.kind, "sizes": self.pattern.named}
-        if not self.nest:
-            del body["nest"]
+        shown = set(Op.parse(self.op).workload.answer_keys)
         if not self.nest and self.kernel is None:
-            del body["transfers"]
-        if Op.parse(self.op).kind != "nest":
-            del body["counters"]
-        if self.kernel is None:
-            del body["kernel"]
-        if Op.parse(self.op).kind != "kernel":
-            del body["insight"]["occluded"], body["insight"]["occluded_by"]
+            shown -= {"nest", "kernel", "transfers"}
+        for key in {"nest", "kernel", "transfers", "counters"} - shown:
+            del body[key]
+        for key in {"occluded", "occluded_by"} - shown:
+            del body["insight"][key]
         del body["default_seconds"]
         return body
 

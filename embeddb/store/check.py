@@ -8,10 +8,10 @@ from typing import TypeVar
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import EmbeddbError, StoreCorrupt
 from embeddb.core.files.gate import refusing
+from embeddb.core.kinds import kinds
 from embeddb.core.records import PatternInfo
 from embeddb.core.sizes import Sizes
 from embeddb.store import codec
-from embeddb.store.coded import TABLES, decode_coded
 from embeddb.store.engine import Engine, Txn
 from embeddb.store.merge_facts import name_key, resolved
 from embeddb.store.models import decode_entry
@@ -70,13 +70,15 @@ def _of_structures(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[
 
 
 def _of_coded(txn: Txn, patterns: Mapping[bytes, PatternInfo]) -> Iterator[str]:
-    for table, key, raw in ((name, *row) for name in TABLES for row in txn.scan(name)):
+    tables = {kind.table: kind for kind in reversed(kinds()) if not kind.sparse}
+    for table, key, raw in ((name, *row) for name in sorted(tables) for row in txn.scan(name)):
+        info = patterns.get(key)
+        kind = info.workload if info is not None and info.workload.table == table else tables[table]
         try:
-            found = decode_coded(table, raw, pattern_id=key.hex(), name="", group="")
+            found = kind.decode(raw, pattern_id=key.hex(), name="", group="")
         except StoreCorrupt as e:
             yield str(e)
             continue
-        info = patterns.get(key)
         if info is None:
             yield f"{table} {key.hex()}: its pattern is missing"
         elif (info.kind, info.named) != (found.kind, dict(found.sizes.named)):

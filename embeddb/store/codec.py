@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt, UsageError
 from embeddb.core.files.gate import reason_of
+from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import MAX_DIM, Pattern
 from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.core.sizes import Sizes
+from embeddb.core.subject import Subject
 from embeddb.store.engine import text_of
 
 P = ParamSpec("P")
@@ -126,6 +128,14 @@ def decode_partition(key: bytes, number: bytes) -> tuple[Op, str]:
         return Op.parse(op), platform
     except Exception as e:
         raise StoreCorrupt(f"partition {text[:80]!r} is none: {reason_of(e)}") from e
+
+
+def encode_workload(workload: Subject, info: PatternInfo) -> tuple[str, bytes]:
+    """Table and bytes of a workload. Raises: UsageError for facts about another one."""
+    if info.id != workload.id:
+        raise UsageError(f"the facts are about pattern {info.id}, not {workload.id}")
+    kind = kind_of(workload.kind)
+    return kind.table, kind.encode(workload)
 
 
 def encode_structure(pattern: Pattern) -> bytes:

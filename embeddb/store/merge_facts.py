@@ -179,7 +179,7 @@ def _merged(old: PatternInfo, new: PatternInfo) -> PatternInfo:
         thumbnail=new.thumbnail or old.thumbnail,
         features={**old.features, **new.features},
         about={**old.about, **new.about},
-        kind=new.kind if old.kind == "matrix" else old.kind,
+        kind=new.kind if old.workload.sparse else old.kind,
         named=new.named or old.named,
     )
 

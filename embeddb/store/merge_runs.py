@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.kinds import kind_of
 from embeddb.core.records import PatternInfo, Run
-from embeddb.platforms.of_subject import Coded
+from embeddb.core.subject import Subject
 from embeddb.store import codec
-from embeddb.store.coded import encode_coded, table_of
 from embeddb.store.engine import Txn, raise_generation
 from embeddb.store.merge_facts import (
     Contradiction,
@@ -241,13 +241,13 @@ class Told:
     """What can be stored of it; `unfit` says why the rest cannot."""
 
     infos: tuple[PatternInfo, ...]
-    coded: tuple[Coded, ...]
+    coded: tuple[Subject, ...]
     runs: tuple[tuple[Run, bytes], ...]
     unfit: tuple[Contradiction, ...]
 
     @classmethod
     def of(
-        cls, runs: Iterable[Run], patterns: Iterable[PatternInfo], coded: Iterable[Coded]
+        cls, runs: Iterable[Run], patterns: Iterable[PatternInfo], coded: Iterable[Subject]
     ) -> Told:
         unfit: list[Contradiction] = []
         infos: list[PatternInfo] = []
@@ -283,7 +283,7 @@ class Told:
         return done, tuple(against)
 
 
-def _complete_code(txn: Txn, given: Coded) -> Contradiction | None:
+def _complete_code(txn: Txn, given: Subject) -> Contradiction | None:
     """The code of what facts are known of: it fits its id, so that it can only be missing."""
     key = codec.pattern_key(given.id)
     raw = txn.get("pattern", key)
@@ -293,7 +293,7 @@ def _complete_code(txn: Txn, given: Coded) -> Contradiction | None:
     if (known.kind, known.named) != (given.kind, dict(given.sizes.named)):
         says = f"is {given.sizes}, and known as {known.kind} of {known.sizes}"
         return Contradiction(f"{given.kind} {given.id}", says, refused=True)
-    table = table_of(given.kind) or ""
-    if txn.get(table, key) is None:
-        txn.put(table, key, encode_coded(given))
+    kind = kind_of(given.kind)
+    if txn.get(kind.table, key) is None:
+        txn.put(kind.table, key, kind.encode(given))
     return None

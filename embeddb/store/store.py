@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import cast
 
 import msgspec
 
@@ -16,12 +16,11 @@ from embeddb.core.config import Config, Op
 from embeddb.core.errors import StoreCorrupt
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo, Run
+from embeddb.core.subject import Subject
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Coded, Content
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.store import codec
 from embeddb.store.check import inconsistencies
-from embeddb.store.coded import decode_coded, encode_content, table_of, with_matrices
 from embeddb.store.engine import (
     COUNTED,
     SCHEMA,
@@ -49,8 +48,6 @@ from embeddb.store.sources import Pushing, SourceTable
 from embeddb.store.tables import AnswerTable, BlobTable, Notes, VectorTable, decoded, reading
 from embeddb.store.withdrawn import WithdrawnTable, hidden_under
 from embeddb.tensors.computation import Computation
-
-T = TypeVar("T")
 
 #: Runs read in one transaction, about.
 _PIECE = 8192
@@ -164,7 +161,7 @@ class Store:
         self,
         runs: Iterable[Run],
         patterns: Iterable[PatternInfo],
-        coded: Iterable[Coded] = (),
+        coded: Iterable[Subject] = (),
         *,
         pushing: Pushing | None = None,
     ) -> Taken:
@@ -291,13 +288,13 @@ class Store:
         batch = list(infos)
         self._engine.write(lambda txn: merge_infos(txn, batch))
 
-    def put_structure(self, pattern: Content, info: PatternInfo) -> None:
+    def put_structure(self, pattern: Subject, info: PatternInfo) -> None:
         """Keep a pattern's structure, or its code, (deflated) with what is known of it."""
         self.put_structures([(pattern, info)])
 
-    def put_structures(self, told: Iterable[tuple[Content, PatternInfo]]) -> None:
+    def put_structures(self, told: Iterable[tuple[Subject, PatternInfo]]) -> None:
         """The same of several patterns, in one transaction."""
-        rows = [(info, *encode_content(pattern, info)) for pattern, info in told]
+        rows = [(info, *codec.encode_workload(one, info)) for one, info in told]
 
         def body(txn: Txn) -> None:
             for info, table, raw in rows:
@@ -320,36 +317,36 @@ class Store:
 
     def structure(self, pattern_id: str) -> Pattern | None:
         """The matrix itself, if its structure is kept. Raises: StoreCorrupt."""
-        return self._content("structure", pattern_id, codec.decode_structure)
+        return cast("Pattern | None", self.subject(pattern_id, table="structure"))
 
     def nest(self, pattern_id: str) -> Nest | None:
         """The nest of that id, with those of its matrices that are kept. Raises: StoreCorrupt."""
-        found = self._content("nest", pattern_id, partial(decode_coded, "nest"))
-        return with_matrices(found, self.structure) if isinstance(found, Nest) else None
+        return cast("Nest | None", self.subject(pattern_id, table="nest"))
 
     def tensor(self, pattern_id: str) -> Computation | None:
         """The tensor kernel or program of that id, if there is one. Raises: StoreCorrupt."""
-        found = self._content("tensor", pattern_id, partial(decode_coded, "tensor"))
-        return found if isinstance(found, Computation) else None
+        found = self.subject(pattern_id, table="tensor")
+        return found if isinstance(found, Computation) else None  # other kinds are kept there too
 
-    def subject(self, pattern_id: str) -> Content | None:
-        """Whichever is kept under that id. Raises: StoreCorrupt."""
-        return self.structure(pattern_id) or self.nest(pattern_id) or self.tensor(pattern_id)
-
-    def known(self, info: PatternInfo) -> Coded | PatternInfo:
-        """The nest or computation that facts are about, for its rules; else the facts."""
-        if table_of(info.kind) == "tensor":
-            return self.tensor(info.id) or info
-        return (self.nest(info.id) if info.kind == "nest" else None) or info
-
-    def _content(self, table: str, pattern_id: str, decode: Callable[..., T]) -> T | None:
+    def subject(self, pattern_id: str, *, table: str = "") -> Subject | None:
+        """The workload kept under that id, or kept there in this table. Raises: StoreCorrupt."""
+        key = codec.pattern_key(pattern_id)
         with self._engine.read() as txn:
-            raw = txn.get(table, codec.pattern_key(pattern_id))
-            about = txn.get("pattern", codec.pattern_key(pattern_id))
-        if raw is None or about is None:
+            about = txn.get("pattern", key)
+            if about is None:
+                return None
+            info = codec.decode_info(about)
+            kind = info.workload
+            raw = txn.get(kind.table, key) if table in ("", kind.table) else None
+        if raw is None:
             return None
-        info = codec.decode_info(about)
-        return decode(raw, pattern_id=pattern_id, name=info.name, group=info.group)
+        found = kind.decode(raw, pattern_id=pattern_id, name=info.name, group=info.group)
+        whole: Subject = kind.complete(found, self.structure)
+        return whole
+
+    def known(self, info: PatternInfo) -> Subject | PatternInfo:
+        """The workload that facts are about, where its own rules count; else the facts."""
+        return info if info.workload.sparse else (self.subject(info.id) or info)
 
     def find(self, name: str) -> list[PatternInfo]:
         """Every pattern that was called `name`, complete ones before stubs."""

@@ -69,7 +69,7 @@ class ReaderContract:
         assert not row.measurement.ok or row.measurement.times_s
         assert row.matrix.name
         assert min(row.matrix.m, row.matrix.n, row.matrix.nnz) >= -1
-        assert row.op.kind == "matrix" or row.matrix.sizes == UNKNOWN, "sizes of a matrix"
+        assert row.op.workload.sparse or row.matrix.sizes == UNKNOWN, "sizes of a matrix"
         assert row.matrix.content is None or row.matrix.content.kind == row.op.kind
         assert all(math.isfinite(value) for value in row.matrix.features.values())
         Config(row.config)

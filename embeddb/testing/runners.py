@@ -18,12 +18,12 @@ import pytest
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
+from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import STATUSES
+from embeddb.core.subject import Subject
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Content
-from embeddb.store.coded import encode_coded
 from indexer.runners.base import KnowsFacts, Runner, RunOptions, TellsState
 
 __all__ = ["RunnerContract"]
@@ -48,17 +48,17 @@ class RunnerContract:
         raise NotImplementedError
 
     @pytest.fixture
-    def pattern(self) -> Content:
+    def pattern(self) -> Subject:
         """A small matrix with an empty row, a full row and an entry in the last column; or a nest
         of three loops."""
-        return _nest() if self.op.kind == "nest" else _matrix()
+        return _matrix() if self.op.workload.sparse else _nest()
 
     def test_availability_is_none_or_one_line(self, runner: Runner) -> None:
         reason = runner.available()
         assert reason is None or (reason and "\n" not in reason)
 
     def test_one_measurement_per_config_in_order(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Content
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Subject
     ) -> None:
         asked = [*configs, *reversed(configs)]
         answered = list(runner.run(pattern, self.op, asked, options=options))
@@ -70,7 +70,7 @@ class RunnerContract:
                 assert len(cpu) in (0, len(measurement.times_s))
 
     def test_measurements_stream(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Content
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Subject
     ) -> None:
         stream = runner.run(pattern, self.op, configs, options=options)
         first, _ = next(stream)
@@ -99,12 +99,12 @@ class RunnerContract:
         assert all(0 < value < math.inf for value in (*one.values(), *other.values()))
 
     def test_no_configs_no_measurements(
-        self, runner: Runner, options: RunOptions, pattern: Content
+        self, runner: Runner, options: RunOptions, pattern: Subject
     ) -> None:
         assert list(runner.run(pattern, self.op, [], options=options)) == []
 
     def test_a_foreign_config_is_a_status(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Content
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Subject
     ) -> None:
         foreign = Config({"no_such_parameter": 1})
         asked = [configs[0], foreign, configs[1]]
@@ -118,13 +118,13 @@ class RunnerContract:
         self, runner: Runner, options: RunOptions, configs: list[Config]
     ) -> None:
         """Override it for a runner of matrices and of nests."""
-        other = Op("nest") if self.op.kind == "matrix" else Op("spmm", 8)
-        subject = _nest() if other.kind == "nest" else _matrix()
+        other = Op("nest") if self.op.workload.sparse else Op("spmm", 8)
+        subject = _matrix() if other.workload.sparse else _nest()
         with pytest.raises(UsageError):
             list(runner.run(subject, other, configs, options=options))
 
     def test_the_pattern_is_left_alone(
-        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Content
+        self, runner: Runner, options: RunOptions, configs: list[Config], pattern: Subject
     ) -> None:
         before = _content(pattern)
         list(runner.run(pattern, self.op, configs, options=options))
@@ -141,7 +141,5 @@ def _nest() -> Nest:
     return sample_nests(16)["matmul"]
 
 
-def _content(pattern: Content) -> bytes:
-    if isinstance(pattern, Pattern):
-        return pattern.indptr.tobytes() + pattern.indices.tobytes()
-    return encode_coded(pattern)
+def _content(pattern: Subject) -> bytes:
+    return kind_of(pattern.kind).encode(pattern)

@@ -54,7 +54,7 @@ class Ranking(NamedTuple):
                 fails(c),
                 paid_off(c.break_even_calls),
                 c.seconds,
-                c.status,
+                c.status or "",
                 base / c.seconds if base and c.seconds else None,
             )
             for rank, c in enumerate(candidates, 1)

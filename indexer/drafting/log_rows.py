@@ -12,8 +12,9 @@ from itertools import islice
 from pathlib import Path
 
 from embeddb.core import plugins
-from embeddb.core.config import KINDS, Config, Op
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError, UsageError
+from embeddb.core.kinds import kinds
 from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.platform import parse_platform
 from embeddb.platforms.space.expression import FUNCTIONS
@@ -28,7 +29,7 @@ __all__ = ["LogRows", "configs_of", "operations", "read_log_rows"]
 #: Rows that a draft is made from.
 _MOST_ROWS = 200_000
 #: What a log is of that does not say it, as far as a draft can help.
-_KERNELS = [kernel for kernel, kind in KINDS.items() if kind == "matrix"]
+_KERNELS = [op.name for kind in kinds() if kind.sparse for op in kind.operations]
 #: A platform that no column is like: what its log needs beside parameters is proposed by it.
 _BLANK = """
 name = "blank"

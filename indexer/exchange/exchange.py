@@ -15,9 +15,9 @@ from embeddb.core.errors import InputError, NothingFound, UsageError
 from embeddb.core.files.own_files import whole_file
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.reports import Report
+from embeddb.core.subject import Subject
 from embeddb.index.lookup import Lookup
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Coded
 from embeddb.store import Partition, Store
 from indexer.exchange.models import adopt_models, model_docs
 from indexer.exchange.nest_files import one_name_each, write_nests
@@ -166,7 +166,7 @@ def _named_nests(store: Store, platform: str, op: Op | None) -> Iterator[tuple[s
     ids = _members(store, _selected(store, platform, op)) if platform or op else None
     infos = (info for info in store.patterns() if ids is None or info.id in ids)
     for info in one_name_each(infos):
-        nest = store.nest(info.id) if info.kind == "nest" else None
+        nest = store.nest(info.id)
         if nest is not None:
             yield info.name, nest
 
@@ -200,7 +200,7 @@ def _counted(runs: Iterator[Run], report: ExportReport) -> Iterator[Run]:
         yield run
 
 
-def _coded(store: Store, infos: list[PatternInfo]) -> Iterator[Coded]:
+def _coded(store: Store, infos: list[PatternInfo]) -> Iterator[Subject]:
     found = (store.known(info) for info in infos)
     return (one for one in found if not isinstance(one, PatternInfo))
 

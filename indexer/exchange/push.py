@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from embeddb.core.errors import NothingFound
-from embeddb.core.records import Run
+from embeddb.core.records import PatternInfo, Run
 from embeddb.core.reports import Progress, Report
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import Coded
 from embeddb.store import Partition
 from embeddb.store.sources import Push, Pushing
 from indexer.exchange.taking import Taking
@@ -122,7 +121,7 @@ def _records(db: Lookup, chosen: list[Partition]) -> Iterator[Record]:
     yield from with_features(db, infos)
     for info in infos:
         code = store.known(info)
-        if isinstance(code, Coded):
+        if not isinstance(code, PatternInfo):
             yield code
     for p in chosen:
         yield from _own_runs(db, p)

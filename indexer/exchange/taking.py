@@ -10,18 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from embeddb.core.config import KINDS, Op
+from embeddb.core.config import Op
 from embeddb.core.errors import EmbeddbError, InputError, ReaderError, StoreError
 from embeddb.core.files.gate import refusing
 from embeddb.core.files.own_files import open_own
+from embeddb.core.kinds import kind_exists
 from embeddb.core.pattern import stub_id
 from embeddb.core.records import PatternInfo, Run
 from embeddb.core.reports import Report
-from embeddb.platforms.of_subject import Coded, space_of
+from embeddb.core.subject import Subject
+from embeddb.platforms.of_subject import space_of
 from embeddb.platforms.platform import builtin_platforms, load_platform, parse_platform
 from embeddb.platforms.space.space import ConfigSpace
 from embeddb.store import Contradiction, Store
-from embeddb.store.coded import table_of
 from embeddb.store.models import ModelEntry, checked
 from embeddb.store.sources import Pushing
 from indexer.readers.base.row import Reject
@@ -65,7 +66,7 @@ class Taking:
         self.report = ImportReport(name)
         self.runs: list[Run] = []
         self.infos: list[PatternInfo] = []
-        self.coded: dict[str, Coded] = {}
+        self.coded: dict[str, Subject] = {}
         self.models: list[ModelEntry] = []
         self._store = store
         self._pushing = pushing
@@ -111,13 +112,11 @@ class Taking:
             text = getattr(record, "id", getattr(record, "version", ""))
             self._reject(Reject(0, str(e), f"{type(record).__name__} {text}"[:200]))
 
-    def _take(self, record: PlatformDoc | PatternInfo | Coded | ModelDoc | Reject) -> None:
+    def _take(self, record: PlatformDoc | PatternInfo | Subject | ModelDoc | Reject) -> None:
         if isinstance(record, PatternInfo):
             _check_pattern(record)
             self.report.patterns += 1
             self.infos.append(record)
-        elif isinstance(record, Coded):
-            self.coded[record.id] = record
         elif isinstance(record, PlatformDoc):
             self._put_platform(record)
         elif isinstance(record, ModelDoc):
@@ -125,8 +124,10 @@ class Taking:
             entry = ModelEntry(record.version, record.card, registered=record.registered)
             self.models.append(checked(entry))
             self.report.models += 1
-        else:
+        elif isinstance(record, Reject):
             self._reject(record)
+        else:
+            self.coded[record.id] = record
 
     def _put_platform(self, doc: PlatformDoc) -> None:
         name, _, instance = doc.id.partition("@")
@@ -159,9 +160,9 @@ class Taking:
             self._ids.add(run.pattern_id)
 
     def _space_of(self, run: Run) -> tuple[ConfigSpace, set[str]]:
-        """The space and what was found legal in it: one for all matrices, and for the nest or
-        tensor kernel that the runs were on last, whose own rules decide."""
-        own = run.pattern_id if table_of(run.op.kind) else ""
+        """The space and what was found legal in it: one for all matrices, and for the workload of
+        another kind that the runs were on last, whose own rules decide."""
+        own = "" if run.op.workload.sparse else run.pattern_id
         known, found = self._spaces.get((run.platform, run.op), ("", None))
         if found is None or known != own:
             # The stored one: what the file says of it may be wider.
@@ -228,7 +229,7 @@ def _check_pattern(info: PatternInfo) -> None:
     """Raises: ReaderError, also for a stub under another id than its own: the pattern that adopts
     it would get the runs of the pattern that has this id."""
     _check_id(info.id)
-    if info.kind not in KINDS.values() or (info.kind == "matrix" and info.named):
+    if not kind_exists(info.kind) or (info.named and info.workload.sparse):
         raise ReaderError(f"no kind of pattern {info.kind[:40]!r} that has sizes {info.sizes}")
     own = info.id == stub_id(info.name, info.m, info.n, info.nnz, kind=info.kind)
     if info.stub and not own:

@@ -37,9 +37,9 @@ import msgspec
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import ReaderError
 from embeddb.core.files.gate import reason_of
+from embeddb.core.kinds import kinds
 from embeddb.core.records import SOURCES, STATUSES, Measurement, PatternInfo, Run
-from embeddb.platforms.of_subject import Coded
-from embeddb.store.coded import TABLES, coded_of
+from embeddb.core.subject import Subject
 from indexer.readers.base.lines import json_lines
 from indexer.readers.base.recognise import wrong_file
 from indexer.readers.base.row import MatrixRef, ReadOptions, Reject, RunRow
@@ -73,7 +73,7 @@ class ModelDoc:
 
 
 #: What a line of an export may hold.
-Record = PlatformDoc | PatternInfo | Coded | Run | ModelDoc | Reject
+Record = PlatformDoc | PatternInfo | Subject | Run | ModelDoc | Reject
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ def _record(record: Any, seen: _Seen) -> Record | None:
         _check_end(rest, seen)
         return None
     number, *rest = rest
-    if kind in TABLES:
+    if kind in {one.table for one in kinds() if not one.sparse}:
         return _coded(kind, _defined("pattern", seen.patterns, number), rest[0])
     if kind == "config":
         seen.configs[number] = Config(rest[0])
@@ -237,16 +237,17 @@ def _pattern(rest: list[Any]) -> PatternInfo:
     return msgspec.convert(dict(zip(_FIELDS, rest, strict=False)), PatternInfo)
 
 
-def _coded(word: str, pattern: PatternInfo, told: Any) -> Coded:
+def _coded(word: str, pattern: PatternInfo, told: Any) -> Subject:
     """Named as its pattern is. Raises: ReaderError unless it is what the pattern's line says."""
-    found = coded_of(word, told)
+    found = pattern.workload.read(json.dumps(told).encode())
     if found.id != pattern.id:
         raise ReaderError(f"the code of another {word} than {pattern.id}")
     if (pattern.kind, pattern.named) != (found.kind, dict(found.sizes.named)):
         raise ReaderError(
             f"a {pattern.kind} of {pattern.sizes}, its code is a {found.kind} of {found.sizes}"
         )
-    return replace(found, name=pattern.name, group=pattern.group)
+    named: Subject = replace(found, name=pattern.name, group=pattern.group)
+    return named
 
 
 def _check_end(rest: list[Any], seen: _Seen) -> None:

@@ -40,14 +40,13 @@ from embeddb.core.errors import (
     UsageError,
 )
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement
+from embeddb.core.records import Measurement, PatternInfo
 from embeddb.core.shown import html_of
 from embeddb.database import Database, open_database
 from embeddb.platforms.platform import Platform, parse_platform
 from embeddb.ranking.recommendation import Recommendation
 from indexer import starter
 from indexer.campaign.plan import PlanOptions
-from indexer.library import info_of
 from indexer.readers.base.row import ReadOptions
 from indexer.shipped.file import pack
 
@@ -249,7 +248,13 @@ def test_a_place_is_opened_made_or_shipped(
 
 def test_what_a_notebook_shows_is_found_by_one_door(lawful: Database) -> None:
     made = lawful.query(band(137, 14, name="new"), platform="tiny", op=OP)
-    things = (lawful, made, lawful.explain(made.id), patterns()[0], info_of(patterns()[0]))
+    things = (
+        lawful,
+        made,
+        lawful.explain(made.id),
+        patterns()[0],
+        PatternInfo.whole(patterns()[0]),
+    )
     assert all(thing._repr_html_().startswith("<div>") for thing in things)
     with pytest.raises(TypeError, match="nothing to show of int"):
         html_of(3)

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import InputError, MatrixError, SpaceError, UsageError
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, Run
+from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.core.timing import timings_of
 from embeddb.database import Database
 from embeddb.platforms.platform import Platform, parse_platform
@@ -24,7 +24,6 @@ from indexer.calibration.choice import Chooser, _most_telling, panel_of
 from indexer.calibration.matrices import Candidates
 from indexer.calibration.pace import Pace, Timer, largest_nnz
 from indexer.embed import embed
-from indexer.library import info_of
 
 TOML = """
 name = "board"
@@ -127,7 +126,7 @@ def db() -> Database:
     for name, best in (("one", 1), ("two", 2)):
         made.store.put_platform(machine(name))
         for pattern in ELSEWHERE:
-            made.store.put_structure(pattern, info_of(pattern))
+            made.store.put_structure(pattern, PatternInfo.whole(pattern))
             for op in OPS:
                 runs = [
                     Run(

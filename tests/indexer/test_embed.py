@@ -15,7 +15,7 @@ from embeddb.database import Database
 from embeddb.featurizers import reads, stats
 from indexer import embed as module
 from indexer.embed import adopt_stubs, embed
-from indexer.library import Library, info_of
+from indexer.library import Library
 
 
 def _stub(name: str, *, op: Op = OP, **known: Any) -> tuple[PatternInfo, list[Run]]:
@@ -45,7 +45,7 @@ def test_nothing_is_embedded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     embed(db.index)
     assert done == []
     new = band(137, 14, name="new")
-    db.store.put_structure(new, info_of(new))
+    db.store.put_structure(new, PatternInfo.whole(new))
     assert embed(db.index).vectors["stats"] == 5
     assert done == ["new"]
 

@@ -16,12 +16,12 @@ from builders import OP, band, fill, patterns, runs_of, tiny
 from command_line import run_verb
 
 from embeddb.core.pattern import Pattern
+from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.featurizers import rows, stats
 from embeddb.index import answer_file
 from embeddb.index.answer_index import AnswerIndex
 from indexer.embed import embed
-from indexer.library import info_of
 
 SOME = patterns(3)
 ASKED = band(134, 14, name="asked")
@@ -206,7 +206,7 @@ def test_patterns_without_vectors_are_said(
         embed(db.index)
     with Database.open(folder) as db:
         new: Pattern = band(150, 14, name="new")
-        db.store.put_structure(new, info_of(new))
+        db.store.put_structure(new, PatternInfo.whole(new))
         db.store.append(runs_of(new, tiny()))
         db.index.refresh(OP, "tiny")
     with Database.open(folder) as db:

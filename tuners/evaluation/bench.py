@@ -21,15 +21,11 @@ from embeddb.index.held_out import COUNTED_SHARE, split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import members_of
-from embeddb.nests.nest import Nest
 from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import with_evidence
-from embeddb.ranking.kernels.carried import with_carried_tiles
 from embeddb.ranking.prediction import Scorer
 from embeddb.ranking.query import Query, Vote
-from embeddb.ranking.transferred import carried_over
-from embeddb.tensors.computation import Computation, program_of
 from tuners.evaluation.figures import Truth
 from tuners.evaluation.fit import Fit
 from tuners.evaluation.noise_ceiling import measured_again
@@ -108,7 +104,7 @@ class Bench:
         self.infos = {i: db.store.pattern(i) or PatternInfo(id=i) for i in set(seen)}
         #: With their rules, where they have any.
         self.subjects = {i: db.store.known(info) for i, info in self.infos.items()}
-        self._nest, self._tensor = db.store.nest, db.store.tensor
+        self._known = db.store.subject
         #: What a model that embeds matrices itself says of them; neighbours are found without it.
         self.own_vectors: Mapping[str, NDArray[np.float32]] | None = None
         #: By row, the last question it posed, before schedules or tiles were carried over to it.
@@ -188,7 +184,7 @@ class Bench:
     def _program(self, row: int) -> str:
         """The one that a row's kernel is of; empty for what is no kernel."""
         named = self.infos[self.evidence.rows[row].pattern_id]
-        return program_of(named.name, named.id) if self.op.kind == "kernel" else ""
+        return self.op.workload.program(named)
 
     def default(self, row: int) -> Config:
         """The platform's default on a row's matrix."""
@@ -204,13 +200,14 @@ class Bench:
         bare = Query(info, platform, self.op, space, self.default(row))
         vector = self.vectors[partition.featurizer].get(pattern_id)
         query = with_evidence(bare, partition, vector)
-        if isinstance(subject, Nest) and vector is not None:
-            self.slot_copies[row] = self.judgeable(row, query)
-            query = carried_over(query, partition, subject, known=self._nest)
-        elif isinstance(subject, Computation) and vector is not None and self.op.kernel == "tile":
-            self.slot_copies[row] = self.judgeable(row, query)
-            query = with_carried_tiles(query, partition, subject, known=self._tensor)
-        return self.judgeable(row, query)
+        copied = self.judgeable(row, query)
+        if vector is None:
+            return copied
+        moved = self.op.workload.transferred(query, partition, subject, self._known)
+        if moved is None:
+            return copied
+        self.slot_copies[row] = copied
+        return self.judgeable(row, moved)
 
     def judgeable(self, row: int, query: Query) -> Query:
         """The query among what ran on the row."""

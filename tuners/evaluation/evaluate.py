@@ -39,7 +39,6 @@ from tuners.evaluation.fit import Fit
 from tuners.evaluation.learned import JOINED, Learned
 from tuners.evaluation.plain_neighbours import PlainNeighbours
 from tuners.evaluation.replayed import Replayed
-from tuners.fusion.judged import judged_fusions
 from tuners.ranking import StaticBestTuner, StaticTopKTuner
 
 __all__ = ["Table", "evaluate"]
@@ -77,9 +76,17 @@ def evaluate(
         tuner_class(name)
     rows: list[EvalRow] = []
     for op, scope, instance in _questions(db, scopes):
-        if op.kind == "program":
-            own = (db, instance, seeds, folds, progress, told)
-            rows += judged_fusions(*own, learned=bool(rankers))
+        own = op.workload.judged(
+            db,
+            instance,
+            seeds=seeds,
+            folds=folds,
+            progress=progress,
+            note=told,
+            learned=bool(rankers),
+        )
+        if own is not None:
+            rows += own
             continue
         bench = Bench(db, op, scope, complete=complete, instance=instance)
         if not bench.ready:
@@ -98,7 +105,7 @@ def evaluate(
             told(f"{op} on {instance or scope}: {name} wastes steps on what is not legal: {what}")
     if not rows:
         asked = db.scopes() if scopes is None else scopes
-        if any(unembedded(db, op, scope) for op, scope in asked if op.kind != "program"):
+        if any(unembedded(db, op, scope) for op, scope in asked if op.workload.embedded):
             raise NothingFound(
                 "nothing to judge: the patterns have no vectors yet",
                 hint=f"`embeddb embed {db.store.place}` makes them",
@@ -119,7 +126,7 @@ def _questions(
     for op, scope in scopes if scopes is not None else db.scopes():
         named = sorted({p.platform for p in scope_partitions(db.store, op, scope)})
         # Programs have cuts of their own: nothing is shared by instances.
-        for instance in named if len(named) > 1 or op.kind == "program" else [""]:
+        for instance in named if len(named) > 1 or not op.workload.embedded else [""]:
             yield op, scope, instance
 
 

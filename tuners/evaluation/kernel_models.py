@@ -21,7 +21,7 @@ import numpy as np
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
 from embeddb.cost_model.graph_model import GraphModel
-from embeddb.index.guards import MOST_SLOWER, safe_guard
+from embeddb.index.guards import safe_guard
 from embeddb.index.held_out import split_groups
 from embeddb.index.lookup import Lookup
 from embeddb.index.scopes import scope_of, scope_partitions
@@ -181,11 +181,12 @@ def _shares(
 
 def _settings(held: Sequence[Held], *, unrun_first: bool) -> dict[str, tuple[float, float]]:
     """By method the weight of the model and the guard, as these kernels have shown them."""
-    guards = {}
+    guards, limit = {}, Op("tile").workload.max_slower
+    assert limit is not None
     for weight in (*_WEIGHTS, 1.0):
         tried = [one.tried(weight, unrun_first=unrun_first) for one in held]
         pairs = np.array([(one.promised, one.got) for one in tried])
-        guards[weight] = safe_guard([pairs], MOST_SLOWER["kernel"])
+        guards[weight] = safe_guard([pairs], limit)
     reached = {w: np.sum(_shares(held, w, guards[w], unrun_first=unrun_first)) for w in _WEIGHTS}
     best = max(_WEIGHTS, key=lambda w: reached[w])
     return {

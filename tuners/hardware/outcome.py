@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from embeddb.core.config import Config
-from embeddb.platforms.of_subject import Content
+from embeddb.core.subject import Subject
 
 __all__ = ["Tuned"]
 
@@ -24,7 +24,7 @@ class Tuned:
     another state than usual. `exact` times are the same every time, and nothing is repeated.
     """
 
-    subject: Content
+    subject: Subject
     default: Config
     by: str
     ranked: int

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Self
 from embeddb.core.config import Config, Op
 from embeddb.core.machine_state import State, between, state_now
 from embeddb.core.records import Run, in_context
+from embeddb.core.subject import Subject
 from embeddb.index.lookup import Lookup
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.measure import state_warning
 from embeddb.store.usual_state import usual_at
@@ -50,7 +50,7 @@ class Trials:
     context, which keeps what ran however it is left. `fresh` runs were made in it; `warning` says
     that the machine was in another state than usual, empty where it was not."""
 
-    def __init__(self, hardware: Hardware, subject: Content, op: Op, campaign: str) -> None:
+    def __init__(self, hardware: Hardware, subject: Subject, op: Op, campaign: str) -> None:
         self.hardware, self.subject, self.op = hardware, subject, op
         self.campaign = campaign
         self.fresh = 0

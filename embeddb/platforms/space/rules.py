@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol, get_args
 
 from embeddb.core.config import Value
 from embeddb.core.errors import SpaceError
-from embeddb.core.sizes import MATRIX_SYMBOLS, STRUCTURAL
-from embeddb.core.sizes import SYMBOLS as SIZES
+from embeddb.core.kinds import kind_of
+from embeddb.core.sizes import MATRIX_SYMBOLS
 from embeddb.platforms.space.expression import FUNCTIONS, Expression
 
-__all__ = ["SIZES", "SYMBOLS", "Judge", "Kind", "Param", "Rules", "join", "show"]
+__all__ = ["SYMBOLS", "Judge", "Kind", "Param", "Rules", "join", "show"]
 
 #: Sizes that a value of a parameter may stand for.
 SYMBOLS = MATRIX_SYMBOLS
@@ -155,7 +155,8 @@ class Rules:
     ) -> None:
         self.params = params
         self.reasons = dict(reasons or {})
-        self.kind, self.sizes, self.judge = kind, SIZES[kind], judge
+        self.workload, self.judge = kind_of(kind), judge
+        self.sizes = self.workload.symbols
         self.by_name = {p.name: p for p in params}
         self._check_names()
         self.symbolic = {
@@ -185,7 +186,7 @@ class Rules:
         self._items = {p.name: frozenset(p.values) for p in params if p.kind == "permutation"}
 
     def _check_names(self) -> None:
-        if not self.params and self.kind != "kernel":  # of which op `fused` has nothing to choose
+        if not self.params and all(op.tunable for op in self.workload.operations):
             raise SpaceError("a space needs at least one parameter", where="params")
         if len(self.params) > MAX_PARAMS:
             raise SpaceError(
@@ -203,7 +204,7 @@ class Rules:
             values = self.by_name[name].values
             strange = [v for v in values if v in SYMBOLS and v not in self.sizes]
             if strange:
-                text = f"{strange[0]!r} is no size of a {self.kind}"
+                text = f"{strange[0]!r} is no size of a {self.workload.name}"
                 raise SpaceError(text, where=f"params.{name}")
 
     def _check_constraints(self) -> None:
@@ -243,7 +244,7 @@ class Rules:
             parsed = Expression(text)
         except SpaceError as error:
             raise SpaceError(error.reason, where=where) from None
-        sizes = {s for s in self.sizes if not condition or s in STRUCTURAL}
+        sizes = {s for s in self.sizes if not condition or s in self.workload.structural}
         for name in sorted(parsed.names - self.by_name.keys() - sizes):
             note = "a condition cannot use" if name in self.sizes else "there is no parameter"
             raise SpaceError(f"{note} {name!r} (in {text!r})", where=where)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from embeddb.core.config import Config, Value
 from embeddb.core.errors import SpaceError, UsageError
-from embeddb.core.sizes import STRUCTURAL
 from embeddb.platforms.space.expression import Expression
 from embeddb.platforms.space.parts import Assignment, Part, product_of
 from embeddb.platforms.space.rules import SYMBOLS, Judge, Kind, Param, Rules, join, show
@@ -83,7 +82,7 @@ class ConfigSpace:
         decided = {
             name: when.holds(self.symbols)
             for name, when in rules.whens.items()
-            if when.names <= self.symbols.keys() & STRUCTURAL
+            if when.names <= self.symbols.keys() & rules.workload.structural
         }
         # Parameters that every configuration has here, and those that none has.
         self.needed = frozenset(name for name, held in decided.items() if held)
@@ -114,9 +113,10 @@ class ConfigSpace:
 
     @property
     def shaped_by(self) -> tuple[str, ...]:
-        """Unresolved symbols that decide which parameters there are (`STRUCTURAL`): until they have
-        numbers, `size` counts configurations without these parameters."""
-        asked = {name for when in self.rules.whens.values() for name in when.names & STRUCTURAL}
+        """Unresolved structural symbols that conditions mention: until they have numbers, `size`
+        counts configurations without the parameters that depend on them."""
+        structural = self.rules.workload.structural
+        asked = {name for when in self.rules.whens.values() for name in when.names & structural}
         return tuple(sorted(asked - self.symbols.keys()))
 
     def resolve(self, symbols: Mapping[str, int]) -> ConfigSpace:
@@ -146,7 +146,7 @@ class ConfigSpace:
                 self.params,
                 self.constraints,
                 {**self.rules.reasons, **refused},
-                kind=self.rules.kind,
+                kind=self.rules.workload.name,
                 judge=self.rules.judge,
             )
         )

@@ -17,8 +17,8 @@ from embeddb.core.errors import InputError, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
 from embeddb.core.server_url import is_server_url
+from embeddb.core.subject import Subject
 from embeddb.database import Database
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, this_machine
 from embeddb.store import is_database
 from embeddb.tensors.computation import KINDS
@@ -92,12 +92,12 @@ def database_to_fill(place: str) -> Iterator[Database]:
 
 def _holds_nothing(db: Database) -> bool:
     """Whether there are matrices at most, which rows that were rejected leave behind."""
-    return not db.store.count_runs() and all(p.kind == "matrix" for p in db.store.patterns())
+    return not db.store.count_runs() and all(p.workload.sparse for p in db.store.patterns())
 
 
 def known_subjects(
     db: Database, text: str, op: Op, defines: Sequence[str] = (), matrix: str = ""
-) -> list[Content | PatternInfo]:
+) -> list[Subject | PatternInfo]:
     """What a user means by the text beside an operation: a matrix, a nest, the nests of a file,
     whose names `defines` give other values (`N=64`) and whose index arrays hold a matrix file, or
     the kernels or the program of one; a program that is taken as a kernel is noted.

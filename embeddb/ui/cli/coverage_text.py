@@ -13,13 +13,6 @@ from embeddb.ui.cli.output import note, say, table
 
 __all__ = ["show_states", "show_what_there_is"]
 
-#: What else makes runs of subjects of a kind, many at a time.
-_MANY = {
-    "nest": "`embeddb nest measure`",
-    "kernel": "`embeddb kernel measure`",
-    "program": "`embeddb kernel measure --op fusion`",
-}
-
 
 def show_states(states: list[dict[str, Any]]) -> None:
     """The documents of `indexer.coverage.scope_states`; held out: of the optimum, each matrix asked
@@ -51,8 +44,8 @@ def show_what_there_is(db: Lookup, platform: Platform, op: Op) -> None:
     would count."""
     scopes = db.scopes()
     makes = "`embeddb index` reads some, `embeddb measure` makes some"
-    makes += f", {_MANY[op.kind]} those of many" if op.kind in _MANY else ""
-    if op.kind == "program":
+    makes += f", {op.workload.measures} those of many" if op.workload.measures else ""
+    if not op.workload.embedded:
         searched = f"`embeddb tune DB PROGRAM --op {op}` searches for the cut of one"
         note(f"programs are not compared with each other: {searched}")
     elif (op, scope := scope_of(platform)) in scopes:

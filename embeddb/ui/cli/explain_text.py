@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embeddb.core.config import Config
-from embeddb.core.sizes import STRUCTURAL
+from embeddb.core.kinds import kind_of, kind_with
 from embeddb.core.wording import clean, duration, factor, one_of, plural, share, when
 from embeddb.explain.explanation import (
     Explanation,
@@ -30,8 +30,6 @@ __all__ = ["change", "ranked_by", "show_choice", "show_explanation"]
 _WIDTH = 98
 #: Characters of a name, and of a configuration, that a table shows: both come from strangers.
 _MOST_NAME, _MOST_CONFIG, _MOST_LINE = 22, 400, 2000
-#: What a neighbour's size is, by kind.
-_EXTENT = {"matrix": "nonzeros", "nest": "turns", "kernel": "size", "program": "operations"}
 #: Values of a parameter, and reasons of rejection, that are told.
 _MOST_VALUES, _MOST_REASONS = 4, 5
 #: From nothing to most, by how far a part of the pattern moves it.
@@ -194,7 +192,7 @@ def _show_neighbours(e: Explanation) -> None:
     ]
     head = [
         "pattern",
-        _EXTENT[e.pattern.kind],
+        kind_of(e.pattern.kind).extent,
         "distance",
         "nearer",
         *(["vote"] if e.voted else []),
@@ -217,7 +215,9 @@ def _show_neighbours(e: Explanation) -> None:
 
 def _extent(n: NeighbourEvidence) -> str:
     if n.named:
-        return " x ".join(str(trip) for name, trip in n.named.items() if name not in STRUCTURAL)
+        kind = kind_with(n.named)
+        structural = kind.structural if kind else ()
+        return " x ".join(str(size) for name, size in n.named.items() if name not in structural)
     return "-" if n.nnz < 0 else f"{n.nnz:,}"
 
 
@@ -318,7 +318,7 @@ def show_choice(
     if not insight.deep:
         return
     _show_effects(insight)
-    if kind == "matrix":
+    if not kind_of(kind).transfers:
         _show_moves(insight, answer, link, neighbours=nearest is not None)
         _show_attention(insight, nearest)
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from embeddb.core.errors import NothingFound, RunnerUnavailable, UsageError
+from embeddb.core.kinds import kind_of
 from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
 from embeddb.database import Database
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Content
 from embeddb.platforms.platform import Platform, runner_for
 from embeddb.ui.cli.arguments import runner_here
 from embeddb.ui.cli.output import Progress
@@ -34,7 +35,7 @@ def platform_asked(db: Database, text: str, threads: int, *, must_run: bool) -> 
 
 def count_first(
     db: Database,
-    subjects: Sequence[Content | PatternInfo],
+    subjects: Sequence[Subject | PatternInfo],
     platform: Platform,
     threads: int,
     progress: Progress,
@@ -55,8 +56,8 @@ def count_first(
     CountJob(db.index, runner, here, options, (sources or ["auto"])[0]).run(nests, progress)
 
 
-def _nest(db: Database, subject: Content | PatternInfo) -> Nest:
-    if PatternInfo.of(subject).kind != "nest":
+def _nest(db: Database, subject: Subject | PatternInfo) -> Nest:
+    if not kind_of(subject.kind).counted:
         raise UsageError("--count is for loop nests", hint="see docs/nests.md")
     nest = db.store.nest(subject.id) if isinstance(subject, PatternInfo) else subject
     if not isinstance(nest, Nest):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from embeddb.core.config import Op
     from embeddb.core.records import PatternInfo
+    from embeddb.core.subject import Subject
     from embeddb.database import Database
-    from embeddb.platforms.of_subject import Content
     from embeddb.ranking.kernels.fused_seconds import FusedSeconds
     from embeddb.ranking.kernels.view import KernelView
     from embeddb.ranking.recommendation import Diagnostics
@@ -58,7 +58,7 @@ def show_occluded(insight: Diagnostics, view: KernelView | None) -> None:
     table(("left out", "then" if insight.occluded_by == "model" else "moves by"), rows, indent="  ")
 
 
-def fused_seconds(db: Database, subject: Content | PatternInfo, op: Op) -> Sequence[FusedSeconds]:
+def fused_seconds(db: Database, subject: Subject | PatternInfo, op: Op) -> Sequence[FusedSeconds]:
     """What a kernel takes, measured and predicted: all that is to be known of op `fused`."""
     if op.kernel != "fused":
         return ()

@@ -10,12 +10,12 @@ from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.files.own_files import whole_file
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
 from embeddb.core.wording import clean, duration, factor
 from embeddb.database import Database
 from embeddb.explain.explanation import Explanation
 from embeddb.nests.nest import Nest
 from embeddb.nests.schedule import Schedule
-from embeddb.platforms.of_subject import Content
 from embeddb.ranking.recommendation import Recommendation, TransferredStep
 from embeddb.ui.cli.output import note, say, table
 
@@ -57,7 +57,7 @@ def _pairs(step: TransferredStep) -> str:
 
 def emit_schedules(
     db: Database,
-    subjects: Sequence[Content | PatternInfo],
+    subjects: Sequence[Subject | PatternInfo],
     answers: Sequence[Recommendation],
     place: str,
 ) -> None:

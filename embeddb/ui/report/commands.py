@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from embeddb.core.config import Config, Op
+from embeddb.core.kinds import kind_of
 from embeddb.core.wording import line, quoted, shown
 from embeddb.platforms.platform import Platform, builtin_platforms
 
@@ -24,10 +25,6 @@ __all__ = [
     "try_it",
 ]
 
-#: What holds the others, by kind.
-_FILES = {"nest": "PROGRAM.c", "kernel": "HLO.txt", "program": "HLO.txt"}
-#: What an answer's page says for its subject: the structure need not be in the database.
-_SUBJECTS = {"matrix": "MATRIX", "kernel": "KERNEL"}
 #: Configurations in the command that measures the next ones.
 _MOST_MEASURED = 3
 _DB = "DB"
@@ -43,7 +40,7 @@ def the_default(place: str, platform: Platform, scope: str, op: str) -> str:
     """The platform's default; of what has loops or dimensions of its own it depends on these, and
     is always measured."""
     asked = Op.parse(op)
-    if asked.kind != "matrix":
+    if not asked.workload.sparse:
         return f"embeddb measure {place} {asked.kind.upper()} {_where(scope, op)}"
     given = shlex.quote(line(Config(platform.default(asked))))
     return f"embeddb measure {place} MATRIX {_where(scope, op)} --config {given}"
@@ -51,7 +48,7 @@ def the_default(place: str, platform: Platform, scope: str, op: str) -> str:
 
 def again_all(place: str, scope: str, op: str, more: str = "") -> str:
     """A campaign, which is over matrix files; of nests a program's, of kernels those of HLO."""
-    file = _FILES.get(Op.parse(op).kind)
+    file = Op.parse(op).workload.many_file
     if file:
         return f"embeddb measure {place} {file} {_where(scope, op)}"
     return f"embeddb campaign plan {place} camp {_where(scope, op)} --matrices matrices/{more}"
@@ -79,7 +76,7 @@ def again(answer: str, place: str) -> str:
 
 def placeholders(e: Explanation, place: str) -> str:
     """What the words in capitals of `try_it` and `measure_next` stand for, as a sentence."""
-    word = _SUBJECTS.get(e.pattern.kind, "PROGRAM")
+    word = kind_of(e.pattern.kind).placeholder
     told = [f"{_DB} is the folder of the database"] if place == _DB else []
     told.append(f"{word} is the file of the {word.lower()}, or its name where the database has it")
     if (platform := _platform_word(e.recommendation.platform)).endswith(".toml"):
@@ -88,7 +85,7 @@ def placeholders(e: Explanation, place: str) -> str:
 
 
 def _measured(e: Explanation, place: str) -> str:
-    made, word = e.recommendation, _SUBJECTS.get(e.pattern.kind, "PROGRAM")
+    made, word = e.recommendation, kind_of(e.pattern.kind).placeholder
     return f"embeddb measure {quoted(place)} {word} {_where(made.platform, made.op)}"
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embeddb.core.config import Config
 from embeddb.core.wording import line, many_of, one_of, page_factor, page_share, shown, value_text
-from embeddb.explain.explanation import carried_best
+from embeddb.explain.explanation import (
+    best_here,
+)
 from embeddb.ui.kernel_drawing import occluded_figure, occluded_head, occluded_part
 from embeddb.ui.report import pictures
 from embeddb.ui.report.page import render
@@ -88,9 +90,7 @@ def explanation_body(e: Explanation, *, place: str = "DB") -> Markup:
         agreement=_agreement(e),
         most_votes=_MOST_VOTES,
         against=lambda config: _against(config, answer),
-        best_of=lambda near: (
-            carried_best(made, near.pattern_id) or ({} if kind == "nest" else near.best)
-        ),
+        best_of=partial(best_here, made),
         simpler=[(s, _simpler(s), _against(s.config, answer)) for s in made.insight.simpler],
         simpler_bars=pictures.simpler(e),
         ranking=Ranking.of(made),

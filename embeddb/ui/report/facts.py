@@ -145,7 +145,7 @@ def _sizes(infos: Mapping[str, PatternInfo]) -> SizeMap:
     counts = [[0] * len(PER_ROW_FROM) for _ in NNZ_FROM]
     unknown = 0
     for info in infos.values():
-        if info.kind != "matrix":
+        if not info.workload.sparse:
             continue
         if info.m <= 0 or info.nnz < 0:
             unknown += 1

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from embeddb.core.config import WIDE, Op
+from embeddb.core.config import Op
+from embeddb.core.kinds import operation_of
 from embeddb.core.wording import counted, many_of, plural, share, shown
 from embeddb.ranking.confidence import GOOD
 from embeddb.ui.report import commands
@@ -208,7 +209,7 @@ class _Finder:
             platform = self._db.store.platform(s.instances[0])
             for kernel in platform.ops if platform else ():
                 if (s.platform, kernel) not in ran:
-                    op = f"{kernel}:128" if kernel in WIDE else kernel
+                    op = operation_of(kernel)[0].example()
                     yield Gap(
                         kind="kernel",
                         what=f"{kernel} on {s.platform}",

@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from embeddb.core.config import WIDE, Config, Op
+from embeddb.core.config import Config, Op
+from embeddb.core.kinds import kind_of
 from embeddb.core.wording import line, one_of
 from embeddb.ranking.order_reason import order_notes
 from embeddb.ui.report import commands
@@ -50,7 +51,7 @@ def contents(e: Explanation) -> list[tuple[str, str]]:
         ("next", "Measure next", bool(insight.next)),
         ("effects", "What each parameter does", bool(insight.effects)),
         ("occluded", "What counts", bool(insight.occluded)),
-        ("moves", "What would change it", bool(insight.deep and kind == "matrix")),
+        ("moves", "What would change it", bool(insight.deep and kind_of(kind).sparse)),
         ("rejected", "Not legal here", bool(made.rejected)),
         ("provenance", "Provenance", True),
     ]
@@ -65,9 +66,9 @@ def to_use(e: Explanation) -> bool:
 def call_it(e: Explanation) -> str:
     """How a program calls the answer; empty where none can."""
     op, platform = Op.parse(e.recommendation.op), e.recommendation.platform.partition("@")[0]
-    if platform != "cpu" or op.kind != "matrix" or op.dtype not in ("f32", "f64"):
+    if platform != "cpu" or not op.workload.sparse or op.dtype not in ("f32", "f64"):
         return ""
-    width = f", k={op.width}" if op.kernel in WIDE else ""
+    width = f", k={op.width}" if op.traits.wide else ""
     return f'embeddb.compile(A, "{op.kernel}"{width}, config="{line(e.answer)}")'
 
 

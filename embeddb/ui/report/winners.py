@@ -166,7 +166,7 @@ def is_shared(op: Op | str) -> bool:
     """Whether what wins on one subject may win on another: a cut is one program's own, and a fused
     kernel has nothing to choose."""
     read = Op.parse(op) if isinstance(op, str) else op
-    return read.kind != "program" and read.kernel != "fused"
+    return read.workload.embedded and read.traits.tunable
 
 
 def choices(

@@ -46,7 +46,7 @@ class AnswerCache:
             warnings = [w for w in made.warnings if _NOT_STORED not in w]  # its page says so
             made = msgspec.structs.replace(made, warnings=warnings)
             state.answers.keep(made, _info(state.db, pattern, thumbnail))
-        elif isinstance(pattern, Pattern):
+        elif not isinstance(pattern, PatternInfo):
             state.db.store.put_patterns([_info(state.db, pattern, thumbnail)])
         state.answers.remember(question, made.id)
         return made.id
@@ -68,9 +68,7 @@ def _info(db: Database, pattern: Pattern | PatternInfo, thumbnail: bytes) -> Pat
         return known
     if thumbnail:
         return msgspec.structs.replace(PatternInfo.of(pattern), thumbnail=thumbnail)
-    from indexer.library import info_of
-
-    return info_of(pattern)
+    return PatternInfo.whole(pattern)
 
 
 def answer(state: AppState, asked: Mapping[str, str]) -> dict[str, Any]:

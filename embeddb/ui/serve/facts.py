@@ -19,11 +19,9 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.records import PatternInfo
 from embeddb.index.scopes import Scope
-from embeddb.nests.lines import loop_lines, statement_line
 from embeddb.platforms.machines import described
 from embeddb.platforms.platform import Platform
 from embeddb.platforms.space.space import Param
-from embeddb.ranking.kernels.view import kernel_view
 from embeddb.ui.serve.app_state import AppState
 from embeddb.ui.serve.curves import side
 from embeddb.ui.serve.server_answers import AnswerHead
@@ -98,22 +96,7 @@ def pattern_line(info: PatternInfo) -> dict[str, Any]:
         "nnz": info.nnz,
         "stub": info.stub,
     }
-    return line if info.kind == "matrix" else {**line, "kind": info.kind, "sizes": info.named}
-
-
-def _code(state: AppState, info: PatternInfo) -> dict[str, Any]:
-    """A nest as lines, where it is in the store."""
-    nest = state.db.store.nest(info.id) if info.kind == "nest" else None
-    if nest is None:
-        return {}
-    body = [statement_line(nest, statement) for statement in nest.body]
-    return {"code": {"loops": loop_lines(nest), "body": body}}
-
-
-def _kernel_of(state: AppState, info: PatternInfo) -> dict[str, Any]:
-    """A tensor kernel or program as it is drawn, where it is in the store."""
-    found = state.db.store.tensor(info.id) if info.kind in ("kernel", "program") else None
-    return {} if found is None else {"kernel": msgspec.to_builtins(kernel_view(found))}
+    return line if info.workload.sparse else {**line, "kind": info.kind, "sizes": info.named}
 
 
 def search(state: AppState, asked: Asked) -> dict[str, Any]:
@@ -172,8 +155,7 @@ def pattern(state: AppState, asked: Asked) -> dict[str, Any]:
             :_MOST_ANSWERS
         ],
         "neighbours": _neighbours(state, info),
-        **_code(state, info),
-        **_kernel_of(state, info),
+        **info.workload.page(info, state.db.store),
     }
 
 

@@ -30,7 +30,7 @@ def _atlas(state: AppState, scope: Scope) -> Projection:
         raise NothingFound(
             f"no map of {scope.op} on {scope.name}",
             hint="programs have no places: each is tuned by itself"
-            if scope.op.kind == "program"
+            if not scope.op.workload.embedded
             else "its patterns have no vectors: run `embeddb embed`",
         )
     return found

@@ -52,7 +52,7 @@ def files() -> dict[str, File]:
 def thumb(state: AppState, pattern_id: str) -> File:
     """The spy plot of a pattern as a picture of its own. Raises: NothingFound."""
     info = state.pattern(pattern_id)
-    if info.kind != "matrix":
+    if not info.workload.sparse:
         raise NothingFound(f"{pattern_id}: a {one_of(info.kind)} has no non-zeros to draw")
     if not info.thumbnail:
         raise NothingFound(f"{pattern_id}: where its non-zeros lie is not known")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Hashable, Iterable
 from typing import Any, TextIO
 
 import msgspec
 
+from embeddb.core.kinds import kind_of, nameless
 from embeddb.core.records import Measurement, PatternInfo, Run
-from embeddb.platforms.of_subject import Coded
-from embeddb.store.coded import coded_document
+from embeddb.core.subject import Subject
 from indexer.readers.embeddb import VERSION, ModelDoc, PlatformDoc
 
 __all__ = ["write_jsonl"]
@@ -25,7 +26,7 @@ def write_jsonl(
     patterns: Iterable[PatternInfo],
     platforms: Iterable[PlatformDoc] = (),
     models: Iterable[ModelDoc] = (),
-    coded: Iterable[Coded] = (),
+    coded: Iterable[Subject] = (),
 ) -> None:
     """Write a complete export: loss-free, and the same bytes for the same records in the same
     order. Patterns and platforms that only runs mention are written with their id alone."""
@@ -38,8 +39,8 @@ def write_jsonl(
         lines.number("pattern", info.id, _trimmed(fields, _UNKNOWN))
     for one in coded:
         number = lines.number("pattern", one.id, [one.id])
-        word, told = coded_document(one)
-        lines.put([word, number, told])
+        kind = kind_of(one.kind)
+        lines.put([kind.table, number, json.loads(kind.write(nameless(one)))])
     written = 0
     for run in runs:
         written += 1

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from embeddb.core.config import WIDE
 from embeddb.core.errors import ReaderError
+from embeddb.core.kinds import operation_of
 from embeddb.core.wording import plural
 from embeddb.platforms.log_table import LogTable
 from embeddb.platforms.platform import Platform
@@ -329,7 +329,7 @@ class _Guessing:
 
     def operation(self) -> None:
         if not {"op", "kernel"} & self.roles.keys() and self.options.ran is None:
-            each = [f"--op {k}:WIDTH" if k in WIDE else f"--op {k}" for k in self.platform.ops]
+            each = [f"--op {operation_of(name)[0].example('WIDTH')}" for name in self.platform.ops]
             self._lacks(f"which operation ran is not told: {' or '.join(each)}")
 
     def _told_instance(self) -> str:

@@ -16,8 +16,8 @@ from embeddb.core.config import Config, Op, Value
 from embeddb.core.errors import ReaderError, UsageError
 from embeddb.core.records import Measurement
 from embeddb.core.sizes import Sizes
+from embeddb.core.subject import Subject
 from embeddb.platforms.log_table import LogTable
-from embeddb.platforms.of_subject import Coded
 from indexer.readers.base.units import divisor
 
 __all__ = [
@@ -53,7 +53,7 @@ class MatrixRef(msgspec.Struct, frozen=True, gc=False):
     group: str = ""
     features: dict[str, float] = {}
     about: dict[str, Any] = {}
-    content: Coded | None = None
+    content: Subject | None = None
 
     @property
     def sizes(self) -> Sizes:

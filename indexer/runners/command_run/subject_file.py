@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from embeddb.core.errors import RunnerUnavailable, UsageError
+from embeddb.core.kinds import kind_of
 from embeddb.core.pattern import Pattern
 from embeddb.kernels.machine_failures import AGAIN
 from embeddb.nests.nest import Nest
-from embeddb.nests.nest_text import nest_text
-from embeddb.tensors.tensor_text import tensor_text
 
 if TYPE_CHECKING:
     from embeddb.core.config import Op
+    from embeddb.core.subject import Subject
     from embeddb.platforms.command import CommandSpec
-    from embeddb.platforms.of_subject import Coded, Content
 
 __all__ = ["most_bytes", "scratch_folder", "write_subject"]
 
@@ -40,14 +39,14 @@ def scratch_folder() -> Iterator[Path]:
         yield Path(text)
 
 
-def most_bytes(subject: Content) -> int:
+def most_bytes(subject: Subject) -> int:
     """What its file may need."""
     if isinstance(subject, Pattern):
         return subject.nnz * _ENTRY_BYTES + subject.shape[0] * _ROW_BYTES
-    return len(_text(subject))
+    return len(kind_of(subject.kind).write(subject))
 
 
-def write_subject(subject: Content, folder: Path, spec: CommandSpec, op: Op, seed: int) -> Path:
+def write_subject(subject: Subject, folder: Path, spec: CommandSpec, op: Op, seed: int) -> Path:
     """Write a matrix with values, in the form that a command asks for, or the JSON of what is none.
 
     Raises: RunnerUnavailable if it cannot be written whole; UsageError for a nest that holds a
@@ -55,21 +54,17 @@ def write_subject(subject: Content, folder: Path, spec: CommandSpec, op: Op, see
     """
     if isinstance(subject, Nest) and subject.matrix_ids:
         raise UsageError(f"{subject.name or subject.id} holds a matrix, which no command is given")
-    path = folder / (f"matrix.{spec.matrix}" if op.kind == "matrix" else f"{op.kind}.json")
+    path = folder / (f"matrix.{spec.matrix}" if op.workload.sparse else f"{op.kind}.json")
     try:
         with path.open("wb") as out:
             if isinstance(subject, Pattern):
                 _write_matrix(subject, out, spec, op, seed)
             else:
-                out.write(_text(subject))
+                out.write(kind_of(subject.kind).write(subject))
         path.chmod(0o400)  # every configuration is to see the same file
     except OSError as error:
         raise _unwritten(error) from None
     return path
-
-
-def _text(subject: Coded) -> bytes:
-    return nest_text(subject) if isinstance(subject, Nest) else tensor_text(subject)
 
 
 def _write_matrix(pattern: Pattern, out: BinaryIO, spec: CommandSpec, op: Op, seed: int) -> None:

@@ -91,10 +91,10 @@ def prepare(scratch: Path) -> Any:
 
     from embeddb.core.config import Op
     from embeddb.core.pattern import Pattern
+    from embeddb.core.records import PatternInfo
     from embeddb.database import Database
     from embeddb.platforms.platform import load_platform
     from indexer.embed import embed
-    from indexer.library import info_of
 
     cpu, op = load_platform("cpu").at("0" * 8, {}), Op.parse("spmm:32")
     rng = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def prepare(scratch: Path) -> Any:
     with Database.create(folder) as db:
         db.store.put_platform(cpu)
         for pattern in patterns(2):
-            info = info_of(pattern)
+            info = PatternInfo.whole(pattern)
             db.store.put_structure(pattern, info)
             db.store.append(_runs(pattern, cpu, op, cpu.space(op, info.sizes).sample(6, rng=rng)))
         embed(db.index)

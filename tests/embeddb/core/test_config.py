@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embeddb.core.config import KERNELS, KINDS, WIDE, Config, Op
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import UsageError
+from embeddb.core.kinds import operations
 
 OPS = st.builds(
-    lambda kernel, width, dtype: Op(
-        kernel, width if kernel in WIDE else 1, dtype if KINDS[kernel] == "matrix" else "f32"
+    lambda operation, width, dtype: Op(
+        operation.name, width if operation.wide else 1, dtype if operation.typed else "f32"
     ),
-    st.sampled_from(KERNELS),
+    st.sampled_from(operations()),
     st.integers(1, 1 << 20),
     st.sampled_from(["f32", "f64", "f16", "bf16", "tf32", "c64", "c128"]),
 )

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embeddb.core.config import WIDE, Config, Op
+from embeddb.core.config import Config, Op
 from embeddb.core.errors import MissingDependency, ModelError, SpaceError, UsageError
+from embeddb.core.kinds import operation_of
 from embeddb.core.sizes import Sizes
 from embeddb.cost_model.encoders import nearest as vectors
 from embeddb.cost_model.encoders.latent import (
@@ -98,7 +99,7 @@ MY_PLATFORM = parse_platform(MINE)
 
 
 def op_of(kernel: str) -> Op:
-    return Op(kernel, 128 if kernel in WIDE else 1)
+    return Op.parse(operation_of(kernel)[0].example())
 
 
 #: Every kernel on matrices of every platform; the user's comes first.

@@ -11,12 +11,11 @@ from command_line import run_verb
 from emitted import OK, Loaded
 
 from embeddb.core.config import Config
-from embeddb.core.records import Measurement, Run
+from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database, open_database
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import load_platform
 from indexer.embed import embed
-from indexer.library import info_of
 from tuners.rule.learn import learn_rule
 
 needs_gcc = pytest.mark.skipif(cpu_build.compiler() is None, reason="needs gcc")
@@ -40,7 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     with open_database(folder, create=True) as db:
         db.store.put_platform(cpu)
         for pattern in patterns(8):
-            db.store.put_structure(pattern, info_of(pattern))
+            db.store.put_structure(pattern, PatternInfo.whole(pattern))
             times = [by_law(pattern, at) for at in range(4)]
             db.store.append(
                 Run(pattern.id, OP, cpu.id, config, Measurement(times_s=(seconds,)))

@@ -26,7 +26,6 @@ from embeddb.explain.explain import explain, near_ties, novelty
 from embeddb.explain.explanation import Explanation
 from embeddb.ranking.recommendation import Recommendation, RecommendedNeighbour
 from embeddb.store import memory_store
-from indexer.library import info_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "explanation.json"
 
@@ -229,8 +228,8 @@ def test_a_neighbour_that_was_a_stub_when_the_answer_was_given() -> None:
     near = [RecommendedNeighbour("9" * 32, "tiny", "real", 1.0, None, 1.0)]
     made = msgspec.structs.replace(made, neighbours=near)
     before = explain(made, store)
-    store.put_structure(real, info_of(real))
-    store.adopt("9" * 32, info_of(real))
+    store.put_structure(real, PatternInfo.whole(real))
+    store.adopt("9" * 32, PatternInfo.whole(real))
     after = explain(made, store)
     (one,), (other,) = before.neighbours, after.neighbours
     assert one.answer_gain == 4.0 and (one.m, other.m) == (-1, 30)

@@ -16,9 +16,10 @@ import pytest
 from nest_shapes import product
 
 from embeddb.core.config import Config
+from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.explain.explain import explain
-from embeddb.explain.explanation import Explanation, carried_best, link_words, preparation
+from embeddb.explain.explanation import Explanation, best_here, link_words, preparation
 from embeddb.nests.nest_text import nest_text
 from embeddb.nests.schedule import Schedule
 from embeddb.ranking.recommendation import (
@@ -29,7 +30,6 @@ from embeddb.ranking.recommendation import (
     TransferredStep,
 )
 from embeddb.store import memory_store
-from indexer.library import info_of
 
 ROWS = Schedule((0, 2, 1), (0, 0, 0), "outer").config
 ROWS_HERE = Schedule((1, 2, 0), (0, 0, 0), "outer").config
@@ -77,7 +77,7 @@ def answered(asked: Any, near: Any, **changes: Any) -> Recommendation:
         simulated=False,
         noise=0.0,
         created=0.0,
-        pattern=info_of(asked),
+        pattern=PatternInfo.whole(asked),
         transfers=[carried(near.id, ROWS_HERE, ROWS, 4.0)],
         nest=nest_text(asked).decode(),
     )
@@ -93,7 +93,7 @@ def _plain(told: Explanation) -> Any:
 def told() -> Explanation:
     store, near = memory_store(), product("ijk", 64)
     store.put_platform(law.here())
-    store.put_structure(near, info_of(near))
+    store.put_structure(near, PatternInfo.whole(near))
     store.append(law.runs_of(near, law.here(), 60))
     return explain(answered(law.asked(), near), store)
 
@@ -111,7 +111,7 @@ def test_an_old_answer_without_the_text_has_the_nest_of_the_store() -> None:
     store, near, asked = memory_store(), product("ijk", 64), law.asked()
     made = answered(asked, near, nest="")
     assert explain(made, store).pattern.nest is None
-    store.put_structure(asked, info_of(asked))
+    store.put_structure(asked, PatternInfo.whole(asked))
     view = explain(made, store).pattern.nest
     assert view is not None and view.loops[0].startswith("for j")
 
@@ -128,8 +128,13 @@ def test_what_the_answer_is_on_the_neighbour_is_the_schedule_that_became_it(
 def test_neighbours_vote_for_what_their_fastest_became_here(told: Explanation) -> None:
     votes = {a.parameter: a for a in told.agreement}
     assert votes["order_3"].votes == {"2 3 1": 1.0} and votes["order_3"].answer == "2 3 1"
-    assert carried_best(told.recommendation, told.neighbours[0].pattern_id) == dict(ROWS_HERE)
-    assert carried_best(told.recommendation, "0" * 32) == {}
+    assert best_here(told.recommendation, told.neighbours[0]) == dict(ROWS_HERE)
+    assert (
+        best_here(
+            told.recommendation, msgspec.structs.replace(told.neighbours[0], pattern_id="0" * 32)
+        )
+        == {}
+    )
 
 
 def test_transfers_are_those_of_the_answer(told: Explanation) -> None:
@@ -189,7 +194,7 @@ def test_every_neighbour_with_a_schedule_tells_what_its_fastest_became(folder: P
     with Database.open(folder, readonly=True) as db:
         made = db.query(law.asked(), platform=law.here(), op=law.OP)
         told = explain(made, db.store)
-    carried_over = [n for n in told.neighbours if carried_best(made, n.pattern_id)]
+    carried_over = [n for n in told.neighbours if best_here(made, n)]
     assert len(carried_over) == len(told.neighbours) > 2
     assert all(sum(a.votes.values()) == pytest.approx(1.0) for a in told.agreement)
 

@@ -28,7 +28,6 @@ from embeddb.index.run_matrix import RunMatrix
 from embeddb.index.scopes import run_matrix_of
 from embeddb.index.vectors.numpy_index import NumpyIndex
 from indexer.embed import embed
-from indexer.library import info_of
 
 #: Few patterns: every put of a database on disk costs an fsync.
 SOME = patterns(3)
@@ -234,7 +233,7 @@ def test_a_stub_that_was_adopted_leaves_no_row(folder: Path) -> None:
         embed(db.index)
         assert stub.id in {row.pattern_id for row in _partition(db).evidence.rows}
         db.index.add_pattern(real)
-        db.store.adopt(stub.id, info_of(real))
+        db.store.adopt(stub.id, PatternInfo.whole(real))
         found = _partition(db)
         same_evidence(found.evidence, run_matrix_of(db.store, OP, "tiny"))
         assert stub.id not in {row.pattern_id for row in found.evidence.rows}
@@ -453,7 +452,7 @@ def test_a_default_named_by_a_symbol_is_found_where_its_number_is_stored(
     for size in (64, 100):
         pattern = band(size, 3, name=f"n{size}")
         space = platform.space(OP, Sizes(size, size, pattern.nnz))
-        db.store.put_structure(pattern, info_of(pattern))
+        db.store.put_structure(pattern, PatternInfo.whole(pattern))
         db.store.append(
             Run(pattern.id, OP, "sized", space.canonical(c), Measurement(times_s=(1.0 + i,)))
             for i, c in enumerate([platform.default(OP), Config({"rows": 16, "cols": 8})])

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from embeddb.index.guards import MOST_SLOWER, Limit
+from embeddb.core.kinds import Limit, kind_of
 from embeddb.index.trial import fit_policy
 
 #: What the first choices of forty patterns were promised and got: one in four of those that were
@@ -28,7 +28,8 @@ def _evidence(slow_every: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_matrices_have_no_limit() -> None:
-    assert {"nest": Limit(0.02, 1.02), "kernel": Limit(0.02, 1.2)} == MOST_SLOWER
+    assert kind_of("nest").max_slower == Limit(0.02, 1.02)
+    assert kind_of("kernel").max_slower == Limit(0.02, 1.2)
 
 
 def test_the_guard_rises_until_few_are_slower() -> None:

@@ -10,11 +10,12 @@ from nest_shapes import product, stencil, sweep
 
 from embeddb.core.config import Config, Op
 from embeddb.core.errors import PlatformError, UsageError
+from embeddb.core.kinds import kind_of
 from embeddb.core.records import PatternInfo
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest
 from embeddb.platforms.check import check_platform
-from embeddb.platforms.of_subject import carried, default_of, space_of
+from embeddb.platforms.of_subject import default_of, space_of
 from embeddb.platforms.platform import Platform, load_platform, parse_platform
 
 #: A platform with only some of the parameters, and a default of its own.
@@ -68,11 +69,15 @@ def test_of_a_nest_known_by_name_only_its_sizes_decide() -> None:
 
 
 def test_what_is_carried_over_is_told() -> None:
-    assert carried(here()).endswith("carried over loop by loop")
-    assert carried(own()).endswith("voted on whole; not of a schedule: dma")
+    assert kind_of("nest").transfer_note(here()).endswith("carried over loop by loop")
+    assert kind_of("nest").transfer_note(own()).endswith("voted on whole; not of a schedule: dma")
     plain = OWN.replace("parallel", "mode").replace("tile_1", "rows")
     text = plain.format(constraint="", values="0, 8", when="rows == 8", mode="outer")
-    assert carried(parse_platform(text)).startswith("configurations are voted on whole")
+    assert (
+        kind_of("nest")
+        .transfer_note(parse_platform(text))
+        .startswith("configurations are voted on whole")
+    )
 
 
 def test_a_platform_is_checked_on_nests() -> None:

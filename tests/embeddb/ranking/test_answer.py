@@ -31,7 +31,6 @@ from embeddb.database import Database
 from embeddb.ranking.build import build_query
 from embeddb.ranking.recommendation import Recommendation
 from indexer.embed import embed
-from indexer.library import info_of
 
 WIDE = Op("spmm", 64)
 
@@ -174,7 +173,7 @@ def test_a_vote_for_what_does_not_fit_this_matrix_is_rejected_with_a_reason() ->
     platform, db = sized(), Database.in_memory()
     db.store.put_platform(platform)
     for at, pattern in enumerate(band(300 + i, 3, name=f"p{i}", group=f"g{i}") for i in range(5)):
-        db.store.put_structure(pattern, info_of(pattern))
+        db.store.put_structure(pattern, PatternInfo.whole(pattern))
         db.store.append(
             Run(pattern.id, OP, "sized", Config({"rows": r, "cols": c}), Measurement(times_s=(t,)))
             for r, c, t in [(1, "NUM_MATRIX_COLS", 4.0 + at), (256, 64, 1.0), (16, 8, 2.0)]
@@ -195,7 +194,7 @@ def test_a_choice_with_two_names_is_proposed_once() -> None:
     platform, db = sized(), Database.in_memory()
     db.store.put_platform(platform)
     for pattern in (band(300 + i, 3, name=f"p{i}", group=f"g{i}") for i in range(5)):
-        db.store.put_structure(pattern, info_of(pattern))
+        db.store.put_structure(pattern, PatternInfo.whole(pattern))
         db.store.append(
             Run(pattern.id, OP, "sized", Config({"rows": 1, "cols": c}), Measurement(times_s=(t,)))
             for c, t in [("NUM_MATRIX_COLS", 4.0), (64, 3.0), (8, 2.0)]
@@ -212,7 +211,7 @@ def test_calls_make_a_conversion_pay() -> None:
     db = Database.in_memory()
     db.store.put_platform(tiny())
     for pattern in patterns():
-        db.store.put_structure(pattern, info_of(pattern))
+        db.store.put_structure(pattern, PatternInfo.whole(pattern))
         db.store.append(
             Run(pattern.id, OP, "tiny", c, Measurement(times_s=(t,), conversion_s=conversion))
             for c, t, conversion in [(CONFIGS[0], 3.0, 0.0), (CONFIGS[1], 1.0, 10.0)]

@@ -20,7 +20,7 @@ from queries import changed
 
 from embeddb.core.config import Config, Op
 from embeddb.core.pattern import Pattern
-from embeddb.core.records import Measurement, Run
+from embeddb.core.records import Measurement, PatternInfo, Run
 from embeddb.database import Database
 from embeddb.index.trial import fit_policy
 from embeddb.index.vote import VoteSettings
@@ -34,7 +34,6 @@ from embeddb.ranking.rankers.search import SearchRanker
 from embeddb.ranking.recommendation import Candidate, Recommendation
 from embeddb.testing.queries import sample_queries
 from indexer.embed import embed
-from indexer.library import info_of
 
 SEEDS = st.integers(0, 2**32 - 1)
 RANKERS: tuple[Callable[[Query], Ranker], ...] = (
@@ -172,7 +171,7 @@ def _scattered(runs: Iterable[Run], rng: np.random.Generator, default: Config) -
 def _matrices(rng: np.random.Generator) -> Recommendation:
     db = fill(Database.in_memory(), tiny(), [], indexed=False)
     for p in patterns(6):
-        db.store.put_structure(p, info_of(p))
+        db.store.put_structure(p, PatternInfo.whole(p))
         db.store.append(_scattered(runs_of(p, tiny()), rng, Config({"variant": "a"})))
     embed(db.index)
     asked: Pattern = band(137, 14, name="new", group="new")
@@ -193,7 +192,7 @@ def _structures(law: Any, measured: Iterable[Any], asked: Any, rng: Any) -> Reco
     db, here = Database.in_memory(), law.here()
     db.store.put_platform(here)
     for one in measured:
-        db.store.put_structure(one, info_of(one))
+        db.store.put_structure(one, PatternInfo.whole(one))
         runs = law.runs_of(one, here)
         db.store.append(_scattered(runs, rng, runs[0].config))
     embed(db.index)

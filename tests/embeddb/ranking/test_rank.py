@@ -38,7 +38,6 @@ from embeddb.ranking.rankers.joint import joined
 from embeddb.ranking.rankers.neighbour_vote import NeighbourVote, doubt_of_unrun, scores
 from embeddb.ranking.recommendation import Recommendation
 from embeddb.testing.tuners import sample_queries
-from indexer.library import info_of
 from tuners.evaluation.learned import _first
 from tuners.ranking import RankTuner, TransferRankTuner, TransferTuner
 
@@ -344,7 +343,7 @@ def test_of_a_large_space_what_is_known_is_predicted() -> None:
     pattern = band(300, 6, name="x")
     with Database.in_memory() as db:
         db.store.put_platform(there)
-        db.store.put_structure(pattern, info_of(pattern))
+        db.store.put_structure(pattern, PatternInfo.whole(pattern))
         slow, fast = there.space(op, Sizes(300, 300, 1800)).sample(2, rng=rng())
         db.store.append(
             Run(pattern.id, op, there.id, config, Measurement(times_s=(t,)))
@@ -354,7 +353,7 @@ def test_of_a_large_space_what_is_known_is_predicted() -> None:
             here.space(op, Sizes(300, 300, 1800)),
             here.default(op, Sizes(m=300, n=300)),
         )
-        query = Query(info_of(pattern), here, op, space, default)
+        query = Query(PatternInfo.whole(pattern), here, op, space, default)
         found = with_prediction(query, Law({}), np.zeros(1, np.float32), store=db.store)
     assert found.prediction.configs[0] == default
     assert 1 <= len(found.prediction.configs) <= 2

@@ -30,7 +30,6 @@ from embeddb.ranking.query import Prediction, Query, Vote
 from embeddb.ranking.rankers.order import ran_first
 from indexer.campaign.plan import choose_configs
 from indexer.embed import embed
-from indexer.library import info_of
 from tuners.evaluation.learned import Seen, Truth, hidden_figures
 from tuners.ranking import RankTuner, TransferRankTuner
 
@@ -139,7 +138,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
         db.store.put_platform(platform)
         for at in range(16):
             pattern = band(4000 + at, 2 + 3 * (at % 6), name=f"m{at}", group=f"g{at}")
-            db.store.put_structure(pattern, info_of(pattern))
+            db.store.put_structure(pattern, PatternInfo.whole(pattern))
             db.store.append(
                 Run(pattern.id, SPMV, platform.id, c, Measurement(times_s=(t,)))
                 for c in configs

@@ -10,13 +10,13 @@ import pytest
 from builders import band, fill, tiny
 
 from embeddb.core.errors import StoreCorrupt
+from embeddb.core.kinds import kind_of
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.nests.examples import sample_nests
 from embeddb.nests.nest import Nest, fills_of
 from embeddb.nests.nest_text import nest_from_text, nest_text
 from embeddb.store import codec, memory_store
-from embeddb.store.coded import encode_coded
 from embeddb.store.engine import ADDED
 from indexer.programs import nests_of
 
@@ -80,7 +80,7 @@ def test_facts_of_an_older_program_are_those_of_a_matrix() -> None:
 def test_check_finds_a_damaged_nest() -> None:
     store, other = memory_store(), NESTS["stencil"]
     store.put_structure(MATMUL, PatternInfo.of(MATMUL))
-    key, good = codec.pattern_key(MATMUL.id), encode_coded(MATMUL)
+    key, good = codec.pattern_key(MATMUL.id), kind_of("nest").encode(MATMUL)
 
     def problems(raw: bytes) -> list[str]:
         store._engine.write(lambda txn: txn.put("nest", key, raw))
@@ -88,7 +88,7 @@ def test_check_finds_a_damaged_nest() -> None:
 
     assert "is damaged" in problems(good[:-9])[0]
     assert "is damaged" in problems(b"")[0]
-    assert "is another one" in problems(encode_coded(other))[0]
+    assert "is another one" in problems(kind_of("nest").encode(other))[0]
     with pytest.raises(StoreCorrupt, match="is another one"):
         store.nest(MATMUL.id)
     assert problems(good) == []
@@ -97,7 +97,7 @@ def test_check_finds_a_damaged_nest() -> None:
 def test_check_finds_a_nest_without_facts_and_one_with_others() -> None:
     store = memory_store()
     key = codec.pattern_key(MATMUL.id)
-    store._engine.write(lambda txn: txn.put("nest", key, encode_coded(MATMUL)))
+    store._engine.write(lambda txn: txn.put("nest", key, kind_of("nest").encode(MATMUL)))
     assert store.problems() == [f"nest {MATMUL.id}: its pattern is missing"]
     lie = msgspec.structs.replace(PatternInfo.of(MATMUL), named={"DEPTH": 2, "TRIP_1": 9})
     store.put_patterns([lie])

@@ -8,10 +8,10 @@ import pytest
 from tensors import dot_add, sample_tensors
 
 from embeddb.core.errors import StoreCorrupt
+from embeddb.core.kinds import kind_of
 from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.store import codec, memory_store
-from embeddb.store.coded import encode_coded
 from embeddb.tensors.computation import Computation
 from indexer.exchange.exchange import export_file, import_file
 
@@ -32,7 +32,7 @@ def test_a_damaged_one_is_told() -> None:
     store, made, other = memory_store(), dot_add(), dot_add(65)
     store.put_structure(made, PatternInfo.of(made))
     key = codec.pattern_key(made.id)
-    for raw, says in ((b"x", "damaged"), (encode_coded(other), "another one")):
+    for raw, says in ((b"x", "damaged"), (kind_of(other.kind).encode(other), "another one")):
         store._engine.write(lambda txn, raw=raw: txn.put("tensor", key, raw))
         assert any(says in line for line in store.problems())
         with pytest.raises(StoreCorrupt, match=says):

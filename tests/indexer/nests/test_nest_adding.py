@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
 from embeddb.database import Database
 from embeddb.nests.examples import nest_of
 from embeddb.nests.nest import Nest
-from embeddb.platforms.of_subject import Content
 from embeddb.store import Store
 from indexer.add import add_coded
 
@@ -29,7 +29,7 @@ def test_they_are_kept_with_their_vectors_in_few_transactions(
     written: list[int] = []
     put = Store.put_structures
 
-    def counted(self: Store, told: Iterable[tuple[Content, PatternInfo]]) -> None:
+    def counted(self: Store, told: Iterable[tuple[Subject, PatternInfo]]) -> None:
         pairs = list(told)
         written.append(len(pairs))
         put(self, pairs)

@@ -264,10 +264,10 @@ def test_nothing_to_judge() -> None:
 def test_failures_and_gaps_do_not_stop_it() -> None:
     db = fill(Database.in_memory(), tiny(), patterns(3))
     extra = band(90, 5, name="odd", group="odd")
+    from embeddb.core.records import PatternInfo
     from indexer.embed import embed
-    from indexer.library import info_of
 
-    db.store.put_structure(extra, info_of(extra))
+    db.store.put_structure(extra, PatternInfo.whole(extra))
     db.store.append(
         Run(extra.id, OP, "tiny", config, Measurement(status=status, times_s=times))
         for config, status, times in [

@@ -11,8 +11,8 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 from click.types import StringParamType
 
-from embeddb.core.config import KERNELS, WIDE
 from embeddb.core.errors import EmbeddbError, UsageError
+from embeddb.core.kinds import operations
 from embeddb.platforms.platform import builtin_platforms
 from embeddb.store import Store, open_store
 from embeddb.ui.cli.output import COMPLETING, emit, json_option
@@ -136,8 +136,8 @@ def _ops(ctx: click.Context, incomplete: str) -> list[str]:
         found = sorted({str(p.op) for p in store.partitions()})
         if found:
             return found
-    wide = [f"{kernel}:{width}" for kernel in WIDE for width in (32, 128)]
-    return wide + [kernel for kernel in KERNELS if kernel not in WIDE]
+    wide = [op.example(width) for op in operations() if op.wide for width in (32, 128)]
+    return wide + [op.name for op in operations() if not op.wide]
 
 
 def _patterns(ctx: click.Context, incomplete: str) -> list[str]:

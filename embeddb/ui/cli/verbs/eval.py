@@ -133,7 +133,7 @@ def _held_out(
     from tuners.evaluation.evaluate import evaluate
     from tuners.evaluation.learned_rankers import learned_rankers
 
-    if op == "fused":
+    if op and not Op.parse(op).traits.tunable:
         hint = "`embeddb train kernels DB --task fused` judges what tells their seconds"
         raise UsageError("fused kernels have no configurations to choose from", hint=hint)
     learned, complete = asked["learned"], asked["complete"]

@@ -21,8 +21,8 @@ from embeddb.ui.cli.arguments import (
 from embeddb.ui.cli.output import Progress, emit, json_option, note, say, table
 
 if TYPE_CHECKING:
+    from embeddb.core.subject import Subject
     from embeddb.database import Database
-    from embeddb.platforms.of_subject import Content
 
 __all__ = ["measure_verb"]
 
@@ -99,7 +99,7 @@ def _refuse_if_nothing_ran(documents: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _whole(db: Database, subject: Content | PatternInfo) -> Content:
+def _whole(db: Database, subject: Subject | PatternInfo) -> Subject:
     found = db.store.subject(subject.id) if isinstance(subject, PatternInfo) else subject
     if found is None:
         raise NothingFound(

@@ -43,8 +43,8 @@ from indexer.resolve import is_file
 
 if TYPE_CHECKING:
     from embeddb.core.records import PatternInfo
+    from embeddb.core.subject import Subject
     from embeddb.database import Database
-    from embeddb.platforms.of_subject import Content
     from embeddb.platforms.platform import Platform
 
 __all__ = ["query_verb"]
@@ -128,7 +128,7 @@ def query_verb(db: str, matrix: str, measure: bool, as_json: bool, **asked: Any)
 def _emit(
     db: Database,
     text: str,
-    subjects: Sequence[Content | PatternInfo],
+    subjects: Sequence[Subject | PatternInfo],
     answers: Sequence[Recommendation],
     asked: Mapping[str, Any],
 ) -> None:
@@ -143,7 +143,7 @@ def _emit(
 
 def _answered(
     db: Database,
-    subject: Content | PatternInfo,
+    subject: Subject | PatternInfo,
     platform: Platform,
     op: Op,
     measure: bool,
@@ -167,7 +167,7 @@ def _answered(
 def _measured(
     db: Database,
     made: Recommendation,
-    pattern: Content | PatternInfo,
+    pattern: Subject | PatternInfo,
     platform: Platform,
     asked: Mapping[str, Any],
     progress: Progress,
@@ -186,7 +186,7 @@ def _measured(
     )
 
 
-def _show_answer(made: Recommendation, pattern: Content | PatternInfo, place: str) -> None:
+def _show_answer(made: Recommendation, pattern: Subject | PatternInfo, place: str) -> None:
     say(f"{subject_line(pattern.name, pattern.sizes)}; {made.op} on {made.platform}")
     measured = any(c.status for c in made.candidates)
     link = link_words(made.link, pattern.kind, then_measured=measured)

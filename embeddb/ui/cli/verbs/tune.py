@@ -12,8 +12,8 @@ from embeddb.core.config import Op
 from embeddb.core.errors import NothingFound, UsageError
 from embeddb.core.pattern import Pattern
 from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject
 from embeddb.database import Database
-from embeddb.platforms.of_subject import Content
 from embeddb.tensors.computation import Computation
 from embeddb.ui.cli.arguments import known_subjects, open_database
 from embeddb.ui.cli.kernel_text import refuse_if_nothing_ran
@@ -152,7 +152,7 @@ def _subjects(db: Database, text: str, op: Op) -> list[Any]:
     return [_whole(db, text, one, Computation) for one in known_subjects(db, text, tuned)]
 
 
-def _whole(db: Database, text: str, one: Content | PatternInfo, kind: type[Content]) -> Content:
+def _whole(db: Database, text: str, one: Subject | PatternInfo, kind: type[Subject]) -> Subject:
     """With its structure. Raises: NothingFound for one known by name only."""
     made = db.store.subject(one.id) if isinstance(one, PatternInfo) else one
     if not isinstance(made, kind):

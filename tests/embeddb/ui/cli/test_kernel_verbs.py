@@ -15,12 +15,12 @@ from played_xla import HERE, Played, chain
 from tile_kernels import Kernel
 
 from embeddb.core.config import Config, Op
+from embeddb.core.records import PatternInfo
 from embeddb.database import Database
 from embeddb.tensors.tensor_text import tensor_from_text
 from embeddb.ui.cli.arguments import known_subjects
 from indexer.frontends.hlo.files import read_tensors
 from indexer.frontends.hlo.printer import hlo_text
-from indexer.library import info_of
 from indexer.programs import tensors
 from indexer.programs.tensors import probes
 from indexer.tensors.fusions import FusionJob, FusionRequest
@@ -59,7 +59,7 @@ def test_cuts_in_a_log_are_judged_by_their_own_programs(
     db, log = str(tmp_path / "t.db"), tmp_path / "cuts.csv"
     with Database.create(tmp_path / "t.db") as made:
         for program in (chain(6).renamed("six", "a"), chain(9).renamed("nine", "b")):
-            made.store.put_structure(program, info_of(program))
+            made.store.put_structure(program, PatternInfo.whole(program))
     rows = ["six,5:80,1", "six,whole,2", "nine,8:80,1", "nine,5:80,1"]
     log.write_text("\n".join(["matrix,cut,time_ms", *rows]) + "\n")
     words = ("index", db, str(log), "--platform", "xla-cpu", "--op", "fusion", "--json")

@@ -17,13 +17,12 @@ from played_xla import HERE, Played, PlayedModel, chain, crowded_s
 from tensors import dot_add, row_sum
 
 from embeddb.core.config import Config, Op
-from embeddb.core.records import Measurement
+from embeddb.core.records import Measurement, PatternInfo
 from embeddb.database import Database
 from embeddb.index.lookup import Lookup
 from embeddb.kernels import build as cpu_build
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.tensors.tensor_text import tensor_text
-from indexer.library import info_of
 from indexer.runners.xla import VARIABLE
 from indexer.tensors import cut_runs
 from tuners.fusion import tune as fusion
@@ -39,7 +38,7 @@ def db(tmp_path: Path) -> str:
     place = tmp_path / "t.db"
     with Database.create(place) as opened:
         for made in (chain(12), dot_add(kind="program"), row_sum()):
-            opened.store.put_structure(made, info_of(made))
+            opened.store.put_structure(made, PatternInfo.whole(made))
     return str(place)
 
 
@@ -177,7 +176,7 @@ def test_a_program_without_edges(
 ) -> None:
     place, one = tmp_path / "one.db", chain(1)
     with Database.create(place) as opened:
-        opened.store.put_structure(one, info_of(one))
+        opened.store.put_structure(one, PatternInfo.whole(one))
     code, said = refused(capsys, "tune", str(place), "chain1", "--op", "fusion")
     assert code == 1 and "nothing to cut" in said
 

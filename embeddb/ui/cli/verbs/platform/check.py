@@ -7,9 +7,8 @@ from functools import partial
 import click
 
 from embeddb.core.errors import PlatformError
+from embeddb.core.kinds import operation_of
 from embeddb.core.wording import plural
-from embeddb.nests.examples import sample_nests
-from embeddb.platforms.of_subject import carried
 from embeddb.platforms.platform import Platform, load_platform
 from embeddb.ui.cli.output import emit, json_option, say
 from indexer.resolve import is_file
@@ -50,8 +49,9 @@ def check_verb(file: str, as_json: bool) -> int:
         if not problems:
             said = ", ".join(map(partial(_count, platform), platform.ops))
             say(f"{platform.id}: no problems; legal configurations: {said}")
-            if "nest" in platform.ops:
-                say(f"nests: {carried(platform)}")
+            for kind in dict.fromkeys(operation_of(name)[1] for name in platform.ops):
+                if text := kind.transfer_note(platform):
+                    say(f"{kind.many}: {text}")
         else:
             say(f"{platform.id}: {plural(len(problems), 'problem')}")
     return 1 if problems else 0
@@ -60,9 +60,9 @@ def check_verb(file: str, as_json: bool) -> int:
 def _count(platform: Platform, kernel: str) -> str:
     """Of a nest, whose depth decides what parameters there are, an example's."""
     space, of = platform.kernel(kernel).space, ""
-    if kernel == "nest":
-        nest = sample_nests(64)["matmul"]
-        space, of = space.bind(nest.sizes.symbols), " (three loops of 64 turns, any order legal)"
+    workload, text = operation_of(kernel)[1].example()
+    if workload is not None:
+        space, of = space.bind(workload.sizes.symbols), f" ({text})"
     if space.shaped_by:
         return f"{kernel} depends on {', '.join(space.shaped_by)}"
     size = space.size()

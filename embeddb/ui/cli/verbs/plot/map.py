@@ -53,7 +53,7 @@ def map_verb(db: str, platform: str, op: str, color: str, out: Path, as_json: bo
         progress("map", 0)
         atlas = opened.atlas(what, where)
         if atlas is None or not atlas.ids:
-            if what.kind == "program":
+            if not what.workload.embedded:
                 raise NothingFound("programs have no places on a map: each is tuned by itself")
             raise nothing_of(opened, f"{what} on {where.id}")
         kinds = kinds_by(opened, atlas, color)

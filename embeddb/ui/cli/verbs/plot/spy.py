@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from embeddb.core.errors import NothingFound, UsageError
+from embeddb.core.kinds import kind_of
+from embeddb.core.wording import one_of
 from embeddb.ui.cli.arguments import open_database
 from embeddb.ui.cli.drawing import finish, out_option
 from embeddb.ui.cli.output import json_option
@@ -31,10 +33,8 @@ def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
       embeddb plot spy starter raefsky3 -o spy.png
     """
     from embeddb.core.pattern import Pattern
-    from embeddb.core.records import PatternInfo
     from embeddb.core.thumbnail import thumbnail
     from embeddb.matrix_files import read_pattern
-    from embeddb.nests.nest import Nest
     from embeddb.ui.draw import spy
 
     if matrix is None:
@@ -44,8 +44,10 @@ def spy_verb(place: str, matrix: str | None, out: Path, as_json: bool) -> None:
             found = opened.find(matrix)
             if not isinstance(found, Pattern) and not found.thumbnail:
                 found = opened.store.structure(found.id) or found
-    if isinstance(found, Nest | PatternInfo) and found.kind != "matrix":
-        raise UsageError(f"{found.name or found.id} is a nest: it has no non-zeros to draw")
+    if not kind_of(found.kind).sparse:
+        raise UsageError(
+            f"{found.name or found.id} is a {one_of(found.kind)}: it has no non-zeros to draw"
+        )
     picture = thumbnail(found) if isinstance(found, Pattern) else found.thumbnail
     name = found.name or found.id
     if not picture:

@@ -1,0 +1,62 @@
+"""The contract every kind of workload keeps, as a test class to subclass.
+
+class TestMine(WorkloadKindContract):
+    kind = "mine"
+
+    @pytest.fixture
+    def workloads(self):
+        return [MyWorkload(...), ...]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from embeddb.core.errors import StoreCorrupt
+from embeddb.core.kinds import kind_of, kind_with
+from embeddb.core.records import PatternInfo
+from embeddb.core.subject import Subject, is_workload
+from embeddb.store import memory_store
+
+__all__ = ["WorkloadKindContract"]
+
+
+class WorkloadKindContract:
+    kind: str
+
+    @pytest.fixture
+    def workloads(self) -> list[Subject]:
+        """Some that differ in more than their names."""
+        raise NotImplementedError
+
+    def test_ids_are_of_the_content_alone(self, workloads: list[Subject]) -> None:
+        assert len({one.id for one in workloads}) == len(workloads) > 1
+        for one in workloads:
+            assert is_workload(one) and one.kind == self.kind
+            assert len(bytes.fromhex(one.id)) == 16
+            assert dataclasses.replace(one, name="other", group="else").id == one.id  # type: ignore[type-var]
+
+    def test_sizes_are_possible_and_named_as_the_kind_says(self, workloads: list[Subject]) -> None:
+        kind = kind_of(self.kind)
+        for sizes in (*(one.sizes for one in workloads), *kind.sample_sizes()):
+            assert sizes.possible and set(sizes.symbols) <= set(kind.symbols)
+            assert kind.sparse or kind_with(dict(sizes.named)) is kind
+
+    def test_the_store_gives_them_back(self, workloads: list[Subject]) -> None:
+        store, kind = memory_store(), kind_of(self.kind)
+        store.put_structures((one, PatternInfo.whole(one)) for one in workloads)
+        for one in workloads:
+            kept = store.subject(one.id)
+            assert (
+                kept == one
+                and kept is not None
+                and (kept.name, kept.group) == (one.name, one.group)
+            )
+        assert store.problems() == []
+        first, second = workloads[:2]
+        with pytest.raises(StoreCorrupt):
+            kind.decode(kind.encode(first), pattern_id=second.id, name="", group="")
+        with pytest.raises(StoreCorrupt):
+            kind.decode(b"no such bytes", pattern_id=first.id, name="", group="")

@@ -1,0 +1,205 @@
+"""Tensor kernels: `embeddb.tensors.computation.Computation`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from embeddb.core.config import Config, Op
+from embeddb.core.errors import ModelError, TensorError
+from embeddb.core.files.gate import refusing
+from embeddb.core.kinds import Limit, Operation, WorkloadKind
+from embeddb.core.sizes import UNKNOWN, Sizes
+
+if TYPE_CHECKING:
+    from embeddb.core.records import PatternInfo
+    from embeddb.cost_model.graph_model import GraphModel
+    from embeddb.index.answer_index import AnswerIndex
+    from embeddb.index.lookup import Lookup
+    from embeddb.platforms.platform import Platform
+    from embeddb.platforms.space.space import ConfigSpace
+    from embeddb.ranking.query import Query
+    from embeddb.ranking.rankers.base import Ranker
+    from embeddb.ranking.recommendation import Recommendation
+    from embeddb.store import Store
+    from embeddb.tensors.computation import Computation
+    from embeddb.tensors.tiles import TileJudge
+
+#: Dimensions of the kernels that a space is tried with, and the terms of their sums.
+_KERNELS = (((1,), 1), ((4096,), 500), ((7, 3000), 1), ((8, 56, 56, 64), 576), ((3,) * 6, 1))
+
+
+class TensorComputation(WorkloadKind):
+    """Kernels and programs: HLO graphs, kept and shown alike."""
+
+    def write(self, workload: Computation) -> bytes:
+        from embeddb.tensors.tensor_text import tensor_text
+
+        return tensor_text(workload)
+
+    def read(self, raw: bytes) -> Computation:
+        from embeddb.tensors.tensor_text import tensor_from_text
+
+        return tensor_from_text(raw)
+
+    transfers = True
+
+    def model(self, lookup: Lookup, platform: Platform, op: Op) -> GraphModel | None:
+        return lookup.graph_model(platform, op)[0]
+
+    def answer(self, workload: Computation) -> dict[str, Any]:
+        from embeddb.ranking.kernels.view import kernel_view
+
+        return {"kernel": kernel_view(workload)}
+
+    def view(self, recommendation: Recommendation, store: Store) -> dict[str, Any]:
+        if recommendation.kernel is not None:
+            return {"kernel": recommendation.kernel}
+        found = store.tensor(store.resolve(recommendation.pattern_id))
+        return {} if found is None else self.answer(found)
+
+    files_of = "kernel"
+    adds = "--matrices DIR or `embeddb kernel import` adds their operations"
+
+    def files(self, folder: Path) -> Iterable[Path]:
+        from indexer.frontends.hlo.files import tensor_files
+
+        return tensor_files(folder)
+
+    def read_file(self, path: Path, *, alone: bool = False) -> Sequence[Computation]:
+        from indexer.frontends.hlo.files import read_tensors
+
+        return read_tensors(path, kind=self.name if alone else "").tensors
+
+    file = "file with HLO"
+    many_file = "HLO.txt"
+
+    def page(self, info: PatternInfo, store: Store) -> dict[str, Any]:
+        found = store.tensor(info.id)
+        shown: dict[str, Any] = {} if found is None else msgspec.to_builtins(self.answer(found))
+        return shown
+
+    def description(self, info: PatternInfo, store: Store) -> str:
+        """Variants of a program for another batch have as many operations, so also what it does."""
+        from embeddb.core.wording import plural
+        from embeddb.tensors.analysis import work_of
+
+        tensor = store.tensor(info.id)
+        if tensor is None:
+            return super().description(info, store)
+        count = plural(len(tensor.operations), "operation")
+        shape = tensor.operations[tensor.outputs[0]].shape
+        return f"{info.kind} of {count}, {work_of(tensor).flops:,} flops, gives {shape}"
+
+    def recognises(self, path: Path) -> bool:
+        from indexer.frontends.hlo.files import holds_tensors
+
+        return holds_tensors(path)
+
+
+class TensorKernel(TensorComputation):
+    """`tile` runs a kernel by tiles, `fused` as its compiler has it. Both take the minimum of all
+    repeats, as in "A Learned Performance Model for Tensor Processing Units" (Section 4): they take
+    microseconds, so that a neighbour on the host who comes for a tenth of a second slows all
+    repeats of a run."""
+
+    name = "kernel"
+    one, many = "tensor kernel", "tensor kernels"
+    operations = (
+        Operation("tile", minimum=True),
+        Operation("fused", minimum=True, tunable=False),
+    )
+    #: The dimensions of the result, the length of each, and the terms of the longest sum.
+    symbols = ("RANK", "DIM_1", "DIM_2", "DIM_3", "DIM_4", "DIM_5", "DIM_6", "REDUCED")
+    structural = frozenset({"RANK"})
+
+    def sizes_text(self, named: Mapping[str, int]) -> str:
+        reduced = named.get("REDUCED", 1)
+        sides = super().sizes_text({n: s for n, s in named.items() if n != "REDUCED"})
+        return sides + (f", sums of {reduced:,}" if reduced > 1 else "")
+
+    def sample_sizes(self) -> list[Sizes]:
+        return [_sizes(dims, reduced) for dims, reduced in _KERNELS]
+
+    #: A tile that does not suit costs more than a format (docs/decisions/tensors.md).
+    max_slower = Limit(0.02, 1.2)
+    answer_keys = frozenset({"kernel", "transfers", "occluded", "occluded_by"})
+
+    def check_default(self, info: PatternInfo, op: Op, space: ConfigSpace, default: Config) -> None:
+        if op.kernel == "tile" and (reason := space.reason(default)) is not None:
+            raise TensorError(f"{info.name or info.id[:12]} has no tiles: {reason}")
+
+    def transferred(
+        self, query: Query, partition: AnswerIndex, workload: Any, known: Callable[[str], Any]
+    ) -> Query | None:
+        from embeddb.ranking.kernels.carried import with_carried_tiles
+        from embeddb.tensors.computation import Computation
+
+        if query.op.kernel != "tile" or not isinstance(workload, Computation):
+            return None
+        return with_carried_tiles(query, partition, workload, known=known)
+
+    def predicted(self, query: Query, lookup: Lookup, workload: Any) -> Query | None:
+        from embeddb.ranking.kernels.prediction import predicted_tiles
+        from embeddb.tensors.computation import Computation
+
+        kernel = workload if isinstance(workload, Computation) else None
+        return predicted_tiles(query, lookup, kernel)
+
+    def occluded(
+        self, ranker: Ranker, lookup: Lookup, workload: Any, progress: Any
+    ) -> dict[str, Any]:
+        from embeddb.explain.occlusion import kernel_occlusion
+        from embeddb.tensors.computation import Computation
+
+        whole = isinstance(workload, Computation)
+        kernel = workload if whole else lookup.store.tensor(workload.id)
+        by, parts = kernel_occlusion(ranker, lookup, kernel)
+        return {"occluded_by": by, "occluded": parts}
+
+    def judge(self, op: Op, workload: Any, given: frozenset[str], runner: str) -> Any:
+        """Which tiles a kernel cannot have is known of those that the runner `tile` computes."""
+        from embeddb.tensors.computation import Computation
+        from embeddb.tensors.tiles import PARAMETERS
+
+        own = op.kernel == runner == "tile" and bool(given & set(PARAMETERS))
+        return _judge(workload, given) if own and isinstance(workload, Computation) else None
+
+    placeholder = "KERNEL"
+    measures = "`embeddb kernel measure`"
+    unreadable = (
+        "its kernels have no vectors: where they are known by name only, give "
+        "--matrices DIR, or `embeddb kernel import`"
+    )
+
+    def model_facts(self, op: Op, card: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a model of seconds (op `fused`) by how many percent it was off, `mape`."""
+        if op.kernel == "fused":
+            with suppress(ModelError), refusing(ModelError):  # anybody may have written the card
+                return {"mape": float(card["figures"]["valid"]["mape"])}
+        return {}
+
+    def program(self, info: PatternInfo) -> str:
+        from embeddb.tensors.computation import program_of
+
+        return program_of(info.name, info.id)
+
+
+def _sizes(dims: tuple[int, ...], reduced: int) -> Sizes:
+    named = {f"DIM_{at + 1}": dim for at, dim in enumerate(dims)}
+    return UNKNOWN.naming({"RANK": len(dims), **named, "REDUCED": reduced})
+
+
+@lru_cache(maxsize=256)
+def _judge(kernel: Computation, given: frozenset[str]) -> TileJudge:
+    from embeddb.tensors.tiles import TileJudge
+
+    return TileJudge(kernel, given)
+
+
+PLUGIN = TensorKernel()
