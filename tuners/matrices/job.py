@@ -15,9 +15,10 @@ from embeddb.index.lookup import Lookup
 from embeddb.platforms.platform import Platform
 from embeddb.ranking.build import build_query
 from embeddb.ranking.query import Query
+from indexer.measure import Machine
 from indexer.runners.base import RunOptions
 from tuners.hardware.outcome import Tuned
-from tuners.hardware.trials import Hardware, Trials
+from tuners.hardware.trials import Trials
 from tuners.hardware.turns import Effort, annealed, final_rounds, in_order
 from tuners.matrices.ranking import HARDWARE, RANKERS, Ranking, ranking
 
@@ -111,10 +112,10 @@ class MatrixTuning:
             finalists=_FINALISTS,
             rounds=0 if done.exact else asked.rounds,
         )
-        hardware = Hardware(self.db, self.runner, self.here, asked.options)
+        machine = Machine(self.db, self.runner, self.here, asked.options)
         told = self._told("measure", asked.hardware_s)
         label = f"tune:{ranked.by}/{ranked.model[:8]}/{asked.seed}"
-        with Trials(hardware, done.subject, query.op, label) as trials:
+        with Trials(machine, done.subject, query.op, label) as trials:
             if ranked.by == HARDWARE:
                 annealed(done, trials, query.space, effort, seed=asked.seed, told=told)
             else:

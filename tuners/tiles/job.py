@@ -22,9 +22,10 @@ from embeddb.ranking.fallback import answer
 from embeddb.tensors.computation import Computation
 from embeddb.tensors.roofline.analysis import ANALYSED, Analysis
 from embeddb.tensors.tiles import why_not
+from indexer.measure import Machine
 from indexer.runners.base import RunOptions
 from tuners.hardware.outcome import Tuned
-from tuners.hardware.trials import Hardware, Trials
+from tuners.hardware.trials import Trials
 from tuners.hardware.turns import Effort, final_rounds, in_order
 
 __all__ = ["RanksTiles", "TileTuneRequest", "TileTuning"]
@@ -96,9 +97,9 @@ class TileTuning:
         return tuned, skipped
 
     def _one(self, kernel: Computation) -> Tuned:
-        hardware = Hardware(self.db, self.runner, self.here, self.request.options)
+        machine = Machine(self.db, self.runner, self.here, self.request.options)
         effort = Effort(rounds=self.request.rounds)
-        with Trials(hardware, kernel, _OP, self._campaign()) as trials:
+        with Trials(machine, kernel, _OP, self._campaign()) as trials:
             done, first = self._chosen(kernel, list(trials.known()))
             in_order(done, trials, first, effort, lambda _: None)
             final_rounds(done, trials, effort, lambda _: None)
